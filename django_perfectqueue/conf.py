@@ -1,0 +1,194 @@
+"""
+The settings: one dict, ``PERFECTQUEUE``, with the ancestor's keys in capitals.
+
+Only this module reads Django's settings.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from django.conf import settings
+from django.core.signals import setting_changed
+from django.dispatch import receiver
+
+from .exceptions import ConfigError
+
+SETTING = "PERFECTQUEUE"
+DAY = 86_400.0
+
+Rule = Callable[[Any], str | None]
+
+
+def _number(value: Any, least: float, *, whole: bool, above: bool = False) -> str | None:
+    kind = "a whole number" if whole else "a number"
+    accepted = (int,) if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, accepted) or not math.isfinite(value):
+        return f"must be {kind}"
+    if above and value <= least:
+        return f"must be {kind} above {least:g}"
+    if value < least:
+        return f"must be {kind} of at least {least:g}"
+    return None
+
+
+def _seconds(value: Any) -> str | None:
+    return _number(value, 0, whole=False)
+
+
+def _positive_seconds(value: Any) -> str | None:
+    return _number(value, 0, whole=False, above=True)
+
+
+def _count(value: Any) -> str | None:
+    return _number(value, 0, whole=True)
+
+
+def _positive(value: Any) -> str | None:
+    return _number(value, 1, whole=True)
+
+
+def _name(value: Any) -> str | None:
+    if not isinstance(value, str) or not value or len(value) > 100:
+        return "must be a string of 1 to 100 characters"
+    return None
+
+
+def _path(value: Any) -> str | None:
+    if not isinstance(value, str) or "." not in value:
+        return "must be a dotted path to a class, such as 'myapp.tasks.TaskDispatch'"
+    return None
+
+
+def _retention_times(value: Any) -> str | None:
+    statuses = {"finished", "failed", "cancelled", "expired"}
+    if not isinstance(value, Mapping) or not set(value) <= statuses:
+        return f"must be a dict with keys from {', '.join(sorted(statuses))}"
+    for status, seconds in value.items():
+        if seconds is not None and (problem := _seconds(seconds)):
+            return f"['{status}'] {problem}, or None"
+    return None
+
+
+def _one_of(*choices: str) -> Rule:
+    def rule(value: Any) -> str | None:
+        if value in choices:
+            return None
+        return f"must be one of {', '.join(map(repr, choices))}"
+
+    return rule
+
+
+def _or_none(rule: Rule) -> Rule:
+    def optional(value: Any) -> str | None:
+        problem = None if value is None else rule(value)
+        return f"{problem}, or None" if problem else None
+
+    return optional
+
+
+def _setting(default: Any, rule: Rule) -> Any:
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata={"rule": rule})
+    return field(default=default, metadata={"rule": rule})
+
+
+@dataclass(frozen=True)
+class Options:
+    """Every setting with its value. Times are in seconds."""
+
+    DEFAULT_QUEUE: str = _setting("default", _name)
+    DATABASE: str | None = _setting(None, _or_none(_name))
+    DISPATCH: str | None = _setting(None, _or_none(_path))
+    MAX_PAYLOAD_SIZE: int = _setting(1_048_576, _positive)
+
+    ALIVE_TIME: float = _setting(300.0, _positive_seconds)
+    MAX_ATTEMPTS: int = _setting(5, _positive)
+    MAX_CRASHES: int = _setting(5, _positive)
+    RETRY_WAIT: float = _setting(15.0, _seconds)
+    RETRY_WAIT_LIMIT: float = _setting(3_600.0, _seconds)
+    RETENTION_TIME: float | None = _setting(DAY, _or_none(_seconds))
+    RETENTION_TIMES: Mapping[str, float | None] = _setting({"failed": None}, _retention_times)
+    RETENTION_COUNT: int | None = _setting(None, _or_none(_count))
+    PURGE_INTERVAL: float = _setting(10.0, _positive_seconds)
+
+    PROCESSORS: int = _setting(1, _positive)
+    PROCESSOR_TYPE: str = _setting("process", _one_of("process"))
+    TASK_PREFETCH: int | None = _setting(None, _or_none(_count))
+    POLL_INTERVAL: float = _setting(1.0, _positive_seconds)
+    TASK_HEARTBEAT_INTERVAL: float = _setting(2.0, _positive_seconds)
+    MAX_REQUEST_PER_CHILD: int | None = _setting(None, _or_none(_positive))
+
+    CHILD_HEARTBEAT_INTERVAL: float = _setting(2.0, _positive_seconds)
+    CHILD_HEARTBEAT_LIMIT: float = _setting(60.0, _positive_seconds)
+    CHILD_KILL_INTERVAL: float = _setting(2.0, _positive_seconds)
+    CHILD_GRACEFUL_KILL_LIMIT: float | None = _setting(None, _or_none(_seconds))
+    CHILD_FORK_FREQUENCY_LIMIT: float = _setting(5.0, _seconds)
+    DETACH_WAIT: float = _setting(10.0, _seconds)
+
+    def __iter__(self) -> Iterator[str]:
+        return (option.name for option in fields(self))
+
+    def replace(self, **changes: Any) -> Options:
+        """
+        Return a copy with some values changed.
+
+        Raise ConfigError when a name is unknown or a value will not do.
+        """
+        if found := problems(changes):
+            raise ConfigError(" ".join(found))
+        return replace(self, **changes)
+
+    def retention_time(self, status: str) -> float | None:
+        """Return how long a task that ended so is kept; None is for ever."""
+        return self.RETENTION_TIMES.get(status, self.RETENTION_TIME)
+
+
+RULES: dict[str, Rule] = {option.name: option.metadata["rule"] for option in fields(Options)}
+
+
+def nearest(word: str, words: Iterator[str] | Mapping[str, Any]) -> str:
+    """Return `` Did you mean 'x'?``, or nothing when no word is near."""
+    close = difflib.get_close_matches(word.upper(), list(words), n=1)
+    return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def problems(values: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with these settings, a sentence each."""
+    found = []
+    for name, value in values.items():
+        if name not in RULES:
+            found.append(f"Unknown setting '{name}' in {SETTING}.{nearest(str(name), RULES)}")
+        elif problem := RULES[name](value):
+            found.append(f"{SETTING}['{name}'] {problem}, not {value!r}.")
+    return found
+
+
+def given() -> Any:
+    """Return the dict as the project wrote it."""
+    return getattr(settings, SETTING, {})
+
+
+@functools.cache
+def options() -> Options:
+    """
+    Return the settings in force.
+
+    Raise ConfigError when the project's dict has an unknown name or a value that
+    will not do.
+    """
+    values = given()
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{SETTING} must be a dict, not {type(values).__name__}.")
+    return Options().replace(**values)
+
+
+@receiver(setting_changed)
+def _forget(*, setting: str, **kwargs: Any) -> None:
+    if setting == SETTING:
+        options.cache_clear()

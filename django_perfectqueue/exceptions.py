@@ -1,0 +1,75 @@
+"""What can go wrong, one situation a class."""
+
+from __future__ import annotations
+
+
+class PerfectQueueError(Exception):
+    """The base of every error that this package raises."""
+
+
+class IdempotentError(Exception):
+    """
+    Marks an error that a caller who repeats itself may ignore.
+
+    What it asked for has been done already.
+    """
+
+
+class ConfigError(PerfectQueueError):
+    """A setting, an option or a handler is not as it must be."""
+
+
+class TaskError(PerfectQueueError):
+    """The base of errors about one task."""
+
+
+class InvalidTaskError(TaskError, ValueError):
+    """What was submitted can't be a task: a bad key, type, time or payload."""
+
+
+class PayloadError(TaskError):
+    """A stored payload can't be read back."""
+
+
+class NotFoundError(TaskError):
+    """No task has this key in this queue."""
+
+
+class AlreadyExistsError(TaskError, IdempotentError):
+    """A task with this key is in the queue, or finished and still retained."""
+
+
+class AlreadyFinishedError(TaskError, IdempotentError):
+    """The task has ended: it can't be finished, retried or cancelled again."""
+
+
+class PreemptedError(TaskError):
+    """The lease ran out, and the task now belongs to another processor."""
+
+
+class CancelRequestedError(TaskError):
+    """Someone has asked for this running task to stop."""
+
+
+class NotSupportedError(TaskError):
+    """The task is in a state in which this can't be done."""
+
+
+class UnknownTypeError(TaskError):
+    """No handler is routed for a task of this type."""
+
+
+class UndefinedDecisionError(PerfectQueueError):
+    """A decider has no method for this decision."""
+
+
+class ProcessStopError(PerfectQueueError):
+    """The processor is to stop."""
+
+
+class GracefulProcessStopError(ProcessStopError):
+    """The processor stops once its running task has ended."""
+
+
+class ImmediateProcessStopError(ProcessStopError):
+    """The processor stops now, whatever is running."""

@@ -1,0 +1,49 @@
+"""Column types whose meaning is the same on every database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.db import models
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    CharField = models.CharField[str, str]
+else:
+    CharField = models.CharField
+
+
+class ExactCharField(CharField):
+    """Text that is equal only to itself: case, accents and trailing blanks count."""
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
+        parameters = super().db_parameters(connection)
+        parameters["collation"] = exact_collation(connection)  # type: ignore[typeddict-unknown-key]
+        return parameters
+
+
+def exact_collation(connection: BaseDatabaseWrapper) -> str | None:
+    if connection.vendor == "postgresql":
+        return "C"
+    if connection.vendor == "mysql":
+        return "utf8mb4_nopad_bin" if connection.mysql_is_mariadb else "utf8mb4_0900_bin"  # type: ignore[attr-defined]
+    return None
+
+
+class ServerNow(models.Func):
+    """The database server's clock, read when the statement runs; on SQLite the host's."""
+
+    output_field = models.DateTimeField()
+    arity = 0
+
+    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any) -> Any:
+        from django.utils import timezone
+
+        return compiler.compile(models.Value(timezone.now(), output_field=self.output_field))
+
+    def as_postgresql(self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any) -> Any:
+        return "CLOCK_TIMESTAMP()", []
+
+    def as_mysql(self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any) -> Any:
+        return "UTC_TIMESTAMP(6)", []

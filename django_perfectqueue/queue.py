@@ -1,0 +1,585 @@
+"""
+The door for programs: submit tasks, look at them, steer them, and take them.
+
+Everything here runs in the caller's transaction where there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.db import router
+from django.utils import timezone
+
+from . import models, store
+from .conf import options
+from .exceptions import (
+    AlreadyExistsError,
+    CancelRequestedError,
+    InvalidTaskError,
+    NotFoundError,
+    PreemptedError,
+)
+
+R = TypeVar("R")
+
+OnConflict = Literal["raise", "ignore", "replace"]
+When = datetime | timedelta | float | str
+
+KEY_LENGTH = 255
+SMALLEST, LARGEST = -(2**31) + 1, 2**31 - 1
+SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+class Queue:
+    """
+    One named queue in one database.
+
+    ``len(queue)`` is how many tasks have yet to end, ``for task in queue`` acquires
+    until nothing is due, ``queue[key]`` names a task whether or not there is one.
+    """
+
+    def __init__(self, name: str | None = None, *, using: str | None = None) -> None:
+        self.name = checked("queue", name or options().DEFAULT_QUEUE, 100)
+        self._using = using
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Queue) and (self.name, self.using) == (other.name, other.using)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.using))
+
+    @property
+    def using(self) -> str:
+        """The alias of the database that holds the queue."""
+        return self._using or database()
+
+    def submit(
+        self,
+        key: str,
+        type: str,  # noqa: A002
+        data: Any = None,
+        *,
+        user: str | None = None,
+        run_at: When | None = None,
+        priority: int = 0,
+        expires_at: When | None = None,
+        on_conflict: OnConflict = "raise",
+        now: datetime | None = None,
+    ) -> Task:
+        """
+        Store a task in the caller's transaction; it may run once that commits.
+
+        ``data`` is what JSON can hold. ``run_at`` and ``expires_at`` are an aware
+        datetime, a timedelta, seconds from now or a span such as ``"5m30s"``. A larger
+        ``priority`` goes first among its user's tasks. A key that is taken raises
+        AlreadyExistsError, or with ``on_conflict`` is ignored, or replaces a task that
+        is not running.
+
+        Raise InvalidTaskError when it can't be stored as it is.
+        """
+        submission = self._submission(
+            key,
+            type,
+            data,
+            user=user,
+            run_at=run_at,
+            priority=priority,
+            expires_at=expires_at,
+            now=now,
+        )
+        if on_conflict not in ("raise", "ignore", "replace"):
+            raise InvalidTaskError(
+                f"on_conflict is 'raise', 'ignore' or 'replace', not {on_conflict!r}."
+            )
+        task = self[submission.key]
+        if not store.submit([submission], using=self.using, now=now):
+            if on_conflict == "raise":
+                raise AlreadyExistsError(
+                    f"Queue '{self.name}' already has a task with the key '{key}'."
+                )
+            if on_conflict == "replace":
+                store.replace(task.id, submission, using=self.using, now=now)
+        return task
+
+    def submit_many(
+        self,
+        tasks: Iterable[Mapping[str, Any]],
+        *,
+        on_conflict: Literal["raise", "ignore"] = "raise",
+        now: datetime | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """
+        Store any number of tasks, each a dict of submit()'s arguments; return how many.
+
+        Reads the iterable as it goes. Each thousand is stored in one transaction, so
+        wrap the call in ``transaction.atomic()`` for all or none. ``progress`` is called
+        with the number read so far.
+        """
+        stored = read = 0
+        for chunk in store.in_chunks(tasks):
+            given = [self._submission(now=now, **task) for task in chunk]
+            fresh = store.submit(given, using=self.using, now=now)
+            read += len(chunk)
+            stored += len(fresh)
+            if on_conflict == "raise" and len(fresh) < len(chunk):
+                taken = {task.key for task in given} - {key for _queue, key in fresh}
+                named = ", ".join(sorted(taken)[:5]) or "one of them twice"
+                raise AlreadyExistsError(
+                    f"Queue '{self.name}' already has tasks with these keys: {named}."
+                )
+            if progress:
+                progress(read)
+        return stored
+
+    def _submission(
+        self,
+        key: str,
+        type: str,  # noqa: A002
+        data: Any = None,
+        *,
+        user: str | None = None,
+        run_at: When | None = None,
+        priority: int = 0,
+        expires_at: When | None = None,
+        now: datetime | None = None,
+    ) -> store.Submission:
+        return store.Submission(
+            queue=self.name,
+            key=checked("key", key, KEY_LENGTH),
+            type=checked("type", type, KEY_LENGTH),
+            user=checked("user", user, KEY_LENGTH) if user else "",
+            payload=encoded(data),
+            priority=checked_priority(priority),
+            run_at=moment("run_at", run_at, now),
+            expires_at=moment("expires_at", expires_at, now),
+        )
+
+    def __getitem__(self, key: str) -> Task:
+        return Task(self, key)
+
+    def acquire(
+        self,
+        limit: int = 1,
+        *,
+        alive_time: float | None = None,
+        now: datetime | None = None,
+    ) -> list[AcquiredTask]:
+        """Take up to so many due tasks, in fair order, each for ``alive_time`` seconds."""
+        alive_time = alive_time or options().ALIVE_TIME
+        leases = store.acquire(
+            [self.name],
+            limit=limit,
+            alive_time=alive_time,
+            holder=store.new_holder(),
+            using=self.using,
+            now=now,
+        )
+        return [AcquiredTask(lease, alive_time=alive_time) for lease in leases]
+
+    def poll(
+        self, *, alive_time: float | None = None, now: datetime | None = None
+    ) -> AcquiredTask | None:
+        """Take the next due task, or None when nothing is due."""
+        taken = self.acquire(1, alive_time=alive_time, now=now)
+        return taken[0] if taken else None
+
+    def __iter__(self) -> Iterator[AcquiredTask]:
+        while task := self.poll():
+            yield task
+
+    def list(self) -> models.TaskQuerySet:
+        """Return all its tasks, ended ones too, as a QuerySet with their ``status``."""
+        tasks: models.TaskQuerySet = models.Task.objects.using(self.using).filter(queue=self.name)
+        return tasks
+
+    def __len__(self) -> int:
+        return self.list().live().count()
+
+    def __bool__(self) -> bool:
+        return True
+
+    def clear(self) -> int:
+        """Forget all its tasks, whatever their status; return how many."""
+        return store.clear(self.name, using=self.using)
+
+    async def asubmit(self, *args: Any, **kwargs: Any) -> Task:
+        return await sync_to_async(self.submit)(*args, **kwargs)
+
+    async def asubmit_many(self, *args: Any, **kwargs: Any) -> int:
+        return await sync_to_async(self.submit_many)(*args, **kwargs)
+
+    async def aacquire(self, *args: Any, **kwargs: Any) -> list[AcquiredTask]:  # type: ignore[valid-type]
+        return await sync_to_async(self.acquire)(*args, **kwargs)
+
+    async def apoll(self, **kwargs: Any) -> AcquiredTask | None:
+        return await sync_to_async(self.poll)(**kwargs)
+
+    async def __aiter__(self) -> Any:
+        while task := await self.apoll():
+            yield task
+
+    async def alen(self) -> int:
+        return await sync_to_async(len)(self)
+
+    async def aclear(self) -> int:
+        return await sync_to_async(self.clear)()
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task by its name: it may or may not exist."""
+
+    queue: Queue
+    key: str
+
+    @property
+    def using(self) -> str:
+        return self.queue.using
+
+    @property
+    def id(self) -> int:
+        """The id of its row; raise NotFoundError when there is none."""
+        return store.find(self.queue.name, self.key, using=self.using)
+
+    def exists(self) -> bool:
+        """Tell whether it is in the queue, or has ended and is retained."""
+        return self.queue.list().filter(key=self.key).exists()
+
+    def metadata(self) -> models.Task:
+        """
+        Return its row with ``status``, times, user, type, data and result.
+
+        Raise NotFoundError when there is none.
+        """
+        rows = self.queue.list().select_related("ticket", "dead_letter")
+        try:
+            row: models.Task = rows.get(key=self.key)
+        except models.Task.DoesNotExist:
+            raise NotFoundError(
+                f"Queue '{self.queue.name}' has no task with the key '{self.key}'."
+            ) from None
+        return row
+
+    def cancel_request(self, *, now: datetime | None = None) -> bool:
+        """
+        Cancel it if it has yet to run; if it is running, ask it to stop.
+
+        Return whether it is cancelled already. Raise NotFoundError or
+        AlreadyFinishedError.
+        """
+        return store.cancel_request(self.id, using=self.using, now=now)
+
+    def force_finish(self, *, now: datetime | None = None) -> None:
+        """
+        Close it as finished, even while it runs: its holder is then preempted.
+
+        Raise NotFoundError or AlreadyFinishedError.
+        """
+        store.force_finish(self.id, using=self.using, now=now)
+
+    def retry(self, *, now: datetime | None = None) -> None:
+        """
+        Put it back if it has failed, was cancelled or expired; hasten it if it waits for
+        its time.
+
+        Raise NotFoundError, AlreadyFinishedError or NotSupportedError.
+        """
+        store.redrive(self.id, using=self.using, now=now)
+
+    async def aexists(self) -> bool:
+        return await sync_to_async(self.exists)()
+
+    async def ametadata(self) -> models.Task:
+        return await sync_to_async(self.metadata)()
+
+    async def acancel_request(self, **kwargs: Any) -> bool:
+        return await sync_to_async(self.cancel_request)(**kwargs)
+
+    async def aforce_finish(self, **kwargs: Any) -> None:
+        await sync_to_async(self.force_finish)(**kwargs)
+
+    async def aretry(self, **kwargs: Any) -> None:
+        await sync_to_async(self.retry)(**kwargs)
+
+
+@dataclass(slots=True)
+class AcquiredTask:
+    """
+    A task in this program's hands, good until its lease runs out.
+
+    One of finish(), retry(), release(), fail() and cancel() settles it, once and
+    durably; each raises PreemptedError, and writes nothing, when the lease has passed
+    to another.
+    """
+
+    lease: store.Lease
+    alive_time: float = 300.0
+    worker: str = ""
+    started: float = field(default_factory=time.monotonic)
+    settled: str = ""
+    _data: Any = field(default=None, repr=False)
+
+    @property
+    def queue(self) -> Queue:
+        return Queue(self.lease.queue, using=self.lease.using)
+
+    @property
+    def key(self) -> str:
+        return self.lease.key
+
+    @property
+    def type(self) -> str:
+        return self.lease.type
+
+    @property
+    def user(self) -> str:
+        return self.lease.user
+
+    @property
+    def attempt(self) -> int:
+        """How many attempts have counted, this one among them: 1 at first."""
+        return self.lease.tries
+
+    @property
+    def created_at(self) -> datetime:
+        return self.lease.created_at
+
+    @property
+    def data(self) -> Any:
+        """
+        What was submitted.
+
+        Raise PayloadError when the stored text is not JSON.
+        """
+        if self._data is None:
+            self._data = models.decode(self.lease.payload)
+        return self._data
+
+    @property
+    def seconds(self) -> float:
+        """How long this program has had it, in seconds."""
+        return time.monotonic() - self.started
+
+    def heartbeat(self, *, now: datetime | None = None) -> None:
+        """
+        Renew the lease.
+
+        Raise PreemptedError when it has passed to another, CancelRequestedError when
+        someone wants the task to stop.
+        """
+        terms: dict[str, Any] = {"alive_time": self.alive_time, "using": self.lease.using}
+        [pulse] = store.heartbeat([self.lease], now=now, **terms)
+        if not pulse.held:
+            raise PreemptedError(f"Task '{self.key}' is no longer held by this attempt.")
+        if pulse.cancel_requested:
+            raise CancelRequestedError(f"Task '{self.key}' is to be cancelled.")
+
+    def update_data(self, changes: Mapping[str, Any], *, now: datetime | None = None) -> None:
+        """Merge into the stored data, and renew the lease."""
+        merged = {**self.data, **changes}
+        self.lease = store.update_payload(
+            self.lease,
+            encoded(merged),
+            alive_time=self.alive_time,
+            using=self.lease.using,
+            now=now,
+        )
+        self._data = merged
+
+    def completion(self, result: Any = None) -> store.Completion:
+        """Return what finish() would write."""
+        return store.Completion(
+            lease=self.lease,
+            result=None if result is None else encoded(result, "The result"),
+            started=self.started,
+            ended=time.monotonic(),
+        )
+
+    def finish(self, result: Any = None, *, now: datetime | None = None) -> None:
+        """Close it as finished; on disk when this returns."""
+        done = self.completion(result)
+        if store.finish([done], using=self.lease.using, worker=self.worker, now=now):
+            raise PreemptedError(f"Task '{self.key}' is no longer held by this attempt.")
+        self.settled = "finished"
+
+    def retry(
+        self,
+        wait: float | None = None,
+        *,
+        why: store.Failure | None = None,
+        now: datetime | None = None,
+    ) -> None:
+        """Count an error, and let it be tried again after so many seconds (RETRY_WAIT)."""
+        going_on = store.retry(
+            self.lease,
+            wait=options().RETRY_WAIT if wait is None else wait,
+            why=why or store.Failure(),
+            **self._terms(now),
+        )
+        self.settled = "retried" if going_on else "cancelled"
+
+    def release(self, delay: float = 0.0, *, now: datetime | None = None) -> None:
+        """Give it back untried: this counts as no attempt."""
+        if store.release([self.lease], using=self.lease.using, delay=delay, now=now):
+            raise PreemptedError(f"Task '{self.key}' is no longer held by this attempt.")
+        self.settled = "released"
+
+    def fail(
+        self,
+        error: str = "failed",
+        message: str = "",
+        *,
+        why: store.Failure | None = None,
+        now: datetime | None = None,
+    ) -> None:
+        """End it as failed, in a group with others of the same error."""
+        why = why or store.Failure(error=error, message=message)
+        store.fail(self.lease, why=why, **self._terms(now))
+        self.settled = "failed"
+
+    def cancel(self, *, now: datetime | None = None) -> None:
+        """End it as cancelled."""
+        store.cancel(self.lease, **self._terms(now))
+        self.settled = "cancelled"
+
+    def _terms(self, now: datetime | None) -> dict[str, Any]:
+        return {
+            "seconds": self.seconds,
+            "using": self.lease.using,
+            "worker": self.worker,
+            "now": now,
+        }
+
+    async def aheartbeat(self, **kwargs: Any) -> None:
+        await sync_to_async(self.heartbeat)(**kwargs)
+
+    async def aupdate_data(self, changes: Mapping[str, Any], **kwargs: Any) -> None:
+        await sync_to_async(self.update_data)(changes, **kwargs)
+
+    async def afinish(self, result: Any = None, **kwargs: Any) -> None:
+        await sync_to_async(self.finish)(result, **kwargs)
+
+    async def aretry(self, wait: float | None = None, **kwargs: Any) -> None:
+        await sync_to_async(self.retry)(wait, **kwargs)
+
+    async def arelease(self, delay: float = 0.0, **kwargs: Any) -> None:
+        await sync_to_async(self.release)(delay, **kwargs)
+
+    async def afail(self, error: str = "failed", message: str = "", **kwargs: Any) -> None:
+        await sync_to_async(self.fail)(error, message, **kwargs)
+
+    async def acancel(self, **kwargs: Any) -> None:
+        await sync_to_async(self.cancel)(**kwargs)
+
+
+def already(
+    queue: str, given: Iterable[store.Submission], fresh: Mapping[tuple[str, str], int]
+) -> str:
+    taken = sorted({task.key for task in given} - {key for _queue, key in fresh})
+    if not taken:
+        return f"Queue '{queue}' was given a key twice in one batch."
+    return f"Queue '{queue}' already has tasks with these keys: {', '.join(taken[:5])}."
+
+
+def database() -> str:
+    """Return the alias of the database that holds the tasks: DATABASE, or else the router's."""
+    return options().DATABASE or router.db_for_write(models.Task)
+
+
+def checked(name: str, value: Any, length: int) -> str:
+    """
+    Return a name as it may be stored.
+
+    Raise InvalidTaskError when it is no text, empty, too long, or has a NUL character.
+    """
+    if not isinstance(value, str):
+        raise InvalidTaskError(f"The {name} must be a string, not {value!r}.")
+    if not value:
+        raise InvalidTaskError(f"The {name} must not be empty.")
+    if len(value) > length:
+        raise InvalidTaskError(
+            f"The {name} may have {length} characters; this one has {len(value)}."
+        )
+    if "\x00" in value:
+        raise InvalidTaskError(f"The {name} must not hold a NUL character.")
+    return value
+
+
+def checked_priority(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not SMALLEST <= value <= LARGEST:
+        raise InvalidTaskError(
+            f"The priority must be a whole number from {SMALLEST} to {LARGEST}, not {value!r}."
+        )
+    return value
+
+
+def encoded(value: Any, name: str = "The data") -> str:
+    """
+    Return a value as JSON text.
+
+    Raise InvalidTaskError when JSON can't hold it, or it is larger than MAX_PAYLOAD_SIZE.
+    """
+    try:
+        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidTaskError(f"{name} can't be written as JSON: {error}.") from error
+    limit = options().MAX_PAYLOAD_SIZE
+    if len(text) > limit:
+        raise InvalidTaskError(
+            f"{name} may have {limit} bytes as JSON, by MAX_PAYLOAD_SIZE; this has {len(text)}."
+        )
+    return text
+
+
+def moment(name: str, value: When | None, now: datetime | None = None) -> datetime | None:
+    """
+    Return a point in time from a datetime, a timedelta, seconds or a span such as "5m30s".
+
+    Raise InvalidTaskError when it is none of these, or a datetime without a time zone.
+    """
+    if value is None:
+        return None
+    if isinstance(value, datetime):
+        if timezone.is_naive(value):
+            raise InvalidTaskError(f"{name} must be an aware datetime: {value} has no time zone.")
+        return value
+    if isinstance(value, str):
+        value = span(name, value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = timedelta(seconds=value)
+    if not isinstance(value, timedelta):
+        raise InvalidTaskError(
+            f"{name} must be a datetime, a timedelta, seconds or a span such as '5m30s',"
+            f" not {value!r}."
+        )
+    try:
+        return (now or timezone.now()) + value
+    except OverflowError as error:
+        raise InvalidTaskError(f"{name} is too far away: {value}.") from error
+
+
+def span(name: str, text: str) -> float:
+    """
+    Return the seconds of a text such as "90s", "5m30s" or "1d12h".
+
+    Raise InvalidTaskError when any of it is something else.
+    """
+    parts = SPAN.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise InvalidTaskError(
+            f"{name} must be a span such as '90s', '5m30s' or '1d12h', not {text!r}."
+        )
+    return sum(float(number) * UNITS[unit] for number, unit in parts)

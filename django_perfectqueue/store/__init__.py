@@ -1,0 +1,54 @@
+"""
+The only code that writes task rows: one verb a file.
+
+A verb takes plain values and the alias of a database, runs in one transaction or joins
+the caller's, reads the time from the server unless it is given as ``now``, and repeats
+itself where the database asks for it.
+"""
+
+from .acquire import acquire
+from .alarms import answer_alarms, rouse
+from .clear import clear
+from .finish import finish
+from .give_back import give_back
+from .heartbeat import heartbeat
+from .purge import Swept, purge
+from .replace import replace
+from .settle import cancel, fail, release, retry
+from .shares import apply_shares
+from .steer import cancel_request, find, force_finish, redrive
+from .submit import CHUNK, in_chunks, submit
+from .update import update_payload
+from .values import Completion, Failure, Lease, Pulse, Submission, new_holder
+
+__all__ = [
+    "CHUNK",
+    "Completion",
+    "Failure",
+    "Lease",
+    "Pulse",
+    "Submission",
+    "Swept",
+    "acquire",
+    "answer_alarms",
+    "apply_shares",
+    "cancel",
+    "cancel_request",
+    "clear",
+    "fail",
+    "find",
+    "finish",
+    "force_finish",
+    "give_back",
+    "heartbeat",
+    "in_chunks",
+    "new_holder",
+    "purge",
+    "redrive",
+    "release",
+    "replace",
+    "retry",
+    "rouse",
+    "submit",
+    "update_payload",
+]

@@ -1,0 +1,80 @@
+"""What the lanes are charged in one transaction, written once and in one order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .dialects import Dialect
+from .dialects.base import Entry, numbers
+from .lanes import LEAST_COST, MEMORY
+from .values import Lease
+
+DOZE = """
+UPDATE "perfectqueue_lane" SET "awake" = FALSE
+WHERE "id" IN ({lanes}) AND NOT EXISTS (
+    SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
+    WHERE "ticket"."state" = 0 AND "ticket"."lane" = "perfectqueue_lane"."id"
+)
+"""
+
+
+@dataclass(slots=True)
+class Account:
+    running: int = 0
+    seconds: float = 0.0
+    measured: float = 0.0
+    runs: int = 0
+
+    def entry(self, lane: int) -> Entry:
+        mean = max(self.measured / self.runs, LEAST_COST) if self.runs else 0.0
+        return Entry(
+            lane=lane,
+            running=self.running,
+            seconds=self.seconds,
+            mean=mean,
+            keep=MEMORY**self.runs,
+        )
+
+
+@dataclass(slots=True)
+class Accounts:
+    """
+    The charges of one transaction.
+
+    Every lane is locked in the order of its id, once, as the last thing before commit;
+    so two transactions that charge the same lanes never wait for each other in a ring.
+    """
+
+    lanes: dict[int, Account] = field(default_factory=dict)
+    short: set[int] = field(default_factory=set)
+
+    def of(self, lane: int) -> Account:
+        return self.lanes.setdefault(lane, Account())
+
+    def begin(self, lane: int, cost: float) -> None:
+        """A task was taken, and its lane charged in advance."""
+        account = self.of(lane)
+        account.running += 1
+        account.seconds += cost
+
+    def end(self, lease: Lease, seconds: float | None) -> None:
+        """A task has left its holder after so many seconds; None gives the charge back."""
+        account = self.of(lease.lane)
+        account.running -= 1
+        account.seconds += (seconds or 0.0) - lease.charge
+        if seconds is not None:
+            account.measured += seconds
+            account.runs += 1
+
+    def found_short(self, lane: int) -> None:
+        """A lane had fewer waiting tickets than were wanted: it may be empty."""
+        self.of(lane)
+        self.short.add(lane)
+
+    def write(self, cursor: Any, dialect: Dialect) -> None:
+        if self.lanes:
+            dialect.charge(cursor, [self.lanes[lane].entry(lane) for lane in sorted(self.lanes)])
+        if self.short:
+            doze = DOZE.replace("{lanes}", numbers(sorted(self.short)))
+            dialect.execute(cursor, doze)

@@ -1,0 +1,220 @@
+"""Take due tasks under a lease, in fair order."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from .accounts import Accounts
+from .alarms import answer_alarms, rouse
+from .dialects import Dialect
+from .dialects.base import Row, numbers
+from .end import expire
+from .finish import close
+from .lanes import OpenLane, Pick, counted, next_picks
+from .transaction import repeated, unit
+from .values import Completion, Lease
+
+LANES_READ_AT_LEAST = 8
+ROUNDS = 3
+
+LANE = """
+SELECT "id", "virtual_time", "cost", "weight", "max_running", "running"
+FROM "perfectqueue_lane"
+"""
+OPEN = (
+    LANE
+    + """
+WHERE "queue" = %(queue)s AND "open" = TRUE AND "id" NOT IN ({passed})
+ORDER BY "turn" LIMIT %(limit)s
+"""
+)
+LOCKED = (
+    LANE
+    + """
+WHERE "id" IN ({lanes}) ORDER BY "id"
+"""
+)
+
+
+def acquire(
+    queues: Sequence[str],
+    *,
+    limit: int,
+    alive_time: float,
+    holder: int,
+    using: str,
+    now: datetime | None = None,
+    finished: Sequence[Completion] = (),
+    worker: str = "",
+) -> list[Lease]:
+    """
+    Take up to ``limit`` due tasks, in the order in which they should run.
+
+    Queues are tried in the order given. An empty answer means that nothing is due that
+    may run. ``finished`` are tasks to be closed in the same transaction.
+    """
+    terms: dict[str, Any] = {
+        "limit": limit,
+        "alive_time": alive_time,
+        "holder": holder,
+        "using": using,
+        "now": now,
+    }
+    more = answer_alarms(using=using, now=now)
+    taken = take(queues, finished=finished, worker=worker, **terms)
+    while not taken and more:
+        more = answer_alarms(using=using, now=now)
+        taken = take(queues, **terms)
+    if not taken and rouse(using=using):
+        taken = take(queues, **terms)
+    return taken
+
+
+@repeated
+def take(
+    queues: Sequence[str],
+    *,
+    limit: int,
+    alive_time: float,
+    holder: int,
+    using: str,
+    now: datetime | None,
+    finished: Sequence[Completion] = (),
+    worker: str = "",
+) -> list[Lease]:
+    taken: list[Lease] = []
+    with unit(using) as (cursor, dialect):
+        accounts = Accounts()
+        if finished:
+            close(cursor, dialect, accounts, finished, worker=worker, now=now)
+        claim = Claim(cursor, dialect, accounts, using, alive_time, holder, now)
+        for queue in queues:
+            if len(taken) < limit:
+                taken += claim.from_queue(queue, limit - len(taken))
+        accounts.write(cursor, dialect)
+    return taken
+
+
+class Claim:
+    """One transaction's search for tasks."""
+
+    def __init__(
+        self,
+        cursor: Any,
+        dialect: Dialect,
+        accounts: Accounts,
+        using: str,
+        alive_time: float,
+        holder: int,
+        now: datetime | None,
+    ) -> None:
+        self.cursor = cursor
+        self.dialect = dialect
+        self.accounts = accounts
+        self.using = using
+        self.alive_time = alive_time
+        self.holder = holder
+        self.now = now
+
+    def from_queue(self, queue: str, limit: int) -> list[Lease]:
+        """Serve lanes until the limit is met or none is left that has a task."""
+        taken: list[Lease] = []
+        passed: set[int] = set()
+        rounds = 0
+        while len(taken) < limit and (rounds < ROUNDS or not taken):
+            rounds += 1
+            lanes = self.open_lanes(queue, limit - len(taken), passed)
+            picks = next_picks(lanes, limit - len(taken))
+            if not picks:
+                break
+            taken += self.serve(picks)
+            short = self.accounts.short & {lane.id for lane in lanes}
+            passed |= short | {lane.id for lane in lanes if lane.room is not None}
+            if not short:
+                break
+        return taken
+
+    def open_lanes(self, queue: str, limit: int, passed: set[int]) -> list[OpenLane]:
+        statement = OPEN.replace("{passed}", numbers(sorted(passed)) if passed else "0")
+        parameters = {"queue": queue, "limit": max(limit, LANES_READ_AT_LEAST)}
+        rows = self.dialect.execute(self.cursor, statement, parameters).fetchall()
+        if any(max_running is not None for _i, _v, _c, _w, max_running, _r in rows):
+            rows = self.lock([lane for lane, *_account in rows])
+        return [
+            OpenLane(
+                id=lane,
+                virtual_time=virtual_time,
+                cost=cost,
+                weight=weight,
+                room=None if max_running is None else max_running - running,
+            )
+            for lane, virtual_time, cost, weight, max_running, running in rows
+        ]
+
+    def lock(self, lanes: list[int]) -> list[Row]:
+        """
+        Read lanes that no one else can change until this transaction ends.
+
+        Those that it charges anyway are locked with them, to keep one order.
+        """
+        chosen = set(lanes)
+        every = sorted(chosen | set(self.accounts.lanes))
+        statement = LOCKED.replace("{lanes}", numbers(every)) + self.dialect.lock_clause()
+        rows = self.dialect.execute(self.cursor, statement).fetchall()
+        return [row for row in rows if row[0] in chosen]
+
+    def serve(self, picks: list[Pick]) -> list[Lease]:
+        wants = counted(picks)
+        rows = self.dialect.claim(
+            self.cursor, wants, holder=self.holder, seconds=self.alive_time, now=self.now
+        )
+        lines = in_lines(rows)
+        for lane, count in wants.items():
+            if len(lines[lane]) < count:
+                self.accounts.found_short(lane)
+        leases, late = [], []
+        for pick in picks:
+            if not (line := lines[pick.lane]):
+                continue
+            row = line.popleft()
+            lease = self.lease(row, pick)
+            self.accounts.begin(pick.lane, pick.cost)
+            (late if row[8] else leases).append(lease)
+        for lease in late:
+            expire(self.cursor, self.dialect, self.accounts, lease, now=self.now)
+        return leases
+
+    def lease(self, row: Row, pick: Pick) -> Lease:
+        task_id, attempt, lane, errors, crashes, _rank, run_at, alarm_at, _late = row[:9]
+        queue, key, type_, user, payload, priority, created_at = row[9:]
+        moment = self.dialect.moment
+        return Lease(
+            using=self.using,
+            task_id=task_id,
+            attempt=attempt,
+            holder=self.holder,
+            held_until=moment(alarm_at),
+            lane=lane,
+            charge=pick.cost,
+            errors=errors,
+            crashes=crashes,
+            queue=queue,
+            key=key,
+            type=type_,
+            user=user,
+            payload=payload,
+            priority=priority,
+            created_at=moment(created_at),
+            run_at=moment(run_at),
+        )
+
+
+def in_lines(rows: list[Row]) -> defaultdict[int, deque[Row]]:
+    """Return each lane's rows in the order in which they should run."""
+    lines: defaultdict[int, deque[Row]] = defaultdict(deque)
+    for row in sorted(rows, key=lambda row: (row[5], row[6], row[0])):
+        lines[row[2]].append(row)
+    return lines

@@ -1,0 +1,146 @@
+"""What the clock moves: due tasks, lapsed leases, and lanes that sleep with work in them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from .accounts import Accounts
+from .dialects import Dialect
+from .dialects.base import Row, Waking, numbers
+from .end import lose
+from .lanes import FIRST_COST
+from .shares import shares_of
+from .transaction import reading, repeated, unit
+
+BATCH = 500
+BATCHES = 4
+RUNNING = 2
+
+RINGING = """
+SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now} LIMIT 1
+"""
+RUNG = """
+SELECT "task_id", "lane", "state" FROM "perfectqueue_ticket"
+WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT %(limit)s
+"""
+READMIT = """
+UPDATE "perfectqueue_ticket" SET "state" = 0, "alarm_at" = NULL WHERE "task_id" IN ({ids})
+"""
+OWNERS = """
+SELECT "ticket"."lane", "task"."queue", "task"."user"
+FROM "perfectqueue_ticket" AS "ticket"
+JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
+WHERE "ticket"."task_id" IN ({ids})
+"""
+SLEEPING = """
+WITH RECURSIVE "line" AS ({waiting_lanes})
+SELECT (
+    SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
+    WHERE "ticket"."state" = 0 AND "ticket"."lane" = "line"."lane" LIMIT 1
+)
+FROM "line" LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lane"
+WHERE "line"."lane" IS NOT NULL AND ("lane"."awake" IS NULL OR "lane"."awake" = FALSE)
+LIMIT %(limit)s
+"""
+FIRST_OPEN = """
+SELECT "virtual_time" FROM "perfectqueue_lane"
+WHERE "queue" = %(queue)s AND "open" = TRUE ORDER BY "turn" LIMIT 1
+"""
+LAST_SHUT = """
+SELECT "virtual_time" FROM "perfectqueue_lane"
+WHERE "queue" = %(queue)s AND "open" = FALSE ORDER BY "turn" DESC LIMIT 1
+"""
+
+
+def answer_alarms(*, using: str, now: datetime | None = None) -> bool:
+    """
+    Do what is due: admit scheduled tasks, take back lapsed leases, wake lanes.
+
+    Do so much of it and no more; return whether some is left. Costs one index look-up
+    when nothing is due.
+    """
+    if not ringing(using, now):
+        return False
+    return all(answer_batch(using=using, now=now) == BATCH for _ in range(BATCHES))
+
+
+def ringing(using: str, now: datetime | None) -> bool:
+    with reading(using) as (cursor, dialect):
+        return dialect.execute(cursor, RINGING, now=now).fetchone() is not None
+
+
+@repeated
+def answer_batch(*, using: str, now: datetime | None) -> int:
+    with unit(using) as (cursor, dialect):
+        statement = RUNG + dialect.skip_clause()
+        rung = dialect.execute(cursor, statement, {"limit": BATCH}, now=now).fetchall()
+        accounts = Accounts()
+        lapsed = [task_id for task_id, _lane, state in rung if state == RUNNING]
+        back = lose(cursor, dialect, accounts, lapsed, now=now)
+        back += [task_id for task_id, _lane, state in rung if state != RUNNING]
+        admit(cursor, dialect, back)
+        accounts.write(cursor, dialect)
+        return len(rung)
+
+
+@repeated
+def rouse(*, using: str) -> int:
+    """
+    Wake the lanes that sleep although they have waiting tickets; return how many.
+
+    A submit marks its ticket when it sees its lane asleep. One that saw it awake and
+    committed after the lane had fallen asleep is found here.
+    """
+    with unit(using) as (cursor, dialect):
+        statement = SLEEPING.replace("{waiting_lanes}", dialect.waiting_lanes())
+        rows = dialect.execute(cursor, statement, {"limit": BATCH}).fetchall()
+        ids = [task_id for (task_id,) in rows if task_id is not None]
+        if ids:
+            wake(cursor, dialect, ids)
+        return len(ids)
+
+
+def admit(cursor: Any, dialect: Dialect, ids: list[int]) -> None:
+    """Let tickets wait in their lanes, and wake those."""
+    if ids:
+        dialect.execute(cursor, READMIT.replace("{ids}", numbers(sorted(ids))))
+        wake(cursor, dialect, ids)
+
+
+def wake(cursor: Any, dialect: Dialect, ids: list[int]) -> None:
+    """Wake the lanes of tickets, each at the smallest virtual time of those that are served."""
+    rows = dialect.execute(cursor, OWNERS.replace("{ids}", numbers(ids))).fetchall()
+    owners = {lane: (queue, user) for lane, queue, user in rows}
+    shares = shares_of(cursor, dialect, set(owners.values()))
+    floors = {queue: floor(cursor, dialect, queue) for queue, _user in owners.values()}
+    dialect.wake(
+        cursor,
+        [
+            Waking(
+                lane=lane,
+                queue=queue,
+                user=user,
+                virtual_time=floors[queue],
+                cost=FIRST_COST,
+                weight=shares[queue, user].weight,
+                max_running=shares[queue, user].max_running,
+                paused=shares[queue, user].paused,
+            )
+            for lane, (queue, user) in sorted(owners.items())
+        ],
+    )
+
+
+def floor(cursor: Any, dialect: Dialect, queue: str) -> float:
+    """
+    Return the virtual time at which a lane that wakes takes its place.
+
+    The smallest of those being served; where none is, the largest that was reached, so
+    that neither credit nor debt outlives the work that competed.
+    """
+    for statement in (FIRST_OPEN, LAST_SHUT):
+        row: Row | None = dialect.execute(cursor, statement, {"queue": queue}).fetchone()
+        if row:
+            return float(row[0])
+    return 0.0

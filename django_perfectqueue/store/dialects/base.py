@@ -1,0 +1,183 @@
+"""What the store asks of a database."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from django.db import NotSupportedError
+
+from ..values import Completion, Submission
+
+Row = tuple[Any, ...]
+TAKEN = (
+    '"task"."queue", "task"."key", "task"."type", "task"."user", "task"."data",'
+    ' "task"."priority", "task"."created_at"'
+)
+
+WAITING_LANES = """
+    SELECT MIN("lane") AS "lane" FROM "perfectqueue_ticket" WHERE "state" = 0
+    UNION ALL
+    SELECT (
+        SELECT MIN("ticket"."lane") FROM "perfectqueue_ticket" AS "ticket"
+        WHERE "ticket"."state" = 0 AND "ticket"."lane" > "line"."lane"
+    )
+    FROM "line" WHERE "line"."lane" IS NOT NULL
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What a lane is charged: tasks begun less ended, seconds, and the mean that was measured."""
+
+    lane: int
+    running: int
+    seconds: float
+    mean: float
+    keep: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waking:
+    """A lane that has waiting tickets, as it is to be if it has no row yet or sleeps."""
+
+    lane: int
+    queue: str
+    user: str
+    virtual_time: float
+    cost: float
+    weight: float
+    max_running: int | None
+    paused: bool
+
+
+class Dialect(ABC):
+    """
+    The statements of one database.
+
+    SQL is written with standard double quotes and named parameters. ``{now}`` stands for
+    the server's clock, or for the time that the caller gave.
+    """
+
+    @abstractmethod
+    def now(self, given: datetime | None) -> str:
+        """Return the SQL of the time, which may name the parameter ``now``."""
+
+    def later(self, seconds: str) -> str:
+        """Return the SQL of ``{now}`` plus so many seconds."""
+        raise NotSupportedError("This database's clock is the host's: see after().")
+
+    @abstractmethod
+    def passes(self, error: Exception) -> bool:
+        """Tell whether the same transaction may go well if it is repeated."""
+
+    @abstractmethod
+    def submit(
+        self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
+    ) -> dict[tuple[str, str], int]:
+        """
+        Store tasks and their tickets; return the ids of those whose key was free.
+
+        Each is given with its lane, and with whether to mark it for a lane that sleeps.
+        """
+
+    @abstractmethod
+    def claim(
+        self,
+        cursor: Any,
+        wants: Mapping[int, int],
+        *,
+        holder: int,
+        seconds: float,
+        now: datetime | None,
+    ) -> list[Row]:
+        """
+        Take up to so many waiting tickets of each lane.
+
+        Return rows of task id, attempt, lane, errors, crashes, rank, due time, end of the
+        lease, whether expired, and the columns of TAKEN.
+        """
+
+    @abstractmethod
+    def finish(
+        self,
+        cursor: Any,
+        completions: Sequence[Completion],
+        *,
+        worker: str,
+        monotonic: float,
+        now: datetime | None,
+    ) -> set[int]:
+        """Close the tickets that are still held as given; return their task ids."""
+
+    @abstractmethod
+    def charge(self, cursor: Any, entries: Sequence[Entry]) -> None:
+        """Write to lanes in the order of their ids."""
+
+    @abstractmethod
+    def wake(self, cursor: Any, lanes: Sequence[Waking]) -> None:
+        """Make or wake lanes, in the order of their ids; lock them even where awake."""
+
+    def parameter(self, moment: datetime | None) -> Any:
+        """Return a time as the driver takes it."""
+        return moment
+
+    def moment(self, value: Any) -> datetime:
+        """Return a time as the driver gave it, aware."""
+        return value  # type: ignore[no-any-return]
+
+    def text(self, sql: str) -> str:
+        """Return the SQL in this database's quotes."""
+        return sql
+
+    def execute(
+        self,
+        cursor: Any,
+        sql: str,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        now: datetime | None = None,
+        after: Mapping[str, float | None] | None = None,
+    ) -> Any:
+        """
+        Run one statement; return the cursor.
+
+        ``after`` gives times that the SQL names in braces, as seconds from now.
+        """
+        given = dict(parameters or {})
+        for name, seconds in (after or {}).items():
+            expression, given[name] = self.after(name, seconds, now)
+            sql = sql.replace(f"{{{name}}}", expression)
+        given["now"] = self.parameter(now)
+        cursor.execute(self.text(sql.replace("{now}", self.now(now))), given)
+        return cursor
+
+    def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, Any]:
+        """Return the SQL and the parameter of a time so many seconds from now."""
+        return (f"%({name})s" if seconds is None else self.later(f"%({name})s")), seconds
+
+    def waiting_lanes(self) -> str:
+        """Return a query of the lanes with waiting tickets; it jumps from lane to lane."""
+        return WAITING_LANES
+
+    def lock_clause(self) -> str:
+        return " FOR UPDATE"
+
+    def skip_clause(self) -> str:
+        return " FOR UPDATE SKIP LOCKED"
+
+
+def utc(moment: datetime) -> datetime:
+    return moment.astimezone(timezone.utc)
+
+
+def naive(moment: datetime) -> datetime:
+    return utc(moment).replace(tzinfo=None)
+
+
+def numbers(values: Iterable[int]) -> str:
+    """Return whole numbers as the inside of an IN list."""
+    return ", ".join(str(int(value)) for value in values) or "NULL"

@@ -1,0 +1,290 @@
+"""MySQL and MariaDB: lock by SELECT, then write by primary key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from django.db import IntegrityError
+
+from ..values import Completion, Submission
+from .base import TAKEN, Dialect, Entry, Row, Waking, naive, numbers
+
+DUPLICATE_ENTRY = 1062
+RECORD_CHANGED = 1020
+LOCK_WAIT_TIMEOUT = 1205
+DEADLOCK = 1213
+
+INSERT_TASK = """
+INSERT INTO "perfectqueue_task" (
+    "queue", "key", "type", "user", "data", "priority", "created_at", "run_at", "expires_at",
+    "outcome", "attempt", "worker"
+) VALUES
+"""
+
+FIND_TASKS = """
+SELECT "key", "id", "run_at", "created_at" FROM "perfectqueue_task"
+WHERE "queue" = %(queue)s AND "key" IN %(keys)s
+"""
+
+INSERT_TICKET = """
+INSERT INTO "perfectqueue_ticket" (
+    "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
+    "cancel_requested"
+) VALUES
+"""
+
+LINE = """
+(SELECT "task_id" FROM "perfectqueue_ticket" FORCE INDEX ("perfectqueue_ticket_line")
+WHERE "state" = 0 AND "lane" = {lane}
+ORDER BY "rank", "run_at", "task_id" LIMIT {count} FOR UPDATE SKIP LOCKED)
+"""
+
+TAKE = """
+UPDATE "perfectqueue_ticket"
+SET "state" = 2, "attempt" = "attempt" + 1, "holder" = %(holder)s, "alarm_at" = {later}
+WHERE "task_id" IN ({ids})
+"""
+
+READ = f"""
+SELECT "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
+    "ticket"."crashes", "ticket"."rank", "ticket"."run_at", "ticket"."alarm_at",
+    COALESCE("task"."expires_at" <= {{now}}, 0), {TAKEN}
+FROM "perfectqueue_ticket" AS "ticket"
+JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
+WHERE "ticket"."task_id" IN ({{ids}})
+"""
+
+HELD = """
+SELECT "task_id", "attempt", "holder" FROM "perfectqueue_ticket"
+WHERE "task_id" IN ({ids}) AND "state" = 2
+ORDER BY "task_id" FOR UPDATE
+"""
+
+FINISH = """
+UPDATE ({given}) AS "given"
+STRAIGHT_JOIN "perfectqueue_task" AS "task" ON "task"."id" = "given"."id"
+SET "task"."outcome" = 'finished', "task"."attempt" = "given"."attempt",
+    "task"."worker" = %(worker)s,
+    "task"."started_at" = TIMESTAMPADD(MICROSECOND, -"given"."started", {now}),
+    "task"."ended_at" = TIMESTAMPADD(MICROSECOND, -"given"."ended", {now}),
+    "task"."result" = "given"."result"
+"""
+
+CHARGE = """
+UPDATE ({given}) AS "given"
+STRAIGHT_JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "given"."lane"
+SET "lane"."running" = "lane"."running" + "given"."running",
+    "lane"."virtual_time" = "lane"."virtual_time" + "given"."seconds" / "lane"."weight",
+    "lane"."cost" = "lane"."cost" * "given"."keep" + "given"."mean" * (1 - "given"."keep")
+"""
+
+WAKE = """
+INSERT INTO "perfectqueue_lane" (
+    "id", "queue", "user", "virtual_time", "cost", "weight", "max_running", "paused", "running",
+    "awake"
+) VALUES {rows}
+ON DUPLICATE KEY UPDATE
+    "virtual_time" = IF(
+        "awake", "virtual_time", GREATEST("virtual_time", VALUES("virtual_time"))
+    ),
+    "awake" = 1
+"""
+
+
+class MySQL(Dialect):
+    def text(self, sql: str) -> str:
+        return sql.replace('"', "`")
+
+    def now(self, given: datetime | None) -> str:
+        return "UTC_TIMESTAMP(6)" if given is None else "CAST(%(now)s AS DATETIME(6))"
+
+    def later(self, seconds: str) -> str:
+        return f"TIMESTAMPADD(MICROSECOND, ROUND({seconds} * 1000000), {{now}})"
+
+    def waiting_lanes(self) -> str:
+        # Read as a loose index scan; a recursive query would stop at the 1,000th lane.
+        return 'SELECT DISTINCT "lane" FROM "perfectqueue_ticket" WHERE "state" = 0'
+
+    def parameter(self, moment: datetime | None) -> Any:
+        return moment and str(naive(moment))
+
+    def moment(self, value: Any) -> datetime:
+        return value.replace(tzinfo=timezone.utc)  # type: ignore[no-any-return]
+
+    def passes(self, error: Exception) -> bool:
+        return number_of(error) in {RECORD_CHANGED, LOCK_WAIT_TIMEOUT, DEADLOCK}
+
+    def submit(
+        self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
+    ) -> dict[tuple[str, str], int]:
+        fresh = self.insert_tasks(cursor, [task for task, _lane, _mark in given], now)
+        tickets = [
+            (fresh[task.queue, task.key], lane, mark, task)
+            for task, lane, mark in given
+            if (task.queue, task.key) in fresh
+        ]
+        if tickets:
+            self.insert_tickets(cursor, tickets)
+        return {key: task_id for key, (task_id, _run_at, _created_at) in fresh.items()}
+
+    def insert_tasks(
+        self, cursor: Any, tasks: Sequence[Submission], now: datetime | None
+    ) -> dict[tuple[str, str], Row]:
+        """Store the tasks whose key is free; return each one's id and times."""
+        if len(tasks) > 1:
+            taken = self.find_tasks(cursor, tasks)
+            tasks = [task for task in tasks if (task.queue, task.key) not in taken]
+        if not tasks:
+            return {}
+        try:
+            self.insert_all(cursor, tasks, now)
+        except IntegrityError as error:
+            if number_of(error) != DUPLICATE_ENTRY:
+                raise
+            if len(tasks) == 1:
+                return {}
+            each = [self.insert_tasks(cursor, [task], now) for task in tasks]
+            return {key: row for rows in each for key, row in rows.items()}
+        return self.find_tasks(cursor, tasks)
+
+    def insert_all(self, cursor: Any, tasks: Sequence[Submission], now: datetime | None) -> None:
+        values, parameters = [], {}
+        for number, task in enumerate(tasks):
+            names = [f"{name}{number}" for name in "qktudprx"]
+            parameters.update(
+                zip(
+                    names,
+                    (
+                        task.queue,
+                        task.key,
+                        task.type,
+                        task.user,
+                        task.payload,
+                        task.priority,
+                        self.parameter(task.run_at),
+                        self.parameter(task.expires_at),
+                    ),
+                    strict=True,
+                )
+            )
+            q, k, t, u, d, p, r, x = (f"%({name})s" for name in names)
+            run_at = "{now}" if task.run_at is None else r
+            values.append(f"({q}, {k}, {t}, {u}, {d}, {p}, {{now}}, {run_at}, {x}, '', 0, '')")
+        self.execute(cursor, INSERT_TASK + ", ".join(values), parameters, now=now)
+
+    def find_tasks(self, cursor: Any, tasks: Sequence[Submission]) -> dict[tuple[str, str], Row]:
+        keys: dict[str, list[str]] = {}
+        for task in tasks:
+            keys.setdefault(task.queue, []).append(task.key)
+        return {
+            (queue, key): tuple(row)
+            for queue, names in keys.items()
+            for key, *row in self.execute(
+                cursor, FIND_TASKS, {"queue": queue, "keys": tuple(names)}
+            ).fetchall()
+        }
+
+    def insert_tickets(
+        self, cursor: Any, tickets: Sequence[tuple[Row, int, bool, Submission]]
+    ) -> None:
+        marked = {lane for _row, lane, mark, _task in tickets if mark}
+        asleep = marked - self.awake(cursor, marked)
+        values, parameters = [], {}
+        for number, ((task_id, run_at, created_at), lane, mark, task) in enumerate(tickets):
+            later = run_at > created_at
+            alarm_at = run_at if later else created_at if mark and lane in asleep else None
+            parameters[f"r{number}"] = str(run_at)
+            parameters[f"a{number}"] = alarm_at and str(alarm_at)
+            values.append(
+                f"({task_id}, {lane}, {int(later)}, {-task.priority}, %(r{number})s,"
+                f" %(a{number})s, 0, 0, 0, 0)"
+            )
+        self.execute(cursor, INSERT_TICKET + ", ".join(values), parameters)
+
+    def awake(self, cursor: Any, lanes: set[int]) -> set[int]:
+        sql = f'SELECT "id" FROM "perfectqueue_lane" WHERE "id" IN ({numbers(lanes)}) AND "awake"'
+        return {lane for (lane,) in self.execute(cursor, sql).fetchall()}
+
+    def claim(
+        self,
+        cursor: Any,
+        wants: Mapping[int, int],
+        *,
+        holder: int,
+        seconds: float,
+        now: datetime | None,
+    ) -> list[Row]:
+        lines = (LINE.format(lane=int(lane), count=int(count)) for lane, count in wants.items())
+        picked = self.execute(cursor, " UNION ALL ".join(lines)).fetchall()
+        if not picked:
+            return []
+        ids = numbers(sorted(task_id for (task_id,) in picked))
+        take = TAKE.replace("{later}", self.later("%(seconds)s")).replace("{ids}", ids)
+        self.execute(cursor, take, {"holder": holder, "seconds": seconds}, now=now)
+        read = self.execute(cursor, READ.replace("{ids}", ids), now=now)
+        rows: list[Row] = list(read.fetchall())
+        return rows
+
+    def finish(
+        self,
+        cursor: Any,
+        completions: Sequence[Completion],
+        *,
+        worker: str,
+        monotonic: float,
+        now: datetime | None,
+    ) -> set[int]:
+        ids = numbers(sorted(done.lease.task_id for done in completions))
+        held = set(self.execute(cursor, HELD.replace("{ids}", ids)).fetchall())
+        written = [
+            done
+            for done in completions
+            if (done.lease.task_id, done.lease.attempt, done.lease.holder) in held
+        ]
+        if not written:
+            return set()
+        closed = numbers(sorted(done.lease.task_id for done in written))
+        self.execute(cursor, f'DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({closed})')
+        given, parameters = [], {"worker": worker}
+        for number, done in enumerate(sorted(written, key=lambda done: done.lease.task_id)):
+            parameters[f"r{number}"] = done.result  # type: ignore[assignment]
+            given.append(
+                f'SELECT {done.lease.task_id} AS "id", {done.lease.attempt} AS "attempt",'
+                f' {microseconds(monotonic - done.started)} AS "started",'
+                f' {microseconds(monotonic - done.ended)} AS "ended", %(r{number})s AS "result"'
+            )
+        finish = FINISH.replace("{given}", " UNION ALL ".join(given))
+        self.execute(cursor, finish, parameters, now=now)
+        return {done.lease.task_id for done in written}
+
+    def charge(self, cursor: Any, entries: Sequence[Entry]) -> None:
+        given = " UNION ALL ".join(
+            f'SELECT {entry.lane} AS "lane", {entry.running} AS "running",'
+            f' {float(entry.seconds)!r} AS "seconds", {float(entry.mean)!r} AS "mean",'
+            f' {float(entry.keep)!r} AS "keep"'
+            for entry in entries
+        )
+        self.execute(cursor, CHARGE.replace("{given}", given))
+
+    def wake(self, cursor: Any, lanes: Sequence[Waking]) -> None:
+        values, parameters = [], {}
+        for number, lane in enumerate(lanes):
+            parameters[f"q{number}"] = lane.queue
+            parameters[f"u{number}"] = lane.user
+            cap = "NULL" if lane.max_running is None else str(int(lane.max_running))
+            values.append(
+                f"({lane.lane}, %(q{number})s, %(u{number})s, {lane.virtual_time!r},"
+                f" {lane.cost!r}, {lane.weight!r}, {cap}, {int(lane.paused)}, 0, 1)"
+            )
+        self.execute(cursor, WAKE.replace("{rows}", ", ".join(values)), parameters)
+
+
+def number_of(error: Exception) -> int | None:
+    number = error.args[0] if error.args else None
+    return number if isinstance(number, int) else None
+
+
+def microseconds(seconds: float) -> int:
+    return round(seconds * 1_000_000)

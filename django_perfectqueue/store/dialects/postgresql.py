@@ -1,0 +1,235 @@
+"""PostgreSQL: each verb is one statement, and arrays carry the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from ..values import Completion, Submission
+from .base import TAKEN, Dialect, Entry, Row, Waking
+
+SERIALIZATION_FAILURE = "40001"
+DEADLOCK_DETECTED = "40P01"
+LOCK_NOT_AVAILABLE = "55P03"
+
+SUBMIT = """
+WITH "clock" AS (SELECT {now} AS "now"),
+"given" AS (
+    SELECT * FROM unnest(
+        %(queue)s::text[], %(key)s::text[], %(type)s::text[], %(user)s::text[],
+        %(data)s::text[], %(priority)s::int[], %(run_at)s::timestamptz[],
+        %(expires_at)s::timestamptz[], %(lane)s::bigint[], %(mark)s::boolean[]
+    ) AS "given" (
+        "queue", "key", "type", "user", "data", "priority", "run_at", "expires_at", "lane", "mark"
+    )
+),
+"stored" AS (
+    INSERT INTO "perfectqueue_task" (
+        "queue", "key", "type", "user", "data", "priority", "created_at", "run_at",
+        "expires_at", "outcome", "attempt", "worker"
+    )
+    SELECT "queue", "key", "type", "user", "data", "priority", "now",
+        COALESCE("run_at", "now"), "expires_at", '', 0, ''
+    FROM "given", "clock"
+    ON CONFLICT ("queue", "key") DO NOTHING
+    RETURNING "id", "queue", "key", "run_at"
+),
+"ticket" AS (
+    INSERT INTO "perfectqueue_ticket" (
+        "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors",
+        "crashes", "cancel_requested"
+    )
+    SELECT "stored"."id", "given"."lane",
+        CASE WHEN "stored"."run_at" > "now" THEN 1 ELSE 0 END,
+        -"given"."priority", "stored"."run_at",
+        CASE
+            WHEN "stored"."run_at" > "now" THEN "stored"."run_at"
+            WHEN "given"."mark" AND NOT EXISTS (
+                SELECT 1 FROM "perfectqueue_lane" AS "lane"
+                WHERE "lane"."id" = "given"."lane" AND "lane"."awake"
+            ) THEN "now"
+        END,
+        0, 0, 0, false
+    FROM "stored" JOIN "given" USING ("queue", "key"), "clock"
+)
+SELECT "queue", "key", "id" FROM "stored"
+"""
+
+CLAIM = f"""
+WITH "picked" AS (
+    SELECT "line"."task_id"
+    FROM unnest(%(lanes)s::bigint[], %(counts)s::int[]) AS "want" ("lane", "count")
+    CROSS JOIN LATERAL (
+        SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
+        WHERE "ticket"."state" = 0 AND "ticket"."lane" = "want"."lane"
+        ORDER BY "ticket"."rank", "ticket"."run_at", "ticket"."task_id"
+        LIMIT "want"."count"
+        FOR UPDATE SKIP LOCKED
+    ) AS "line"
+),
+"taken" AS (
+    UPDATE "perfectqueue_ticket" AS "ticket"
+    SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
+        "alarm_at" = {{later}}
+    FROM "picked" WHERE "ticket"."task_id" = "picked"."task_id"
+    RETURNING "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
+        "ticket"."crashes", "ticket"."rank", "ticket"."run_at", "ticket"."alarm_at"
+)
+SELECT "taken".*, COALESCE("task"."expires_at" <= {{now}}, false), {TAKEN}
+FROM "taken" JOIN "perfectqueue_task" AS "task" ON "task"."id" = "taken"."task_id"
+"""
+
+FINISH = """
+WITH "given" AS (
+    SELECT * FROM unnest(
+        %(id)s::bigint[], %(attempt)s::int[], %(holder)s::bigint[], %(started)s::float8[],
+        %(ended)s::float8[], %(result)s::text[]
+    ) AS "given" ("id", "attempt", "holder", "started", "ended", "result")
+),
+"closed" AS (
+    DELETE FROM "perfectqueue_ticket" AS "ticket" USING "given"
+    WHERE "ticket"."task_id" = "given"."id" AND "ticket"."attempt" = "given"."attempt"
+        AND "ticket"."holder" = "given"."holder" AND "ticket"."state" = 2
+    RETURNING "ticket"."task_id"
+)
+UPDATE "perfectqueue_task" AS "task"
+SET "outcome" = 'finished', "attempt" = "given"."attempt", "worker" = %(worker)s,
+    "started_at" = {now} - "given"."started" * interval '1 second',
+    "ended_at" = {now} - "given"."ended" * interval '1 second',
+    "result" = "given"."result"
+FROM "given" JOIN "closed" ON "closed"."task_id" = "given"."id"
+WHERE "task"."id" = "given"."id"
+RETURNING "task"."id"
+"""
+
+CHARGE = """
+WITH "entry" AS (
+    SELECT * FROM unnest(
+        %(lane)s::bigint[], %(running)s::int[], %(seconds)s::float8[], %(mean)s::float8[],
+        %(keep)s::float8[]
+    ) AS "entry" ("lane", "running", "seconds", "mean", "keep")
+),
+"locked" AS (
+    SELECT "lane"."id" FROM "perfectqueue_lane" AS "lane"
+    JOIN "entry" ON "entry"."lane" = "lane"."id"
+    ORDER BY "lane"."id" FOR UPDATE OF "lane"
+)
+UPDATE "perfectqueue_lane" AS "lane"
+SET "running" = "lane"."running" + "entry"."running",
+    "virtual_time" = "lane"."virtual_time" + "entry"."seconds" / "lane"."weight",
+    "cost" = "lane"."cost" * "entry"."keep" + "entry"."mean" * (1 - "entry"."keep")
+FROM "entry" JOIN "locked" ON "locked"."id" = "entry"."lane"
+WHERE "lane"."id" = "entry"."lane"
+"""
+
+WAKE = """
+INSERT INTO "perfectqueue_lane" AS "lane" (
+    "id", "queue", "user", "virtual_time", "cost", "weight", "max_running", "paused",
+    "running", "awake"
+)
+SELECT "given".*, 0, true FROM unnest(
+    %(lane)s::bigint[], %(queue)s::text[], %(user)s::text[], %(virtual_time)s::float8[],
+    %(cost)s::float8[], %(weight)s::float8[], %(max_running)s::int[], %(paused)s::boolean[]
+) AS "given"
+ON CONFLICT ("id") DO UPDATE
+SET "awake" = true, "virtual_time" = GREATEST("lane"."virtual_time", excluded."virtual_time")
+WHERE NOT "lane"."awake"
+"""
+
+
+class PostgreSQL(Dialect):
+    def now(self, given: datetime | None) -> str:
+        return "clock_timestamp()" if given is None else "%(now)s::timestamptz"
+
+    def later(self, seconds: str) -> str:
+        return f"{{now}} + {seconds} * interval '1 second'"
+
+    def passes(self, error: Exception) -> bool:
+        cause = error.__cause__
+        state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+        return state in {SERIALIZATION_FAILURE, DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE}
+
+    def submit(
+        self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
+    ) -> dict[tuple[str, str], int]:
+        tasks = [task for task, _lane, _mark in given]
+        parameters = {
+            "queue": [task.queue for task in tasks],
+            "key": [task.key for task in tasks],
+            "type": [task.type for task in tasks],
+            "user": [task.user for task in tasks],
+            "data": [task.payload for task in tasks],
+            "priority": [task.priority for task in tasks],
+            "run_at": [task.run_at for task in tasks],
+            "expires_at": [task.expires_at for task in tasks],
+            "lane": [lane for _task, lane, _mark in given],
+            "mark": [mark for _task, _lane, mark in given],
+        }
+        rows = self.execute(cursor, SUBMIT, parameters, now=now).fetchall()
+        return {(queue, key): task_id for queue, key, task_id in rows}
+
+    def claim(
+        self,
+        cursor: Any,
+        wants: Mapping[int, int],
+        *,
+        holder: int,
+        seconds: float,
+        now: datetime | None,
+    ) -> list[Row]:
+        statement = CLAIM.replace("{later}", self.later("%(seconds)s"))
+        parameters = {
+            "lanes": list(wants),
+            "counts": list(wants.values()),
+            "holder": holder,
+            "seconds": seconds,
+        }
+        rows: list[Row] = self.execute(cursor, statement, parameters, now=now).fetchall()
+        return rows
+
+    def finish(
+        self,
+        cursor: Any,
+        completions: Sequence[Completion],
+        *,
+        worker: str,
+        monotonic: float,
+        now: datetime | None,
+    ) -> set[int]:
+        parameters = {
+            "id": [done.lease.task_id for done in completions],
+            "attempt": [done.lease.attempt for done in completions],
+            "holder": [done.lease.holder for done in completions],
+            "started": [monotonic - done.started for done in completions],
+            "ended": [monotonic - done.ended for done in completions],
+            "result": [done.result for done in completions],
+            "worker": worker,
+        }
+        rows = self.execute(cursor, FINISH, parameters, now=now).fetchall()
+        return {task_id for (task_id,) in rows}
+
+    def charge(self, cursor: Any, entries: Sequence[Entry]) -> None:
+        columns = ("lane", "running", "seconds", "mean", "keep")
+        self.execute(
+            cursor,
+            CHARGE,
+            {column: [getattr(entry, column) for entry in entries] for column in columns},
+        )
+
+    def wake(self, cursor: Any, lanes: Sequence[Waking]) -> None:
+        columns = (
+            "lane",
+            "queue",
+            "user",
+            "virtual_time",
+            "cost",
+            "weight",
+            "max_running",
+            "paused",
+        )
+        self.execute(
+            cursor,
+            WAKE,
+            {column: [getattr(lane, column) for lane in lanes] for column in columns},
+        )

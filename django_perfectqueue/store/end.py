@@ -1,0 +1,169 @@
+"""End a task otherwise than by finishing it, or let it go for another attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ..conf import options
+from ..models import Attempt, Outcome
+from .accounts import Accounts
+from .dialects import Dialect
+from .dialects.base import numbers
+from .values import Failure, Lease, as_text
+
+REMOVE = 'DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s'
+CLOSE = """
+UPDATE "perfectqueue_task"
+SET "outcome" = %(status)s, "attempt" = %(attempt)s, "worker" = %(worker)s,
+    "started_at" = {started_at}, "ended_at" = {now}
+WHERE "id" = %(task_id)s
+"""
+BURY = """
+INSERT INTO "perfectqueue_deadletter"
+    ("task_id", "status", "group", "message", "errors", "crashes", "ended_at")
+VALUES (%(task_id)s, %(status)s, %(group)s, %(message)s, %(errors)s, %(crashes)s, {now})
+"""
+RECORD = """
+INSERT INTO "perfectqueue_attempt" (
+    "task_id", "number", "ending", "worker", "started_at", "ended_at", "error", "message",
+    "traceback"
+) VALUES (
+    %(task_id)s, %(number)s, %(ending)s, %(worker)s, {started_at}, {now}, %(error)s,
+    %(message)s, %(traceback)s
+)
+"""
+LOST = """
+SELECT "task_id", "attempt", "lane", "errors", "crashes", "cancel_requested"
+FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids})
+"""
+LET_GO = """
+UPDATE "perfectqueue_ticket" SET "crashes" = "crashes" + 1, "holder" = NULL
+WHERE "task_id" IN ({ids})
+"""
+
+CANCELLED = Failure(error="cancelled", message="Someone asked for it.")
+EXPIRED = Failure(error="expired", message="Its time had passed before it could start.")
+LAPSED = Failure(error="lost", message="The lease ran out: its processor or host went away.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """One attempt as its end is written: whose it is and how it went."""
+
+    task_id: int
+    attempt: int
+    errors: int
+    crashes: int
+    worker: str = ""
+    seconds: float | None = None
+
+    @classmethod
+    def of(cls, lease: Lease, *, worker: str, seconds: float | None) -> Held:
+        return cls(
+            task_id=lease.task_id,
+            attempt=lease.attempt,
+            errors=lease.errors,
+            crashes=lease.crashes,
+            worker=worker,
+            seconds=seconds,
+        )
+
+    @property
+    def after(self) -> dict[str, float | None]:
+        return {"started_at": None if self.seconds is None else -self.seconds}
+
+
+def bury(
+    cursor: Any,
+    dialect: Dialect,
+    held: Held,
+    status: Outcome,
+    why: Failure,
+    *,
+    now: datetime | None,
+) -> None:
+    """Take a task out of the line for good, and lay it where it will be looked for."""
+    dialect.execute(cursor, REMOVE, {"task_id": held.task_id})
+    values = {
+        "task_id": held.task_id,
+        "status": status.value,
+        "attempt": held.attempt,
+        "worker": as_text(held.worker, 255),
+        "group": as_text(why.error, 255),
+        "message": as_text(why.message, 10_000),
+        "errors": held.errors,
+        "crashes": held.crashes,
+    }
+    dialect.execute(cursor, CLOSE, values, now=now, after=held.after)
+    dialect.execute(cursor, BURY, values, now=now)
+
+
+def record(
+    cursor: Any,
+    dialect: Dialect,
+    held: Held,
+    ending: Attempt.Ending,
+    why: Failure,
+    *,
+    now: datetime | None,
+) -> None:
+    """Keep what became of an attempt that did not finish its task."""
+    values = {
+        "task_id": held.task_id,
+        "number": held.attempt,
+        "ending": ending.value,
+        "worker": as_text(held.worker, 255),
+        "error": as_text(why.error, 255),
+        "message": as_text(why.message, 10_000),
+        "traceback": as_text(why.traceback, 100_000),
+    }
+    dialect.execute(cursor, RECORD, values, now=now, after=held.after)
+
+
+def expire(
+    cursor: Any, dialect: Dialect, accounts: Accounts, lease: Lease, *, now: datetime | None
+) -> None:
+    """End a task that was taken too late to be run."""
+    held = Held.of(lease, worker="", seconds=None)
+    bury(cursor, dialect, held, Outcome.EXPIRED, EXPIRED, now=now)
+    accounts.end(lease, None)
+
+
+def lose(
+    cursor: Any,
+    dialect: Dialect,
+    accounts: Accounts,
+    ids: Sequence[int],
+    *,
+    now: datetime | None,
+    worker: str = "",
+    why: Failure = LAPSED,
+) -> list[int]:
+    """
+    Take running tasks from a holder that is gone; the caller has locked their tickets.
+
+    Return those that may be tried again. One that was to be cancelled is, and one that
+    has lost its processor too often is failed: it may well be what kills them.
+    """
+    if not ids:
+        return []
+    back = []
+    rows = dialect.execute(cursor, LOST.replace("{ids}", numbers(sorted(ids)))).fetchall()
+    for task_id, attempt, lane, errors, crashes, cancel_requested in rows:
+        held = Held(
+            task_id=task_id, attempt=attempt, errors=errors, crashes=crashes + 1, worker=worker
+        )
+        accounts.of(lane).running -= 1
+        record(cursor, dialect, held, Attempt.Ending.LOST, why, now=now)
+        if cancel_requested:
+            bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
+        elif held.crashes >= options().MAX_CRASHES:
+            bury(cursor, dialect, held, Outcome.FAILED, why, now=now)
+        else:
+            back.append(task_id)
+    if back:
+        dialect.execute(cursor, LET_GO.replace("{ids}", numbers(sorted(back))))
+    return back

@@ -1,0 +1,170 @@
+"""What a holder may do with a task besides finishing it: retry, release, fail, cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from ..exceptions import PreemptedError
+from ..models import Attempt, Outcome
+from .accounts import Accounts
+from .dialects import Dialect
+from .end import CANCELLED, Held, bury, record
+from .fence import hold
+from .transaction import repeated, unit
+from .values import Failure, Lease
+
+RETRY = """
+UPDATE "perfectqueue_ticket"
+SET "state" = 1, "run_at" = {due}, "alarm_at" = {due}, "holder" = NULL, "errors" = "errors" + 1
+WHERE "task_id" = %(task_id)s
+"""
+RELEASE = """
+UPDATE "perfectqueue_ticket" SET "state" = 1, "alarm_at" = {due}, "holder" = NULL
+WHERE "task_id" = %(task_id)s
+"""
+
+
+@repeated
+def retry(
+    lease: Lease,
+    *,
+    wait: float,
+    why: Failure,
+    seconds: float,
+    using: str,
+    worker: str = "",
+    now: datetime | None = None,
+) -> bool:
+    """
+    Let a task be tried again after so many seconds, and count the error.
+
+    Return whether it will be; it is cancelled where that has been asked for. Raise
+    PreemptedError, and write nothing, when the lease has passed on.
+    """
+    with unit(using) as (cursor, dialect):
+        cancel = hold(cursor, dialect, lease)
+        accounts = Accounts()
+        held = Held.of(lease, worker=worker, seconds=seconds)
+        record(cursor, dialect, held, Attempt.Ending.RETRIED, why, now=now)
+        if cancel:
+            bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
+        else:
+            values = {"task_id": lease.task_id}
+            dialect.execute(cursor, RETRY, values, now=now, after={"due": wait})
+        accounts.end(lease, seconds)
+        accounts.write(cursor, dialect)
+    return not cancel
+
+
+@repeated
+def fail(
+    lease: Lease,
+    *,
+    why: Failure,
+    seconds: float,
+    using: str,
+    worker: str = "",
+    now: datetime | None = None,
+) -> None:
+    """
+    End a task as failed, to be kept until someone acts.
+
+    Raise PreemptedError, and write nothing, when the lease has passed on.
+    """
+    end(
+        lease,
+        Outcome.FAILED,
+        Attempt.Ending.FAILED,
+        why,
+        seconds=seconds,
+        using=using,
+        worker=worker,
+        now=now,
+    )
+
+
+@repeated
+def cancel(
+    lease: Lease,
+    *,
+    seconds: float,
+    using: str,
+    why: Failure = CANCELLED,
+    worker: str = "",
+    now: datetime | None = None,
+) -> None:
+    """
+    End a running task as cancelled.
+
+    Raise PreemptedError, and write nothing, when the lease has passed on.
+    """
+    end(
+        lease,
+        Outcome.CANCELLED,
+        Attempt.Ending.CANCELLED,
+        why,
+        seconds=seconds,
+        using=using,
+        worker=worker,
+        now=now,
+    )
+
+
+def end(
+    lease: Lease,
+    status: Outcome,
+    ending: Attempt.Ending,
+    why: Failure,
+    *,
+    seconds: float,
+    using: str,
+    worker: str,
+    now: datetime | None,
+) -> None:
+    with unit(using) as (cursor, dialect):
+        hold(cursor, dialect, lease)
+        accounts = Accounts()
+        held = Held.of(lease, worker=worker, seconds=seconds)
+        record(cursor, dialect, held, ending, why, now=now)
+        bury(cursor, dialect, held, status, why, now=now)
+        accounts.end(lease, seconds)
+        accounts.write(cursor, dialect)
+
+
+@repeated
+def release(
+    leases: Sequence[Lease],
+    *,
+    using: str,
+    delay: float = 0.0,
+    now: datetime | None = None,
+) -> list[Lease]:
+    """
+    Give tasks back untried, to be taken again after so many seconds.
+
+    It counts as no attempt and charges nothing. Return those that were refused: the
+    lease had passed on. One that is to be cancelled is.
+    """
+    with unit(using) as (cursor, dialect):
+        accounts = Accounts()
+        refused = []
+        for lease in sorted(leases, key=lambda lease: lease.task_id):
+            try:
+                let_go(cursor, dialect, lease, delay, now)
+            except PreemptedError:
+                refused.append(lease)
+            else:
+                accounts.end(lease, None)
+        accounts.write(cursor, dialect)
+    return refused
+
+
+def let_go(cursor: Any, dialect: Dialect, lease: Lease, delay: float, now: datetime | None) -> None:
+    if hold(cursor, dialect, lease):
+        held = Held.of(lease, worker="", seconds=None)
+        bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
+    else:
+        values = {"task_id": lease.task_id}
+        dialect.execute(cursor, RELEASE, values, now=now, after={"due": delay})

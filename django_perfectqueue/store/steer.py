@@ -1,0 +1,176 @@
+"""What anyone may do with a task, held or not, by its id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ..exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
+from ..models import Outcome
+from .accounts import Accounts
+from .dialects import Dialect
+from .end import CANCELLED, REMOVE, Held, bury
+from .lanes import lane_id
+from .transaction import reading, repeated, unit
+
+SCHEDULED, RUNNING = 1, 2
+STATE_WORDS = {0: "waiting", RUNNING: "running", 3: "blocked"}
+
+FIND = 'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %(key)s'
+TASK = """
+SELECT "queue", "key", "user", "priority", "outcome", "attempt" FROM "perfectqueue_task"
+WHERE "id" = %(task_id)s
+"""
+TICKET = """
+SELECT "lane", "state", "attempt", "errors", "crashes" FROM "perfectqueue_ticket"
+WHERE "task_id" = %(task_id)s
+"""
+FLAG = """
+UPDATE "perfectqueue_ticket" SET "cancel_requested" = TRUE WHERE "task_id" = %(task_id)s
+"""
+FORCE = """
+UPDATE "perfectqueue_task"
+SET "outcome" = 'finished', "attempt" = %(attempt)s, "ended_at" = {now}
+WHERE "id" = %(task_id)s
+"""
+HASTEN = """
+UPDATE "perfectqueue_ticket" SET "run_at" = {now}, "alarm_at" = {now}
+WHERE "task_id" = %(task_id)s
+"""
+RAISE = 'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" = %(task_id)s'
+REOPEN = """
+UPDATE "perfectqueue_task"
+SET "outcome" = '', "worker" = '', "started_at" = NULL, "ended_at" = NULL, "expires_at" = NULL
+WHERE "id" = %(task_id)s
+"""
+REQUEUE = """
+INSERT INTO "perfectqueue_ticket" (
+    "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
+    "cancel_requested"
+) VALUES (%(task_id)s, %(lane)s, 1, %(rank)s, {now}, {now}, %(attempt)s, 0, 0, FALSE)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A locked ticket."""
+
+    lane: int
+    state: int
+    attempt: int
+    errors: int
+    crashes: int
+
+
+def find(queue: str, key: str, *, using: str) -> int:
+    """
+    Return a task's id.
+
+    Raise NotFoundError when the queue has no such key.
+    """
+    with reading(using) as (cursor, dialect):
+        row = dialect.execute(cursor, FIND, {"queue": queue, "key": key}).fetchone()
+    if row is None:
+        raise NotFoundError(f"Queue '{queue}' has no task with the key '{key}'.")
+    return int(row[0])
+
+
+@repeated
+def force_finish(task_id: int, *, using: str, now: datetime | None = None) -> None:
+    """
+    Close a task as finished, whoever holds it; the holder learns it by its next write.
+
+    Raise NotFoundError when it is gone, AlreadyFinishedError when it has ended.
+    """
+    with unit(using) as (cursor, dialect):
+        ticket = live(cursor, dialect, task_id)
+        dialect.execute(cursor, REMOVE, {"task_id": task_id})
+        values = {"task_id": task_id, "attempt": ticket.attempt}
+        dialect.execute(cursor, FORCE, values, now=now)
+        drop(cursor, dialect, ticket)
+
+
+@repeated
+def cancel_request(task_id: int, *, using: str, now: datetime | None = None) -> bool:
+    """
+    Cancel a task that has yet to run, or ask the one who runs it to stop.
+
+    Return whether it is cancelled already. Raise NotFoundError when it is gone,
+    AlreadyFinishedError when it has ended.
+    """
+    with unit(using) as (cursor, dialect):
+        ticket = live(cursor, dialect, task_id)
+        if ticket.state == RUNNING:
+            dialect.execute(cursor, FLAG, {"task_id": task_id})
+            return False
+        held = Held(
+            task_id=task_id,
+            attempt=ticket.attempt,
+            errors=ticket.errors,
+            crashes=ticket.crashes,
+        )
+        bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
+        return True
+
+
+@repeated
+def redrive(task_id: int, *, using: str, now: datetime | None = None) -> None:
+    """
+    Put a failed, cancelled or expired task back in its line, or hasten one that waits.
+
+    Its counts of errors and crashes begin anew, and it expires no more. Raise
+    NotFoundError when it is gone, AlreadyFinishedError when it has finished,
+    NotSupportedError while it is waiting or running.
+    """
+    with unit(using) as (cursor, dialect):
+        task = known(cursor, dialect, task_id)
+        queue, key, user, priority, outcome, attempt = task
+        if outcome == Outcome.FINISHED:
+            raise AlreadyFinishedError(f"Task '{key}' has finished.")
+        values = {"task_id": task_id}
+        if not outcome:
+            hasten(cursor, dialect, task_id, key, now)
+            return
+        dialect.execute(cursor, RAISE, values)
+        if not cursor.rowcount:
+            raise AlreadyFinishedError(f"Task '{key}' was put back by someone else.")
+        dialect.execute(cursor, REOPEN, values)
+        values |= {"lane": lane_id(queue, user), "rank": -priority, "attempt": attempt}
+        dialect.execute(cursor, REQUEUE, values, now=now)
+
+
+def hasten(cursor: Any, dialect: Dialect, task_id: int, key: str, now: datetime | None) -> None:
+    ticket = live(cursor, dialect, task_id)
+    if ticket.state != SCHEDULED:
+        raise NotSupportedError(f"Task '{key}' is {STATE_WORDS[ticket.state]} already.")
+    dialect.execute(cursor, HASTEN, {"task_id": task_id}, now=now)
+
+
+def known(cursor: Any, dialect: Dialect, task_id: int) -> Any:
+    row = dialect.execute(cursor, TASK, {"task_id": task_id}).fetchone()
+    if row is None:
+        raise NotFoundError(f"There is no task with the id {task_id}.")
+    return row
+
+
+def live(cursor: Any, dialect: Dialect, task_id: int) -> Ticket:
+    """
+    Lock a task's ticket.
+
+    Raise NotFoundError when the task is gone, AlreadyFinishedError when it has ended.
+    """
+    statement = TICKET + dialect.lock_clause()
+    row = dialect.execute(cursor, statement, {"task_id": task_id}).fetchone()
+    if row is None:
+        _queue, key, _user, _priority, outcome, _attempt = known(cursor, dialect, task_id)
+        raise AlreadyFinishedError(f"Task '{key}' has ended: it is {outcome}.")
+    return Ticket(*row)
+
+
+def drop(cursor: Any, dialect: Dialect, ticket: Ticket) -> None:
+    """Take a running task off its lane's account."""
+    if ticket.state == RUNNING:
+        accounts = Accounts()
+        accounts.of(ticket.lane).running -= 1
+        accounts.write(cursor, dialect)

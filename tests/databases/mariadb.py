@@ -61,8 +61,8 @@ class MariaDB(Server):
             *(() if self.durable else FAST),
         ]
 
-    def connect(self) -> Any:
-        return driver().connect(unix_socket=str(self.socket), user="root")
+    def connect(self, database: str = "") -> Any:
+        return driver().connect(unix_socket=str(self.socket), user="root", database=database)
 
     def create_database(self) -> None:
         with contextlib.closing(self.connect()) as connection:

@@ -80,8 +80,8 @@ class PostgreSQL(Server):
         options = [word for setting in settings for word in ("-c", setting)]
         return [str(self.program("postgres")), "-D", str(self.data), *options]
 
-    def connect(self) -> Any:
-        connection = driver().connect(host=str(self.home), user=OWNER, dbname="postgres")
+    def connect(self, database: str = "postgres") -> Any:
+        connection = driver().connect(host=str(self.home), user=OWNER, dbname=database)
         connection.autocommit = True
         return connection
 

@@ -66,7 +66,8 @@ class Server:
     def command(self) -> list[str]:
         raise NotImplementedError
 
-    def connect(self) -> Any:
+    def connect(self, database: str = "") -> Any:
+        """Return the driver's own connection, to a database or to none in particular."""
         raise NotImplementedError
 
     def create_database(self) -> None:

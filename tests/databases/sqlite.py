@@ -35,5 +35,5 @@ class SQLite(Server):
     def create_database(self) -> None:
         self.connect().close()
 
-    def connect(self) -> Any:
+    def connect(self, database: str = "") -> Any:
         return sqlite3.connect(self.file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -120,6 +121,10 @@ class Dialect(ABC):
     @abstractmethod
     def wake(self, cursor: Any, lanes: Sequence[Waking]) -> None:
         """Make or wake lanes, in the order of their ids; lock them even where awake."""
+
+    def writing(self, connection: Any) -> AbstractContextManager[None]:
+        """Prepare a connection for a transaction that reads before it writes."""
+        return nullcontext()
 
     def parameter(self, moment: datetime | None) -> Any:
         """Return a time as the driver takes it."""

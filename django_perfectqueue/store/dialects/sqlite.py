@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -128,6 +129,17 @@ WHERE NOT "awake"
 class SQLite(Dialect):
     def now(self, given: datetime | None) -> str:
         return "%(now)s"
+
+    @contextmanager
+    def writing(self, connection: Any) -> Iterator[None]:
+        # A transaction that has read can't wait for the writer who overtook it.
+        connection.ensure_connection()
+        mode = connection.transaction_mode
+        connection.transaction_mode = "IMMEDIATE"
+        try:
+            yield
+        finally:
+            connection.transaction_mode = mode
 
     def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, Any]:
         if seconds is None:

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import router
+from django.db import router, transaction
 from django.utils import timezone
 
 from . import models, store
@@ -129,17 +129,14 @@ class Queue:
         with the number read so far.
         """
         stored = read = 0
-        for chunk in store.in_chunks(tasks):
-            given = [self._submission(now=now, **task) for task in chunk]
-            fresh = store.submit(given, using=self.using, now=now)
-            read += len(chunk)
+        submissions = (self._submission(now=now, **task) for task in tasks)
+        for given in store.in_chunks(submissions):
+            with transaction.atomic(using=self.using):
+                fresh = store.submit(given, using=self.using, now=now)
+                if on_conflict == "raise" and len(fresh) < len(given):
+                    raise AlreadyExistsError(already(self.name, given, fresh))
+            read += len(given)
             stored += len(fresh)
-            if on_conflict == "raise" and len(fresh) < len(chunk):
-                taken = {task.key for task in given} - {key for _queue, key in fresh}
-                named = ", ".join(sorted(taken)[:5]) or "one of them twice"
-                raise AlreadyExistsError(
-                    f"Queue '{self.name}' already has tasks with these keys: {named}."
-                )
             if progress:
                 progress(read)
         return stored
@@ -558,16 +555,15 @@ def moment(name: str, value: When | None, now: datetime | None = None) -> dateti
         return value
     if isinstance(value, str):
         value = span(name, value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        value = timedelta(seconds=value)
-    if not isinstance(value, timedelta):
+    if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
         raise InvalidTaskError(
             f"{name} must be a datetime, a timedelta, seconds or a span such as '5m30s',"
             f" not {value!r}."
         )
     try:
-        return (now or timezone.now()) + value
-    except OverflowError as error:
+        wait = value if isinstance(value, timedelta) else timedelta(seconds=value)
+        return (now or timezone.now()) + wait
+    except (OverflowError, ValueError) as error:
         raise InvalidTaskError(f"{name} is too far away: {value}.") from error
 
 

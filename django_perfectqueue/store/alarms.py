@@ -44,11 +44,11 @@ WHERE "line"."lane" IS NOT NULL AND ("lane"."awake" IS NULL OR "lane"."awake" = 
 LIMIT %(limit)s
 """
 FIRST_OPEN = """
-SELECT "virtual_time" FROM "perfectqueue_lane"
+SELECT "virtual_time", "cost" FROM "perfectqueue_lane"
 WHERE "queue" = %(queue)s AND "open" = TRUE ORDER BY "turn" LIMIT 1
 """
 LAST_SHUT = """
-SELECT "virtual_time" FROM "perfectqueue_lane"
+SELECT "virtual_time", "cost" FROM "perfectqueue_lane"
 WHERE "queue" = %(queue)s AND "open" = FALSE ORDER BY "turn" DESC LIMIT 1
 """
 
@@ -121,8 +121,8 @@ def wake(cursor: Any, dialect: Dialect, ids: list[int]) -> None:
                 lane=lane,
                 queue=queue,
                 user=user,
-                virtual_time=floors[queue],
-                cost=FIRST_COST,
+                virtual_time=floors[queue][0],
+                cost=floors[queue][1],
                 weight=shares[queue, user].weight,
                 max_running=shares[queue, user].max_running,
                 paused=shares[queue, user].paused,
@@ -132,15 +132,16 @@ def wake(cursor: Any, dialect: Dialect, ids: list[int]) -> None:
     )
 
 
-def floor(cursor: Any, dialect: Dialect, queue: str) -> float:
+def floor(cursor: Any, dialect: Dialect, queue: str) -> tuple[float, float]:
     """
-    Return the virtual time at which a lane that wakes takes its place.
+    Return the virtual time at which a lane that wakes takes its place, and what a task of
+    a lane that is new is expected to cost.
 
-    The smallest of those being served; where none is, the largest that was reached, so
-    that neither credit nor debt outlives the work that competed.
+    The smallest time of those being served; where none is, the largest that was reached,
+    so that neither credit nor debt outlives the work that competed.
     """
     for statement in (FIRST_OPEN, LAST_SHUT):
         row: Row | None = dialect.execute(cursor, statement, {"queue": queue}).fetchone()
         if row:
-            return float(row[0])
-    return 0.0
+            return row[0], row[1]
+    return 0.0, FIRST_COST

@@ -44,7 +44,8 @@ def lane_id(queue: str, user: str) -> int:
 
 def next_picks(lanes: Sequence[OpenLane], count: int) -> list[Pick]:
     """
-    Return whom to serve, in order: always the lane with the smallest virtual finish time.
+    Return whom to serve, in order: always the lane with the smallest virtual finish time,
+    and of equals the one whose turns are fewer.
 
     This is weighted fair queueing (Demers, Keshav and Shenker, 1989) on expected costs,
     which measured ones correct when the tasks end.
@@ -53,16 +54,22 @@ def next_picks(lanes: Sequence[OpenLane], count: int) -> list[Pick]:
     for position, lane in enumerate(lanes):
         if lane.room is None or lane.room > 0:
             step = max(lane.cost, LEAST_COST) / lane.weight
-            turns.append((lane.virtual_time + step, position, step, 1))
+            turns.append((*turn(lane.virtual_time, step, 1), position, step, 1))
     heapq.heapify(turns)
     picks = []
     while turns and len(picks) < count:
-        turn, position, step, taken = heapq.heappop(turns)
+        _time, _rank, position, step, taken = heapq.heappop(turns)
         lane = lanes[position]
         picks.append(Pick(lane.id, max(lane.cost, LEAST_COST)))
         if lane.room is None or taken < lane.room:
-            heapq.heappush(turns, (turn + step, position, step, taken + 1))
+            taken += 1
+            time = turn(lane.virtual_time, step, taken)
+            heapq.heappush(turns, (*time, position, step, taken))
     return picks
+
+
+def turn(virtual_time: float, step: float, number: int) -> tuple[float, float]:
+    return round(virtual_time + step * number, 9), -step
 
 
 def counted(picks: Iterable[Pick]) -> dict[int, int]:

@@ -22,15 +22,22 @@ REPEATS = 10
 
 @contextmanager
 def unit(using: str) -> Iterator[tuple[Any, Dialect]]:
-    """Open one transaction, or join the caller's; yield a cursor and the dialect."""
-    connection = connections[using]
+    """
+    Open one transaction, or join the caller's; yield a cursor and the dialect.
+
+    A verb refuses before it writes, so a refusal leaves the caller's transaction good.
+    """
+    if connections[using].in_atomic_block:
+        with reading(using) as opened:
+            yield opened
+        return
     dialect = dialect_of(using)
     with (
-        dialect.writing(connection),
-        transaction.atomic(using=using, savepoint=False),
-        connection.cursor() as cursor,
+        dialect.writing(connections[using]),
+        transaction.atomic(using=using),
+        reading(using) as opened,
     ):
-        yield cursor, dialect
+        yield opened
 
 
 @contextmanager

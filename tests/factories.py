@@ -1,0 +1,99 @@
+"""One short way to each state."""
+
+import itertools
+import time
+from datetime import datetime, timedelta, timezone
+
+from django_perfectqueue import store
+from django_perfectqueue.models import Lane, State, Ticket
+from django_perfectqueue.queue import Queue
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+LEASE = 60.0
+
+numbers = itertools.count(1)
+
+
+def after(seconds):
+    return NOON + timedelta(seconds=seconds)
+
+
+def submit(key=None, *, type="report", data=None, queue="default", now=NOON, **options):
+    key = key or f"task-{next(numbers)}"
+    return Queue(queue).submit(key, type, data or {}, now=now, **options)
+
+
+def submit_many(count, *, queue="default", now=NOON, **options):
+    start = next(numbers)
+    keys = [f"many-{start}-{number}" for number in range(count)]
+    Queue(queue).submit_many(({"key": key, "type": "report", **options} for key in keys), now=now)
+    return keys
+
+
+def acquire(limit=1, *, queues=("default",), now=NOON, lease=LEASE, holder=None, **options):
+    return store.acquire(
+        list(queues),
+        limit=limit,
+        alive_time=lease,
+        holder=holder or store.new_holder(),
+        using="default",
+        now=now,
+        **options,
+    )
+
+
+def running(key=None, *, now=NOON, lease=LEASE, **options):
+    task = submit(key, now=now, **options)
+    [held] = acquire(now=now, lease=lease)
+    return task, held
+
+
+def completion(lease, *, result=None, seconds=0.0):
+    ended = time.monotonic()
+    return store.Completion(lease=lease, result=result, started=ended - seconds, ended=ended)
+
+
+def finish(*leases, now=NOON, seconds=0.0, result=None, worker="tests"):
+    done = [completion(lease, seconds=seconds, result=result) for lease in leases]
+    return store.finish(done, using="default", worker=worker, now=now)
+
+
+def retry(lease, *, wait=0.0, seconds=0.0, now=NOON, why=None):
+    return store.retry(
+        lease,
+        wait=wait,
+        why=why or store.Failure(),
+        seconds=seconds,
+        using="default",
+        now=now,
+    )
+
+
+def fail(lease, *, error="boom", message="", now=NOON):
+    why = store.Failure(error=error, message=message)
+    store.fail(lease, why=why, seconds=0.0, using="default", now=now)
+
+
+def failed(key=None, **options):
+    task, held = running(key, **options)
+    fail(held)
+    return task
+
+
+def status(task, now=NOON):
+    return task.queue.list().with_status(now).get(key=task.key).status
+
+
+def keys(leases):
+    return [lease.key for lease in leases]
+
+
+def assert_books_balance(case):
+    """Each lane counts just the tickets that run in it, and sleeps only when empty."""
+    for lane in Lane.objects.all():
+        tickets = Ticket.objects.filter(lane=lane.id)
+        case.assertEqual(lane.running, tickets.filter(state=State.RUNNING).count(), lane)
+        if tickets.filter(state=State.WAITING, alarm_at=None).exists():
+            case.assertTrue(lane.awake, lane)

@@ -1,0 +1,370 @@
+import time
+
+from django.db import connection
+from django.test import TestCase, TransactionTestCase
+from django.test.utils import CaptureQueriesContext
+
+from django_perfectqueue import store
+from django_perfectqueue.exceptions import PreemptedError
+from django_perfectqueue.models import DeadLetter, FairShare, Lane, State, Task, Ticket
+from django_perfectqueue.queue import Queue
+
+from ..factories import (
+    NOON,
+    acquire,
+    after,
+    assert_books_balance,
+    completion,
+    finish,
+    keys,
+    retry,
+    running,
+    status,
+    submit,
+    submit_many,
+)
+
+
+class OrderTests(TestCase):
+    def test_an_empty_queue_gives_nothing(self):
+        self.assertEqual(acquire(), [])
+
+    def test_the_oldest_goes_first(self):
+        for second, key in enumerate(("first", "second", "third")):
+            submit(key, now=after(second))
+
+        self.assertEqual(keys(acquire(3, now=after(9))), ["first", "second", "third"])
+
+    def test_a_larger_priority_goes_first(self):
+        for priority in (0, 5, -5):
+            submit(f"p{priority}", priority=priority)
+
+        self.assertEqual(keys(acquire(3)), ["p5", "p0", "p-5"])
+
+    def test_priority_is_within_a_user_and_not_between_users(self):
+        """Else whoever sets the largest number gets the whole queue."""
+        for number in range(3):
+            submit(f"ann{number}", user="ann", priority=1000)
+            submit(f"bob{number}", user="bob")
+
+        self.assertEqual({key[:3] for key in keys(acquire(2))}, {"ann", "bob"})
+
+    def test_a_due_task_goes_by_its_due_time_and_not_behind_the_rest(self):
+        submit("scheduled", run_at=10)
+        submit("early", now=after(5))
+        submit("late", now=after(15))
+
+        self.assertEqual(keys(acquire(3, now=after(20))), ["early", "scheduled", "late"])
+
+    def test_a_task_for_later_waits_for_its_time(self):
+        submit("later", run_at=60)
+
+        self.assertEqual(acquire(now=after(59)), [])
+        self.assertEqual(keys(acquire(now=after(60))), ["later"])
+
+    def test_a_batch_holds_no_more_than_was_asked_for(self):
+        submit_many(7)
+
+        self.assertEqual([len(acquire(n)) for n in (3, 3, 3, 3)], [3, 3, 1, 0])
+
+    def test_queues_are_tried_in_the_order_given(self):
+        submit("b", queue="b")
+        submit("a", queue="a")
+        submit("c", queue="c")
+
+        self.assertEqual(keys(acquire(9, queues=["b", "a"])), ["b", "a"])
+
+    def test_another_queue_is_not_touched(self):
+        submit("k1", queue="other")
+
+        self.assertEqual(acquire(), [])
+
+    def test_a_lease_tells_all_that_a_handler_needs(self):
+        submit("k1", type="user_task", data={"uid": 1}, user="user_1", priority=2)
+        [held] = acquire()
+
+        self.assertEqual(
+            (held.key, held.type, held.user, held.payload, held.priority, held.queue),
+            ("k1", "user_task", "user_1", '{"uid":1}', 2, "default"),
+        )
+        self.assertEqual((held.attempt, held.tries, held.errors, held.crashes), (1, 1, 0, 0))
+        self.assertEqual((held.created_at, held.run_at, held.held_until), (NOON, NOON, after(60)))
+
+
+class LeaseTests(TestCase):
+    def test_a_held_task_is_not_given_away(self):
+        running()
+
+        self.assertEqual(acquire(now=after(59)), [])
+
+    def test_a_lapsed_lease_makes_a_new_attempt(self):
+        _task, slow = running("k1")
+        [quick] = acquire(now=after(60))
+
+        self.assertEqual((quick.key, quick.attempt), ("k1", slow.attempt + 1))
+        self.assertEqual((quick.errors, quick.crashes), (0, 1))
+        assert_books_balance(self)
+
+    def test_only_the_attempt_that_holds_the_lease_can_finish(self):
+        task, slow = running()
+        [quick] = acquire(now=after(60))
+
+        self.assertEqual(len(finish(slow, result='"late"', now=after(61))), 1)
+        self.assertEqual(finish(quick, result='"in time"', now=after(61)), [])
+        self.assertEqual(task.metadata().result, "in time")
+
+    def test_a_preempted_holder_can_write_nothing(self):
+        """Every write names its attempt; a paused process that wakes up changes nothing."""
+        task, slow = running(data={"a": 1})
+        [quick] = acquire(now=after(60))
+        before = Task.objects.values().get(), Ticket.objects.values().get()
+
+        common = {"using": "default", "now": after(61)}
+        why = store.Failure()
+        for write in (
+            lambda: store.retry(slow, wait=1, why=why, seconds=0, **common),
+            lambda: store.fail(slow, why=why, seconds=0, **common),
+            lambda: store.cancel(slow, seconds=0, **common),
+            lambda: store.update_payload(slow, "{}", alive_time=9, **common),
+        ):
+            with self.assertRaises(PreemptedError):
+                write()
+        self.assertEqual(store.release([slow], **common), [slow])
+        [pulse] = store.heartbeat([slow], alive_time=99, **common)
+
+        self.assertFalse(pulse.held)
+        self.assertEqual((Task.objects.values().get(), Ticket.objects.values().get()), before)
+        self.assertEqual(finish(quick, now=after(61)), [])
+        self.assertEqual(status(task), "finished")
+
+    def test_an_attempt_number_alone_is_no_fence(self):
+        """A database restored from before an acquire gives the same number out again."""
+        task, first = running()
+        Ticket.objects.update(holder=first.holder + 1)
+
+        self.assertEqual(len(finish(first)), 1)
+        self.assertEqual(status(task), "running")
+
+    def test_a_finished_task_is_never_delivered_again(self):
+        _task, held = running()
+        finish(held)
+
+        self.assertEqual(acquire(now=after(86_400)), [])
+
+    def test_a_task_that_keeps_losing_its_processor_fails(self):
+        """What kills every process that runs it would else kill them for ever."""
+        task = submit()
+        for attempt in range(5):
+            self.assertEqual(len(acquire(now=after(60 * attempt))), 1)
+
+        self.assertEqual(acquire(now=after(60 * 5)), [])
+        self.assertEqual(status(task), "failed")
+        self.assertEqual(DeadLetter.objects.get().crashes, 5)
+        assert_books_balance(self)
+
+
+class ExpiryTests(TestCase):
+    def test_a_task_past_its_expiry_is_not_run(self):
+        task = submit(expires_at=30)
+        other = submit()
+
+        self.assertEqual(keys(acquire(5, now=after(30))), [other.key])
+        self.assertEqual(status(task), "expired")
+        self.assertEqual(DeadLetter.objects.get().status, "expired")
+        assert_books_balance(self)
+
+    def test_a_task_before_its_expiry_is(self):
+        submit("k1", expires_at=30)
+
+        self.assertEqual(keys(acquire(now=after(29))), ["k1"])
+
+
+class FairOrderTests(TestCase):
+    def test_users_take_turns_whoever_came_first(self):
+        submit_many(100, user="flood")
+        submit("one", user="late", now=after(1))
+
+        self.assertIn("one", keys(acquire(2, now=after(2))))
+
+    def test_a_newcomer_is_served_at_any_backlog(self):
+        """Its first task must not wait for the backlog of another, nor get ahead for ever."""
+        submit_many(50, user="flood")
+        for held in acquire(20):
+            finish(held, seconds=1.0)
+        submit_many(50, user="late", now=after(1))
+
+        users = [held.user for held in acquire(20, now=after(2))]
+        self.assertAlmostEqual(users.count("late"), 10, delta=2)
+
+    def test_weights_share_the_turns(self):
+        FairShare.objects.create(user="gold", weight=3)
+        for user in ("gold", "iron"):
+            submit_many(60, user=user)
+
+        users = [held.user for held in acquire(40)]
+        self.assertEqual(users.count("gold"), 30)
+
+    def test_measured_time_is_charged_and_not_turns(self):
+        """Of two users with tasks of 20 and of 1 second, each gets half of the time."""
+        cost = {"slow": 20.0, "quick": 1.0}
+        for user in cost:
+            submit_many(500, user=user)
+        time_of = dict.fromkeys(cost, 0.0)
+        for turn in range(300):
+            [held] = acquire(lease=10_000.0, now=after(turn))
+            finish(held, seconds=cost[held.user], now=after(turn))
+            time_of[held.user] += cost[held.user]
+
+        share = time_of["slow"] / sum(time_of.values())
+        self.assertAlmostEqual(share, 0.5, delta=0.05)
+
+    def test_a_batch_does_not_exceed_a_cap(self):
+        FairShare.objects.create(user="ann", max_running=2)
+        submit_many(5, user="ann")
+
+        held = acquire(5)
+        self.assertEqual(len(held), 2)
+        self.assertEqual(acquire(5), [])
+        finish(held[0])
+        self.assertEqual(len(acquire(5)), 1)
+
+    def test_a_cap_of_none_and_a_pause_are_no_turns_at_all(self):
+        FairShare.objects.create(user="ann", max_running=0)
+        FairShare.objects.create(user="bob", paused=True)
+        for user in ("ann", "bob", "cat"):
+            submit(user, user=user)
+
+        self.assertEqual(keys(acquire(5)), ["cat"])
+
+    def test_scheduled_and_retrying_tasks_eat_no_cap(self):
+        FairShare.objects.create(user="ann", max_running=1)
+        submit(user="ann", run_at=3600)
+        _task, held = running(user="ann")
+        retry(held, wait=3600)
+        submit("now", user="ann")
+
+        self.assertEqual(keys(acquire(5)), ["now"])
+
+    def test_tasks_without_a_user_have_a_turn_of_their_own(self):
+        submit_many(20)
+        submit_many(20, user="ann")
+
+        users = [held.user for held in acquire(10)]
+        self.assertEqual(users.count(""), 5)
+
+    def test_who_was_idle_has_saved_no_credit(self):
+        submit_many(50, user="busy")
+        for held in acquire(20):
+            finish(held, seconds=10.0)
+        submit_many(50, user="idle", now=after(1))
+        for held in acquire(20, now=after(2)):
+            finish(held, seconds=10.0)
+
+        times = dict(Lane.objects.values_list("user", "virtual_time"))
+        self.assertLess(times["busy"] - times["idle"], 150)
+        self.assertGreater(times["idle"], 100)
+
+
+class LaneTests(TestCase):
+    def test_a_lane_without_work_sleeps_and_wakes_again(self):
+        running(user="ann")
+        acquire()
+        self.assertFalse(Lane.objects.get().awake)
+
+        submit("next", user="ann")
+        self.assertEqual(keys(acquire()), ["next"])
+
+    def test_only_the_first_ticket_of_a_sleeping_lane_is_marked(self):
+        """The marks are what a flood of one user makes the clock look at."""
+        submit_many(50, user="ann")
+        self.assertEqual(Ticket.objects.filter(alarm_at__isnull=False).count(), 1)
+
+        acquire(1)
+        submit_many(50, user="ann")
+        self.assertEqual(Ticket.objects.filter(state=State.WAITING, alarm_at=None).count(), 99)
+
+    def test_an_unmarked_ticket_in_a_sleeping_lane_is_found(self):
+        """So it is when its submitter saw the lane awake and committed after it slept."""
+        submit("k1", user="ann")
+        acquire()
+        acquire()
+        submit("k2", user="ann")
+        Ticket.objects.filter(state=State.WAITING).update(alarm_at=None)
+        self.assertFalse(Lane.objects.get().awake)
+
+        self.assertEqual(keys(acquire()), ["k2"])
+
+    def test_a_changed_share_holds_for_tasks_that_wait(self):
+        share = FairShare.objects.create(user="ann", paused=True)
+        submit("k1", user="ann")
+        self.assertEqual(acquire(), [])
+
+        share.paused = False
+        share.save()
+        store.apply_shares("ann", using="default")
+        self.assertEqual(keys(acquire()), ["k1"])
+
+    def test_the_queues_own_share_goes_before_the_general_one(self):
+        FairShare.objects.create(user="ann", max_running=0)
+        FairShare.objects.create(user="ann", queue="urgent", max_running=None)
+        submit("k1", user="ann")
+        submit("k2", user="ann", queue="urgent")
+
+        self.assertEqual(keys(acquire(5, queues=["default", "urgent"])), ["k2"])
+
+
+class FinishWithAcquireTests(TestCase):
+    def test_returned_tasks_are_closed_in_the_same_transaction(self):
+        first, held = running("first")
+        submit("second")
+
+        taken = acquire(finished=[completion(held, result="1")], worker="w")
+
+        self.assertEqual(keys(taken), ["second"])
+        self.assertEqual((status(first), first.metadata().worker), ("finished", "w"))
+        assert_books_balance(self)
+
+
+class StatementTests(TransactionTestCase):
+    def test_draining_a_backlog_costs_few_statements_and_commits(self):
+        """A few for each batch of a hundred, and none for each task."""
+        count = 1000
+        submit_many(count, now=None)
+        with CaptureQueriesContext(connection) as queries:
+            done = self.drain()
+
+        sql = [query["sql"] for query in queries]
+        begins = sum(text.startswith("BEGIN") for text in sql)
+        commits = sum(text.startswith("COMMIT") for text in sql)
+        self.assertEqual(done, count)
+        limit = 0.07 if connection.vendor == "postgresql" else 0.11
+        self.assertLessEqual((len(sql) - begins - commits) / count, limit)
+        self.assertLessEqual(commits / count, 0.03)
+
+    def drain(self):
+        holder, done, returned = store.new_holder(), 0, []
+        while True:
+            held = acquire(100, now=None, holder=holder, finished=returned)
+            done += len(returned)
+            if not held:
+                return done
+            returned = [completion(lease) for lease in held]
+
+    def test_looking_at_an_idle_queue_costs_few_statements(self):
+        submit(run_at=3600)
+        acquire()
+
+        with CaptureQueriesContext(connection) as queries:
+            self.assertEqual(acquire(now=None), [])
+        self.assertLessEqual(len(queries), 8)
+
+
+class ClockTests(TransactionTestCase):
+    def test_the_servers_clock_is_read_where_no_time_is_given(self):
+        Queue().submit("k1", "report", {})
+        Queue().submit("k2", "report", {}, run_at=0.3)
+
+        self.assertEqual(keys(acquire(5, now=None, lease=0.2)), ["k1"])
+        time.sleep(0.5)
+        again = acquire(5, now=None)
+        self.assertEqual(sorted(keys(again)), ["k1", "k2"])

@@ -1,0 +1,63 @@
+from django.test import SimpleTestCase
+
+from django_perfectqueue.store.lanes import OpenLane, counted, lane_id, next_picks
+
+
+def lane(number, *, virtual_time=0.0, cost=1.0, weight=1.0, room=None):
+    return OpenLane(id=number, virtual_time=virtual_time, cost=cost, weight=weight, room=room)
+
+
+def order(lanes, count):
+    return [pick.lane for pick in next_picks(lanes, count)]
+
+
+class NextPicksTests(SimpleTestCase):
+    def test_equals_take_turns(self):
+        self.assertEqual(order([lane(1), lane(2)], 4), [1, 2, 1, 2])
+
+    def test_a_weight_of_three_gets_three_turns_of_four(self):
+        picks = order([lane(1, weight=3.0), lane(2)], 40)
+
+        self.assertEqual((picks.count(1), picks.count(2)), (30, 10))
+
+    def test_time_is_shared_and_not_turns(self):
+        picks = order([lane(1, cost=20.0), lane(2)], 42)
+
+        self.assertEqual((picks.count(1), picks.count(2)), (2, 40))
+
+    def test_who_has_been_charged_less_goes_first(self):
+        picks = order([lane(1, virtual_time=5.0), lane(2)], 5)
+
+        self.assertEqual(picks, [2, 2, 2, 2, 2])
+
+    def test_a_cap_holds_inside_a_batch(self):
+        """A batch that overshot would run more than the user may, however fair its order."""
+        picks = next_picks([lane(1, room=2), lane(2, room=0), lane(3, weight=0.1)], 10)
+
+        self.assertEqual(counted(picks), {1: 2, 3: 8})
+
+    def test_the_ancestors_caps_as_weights_give_the_ancestors_order(self):
+        """Caps of 10, 5 and 1 give 5, 3 and 0 of eight slots, and all of sixteen."""
+        users = [lane(n, weight=float(cap), room=cap) for n, cap in ((1, 10), (2, 5), (3, 1))]
+
+        eight, sixteen = counted(next_picks(users, 8)), counted(next_picks(users, 20))
+
+        self.assertEqual((eight.get(1), eight.get(2), eight.get(3)), (5, 3, None))
+        self.assertEqual((sixteen[1], sixteen[2], sixteen[3]), (10, 5, 1))
+
+    def test_lanes_without_any_room_give_nothing(self):
+        self.assertEqual(order([lane(1, room=0)], 3), [])
+
+    def test_a_cost_of_nothing_does_not_give_all_turns(self):
+        picks = order([lane(1, cost=0.0), lane(2, cost=0.0)], 10)
+
+        self.assertEqual((picks.count(1), picks.count(2)), (5, 5))
+
+
+class LaneIdTests(SimpleTestCase):
+    def test_queue_and_user_are_told_apart(self):
+        self.assertNotEqual(lane_id("a", "bc"), lane_id("ab", "c"))
+
+    def test_it_fits_a_signed_column(self):
+        for number in range(1000):
+            self.assertLess(abs(lane_id("queue", str(number))), 2**63)

@@ -1,0 +1,250 @@
+"""The whole store against a model of it in a few lines."""
+
+from datetime import timedelta
+
+import hypothesis.strategies as st
+from django.test import TestCase
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test as run
+
+from django_perfectqueue import store
+from django_perfectqueue.exceptions import (
+    AlreadyExistsError,
+    AlreadyFinishedError,
+    NotSupportedError,
+    PreemptedError,
+)
+from django_perfectqueue.models import Attempt, DeadLetter, FairShare, Lane, Task, Ticket
+from django_perfectqueue.queue import Queue
+
+from ..factories import LEASE, NOON, acquire, assert_books_balance, fail, finish, retry
+
+KEYS = st.sampled_from([f"k{number}" for number in range(6)])
+USERS = st.sampled_from(["", "ann", "bob"])
+PICK = st.integers(0, 5)
+ENDED = {"finished", "failed", "cancelled"}
+
+
+class Store(RuleBasedStateMachine):
+    """
+    Each key's status is followed; leases are kept for ever, so that lapsed ones are used.
+    """
+
+    case: TestCase
+
+    def __init__(self):
+        super().__init__()
+        for model in (Ticket, Attempt, DeadLetter, Task, Lane, FairShare):
+            model.objects.all().delete()
+        self.now = NOON
+        self.expected = {}
+        self.due = {}
+        self.current = {}
+        self.leases = []
+        self.crashes = {}
+        self.flagged = set()
+        self.queue = Queue()
+
+    @rule(seconds=st.sampled_from([1, 10, LEASE / 2, LEASE]))
+    def wait(self, seconds):
+        self.now += timedelta(seconds=seconds)
+
+    @rule(key=KEYS, user=USERS, delay=st.sampled_from([None, 20]), priority=st.integers(-1, 1))
+    def submit(self, key, user, delay, priority):
+        try:
+            self.queue.submit(
+                key, "report", user=user, run_at=delay, priority=priority, now=self.now
+            )
+        except AlreadyExistsError:
+            assert key in self.expected
+        else:
+            assert key not in self.expected
+            self.expected[key] = "live"
+            self.due[key] = self.now + timedelta(seconds=delay or 0)
+            self.crashes[key] = 0
+
+    @rule(limit=st.integers(1, 4))
+    def acquire(self, limit):
+        due = {key for key, status in self.expected.items() if self.is_due(key, status)}
+        held = acquire(limit, now=self.now)
+        self.follow_lapses()
+        due = {key for key in due if self.expected[key] == "live"}
+
+        assert len(held) == min(limit, len(due)), (held, due)
+        for lease in held:
+            assert lease.key in due, lease
+            assert lease.crashes == self.crashes[lease.key]
+            self.expected[lease.key] = "running"
+            self.current[lease.key] = lease
+            self.due[lease.key] = self.now + timedelta(seconds=LEASE)
+            self.leases.append(lease)
+
+    def is_due(self, key, status):
+        return status in ("live", "running") and self.due[key] <= self.now
+
+    def follow_lapses(self):
+        """An acquire has taken back every lease that had run out."""
+        for key, status in self.expected.items():
+            if status == "running" and self.due[key] <= self.now:
+                self.crashes[key] += 1
+                self.current.pop(key)
+                if key in self.flagged:
+                    self.end(key, "cancelled")
+                elif self.crashes[key] >= 5:
+                    self.end(key, "failed")
+                else:
+                    self.expected[key] = "live"
+
+    def end(self, key, status):
+        self.expected[key] = status
+        self.current.pop(key, None)
+        self.flagged.discard(key)
+
+    def lease(self, number):
+        lease = self.leases[number % len(self.leases)]
+        return lease, self.current.get(lease.key) is lease
+
+    has_leases = precondition(lambda self: self.leases)
+
+    @has_leases
+    @rule(number=PICK)
+    def finish(self, number):
+        lease, is_current = self.lease(number)
+        was_finished = self.expected.get(lease.key) == "finished"
+        refused = finish(lease, now=self.now)
+        assert bool(refused) == (not is_current and not (was_finished and not refused))
+        if is_current:
+            self.end(lease.key, "finished")
+
+    @has_leases
+    @rule(number=PICK, wait=st.sampled_from([0, 30]))
+    def retry(self, number, wait):
+        lease, is_current = self.lease(number)
+        try:
+            going_on = retry(lease, wait=wait, now=self.now)
+        except PreemptedError:
+            assert not is_current
+        else:
+            assert is_current
+            self.let_go(lease.key, going_on, wait)
+
+    @has_leases
+    @rule(number=PICK)
+    def release(self, number):
+        lease, is_current = self.lease(number)
+        refused = store.release([lease], using="default", now=self.now)
+        assert bool(refused) == (not is_current)
+        if is_current:
+            self.let_go(lease.key, lease.key not in self.flagged, 0)
+
+    def let_go(self, key, going_on, wait):
+        assert going_on == (key not in self.flagged)
+        if going_on:
+            self.current.pop(key)
+            self.expected[key] = "live"
+            self.due[key] = self.now + timedelta(seconds=wait)
+        else:
+            self.end(key, "cancelled")
+
+    @has_leases
+    @rule(number=PICK)
+    def fail(self, number):
+        lease, is_current = self.lease(number)
+        try:
+            fail(lease, now=self.now)
+        except PreemptedError:
+            assert not is_current
+        else:
+            assert is_current
+            self.end(lease.key, "failed")
+
+    @has_leases
+    @rule(number=PICK)
+    def heartbeat(self, number):
+        lease, is_current = self.lease(number)
+        [pulse] = store.heartbeat([lease], alive_time=LEASE, using="default", now=self.now)
+        assert pulse.held == is_current
+        assert pulse.cancel_requested == (is_current and lease.key in self.flagged)
+        if is_current:
+            self.due[lease.key] = self.now + timedelta(seconds=LEASE)
+
+    @rule(key=KEYS)
+    def cancel_request(self, key):
+        if key not in self.expected:
+            return
+        status = self.expected[key]
+        try:
+            done = self.queue[key].cancel_request(now=self.now)
+        except AlreadyFinishedError:
+            assert status in ENDED
+        else:
+            assert status not in ENDED
+            assert done == (status == "live")
+            if done:
+                self.end(key, "cancelled")
+            else:
+                self.flagged.add(key)
+
+    @rule(key=KEYS)
+    def force_finish(self, key):
+        if key not in self.expected:
+            return
+        try:
+            self.queue[key].force_finish(now=self.now)
+        except AlreadyFinishedError:
+            assert self.expected[key] in ENDED
+        else:
+            self.end(key, "finished")
+
+    @rule(key=KEYS)
+    def redrive(self, key):
+        status = self.expected.get(key)
+        try:
+            if status:
+                self.queue[key].retry(now=self.now)
+        except AlreadyFinishedError:
+            assert status == "finished"
+        except NotSupportedError:
+            assert status in ("live", "running")
+        else:
+            if status:
+                self.expected[key] = "live"
+                self.due[key] = self.now
+                if status in ENDED:
+                    self.crashes[key] = 0
+
+    @rule()
+    def purge(self):
+        store.purge({"finished": 0.0, "failed": None}, using="default", now=self.now)
+        kept = set(Task.objects.values_list("key", flat=True))
+        for key, status in list(self.expected.items()):
+            if key not in kept:
+                assert status == "finished"
+                del self.expected[key]
+
+    @invariant()
+    def statuses_agree(self):
+        for key, status in Task.objects.with_status(self.now).values_list("key", "status"):
+            expected = self.expected[key]
+            if expected == "live":
+                assert status in ("waiting", "scheduled", "retrying"), (key, status)
+            elif expected == "running":
+                assert status == ("stalled" if self.due[key] <= self.now else "running")
+            else:
+                assert status == expected, (key, status, expected)
+
+    @invariant()
+    def nothing_is_left_over(self):
+        live = {key for key, status in self.expected.items() if status not in ENDED}
+        assert set(Ticket.objects.values_list("task__key", flat=True)) == live
+        assert_books_balance(self.case)
+
+
+class StoreMachineTests(TestCase):
+    def test_the_store_does_what_a_model_of_it_does(self):
+        machine = type("Machine", (Store,), {"case": self})
+        run(
+            machine,
+            settings=settings(max_examples=40, stateful_step_count=30, deadline=None),
+        )

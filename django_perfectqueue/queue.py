@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import router, transaction
+from django.db import connections, router, transaction
 from django.utils import timezone
 
 from . import models, store

@@ -18,7 +18,7 @@ BATCHES = 4
 RUNNING = 2
 
 RINGING = """
-SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now} LIMIT 1
+SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT 1
 """
 RUNG = """
 SELECT "task_id", "lane", "state" FROM "perfectqueue_ticket"

@@ -15,7 +15,7 @@ from .values import Completion
 
 WRITTEN = """
 SELECT "id", "attempt", "worker" FROM "perfectqueue_task"
-WHERE "id" IN ({ids}) AND "outcome" = 'finished'
+WHERE "id" IN ({ids}) AND "outcome" = 'finished' AND "started_at" IS NOT NULL
 """
 
 

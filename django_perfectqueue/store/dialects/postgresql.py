@@ -1,4 +1,9 @@
-"""PostgreSQL: each verb is one statement, and arrays carry the batch."""
+"""
+PostgreSQL: each verb is one statement, and arrays carry the batch.
+
+Rows are reached by ``= ANY(ARRAY(SELECT ...))``: the planner takes such an array to be
+short, and goes by the primary key however small or large the table.
+"""
 
 from __future__ import annotations
 
@@ -57,27 +62,24 @@ SELECT "queue", "key", "id" FROM "stored"
 """
 
 CLAIM = f"""
-WITH "picked" AS (
-    SELECT "line"."task_id"
-    FROM unnest(%(lanes)s::bigint[], %(counts)s::int[]) AS "want" ("lane", "count")
-    CROSS JOIN LATERAL (
+WITH "want" AS (
+    SELECT * FROM unnest(%(lanes)s::bigint[], %(counts)s::int[]) AS "want" ("lane", "count")
+)
+UPDATE "perfectqueue_ticket" AS "ticket"
+SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s, "alarm_at" = {{later}}
+FROM "perfectqueue_task" AS "task"
+WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
+    SELECT "line"."task_id" FROM "want" CROSS JOIN LATERAL (
         SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
         WHERE "ticket"."state" = 0 AND "ticket"."lane" = "want"."lane"
         ORDER BY "ticket"."rank", "ticket"."run_at", "ticket"."task_id"
         LIMIT "want"."count"
         FOR UPDATE SKIP LOCKED
     ) AS "line"
-),
-"taken" AS (
-    UPDATE "perfectqueue_ticket" AS "ticket"
-    SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
-        "alarm_at" = {{later}}
-    FROM "picked" WHERE "ticket"."task_id" = "picked"."task_id"
-    RETURNING "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
-        "ticket"."crashes", "ticket"."rank", "ticket"."run_at", "ticket"."alarm_at"
-)
-SELECT "taken".*, COALESCE("task"."expires_at" <= {{now}}, false), {TAKEN}
-FROM "taken" JOIN "perfectqueue_task" AS "task" ON "task"."id" = "taken"."task_id"
+))
+RETURNING "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
+    "ticket"."crashes", "ticket"."rank", "ticket"."run_at", "ticket"."alarm_at",
+    COALESCE("task"."expires_at" <= {{now}}, false), {TAKEN}
 """
 
 FINISH = """
@@ -89,7 +91,8 @@ WITH "given" AS (
 ),
 "closed" AS (
     DELETE FROM "perfectqueue_ticket" AS "ticket" USING "given"
-    WHERE "ticket"."task_id" = "given"."id" AND "ticket"."attempt" = "given"."attempt"
+    WHERE "ticket"."task_id" = ANY(ARRAY(SELECT "id" FROM "given"))
+        AND "ticket"."task_id" = "given"."id" AND "ticket"."attempt" = "given"."attempt"
         AND "ticket"."holder" = "given"."holder" AND "ticket"."state" = 2
     RETURNING "ticket"."task_id"
 )
@@ -98,8 +101,8 @@ SET "outcome" = 'finished', "attempt" = "given"."attempt", "worker" = %(worker)s
     "started_at" = {now} - "given"."started" * interval '1 second',
     "ended_at" = {now} - "given"."ended" * interval '1 second',
     "result" = "given"."result"
-FROM "given" JOIN "closed" ON "closed"."task_id" = "given"."id"
-WHERE "task"."id" = "given"."id"
+FROM "given"
+WHERE "task"."id" = ANY(ARRAY(SELECT "task_id" FROM "closed")) AND "task"."id" = "given"."id"
 RETURNING "task"."id"
 """
 
@@ -112,15 +115,15 @@ WITH "entry" AS (
 ),
 "locked" AS (
     SELECT "lane"."id" FROM "perfectqueue_lane" AS "lane"
-    JOIN "entry" ON "entry"."lane" = "lane"."id"
-    ORDER BY "lane"."id" FOR UPDATE OF "lane"
+    WHERE "lane"."id" = ANY(ARRAY(SELECT "lane" FROM "entry"))
+    ORDER BY "lane"."id" FOR UPDATE
 )
 UPDATE "perfectqueue_lane" AS "lane"
 SET "running" = "lane"."running" + "entry"."running",
     "virtual_time" = "lane"."virtual_time" + "entry"."seconds" / "lane"."weight",
     "cost" = "lane"."cost" * "entry"."keep" + "entry"."mean" * (1 - "entry"."keep")
-FROM "entry" JOIN "locked" ON "locked"."id" = "entry"."lane"
-WHERE "lane"."id" = "entry"."lane"
+FROM "entry"
+WHERE "lane"."id" = ANY(ARRAY(SELECT "id" FROM "locked")) AND "lane"."id" = "entry"."lane"
 """
 
 WAKE = """
@@ -140,7 +143,7 @@ WHERE NOT "lane"."awake"
 
 class PostgreSQL(Dialect):
     def now(self, given: datetime | None) -> str:
-        return "clock_timestamp()" if given is None else "%(now)s::timestamptz"
+        return "statement_timestamp()" if given is None else "%(now)s::timestamptz"
 
     def later(self, seconds: str) -> str:
         return f"{{now}} + {seconds} * interval '1 second'"

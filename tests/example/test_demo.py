@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+
+from django.test import TransactionTestCase
+
+from .chartroom import DATA, chartroom
+
+DEFECT = "birch/shop-2026-05.csv, line 57: 'n/a' is not a number"
+
+READ_PAGES = """
+from django.test import Client
+for page in ("/", "/customers/birch/"):
+    print(Client(SERVER_NAME="localhost").get(page).content.decode())
+"""
+
+UPLOAD = """
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+from reports.models import Customer
+file = SimpleUploadedFile("mine.csv", b"date,item,quantity,price\\n2026-11-01,tea,2,3.50\\n")
+chosen = Customer.objects.get(slug="dune").pk
+done = Client(SERVER_NAME="localhost").post("/", {"customer": chosen, "file": file}, follow=True)
+print(done.content.decode())
+"""
+
+
+class DemoTests(TransactionTestCase):
+    """The README's first command does what it says, on every database."""
+
+    def setUp(self):
+        stack = ExitStack()
+        self.addCleanup(stack.close)
+        self.room = stack.enter_context(chartroom())
+
+    def run_demo(self, *options):
+        done = self.room.demo(*options)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertNotIn("Traceback", done.stdout + done.stderr)
+        return done.stdout
+
+    def assert_charts(self, *, times):
+        for folder in (file for file in DATA.iterdir() if file.is_dir()):
+            good = {file.stem for file in folder.glob("*.csv")}
+            if folder.name == "birch":
+                good.remove("shop-2026-05")
+            drawn = sorted(name.split(".")[0] for name in self.room.charts(folder.name))
+            self.assertEqual(drawn, sorted([*good] * times), folder.name)
+
+    def failed(self):
+        return json.loads(self.room.manage("pq_list", "--status", "failed", "--json").stdout)
+
+    def test_every_customer_gets_its_charts_and_the_defect_its_reason(self):
+        told = self.run_demo()
+        self.assertIn(DEFECT, told)
+        self.assert_charts(times=1)
+        self.assertEqual(len(self.failed()), 1)
+
+        pages = self.room.python(READ_PAGES)
+        self.assertIn("Cobalt Couriers", pages)
+        self.assertIn("line 57: &#x27;n/a&#x27; is not a number", pages)
+        self.assertIn("/media/charts/birch/shop-2026-01.", pages)
+
+    def test_a_second_run_adds_and_a_fresh_one_forgets(self):
+        self.run_demo()
+        self.run_demo()
+        self.assert_charts(times=2)
+
+        self.run_demo("--fresh")
+        self.assert_charts(times=1)
+
+    def test_an_upload_on_the_page_is_drawn_by_the_next_worker(self):
+        self.run_demo()
+        self.assertIn("dune/mine.csv is in the queue", self.room.python(UPLOAD))
+
+        self.room.manage("pq_worker", "--burst")
+        self.assertEqual(
+            [name for name in self.room.charts("dune") if "mine" in name], ["mine.99.svg"]
+        )
+
+
+class TroubleTests(TransactionTestCase):
+    """What is wrong outside is said in a sentence, not in a traceback."""
+
+    def test_a_database_that_cannot_be_reached_is_named(self):
+        with chartroom() as room:
+            room.url = f"sqlite:///{room.media}/missing/chartroom.sqlite3"
+            done = room.demo()
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("demo: the database did not answer: unable to open", done.stdout)
+        self.assertNotIn("Traceback", done.stdout + done.stderr)

@@ -1,0 +1,55 @@
+from django.test import SimpleTestCase, override_settings
+
+from django_perfectqueue import conf
+from django_perfectqueue.exceptions import ConfigError
+
+
+class OptionsTests(SimpleTestCase):
+    def test_every_default_obeys_its_own_rule(self):
+        defaults = conf.Options()
+
+        self.assertEqual(conf.problems({name: getattr(defaults, name) for name in defaults}), [])
+
+    def test_a_projects_values_go_before_the_defaults(self):
+        with override_settings(PERFECTQUEUE={"ALIVE_TIME": 60}):
+            self.assertEqual(conf.options().ALIVE_TIME, 60)
+        self.assertEqual(conf.options().ALIVE_TIME, 300)
+
+    def test_a_misspelt_name_is_told_its_neighbour(self):
+        with (
+            override_settings(PERFECTQUEUE={"PROCESORS": 2}),
+            self.assertRaisesMessage(ConfigError, "Did you mean 'PROCESSORS'?"),
+        ):
+            conf.options()
+
+    def test_a_value_that_will_not_do_is_told_with_what_would(self):
+        cases = {
+            "PROCESSORS": (0, "whole number of at least 1"),
+            "POLL_INTERVAL": (0, "a number above 0"),
+            "ALIVE_TIME": ("5m", "must be a number"),
+            "RETRY_WAIT": (float("inf"), "must be a number"),
+            "TASK_PREFETCH": (True, "or None"),
+            "PROCESSOR_TYPE": ("fiber", "one of 'process'"),
+            "DISPATCH": ("TaskDispatch", "dotted path"),
+            "RETENTION_TIMES": ({"done": 1}, "dict with keys from"),
+            "DEFAULT_QUEUE": ("", "1 to 100 characters"),
+        }
+        for name, (value, told) in cases.items():
+            with self.subTest(name), self.assertRaisesMessage(ConfigError, told):
+                conf.Options().replace(**{name: value})
+
+    def test_what_is_no_dict_is_refused(self):
+        with (
+            override_settings(PERFECTQUEUE=["PROCESSORS"]),
+            self.assertRaisesMessage(ConfigError, "must be a dict"),
+        ):
+            conf.options()
+
+    def test_each_status_has_its_own_retention(self):
+        options = conf.Options().replace(
+            RETENTION_TIME=60, RETENTION_TIMES={"failed": None, "cancelled": 5}
+        )
+
+        self.assertEqual(options.retention_time("finished"), 60)
+        self.assertIsNone(options.retention_time("failed"))
+        self.assertEqual(options.retention_time("cancelled"), 5)

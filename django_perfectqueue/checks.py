@@ -1,1 +1,228 @@
-def register(): ...
+"""What can be found wrong with a project's settings before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from django.conf import settings
+from django.core import checks
+from django.core.checks import CheckMessage, Tags
+from django.db import connections
+from django.utils.module_loading import import_string
+
+from .conf import SETTING, Options, given, options, problems
+from .exceptions import ConfigError
+from .queue import database
+
+TAG = "perfectqueue"
+VENDORS = ("postgresql", "mysql", "sqlite")
+UTC = (None, "UTC", "Etc/UTC")
+SQLITE_WAIT = 5.0
+SQLITE_OPTIONS = """'OPTIONS': {'transaction_mode': 'IMMEDIATE', 'timeout': 20}"""
+
+
+def register() -> None:
+    checks.register(check_settings, TAG)
+    checks.register(check_database_settings, TAG)
+    checks.register(check_server, TAG, Tags.database)
+    checks.register(check_dispatch)
+
+
+def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Check what needs no database: PERFECTQUEUE itself, and USE_TZ."""
+    values = given()
+    if not isinstance(values, Mapping):
+        kind = type(values).__name__
+        return [error(2, f"{SETTING} must be a dict, not {kind}.", f"Write {SETTING} = {{...}}.")]
+    found = [setting_error(problem) for problem in problems(values)]
+    if not found:
+        found += relations(Options().replace(**values))
+    if not settings.USE_TZ:
+        found.append(error(3, "USE_TZ is False, but tasks are kept in UTC.", "Set USE_TZ = True."))
+    return found
+
+
+def setting_error(problem: str) -> CheckMessage:
+    message, asked, guess = problem.partition(" Did you mean ")
+    if asked:
+        return error(1, message, f"Did you mean {guess}")
+    if message.startswith("Unknown"):
+        return error(1, message, f"There is {', '.join(Options())}.")
+    return error(1, message, f"Mend it, or take it out of {SETTING} to have the default.")
+
+
+def relations(values: Options) -> Iterator[CheckMessage]:
+    """Yield what is wrong with two settings together."""
+    if values.TASK_HEARTBEAT_INTERVAL >= values.ALIVE_TIME:
+        yield error(
+            8,
+            "TASK_HEARTBEAT_INTERVAL is not below ALIVE_TIME: running tasks would lose their"
+            " lease between two heartbeats, and run twice.",
+            "Set TASK_HEARTBEAT_INTERVAL to a third of ALIVE_TIME at most.",
+        )
+    if values.CHILD_HEARTBEAT_INTERVAL >= values.CHILD_HEARTBEAT_LIMIT:
+        yield error(
+            9,
+            "CHILD_HEARTBEAT_INTERVAL is not below CHILD_HEARTBEAT_LIMIT: healthy processors"
+            " would be killed between two heartbeats.",
+            "Set CHILD_HEARTBEAT_INTERVAL to a third of CHILD_HEARTBEAT_LIMIT at most.",
+        )
+    if values.RETRY_WAIT > values.RETRY_WAIT_LIMIT:
+        yield warning(
+            5,
+            "RETRY_WAIT is above RETRY_WAIT_LIMIT, which is all that a task will ever wait.",
+            "Raise RETRY_WAIT_LIMIT, or lower RETRY_WAIT.",
+        )
+
+
+def check_database_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Check what DATABASES says of the database that holds the tasks."""
+    if (alias := alias_in_force()) is None:
+        return []
+    if alias not in connections:
+        return [unknown_alias(alias)]
+    connection = connections[alias]
+    vendor, entry = connection.vendor, connection.settings_dict
+    if vendor not in VENDORS:
+        return [
+            error(
+                4,
+                f"The database '{alias}' can't hold tasks: {connection.display_name}.",
+                f"Use PostgreSQL, MySQL, MariaDB or SQLite, and name it in {SETTING}['DATABASE'].",
+            )
+        ]
+    found = list(sqlite_problems(alias, entry) if vendor == "sqlite" else isolation(alias, entry))
+    if vendor != "postgresql" and entry["TIME_ZONE"] not in UTC:
+        found.append(
+            error(
+                6,
+                f"DATABASES['{alias}']['TIME_ZONE'] is '{entry['TIME_ZONE']}', but tasks are kept"
+                " in UTC.",
+                "Take TIME_ZONE out of that database's settings; the project's own may stay.",
+            )
+        )
+    return found
+
+
+def alias_in_force() -> str | None:
+    """Return the database of the tasks, or None where the settings are wrong anyway."""
+    try:
+        options()
+    except ConfigError:
+        return None
+    return database()
+
+
+def unknown_alias(alias: str) -> CheckMessage:
+    aliases = ", ".join(f"'{name}'" for name in connections)
+    return error(
+        5,
+        f"DATABASES has no '{alias}', which is to hold the tasks.",
+        f"Set {SETTING}['DATABASE'] to one of {aliases}, or leave it to the router.",
+    )
+
+
+def sqlite_problems(alias: str, entry: Mapping[str, Any]) -> Iterator[CheckMessage]:
+    given = entry["OPTIONS"]
+    if str(given.get("transaction_mode") or "").upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+        yield warning(
+            1,
+            f"The SQLite database '{alias}' begins transactions without a lock: one that reads and"
+            " then submits fails with 'database is locked' when another wrote meanwhile.",
+            f"Add {SQLITE_OPTIONS} to DATABASES['{alias}'].",
+        )
+    if given.get("timeout", SQLITE_WAIT) < SQLITE_WAIT:
+        yield warning(
+            2,
+            f"The SQLite database '{alias}' waits only {given['timeout']} s for its lock, for which"
+            " every processor and every submitter queues.",
+            f"Add {SQLITE_OPTIONS} to DATABASES['{alias}'].",
+        )
+    if in_memory(str(entry["NAME"])):
+        yield warning(
+            3,
+            f"The SQLite database '{alias}' is in memory, where no worker can see its tasks.",
+            f"Set DATABASES['{alias}']['NAME'] to a file.",
+        )
+
+
+def in_memory(name: str) -> bool:
+    return name == ":memory:" or "mode=memory" in name
+
+
+def isolation(alias: str, entry: Mapping[str, Any]) -> Iterator[CheckMessage]:
+    given = entry["OPTIONS"]
+    if "isolation_level" in given and not reads_committed(alias, given["isolation_level"]):
+        yield warning(
+            4,
+            f"The database '{alias}' has the isolation level {given['isolation_level']!r}, at which"
+            " processors hinder each other and see old rows.",
+            f"Take 'isolation_level' out of DATABASES['{alias}']['OPTIONS'], or set it to read"
+            " committed.",
+        )
+
+
+def reads_committed(alias: str, level: Any) -> bool:
+    if connections[alias].vendor == "mysql":
+        return str(level).lower() == "read committed"
+    from django.db.backends.postgresql.psycopg_any import IsolationLevel
+
+    return level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+
+
+def check_server(
+    app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """Check what only the server can tell. Run with ``check --database`` and by migrate."""
+    alias = alias_in_force()
+    if alias is None or alias not in (databases or ()) or alias not in connections:
+        return []
+    features = connections[alias].features
+    found = []
+    if connections[alias].vendor != "sqlite" and not features.has_select_for_update_skip_locked:
+        found.append(
+            error(
+                7,
+                f"The server of the database '{alias}' has no SKIP LOCKED.",
+                "Use PostgreSQL, MySQL 8.0.1 or later, or MariaDB 10.6 or later.",
+            )
+        )
+    if not features.supports_transactions:
+        found.append(
+            error(
+                10,
+                f"The database '{alias}' has no transactions: its storage engine is not InnoDB.",
+                "Set default_storage_engine to InnoDB, and make the tables anew.",
+            )
+        )
+    return found
+
+
+def check_dispatch(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """
+    Check that DISPATCH can be imported.
+
+    It may import much; so it has no tag of ours, and pq_submit does without.
+    """
+    if alias_in_force() is None or (path := options().DISPATCH) is None:
+        return []
+    try:
+        import_string(path)
+    except Exception as trouble:
+        return [
+            error(
+                11,
+                f"{SETTING}['DISPATCH'] can't be imported: {type(trouble).__name__}: {trouble}",
+                "Set it to the dotted path of a class, such as 'myapp.tasks.TaskDispatch'.",
+            )
+        ]
+    return []
+
+
+def error(number: int, message: str, hint: str) -> CheckMessage:
+    return checks.Error(message, hint=hint, id=f"perfectqueue.E{number:03}")
+
+
+def warning(number: int, message: str, hint: str) -> CheckMessage:
+    return checks.Warning(message, hint=hint, id=f"perfectqueue.W{number:03}")

@@ -19,7 +19,7 @@ class ExactCharField(CharField):
 
     def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
         parameters = super().db_parameters(connection)
-        parameters["collation"] = exact_collation(connection)  # type: ignore[typeddict-unknown-key]
+        parameters["collation"] = exact_collation(connection)
         return parameters
 
 
@@ -37,13 +37,16 @@ class ServerNow(models.Func):
     output_field = models.DateTimeField()
     arity = 0
 
-    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any) -> Any:
+    def as_sql(  # type: ignore[override]
+        self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any
+    ) -> Any:
         from django.utils import timezone
 
         return compiler.compile(models.Value(timezone.now(), output_field=self.output_field))
 
     def as_postgresql(self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any) -> Any:
-        return "CLOCK_TIMESTAMP()", []
+        # CLOCK_TIMESTAMP() is volatile, and would keep PostgreSQL from using an index.
+        return "STATEMENT_TIMESTAMP()", []
 
     def as_mysql(self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any) -> Any:
         return "UTC_TIMESTAMP(6)", []

@@ -61,14 +61,15 @@ def condition(status: str, now: datetime | None = None) -> Q:
     """Return the condition that holds for the tasks with this status."""
     clock = ServerNow() if now is None else Value(now)
     due = Q(ticket__alarm_at__lte=clock)
-    scheduled = Q(ticket__state=State.SCHEDULED) & ~due
+    later = Q(ticket__alarm_at__gt=clock)
+    scheduled = Q(ticket__state=State.SCHEDULED) & later
     running = Q(ticket__state=State.RUNNING)
     conditions = {
         Status.WAITING: Q(ticket__state=State.WAITING) | (Q(ticket__state=State.SCHEDULED) & due),
         Status.SCHEDULED: scheduled & ~RETRIED,
         Status.RETRYING: scheduled & RETRIED,
         Status.BLOCKED: Q(ticket__state=State.BLOCKED),
-        Status.RUNNING: running & ~due,
+        Status.RUNNING: running & later,
         Status.STALLED: running & due,
         Status.FINISHED: Q(outcome=Outcome.FINISHED),
         Status.FAILED: Q(dead_letter__status=Outcome.FAILED),
@@ -86,7 +87,7 @@ class TaskQuerySet(models.QuerySet["Task"]):
             for word in Status
             if word.value not in Outcome.values
         ]
-        return self.annotate(
+        return self.annotate(  # type: ignore[no-redef]
             status=Case(
                 When(~Q(outcome=""), then=F("outcome")),
                 *live,
@@ -153,6 +154,12 @@ class Task(models.Model):
         verbose_name = _("task")
         verbose_name_plural = _("tasks")
         base_manager_name = "objects"
+        default_permissions = ("view",)
+        permissions = [
+            ("force_finish_task", "Can force finish task"),
+            ("cancel_task", "Can request cancel of task"),
+            ("retry_task", "Can retry task"),
+        ]
         constraints = [
             models.UniqueConstraint(fields=["queue", "key"], name="perfectqueue_task_key"),
         ]
@@ -218,6 +225,7 @@ class Ticket(models.Model):
     class Meta:
         verbose_name = _("ticket")
         verbose_name_plural = _("tickets")
+        default_permissions = ("view",)
         indexes = [
             models.Index(
                 fields=["state", "lane", "rank", "run_at", "task"],
@@ -272,6 +280,7 @@ class Attempt(models.Model):
     class Meta:
         verbose_name = _("attempt")
         verbose_name_plural = _("attempts")
+        default_permissions = ("view",)
         ordering = ["task_id", "id"]
 
     def __str__(self) -> str:
@@ -304,6 +313,7 @@ class DeadLetter(models.Model):
     class Meta:
         verbose_name = _("dead letter")
         verbose_name_plural = _("dead letters")
+        default_permissions = ("view",)
         indexes = [
             models.Index(fields=["status", "task"], name="perfectqueue_dead_status"),
             models.Index(fields=["group", "task"], name="perfectqueue_dead_group"),
@@ -339,7 +349,7 @@ class Lane(models.Model):
         db_persist=True,
     )
     open = models.GeneratedField(
-        expression=Q(awake=True, paused=False)
+        expression=Q(awake=True, paused=False)  # type: ignore[arg-type]
         & (Q(max_running__isnull=True) | Q(running__lt=F("max_running"))),
         output_field=models.BooleanField(),
         db_persist=True,
@@ -348,6 +358,7 @@ class Lane(models.Model):
     class Meta:
         verbose_name = _("lane")
         verbose_name_plural = _("lanes")
+        default_permissions = ("view",)
         indexes = [
             models.Index(fields=["queue", "open", "turn"], name="perfectqueue_lane_turn"),
         ]

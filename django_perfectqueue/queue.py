@@ -111,7 +111,7 @@ class Queue:
                     f"Queue '{self.name}' already has a task with the key '{key}'."
                 )
             if on_conflict == "replace":
-                store.replace(task.id, submission, using=self.using, now=now)
+                store.replace(submission, using=self.using, now=now)
         return task
 
     def submit_many(
@@ -130,12 +130,15 @@ class Queue:
         with the number read so far.
         """
         stored = read = 0
+        wake = partial(store.answer_alarms, using=self.using)
         submissions = (self._submission(now=now, **task) for task in tasks)
         for given in store.in_chunks(submissions):
             with transaction.atomic(using=self.using):
                 fresh = store.submit(given, using=self.using, now=now)
                 if on_conflict == "raise" and len(fresh) < len(given):
                     raise AlreadyExistsError(already(self.name, given, fresh))
+            if fresh and (not stored or not connections[self.using].in_atomic_block):
+                transaction.on_commit(wake, using=self.using, robust=True)
             read += len(given)
             stored += len(fresh)
             if progress:

@@ -48,13 +48,15 @@ def acquire(
     using: str,
     now: datetime | None = None,
     finished: Sequence[Completion] = (),
+    refused: list[Completion] | None = None,
     worker: str = "",
 ) -> list[Lease]:
     """
     Take up to ``limit`` due tasks, in the order in which they should run.
 
     Queues are tried in the order given. An empty answer means that nothing is due that
-    may run. ``finished`` are tasks to be closed in the same transaction.
+    may run. ``finished`` are tasks to be closed in the same transaction; those of them
+    that finish() would have refused are added to ``refused``.
     """
     terms: dict[str, Any] = {
         "limit": limit,
@@ -64,12 +66,14 @@ def acquire(
         "now": now,
     }
     more = answer_alarms(using=using, now=now)
-    taken = take(queues, finished=finished, worker=worker, **terms)
+    taken, late = take(queues, finished=finished, worker=worker, **terms)
+    if refused is not None:
+        refused += late
     while not taken and more:
         more = answer_alarms(using=using, now=now)
-        taken = take(queues, **terms)
+        taken, _none = take(queues, **terms)
     if not taken and rouse(using=using):
-        taken = take(queues, **terms)
+        taken, _none = take(queues, **terms)
     return taken
 
 
@@ -84,18 +88,19 @@ def take(
     now: datetime | None,
     finished: Sequence[Completion] = (),
     worker: str = "",
-) -> list[Lease]:
+) -> tuple[list[Lease], list[Completion]]:
     taken: list[Lease] = []
+    refused: list[Completion] = []
     with unit(using) as (cursor, dialect):
         accounts = Accounts()
         if finished:
-            close(cursor, dialect, accounts, finished, worker=worker, now=now)
+            refused = close(cursor, dialect, accounts, finished, worker=worker, now=now)
         claim = Claim(cursor, dialect, accounts, using, alive_time, holder, now)
         for queue in queues:
             if len(taken) < limit:
                 taken += claim.from_queue(queue, limit - len(taken))
         accounts.write(cursor, dialect)
-    return taken
+    return taken, refused
 
 
 class Claim:
@@ -179,7 +184,8 @@ class Claim:
         for lane, count in wants.items():
             if len(lines[lane]) < count:
                 self.accounts.found_short(lane)
-        leases, late = [], []
+        leases: list[Lease] = []
+        late: list[Lease] = []
         for pick in picks:
             if not (line := lines[pick.lane]):
                 continue

@@ -56,7 +56,7 @@ def next_picks(lanes: Sequence[OpenLane], count: int) -> list[Pick]:
             step = max(lane.cost, LEAST_COST) / lane.weight
             turns.append((*turn(lane.virtual_time, step, 1), position, step, 1))
     heapq.heapify(turns)
-    picks = []
+    picks: list[Pick] = []
     while turns and len(picks) < count:
         _time, _rank, position, step, taken = heapq.heappop(turns)
         lane = lanes[position]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 
-from ..exceptions import AlreadyFinishedError, NotSupportedError
+from ..exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
 from .end import REMOVE
-from .steer import RUNNING, known, live
+from .steer import RUNNING, find, live
 from .submit import submit
 from .transaction import repeated, unit
 from .values import Submission
 
 FORGET = (
+    REMOVE,
     'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" = %(task_id)s',
     'DELETE FROM "perfectqueue_attempt" WHERE "task_id" = %(task_id)s',
     'DELETE FROM "perfectqueue_task" WHERE "id" = %(task_id)s',
@@ -19,24 +21,21 @@ FORGET = (
 
 
 @repeated
-def replace(
-    task_id: int, submission: Submission, *, using: str, now: datetime | None = None
-) -> int:
+def replace(submission: Submission, *, using: str, now: datetime | None = None) -> None:
     """
-    Put a task in the place of another, which is forgotten; return its id.
+    Put a task in the place of the one with its key, which is forgotten.
 
-    Raise NotSupportedError while the other is running.
+    Raise NotSupportedError while that is running.
     """
+    try:
+        task_id = find(submission.queue, submission.key, using=using)
+    except NotFoundError:
+        submit([submission], using=using, now=now)
+        return
     with unit(using) as (cursor, dialect):
-        try:
-            ticket = live(cursor, dialect, task_id)
-        except AlreadyFinishedError:
-            known(cursor, dialect, task_id)
-        else:
-            if ticket.state == RUNNING:
+        with suppress(AlreadyFinishedError):
+            if live(cursor, dialect, task_id).state == RUNNING:
                 raise NotSupportedError(f"Task '{submission.key}' is running.")
-            dialect.execute(cursor, REMOVE, {"task_id": task_id})
         for statement in FORGET:
             dialect.execute(cursor, statement, {"task_id": task_id})
-        stored = submit([submission], using=using, now=now)
-        return stored[submission.queue, submission.key]
+        submit([submission], using=using, now=now)

@@ -136,6 +136,8 @@ def redrive(task_id: int, *, using: str, now: datetime | None = None) -> None:
         if not cursor.rowcount:
             raise AlreadyFinishedError(f"Task '{key}' was put back by someone else.")
         dialect.execute(cursor, REOPEN, values)
+        if not cursor.rowcount:
+            raise NotFoundError(f"Task '{key}' has been purged.")
         values |= {"lane": lane_id(queue, user), "rank": -priority, "attempt": attempt}
         dialect.execute(cursor, REQUEUE, values, now=now)
 

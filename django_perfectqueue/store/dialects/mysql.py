@@ -150,7 +150,8 @@ class MySQL(Dialect):
         return self.find_tasks(cursor, tasks)
 
     def insert_all(self, cursor: Any, tasks: Sequence[Submission], now: datetime | None) -> None:
-        values, parameters = [], {}
+        values: list[str] = []
+        parameters: dict[str, Any] = {}
         for number, task in enumerate(tasks):
             names = [f"{name}{number}" for name in "qktudprx"]
             parameters.update(
@@ -191,7 +192,8 @@ class MySQL(Dialect):
     ) -> None:
         marked = {lane for _row, lane, mark, _task in tickets if mark}
         asleep = marked - self.awake(cursor, marked)
-        values, parameters = [], {}
+        values: list[str] = []
+        parameters: dict[str, Any] = {}
         for number, ((task_id, run_at, created_at), lane, mark, task) in enumerate(tickets):
             later = run_at > created_at
             alarm_at = run_at if later else created_at if mark and lane in asleep else None
@@ -247,9 +249,10 @@ class MySQL(Dialect):
             return set()
         closed = numbers(sorted(done.lease.task_id for done in written))
         self.execute(cursor, f'DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({closed})')
-        given, parameters = [], {"worker": worker}
+        given: list[str] = []
+        parameters: dict[str, Any] = {"worker": worker}
         for number, done in enumerate(sorted(written, key=lambda done: done.lease.task_id)):
-            parameters[f"r{number}"] = done.result  # type: ignore[assignment]
+            parameters[f"r{number}"] = done.result
             given.append(
                 f'SELECT {done.lease.task_id} AS "id", {done.lease.attempt} AS "attempt",'
                 f' {microseconds(monotonic - done.started)} AS "started",'

@@ -7,7 +7,7 @@ from django.test import TransactionTestCase
 
 from .chartroom import DATA, chartroom
 
-DEFECT = "birch/shop-2026-05.csv, line 57: 'n/a' is not a number"
+DEFECT = "birch/shop-2025-05.csv, line 57: 'n/a' is not a number"
 
 READ_PAGES = """
 from django.test import Client
@@ -44,23 +44,27 @@ class DemoTests(TransactionTestCase):
         for folder in (file for file in DATA.iterdir() if file.is_dir()):
             good = {file.stem for file in folder.glob("*.csv")}
             if folder.name == "birch":
-                good.remove("shop-2026-05")
+                good.remove("shop-2025-05")
             drawn = sorted(name.split(".")[0] for name in self.room.charts(folder.name))
             self.assertEqual(drawn, sorted([*good] * times), folder.name)
 
     def failed(self):
-        return json.loads(self.room.manage("pq_list", "--status", "failed", "--json").stdout)
+        told = self.room.manage("pq_list", "--status", "failed", "--json").stdout
+        return [json.loads(line) for line in told.splitlines()]
 
     def test_every_customer_gets_its_charts_and_the_defect_its_reason(self):
-        told = self.run_demo()
-        self.assertIn(DEFECT, told)
+        self.assertIn(DEFECT, self.run_demo())
         self.assert_charts(times=1)
-        self.assertEqual(len(self.failed()), 1)
+        self.assertEqual([task["user"] for task in self.failed()], ["birch"])
 
         pages = self.room.python(READ_PAGES)
         self.assertIn("Cobalt Couriers", pages)
         self.assertIn("line 57: &#x27;n/a&#x27; is not a number", pages)
-        self.assertIn("/media/charts/birch/shop-2026-01.", pages)
+        self.assertIn("/media/charts/birch/shop-2025-01.", pages)
+
+        self.assertIn("dune/mine.csv is in the queue", self.room.python(UPLOAD))
+        self.room.manage("pq_worker", "--burst")
+        self.assertTrue(any(name.startswith("mine.") for name in self.room.charts("dune")))
 
     def test_a_second_run_adds_and_a_fresh_one_forgets(self):
         self.run_demo()
@@ -69,15 +73,6 @@ class DemoTests(TransactionTestCase):
 
         self.run_demo("--fresh")
         self.assert_charts(times=1)
-
-    def test_an_upload_on_the_page_is_drawn_by_the_next_worker(self):
-        self.run_demo()
-        self.assertIn("dune/mine.csv is in the queue", self.room.python(UPLOAD))
-
-        self.room.manage("pq_worker", "--burst")
-        self.assertEqual(
-            [name for name in self.room.charts("dune") if "mine" in name], ["mine.99.svg"]
-        )
 
 
 class TroubleTests(TransactionTestCase):

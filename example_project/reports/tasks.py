@@ -1,0 +1,83 @@
+"""What the worker runs. A handler may be run again, and then writes the same once more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.files.base import ContentFile
+from django.db import transaction
+from django.utils import timezone
+
+from django_perfectqueue.application import Application, Decider, handler
+
+from .drawing import draw
+from .models import Report, Upload
+from .sales import DefectError, read_sales
+from .statistics import summarise
+
+
+class SummaryDecider(Decider):
+    """
+    What becomes of an upload.
+
+    A defect will be in the file the next time too, so it is not tried again. For any
+    other error the decision is Decider's own: to try again, later and later.
+    """
+
+    def defect_found(self, defect: DefectError) -> None:
+        self.task.fail("DefectError", str(defect))
+
+    def figures_found(self, upload: Upload, figures: dict[str, Any]) -> None:
+        """Store the figures and submit the next task: both, or neither."""
+        with transaction.atomic():
+            store(upload, figures)
+            self.queue.submit(
+                upload.draw_key,
+                "reports.draw",
+                self.task.data,
+                user=self.task.user,
+                priority=1,
+                on_conflict="ignore",
+            )
+
+
+@handler("reports.summarise")
+class Summarise(Application):
+    """Read an upload, store its figures, and have its chart drawn."""
+
+    decider = SummaryDecider
+
+    def perform(self) -> dict[str, Any] | None:
+        upload = Upload.objects.select_related("customer").get(pk=self.task.data["upload"])
+        with upload.file.open() as file:
+            content = file.read()
+        try:
+            sales = read_sales(content)
+        except DefectError as defect:
+            return self.decide("defect_found", defect=defect)
+        figures = summarise(sales, resamples=settings.CHARTROOM_RESAMPLES)
+        self.decide("figures_found", upload=upload, figures=figures)
+        return {"rows": figures["rows"], "total": figures["total"]}
+
+
+@handler("reports.draw")
+class Draw(Application):
+    """Draw the chart of an upload's figures."""
+
+    def perform(self) -> dict[str, Any]:
+        report = Report.objects.select_related("upload__customer").get(
+            upload=self.task.data["upload"]
+        )
+        chart = draw(f"{report.upload.customer}, {report.upload.name}", report.figures)
+        file = f"{Path(report.upload.name).stem}.{report.upload.pk}.svg"
+        report.chart.save(file, ContentFile(chart), save=False)
+        report.finished_at = timezone.now()
+        report.save()
+        return {"chart": report.chart.name}
+
+
+def store(upload: Upload, figures: dict[str, Any]) -> None:
+    columns = {name: figures[name] for name in ("rows", "total", "low", "high")}
+    Report.objects.update_or_create(upload=upload, defaults={**columns, "figures": figures})

@@ -1,0 +1,88 @@
+"""Set the stage: a migrated database, someone who may log in, customers and their files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from django.contrib.auth import get_user_model
+from django.core.files import File
+from django.core.management import call_command
+from django.db import connection
+from reports.intake import receive, sign_up
+from reports.models import Customer, Report, Upload
+from reports.standings import Standing, standings
+
+from django_perfectqueue.models import FairShare
+from django_perfectqueue.queue import Queue
+
+from .terminal import say
+
+DATA = Path(__file__).resolve().parent.parent / "data"
+NAME = PASSWORD = "demo"
+TYPES = ("reports.summarise", "reports.draw")
+
+
+def database() -> None:
+    say(f"Database   {where()}")
+    call_command("migrate", verbosity=0, interactive=False)
+
+
+def where() -> str:
+    name, host = connection.settings_dict["NAME"], connection.settings_dict["HOST"]
+    at = f" at {host}" if host else ""
+    return f"{connection.display_name}, {name}{at}"
+
+
+def forget() -> None:
+    """Delete Chartroom's own: its tasks, customers, shares and files."""
+    Queue().clear()
+    FairShare.objects.filter(user__in=Customer.objects.values("slug")).delete()
+    for report in Report.objects.exclude(chart=""):
+        report.chart.delete(save=False)
+    for upload in Upload.objects.all():
+        upload.file.delete(save=False)
+    Customer.objects.all().delete()
+
+
+def administrator() -> None:
+    users = get_user_model().objects
+    if not users.filter(username=NAME).exists():
+        users.create_superuser(NAME, password=PASSWORD)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the worker is given: uploads whose tasks have not ended, and since when."""
+
+    uploads: list[Upload]
+    since: datetime
+
+    def standings(self) -> list[Standing]:
+        return standings(self.uploads, self.since)
+
+
+def batch() -> Batch:
+    """Upload each customer's files, one customer after the other."""
+    left, new = left_over(), []
+    for about in json.loads((DATA / "customers.json").read_text()):
+        customer = sign_up(**about)
+        files = sorted((DATA / about["slug"]).glob("*.csv"))
+        new += [upload(customer, file) for file in files]
+        say(f"Uploaded   {len(files):3} files of {customer.name}")
+    return Batch([*new, *left], since=Queue()[new[0].summarise_key].metadata().created_at)
+
+
+def left_over() -> list[Upload]:
+    """Return the uploads whose tasks an earlier run has left."""
+    ids = {task.data["upload"] for task in Queue().list().live() if task.type in TYPES}
+    if ids:
+        say(f"Left over  {len(ids):3} files of an earlier run")
+    return list(Upload.objects.filter(pk__in=ids).select_related("customer"))
+
+
+def upload(customer: Customer, file: Path) -> Upload:
+    with file.open("rb") as content:
+        return receive(customer, File(content, name=file.name), name=file.name)

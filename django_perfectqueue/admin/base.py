@@ -1,0 +1,60 @@
+"""What every page has in common: the queue's database, bounded counts, rows that are read only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+
+from ..queue import database
+from .paginator import BoundedPaginator
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Any]
+else:
+    ModelAdmin = admin.ModelAdmin
+
+
+class QueueAdmin(ModelAdmin):
+    """Rows in the database that holds the tasks, of which no page counts them all."""
+
+    paginator = BoundedPaginator
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+
+    class Media:
+        css = {"all": ["perfectqueue/admin.css"]}
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).using(database())
+
+
+class ReadOnlyAdmin(QueueAdmin):
+    """Rows that only the store writes, in one order, and found by what an index serves."""
+
+    sortable_by = ()
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return OneOrder
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        return lookup in {getattr(each, "parameter_name", None) for each in self.list_filter}
+
+
+class OneOrder(ChangeList):
+    """A list that a URL can't have sorted otherwise."""
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
+        return list(self.model_admin.get_ordering(request))

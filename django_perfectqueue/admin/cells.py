@@ -1,0 +1,78 @@
+"""How a status, a time and a span are shown."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
+from django.utils.translation import gettext_lazy as _
+
+from ..models import Status, Task
+
+NOTHING = "\N{EN DASH}"
+WHEN = {
+    Status.WAITING: _("due since"),
+    Status.SCHEDULED: _("due"),
+    Status.RETRYING: _("due"),
+    Status.BLOCKED: _("due"),
+    Status.RUNNING: _("lease until"),
+    Status.STALLED: _("lease lapsed"),
+}
+UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def badge(status: str) -> SafeString:
+    """Return the status as a word; its colour only helps."""
+    return format_html('<span class="pq-status pq-{}">{}</span>', status, Status(status).label)
+
+
+def moment(value: datetime | None) -> str:
+    """Return a time to the second, in the current time zone."""
+    return NOTHING if value is None else date_format(template_localtime(value), "Y-m-d H:i:s")
+
+
+def short(value: datetime | None) -> SafeString | str:
+    """Return a time as a narrow cell: of today's without the day, of others without seconds."""
+    if value is None:
+        return NOTHING
+    local = template_localtime(value)
+    today = template_localtime(timezone.now()).date()
+    text = date_format(local, "H:i:s" if local.date() == today else "Y-m-d H:i")
+    return format_html('<span title="{}">{}</span>', moment(value), text)
+
+
+def span(seconds: float | None) -> str:
+    """Return a duration in its two largest units."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 1:
+        return f"{max(seconds, 0) * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    left = round(seconds)
+    parts: list[str] = []
+    for size, unit in UNITS:
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
+def next_moment(task: Task) -> tuple[Any, datetime | None]:
+    """Return the time that matters now, and the word for it."""
+    if task.outcome:
+        return _("ended"), task.ended_at
+    ticket = getattr(task, "ticket", None)
+    held = task.status in (Status.RUNNING, Status.STALLED)
+    at = None if ticket is None else ticket.alarm_at if held else due(ticket)
+    return WHEN.get(Status(task.status), ""), at
+
+
+def due(ticket: Any) -> datetime:
+    """Return when a ticket's task may start: a release may have put it off."""
+    return max(ticket.run_at, ticket.alarm_at or ticket.run_at)  # type: ignore[no-any-return]

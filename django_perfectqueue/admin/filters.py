@@ -1,0 +1,170 @@
+"""What a list of tasks can be narrowed to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.views.main import PAGE_VAR, ChangeList
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from django.utils.formats import number_format
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ..models import DeadLetter, Lane, Outcome, Status
+from ..queue import database
+from .names import names
+from .search import plain, queue_names
+
+REACH = 100_000
+LAID_OUT = {Outcome.FAILED.value, Outcome.CANCELLED.value, Outcome.EXPIRED.value}
+
+
+class ValueFilter(admin.SimpleListFilter):
+    """Keeps the rows whose column, named like the parameter, has exactly the chosen value."""
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return []
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        if not value:
+            return queryset
+        if "\x00" in value:
+            raise IncorrectLookupParameters
+        return queryset.filter(self.condition(value))
+
+    def condition(self, value: str) -> Q:
+        return Q(**{str(self.parameter_name): value})
+
+
+class StatusFilter(ValueFilter):
+    title = _("status")
+    parameter_name = "status"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(word.value, str(word.label)) for word in Status]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        try:
+            return queryset.in_status(value) if value else queryset  # type: ignore[attr-defined]
+        except ValueError as error:
+            raise IncorrectLookupParameters from error
+
+
+class EndingFilter(ValueFilter):
+    title = _("status")
+    parameter_name = "status"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(word.value, str(word.label)) for word in Outcome if word.value in LAID_OUT]
+
+
+class QueueFilter(ValueFilter):
+    title = _("queue")
+    parameter_name = "queue"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, name) for name in queue_names(database())]
+
+
+class LaneQueueFilter(QueueFilter):
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, name) for name in names(Lane.objects.using(database()), "queue")]
+
+
+class GroupFilter(ValueFilter):
+    title = _("group")
+    parameter_name = "group"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, name) for name in names(DeadLetter.objects.using(database()), "group")]
+
+
+class TextFilter(ValueFilter):
+    """A value that is typed in, since there may be too many to choose from."""
+
+    template = "admin/perfectqueue/text_filter.html"
+    hint: Any = ""
+
+    def has_output(self) -> bool:
+        return True
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        kept = {
+            name: value
+            for name, value in changelist.params.items()
+            if name not in (self.parameter_name, PAGE_VAR)
+        }
+        yield {
+            "name": self.parameter_name,
+            "value": self.value() or "",
+            "kept": kept.items(),
+            "hint": self.hint,
+            "clear": changelist.get_query_string(remove=[str(self.parameter_name)]),
+        }
+
+
+class UserFilter(TextFilter):
+    title = _("user")
+    parameter_name = "user"
+    hint = _("exactly")
+
+
+class TypeFilter(TextFilter):
+    title = _("type")
+    parameter_name = "type"
+    hint = _("exactly, or report*")
+
+    def condition(self, value: str) -> Q:
+        if value.endswith("*"):
+            return Q(type__startswith=value[:-1])
+        return Q(type=value)
+
+
+class ReachFilter(ValueFilter):
+    """
+    How far back to look where no index finds the rows: by default not through the whole table.
+
+    It is there only when such a filter is chosen.
+    """
+
+    title = _("reach")
+    parameter_name = "reach"
+
+    def has_output(self) -> bool:
+        chosen = self.request.GET
+        if chosen.get("q") or chosen.get("status") in LAID_OUT:
+            return False
+        scanning = chosen.get("queue") or chosen.get("type")
+        return bool(scanning) or chosen.get("status") == Outcome.FINISHED
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() == "all":
+            return queryset
+        return queryset.filter(pk__gt=self.floor(request.GET.get("user", "")))
+
+    def floor(self, user: str) -> int:
+        """Return the id above which to look."""
+        rows = plain(database()).order_by("-pk").values_list("pk", flat=True)
+        if not user:
+            return int(rows.first() or 0) - REACH
+        beyond = rows.filter(user=user)[REACH : REACH + 1]
+        return int(next(iter(beyond), 0))
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        count = number_format(REACH, force_grouping=True)
+        yield {
+            "selected": self.value() != "all",
+            "query_string": changelist.get_query_string(remove=[self.parameter_name]),
+            "display": gettext("The newest %(count)s tasks") % {"count": count},
+        }
+        yield {
+            "selected": self.value() == "all",
+            "query_string": changelist.get_query_string({self.parameter_name: "all"}),
+            "display": gettext("All (may be slow)"),
+        }

@@ -1,0 +1,27 @@
+"""Pages of a list that may be too long to be counted."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from django.core import paginator
+
+if TYPE_CHECKING:
+    Paginator = paginator.Paginator[Any]
+else:
+    Paginator = paginator.Paginator
+
+COUNTED = 10_000
+
+
+class BoundedPaginator(Paginator):
+    """Counts no further than COUNTED; what lies behind that is for the filters to find."""
+
+    @cached_property
+    def count(self) -> int:
+        return int(self.object_list.order_by().values("pk")[:COUNTED].count())  # type: ignore[attr-defined]
+
+    @property
+    def bounded(self) -> bool:
+        return self.count >= COUNTED

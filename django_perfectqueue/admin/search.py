@@ -1,0 +1,31 @@
+"""Find tasks by their key or its beginning, within the index of (queue, key)."""
+
+from __future__ import annotations
+
+import sys
+
+from ..models import Task, TaskQuerySet
+from .names import names
+
+FOUND = 1_000
+LAST = chr(sys.maxunicode)
+
+
+def queue_names(using: str) -> list[str]:
+    """Return the queues that have tasks, or the first fifty of them."""
+    return names(plain(using), "queue")
+
+
+def ids_by_key(start: str, queues: list[str], *, using: str) -> list[int]:
+    """Return the tasks whose key is this or begins so: the first FOUND of each queue, by key."""
+    rows = plain(using).filter(key__gte=start, key__lt=start + LAST).order_by("key")
+    return [
+        task_id
+        for queue in queues
+        for task_id in rows.filter(queue=queue).values_list("pk", flat=True)[:FOUND]
+    ]
+
+
+def plain(using: str) -> TaskQuerySet:
+    """Return tasks without their status, and so without a join."""
+    return TaskQuerySet(Task, using=using)

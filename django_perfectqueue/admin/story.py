@@ -1,0 +1,180 @@
+"""A task told as a story: what it is, where it stands and why, and what became of each attempt."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import QuerySet
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from ..exceptions import PayloadError
+from ..models import Attempt, DeadLetter, Lane, State, Status, Task, Ticket, decode
+from .cells import badge, due, moment, next_moment, span
+
+ATTEMPTS = 50
+LONGEST = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A stored payload as it can be shown."""
+
+    text: str
+    problem: str = ""
+    cut: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One attempt that did not finish the task."""
+
+    row: Attempt
+    started: str
+    ran: str
+
+
+def tell(task: Task, *, using: str, now: datetime | None = None) -> dict[str, Any]:
+    """Return everything that a task's page shows."""
+    now = now or timezone.now()
+    ticket: Ticket | None = getattr(task, "ticket", None)
+    letter: DeadLetter | None = getattr(task, "dead_letter", None)
+    lane = Lane.objects.using(using).filter(pk=ticket.lane).first() if ticket else None
+    return {
+        "badge": badge(task.status),
+        "sentences": [explain(task), *reasons(task, ticket, lane)],
+        "about": about(task),
+        "times": times(task, ticket, now),
+        "line": line(ticket, lane),
+        "letter": letter,
+        "data": shown(task.payload),
+        "result": None if task.result_text is None else shown(task.result_text),
+        "attempts": attempts(task, using),
+        "attempts_shown": ATTEMPTS,
+    }
+
+
+def explain(task: Task) -> str:
+    """Return what the status means, in a sentence."""
+    if task.status == Status.FINISHED and task.started_at is None:
+        return _("Someone closed it as finished.")
+    sentences = {
+        Status.WAITING: _("It is due, and waits for a processor."),
+        Status.SCHEDULED: _("It waits for its time."),
+        Status.RETRYING: _("An attempt did not finish it; it waits to be tried again."),
+        Status.BLOCKED: _("It waits for other tasks."),
+        Status.RUNNING: _("A processor has it, and renews the lease as long as it works on it."),
+        Status.STALLED: _(
+            "Its lease has run out: the processor or its host went away. It will be tried again."
+        ),
+        Status.FINISHED: _("Its handler has returned."),
+        Status.FAILED: _("It is given up, and kept until someone acts."),
+        Status.CANCELLED: _("It was cancelled, as someone asked."),
+        Status.EXPIRED: _("Its time had passed before it could start."),
+    }
+    return sentences[Status(task.status)]
+
+
+def reasons(task: Task, ticket: Ticket | None, lane: Lane | None) -> list[str]:
+    """Return what else keeps a task where it is."""
+    found = []
+    if ticket and ticket.cancel_requested:
+        found.append(_("It has been asked to stop."))
+    if lane and task.status == Status.WAITING:
+        if lane.paused:
+            found.append(_("Its user is paused, by a fair share."))
+        elif lane.max_running is not None and lane.running >= lane.max_running:
+            found.append(
+                _("Its user runs %(running)d tasks, of %(most)d at most.")
+                % {"running": lane.running, "most": lane.max_running}
+            )
+    return found
+
+
+def about(task: Task) -> list[tuple[str, str]]:
+    return [
+        (_("queue"), task.queue),
+        (_("type"), task.type),
+        (_("priority"), str(task.priority)),
+        (_("id"), str(task.pk)),
+        *([(_("worker"), task.worker)] if task.worker else []),
+    ]
+
+
+def times(task: Task, ticket: Ticket | None, now: datetime) -> list[tuple[str, str]]:
+    """Return its moments in order, and how long it waited and ran."""
+    told = [(_("submitted"), moment(task.created_at))]
+    if task.run_at != task.created_at:
+        told.append((_("wanted at"), moment(task.run_at)))
+    if task.expires_at:
+        told.append((_("expires at"), moment(task.expires_at)))
+    if not task.outcome:
+        word, at = next_moment(task)
+        told.append((str(word), moment(at)))
+    if ticket and task.status == Status.WAITING:
+        told.append((_("waiting for"), span(seconds(due(ticket), now))))
+    if task.started_at:
+        ready = max(task.created_at, task.run_at)
+        told.append((_("last started"), moment(task.started_at)))
+        told.append((_("started after"), span(seconds(ready, task.started_at))))
+    if task.ended_at:
+        told.append((_("ended"), moment(task.ended_at)))
+    if task.started_at and task.ended_at:
+        told.append((_("ran"), span(seconds(task.started_at, task.ended_at))))
+    return told
+
+
+def line(ticket: Ticket | None, lane: Lane | None) -> list[tuple[str, str]]:
+    """Return a live task's place in line."""
+    if ticket is None:
+        return []
+    told = [
+        (_("waits for"), str(State(ticket.state).label)),
+        (_("times acquired"), str(ticket.attempt)),
+        (_("errors"), str(ticket.errors)),
+        (_("crashes"), str(ticket.crashes)),
+    ]
+    if lane:
+        cap = _("any number") if lane.max_running is None else str(lane.max_running)
+        running = _("%(running)d, of %(most)s at most") % {"running": lane.running, "most": cap}
+        told += [(_("user's weight"), f"{lane.weight:g}"), (_("user's running tasks"), running)]
+    return told
+
+
+def attempts(task: Task, using: str) -> list[Try]:
+    """Return its newest attempts that did not finish it, the first of them first."""
+    rows: QuerySet[Attempt] = Attempt.objects.using(using).filter(task_id=task.pk)
+    newest = reversed(rows.order_by("-pk")[:ATTEMPTS])
+    return [
+        Try(
+            row=row,
+            started=moment(row.started_at or row.ended_at),
+            ran=span(seconds(row.started_at, row.ended_at) if row.started_at else None),
+        )
+        for row in newest
+    ]
+
+
+def shown(text: str) -> Text:
+    """Return JSON text set out to be read, or else as it is."""
+    try:
+        pretty, problem = readable(decode(text)), ""
+    except (PayloadError, RecursionError) as error:
+        pretty, problem = text, str(error)
+    return Text(pretty[:LONGEST], problem, cut=max(0, len(pretty) - LONGEST))
+
+
+def readable(value: Any) -> str:
+    pretty = json.dumps(value, ensure_ascii=False, indent=2)
+    try:
+        pretty.encode()
+    except UnicodeEncodeError:  # a lone surrogate, which only an escape can show
+        return json.dumps(value, indent=2)
+    return pretty
+
+
+def seconds(start: datetime, end: datetime) -> float:
+    return max(0.0, (end - start).total_seconds())

@@ -1,0 +1,111 @@
+"""Tasks: a list to find them in, and a page that tells each one's story."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from ..models import Status, Task
+from ..queue import database
+from .cells import NOTHING, badge, next_moment, short
+from .filters import QueueFilter, ReachFilter, StatusFilter, TypeFilter, UserFilter
+from .search import ids_by_key, queue_names
+from .steering import SteeringAdmin, may
+from .story import tell
+from .verbs import VERBS
+
+
+@admin.register(Task)
+class TaskAdmin(SteeringAdmin):
+    list_display = ["key", "type", "for_user", "queue", "badge", "created", "when", "attempts"]
+    list_filter = [StatusFilter, QueueFilter, UserFilter, TypeFilter, ReachFilter]
+    ordering = ["-pk"]
+    actions = ["force_finish", "cancel", "retry"]
+    search_fields = ["key"]
+    search_help_text = _(
+        "A key or its beginning, upper and lower case told apart. Where there are more than 50 "
+        "queues, choose one first. At most 1,000 tasks of each queue are found."
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows = super().get_queryset(request).select_related("ticket", "dead_letter")
+        return rows.defer("payload", "result_text", "dead_letter__message")
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        if not search_term:
+            return queryset, False
+        queue = request.GET.get("queue")
+        queues = [queue] if queue else queue_names(database())
+        return queryset.filter(pk__in=ids_by_key(search_term, queues, using=database())), False
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """Tell a task's story."""
+        task = self.get_object(request, unquote(object_id))
+        if not self.has_view_permission(request, task):
+            raise PermissionDenied
+        if task is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "media": self.media,
+            "title": _("Task"),
+            "subtitle": task.key,
+            "original": task,
+            "change": True,
+            "has_view_permission": True,
+            "preserved_filters": self.get_preserved_filters(request),
+            "verbs": self.fitting_verbs(request, task),
+            "user_query": urlencode({"user": task.user}),
+            **tell(task, using=database()),
+            **(extra_context or {}),
+        }
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, "admin/perfectqueue/task/story.html", context)
+
+    def fitting_verbs(self, request: HttpRequest, task: Task) -> list[Any]:
+        status = Status(task.status)
+        return [verb for verb in VERBS.values() if status in verb.statuses and may(request, verb)]
+
+    @admin.display(description=_("user"), empty_value=NOTHING)
+    def for_user(self, task: Task) -> SafeString | None:
+        if not task.user:
+            return None
+        query = urlencode({"user": task.user})
+        return format_html('<a href="?{}">{}</a>', query, task.user)
+
+    @admin.display(description=_("status"))
+    def badge(self, task: Task) -> SafeString:
+        return badge(task.status)
+
+    @admin.display(description=_("created"))
+    def created(self, task: Task) -> str:
+        return short(task.created_at)
+
+    @admin.display(description=_("when"))
+    def when(self, task: Task) -> SafeString:
+        word, at = next_moment(task)
+        return format_html('{} <span class="pq-quiet">{}</span>', short(at), word)
+
+    @admin.display(description=_("attempts"))
+    def attempts(self, task: Task) -> int:
+        ticket = getattr(task, "ticket", None)
+        return task.attempt if ticket is None else ticket.attempt

@@ -1,0 +1,157 @@
+"""What a person may do with tasks, and how it is told what came of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from .. import store
+from ..exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
+from ..models import Status
+
+LIVE = frozenset(Status) - {
+    Status.FINISHED,
+    Status.FAILED,
+    Status.CANCELLED,
+    Status.EXPIRED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """
+    One verb of the store. ``statuses`` are those in which it makes sense.
+
+    ``act`` answers what it has done, as a word of DONE. A verb with a ``question`` is
+    asked about first.
+    """
+
+    name: str
+    label: Any
+    title: Any
+    act: Callable[[int, str], str]
+    statuses: frozenset[Status]
+    question: Any = ""
+
+    @property
+    def permission(self) -> str:
+        return f"perfectqueue.{self.name}_task"
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of a verb: the tasks it was done to, and why not to others."""
+
+    ids: list[int] = field(default_factory=list)
+    done: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+
+    def successes(self) -> str:
+        return " ".join(done(what, count) for what, count in self.done.items())
+
+    def refusals(self) -> str:
+        reasons = ", ".join(refused(why, count) for why, count in self.refused.items())
+        return gettext("Not done: %(reasons)s.") % {"reasons": reasons} if reasons else ""
+
+
+def steer(verb: Verb, ids: Iterable[int], *, using: str) -> Report:
+    """Do a verb to each task, each in a transaction of its own where there is none yet."""
+    report = Report()
+    for task_id in ids:
+        try:
+            report.done[verb.act(task_id, using)] += 1
+        except AlreadyFinishedError:
+            report.refused["ended"] += 1
+        except NotFoundError:
+            report.refused["gone"] += 1
+        except NotSupportedError:
+            report.refused["unfit"] += 1
+        else:
+            report.ids.append(task_id)
+    return report
+
+
+def force_finish(task_id: int, using: str) -> str:
+    store.force_finish(task_id, using=using)
+    return "finished"
+
+
+def cancel(task_id: int, using: str) -> str:
+    return "cancelled" if store.cancel_request(task_id, using=using) else "asked"
+
+
+def retry(task_id: int, using: str) -> str:
+    store.redrive(task_id, using=using)
+    return "retried"
+
+
+def done(what: str, count: int) -> str:
+    sentences = {
+        "finished": ngettext(
+            "%(count)d task was force-finished.", "%(count)d tasks were force-finished.", count
+        ),
+        "cancelled": ngettext(
+            "%(count)d task was cancelled.", "%(count)d tasks were cancelled.", count
+        ),
+        "asked": ngettext(
+            "%(count)d running task was asked to stop.",
+            "%(count)d running tasks were asked to stop.",
+            count,
+        ),
+        "retried": ngettext(
+            "%(count)d task was put back in line.", "%(count)d tasks were put back in line.", count
+        ),
+    }
+    return sentences[what] % {"count": count}
+
+
+def refused(why: str, count: int) -> str:
+    reasons = {
+        "ended": ngettext("%(count)d had ended already", "%(count)d had ended already", count),
+        "gone": ngettext("%(count)d is gone", "%(count)d are gone", count),
+        "unfit": ngettext(
+            "%(count)d is waiting, running or blocked",
+            "%(count)d are waiting, running or blocked",
+            count,
+        ),
+    }
+    return reasons[why] % {"count": count}
+
+
+FORCE_FINISH = Verb(
+    name="force_finish",
+    label=_("Force finish"),
+    title=_("Force finish selected tasks"),
+    act=force_finish,
+    statuses=LIVE,
+    question=_(
+        "Close these tasks as finished? Their handlers are not run. One that is running is "
+        "not stopped, but whatever comes of it no longer counts."
+    ),
+)
+CANCEL = Verb(
+    name="cancel",
+    label=_("Request cancel"),
+    title=_("Request cancel of selected tasks"),
+    act=cancel,
+    statuses=LIVE,
+    question=_(
+        "Cancel these tasks? One that has yet to run is cancelled at once. One that is "
+        "running is asked to stop, and is cancelled when it does."
+    ),
+)
+RETRY = Verb(
+    name="retry",
+    label=_("Retry"),
+    title=_("Retry selected tasks"),
+    act=retry,
+    statuses=frozenset(
+        {Status.FAILED, Status.CANCELLED, Status.EXPIRED, Status.SCHEDULED, Status.RETRYING}
+    ),
+)
+VERBS = {verb.name: verb for verb in (FORCE_FINISH, CANCEL, RETRY)}

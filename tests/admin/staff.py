@@ -1,0 +1,62 @@
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import TestCase
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from django_perfectqueue.models import Task
+
+VIEW = ("view_task", "view_deadletter", "view_lane", "view_fairshare")
+LIST = "/admin/perfectqueue/task/"
+
+
+def staff(*permissions, name="staff"):
+    user = User.objects.create_user(name, is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    return user
+
+
+def row(task):
+    return Task.objects.get(queue=task.queue.name, key=task.key)
+
+
+class AdminTestCase(TestCase):
+    @classmethod
+    def setUpTestData(cls):
+        cls.boss = User.objects.create_superuser("boss")
+
+    def setUp(self):
+        self.client.force_login(self.boss)
+
+    def keys(self, **query):
+        """Return the keys that the list of tasks shows."""
+        response = self.client.get(LIST, query)
+        self.assertEqual(response.status_code, 200, response)
+        return [task.key for task in response.context["cl"].result_list]
+
+    def statements(self, url, **query):
+        with CaptureQueriesContext(connection) as captured:
+            self.client.get(url, query)
+        return [statement["sql"] for statement in captured]
+
+    def choose(self, action, *tasks, across=False, **query):
+        """Choose an action for tasks ticked in the list."""
+        ids = [task if isinstance(task, int) else row(task).pk for task in tasks]
+        data = {"action": action, "_selected_action": ids, "select_across": int(across)}
+        return self.client.post(LIST, data, query_params=query)
+
+    def confirm(self, response):
+        """Press the button of a page that asks first."""
+        verb, ids, back = (response.context[name] for name in ("verb", "ids", "back"))
+        return self.steer(verb.name, ids=ids, back=back, confirmed="1")
+
+    def steer(self, verb, **data):
+        return self.client.post(
+            reverse("admin:perfectqueue_task_steer", args=[verb]), data, follow=True
+        )
+
+    def story(self, task):
+        return self.client.get(reverse("admin:perfectqueue_task_change", args=[row(task).pk]))
+
+    def told(self, response):
+        return [str(message) for message in response.context["messages"]]

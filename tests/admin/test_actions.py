@@ -1,0 +1,171 @@
+from unittest import mock
+
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from django.urls import reverse
+
+from django_perfectqueue.admin import steering
+from django_perfectqueue.models import DeadLetter, Task, Ticket
+
+from ..factories import failed, finish, running, status, submit, submit_many
+from .staff import LIST, AdminTestCase, row, staff
+
+DEAD = "/admin/perfectqueue/deadletter/"
+
+
+class ForceFinishTests(AdminTestCase):
+    def test_it_asks_first(self):
+        task = submit("k1")
+
+        response = self.choose("force_finish", task)
+        self.assertContains(response, "Close these tasks as finished?")
+        self.assertContains(response, "k1")
+        self.assertEqual(status(task), "waiting")
+
+    def test_it_says_how_many_it_did_and_why_not_the_others(self):
+        (held, _lease), (ended, lease) = running("k1"), running("k2")
+        waiting, gone = submit("k3"), submit("k4", queue="other")
+        asked = self.choose("force_finish", held, ended, waiting, gone)
+        finish(lease)
+        gone.queue.clear()
+
+        response = self.confirm(asked)
+        self.assertEqual(
+            self.told(response),
+            ["2 tasks were force-finished.", "Not done: 1 had ended already, 1 is gone."],
+        )
+        self.assertEqual((status(held), status(waiting)), ("finished", "finished"))
+
+    def test_it_is_written_into_the_history(self):
+        task = submit("k1")
+        self.confirm(self.choose("force_finish", task))
+
+        entry = LogEntry.objects.get()
+        self.assertEqual((entry.user, entry.object_repr), (self.boss, "k1"))
+        self.assertEqual(entry.object_id, str(row(task).pk))
+        history = reverse("admin:perfectqueue_task_history", args=[row(task).pk])
+        self.assertContains(self.client.get(history), "Force finish")
+
+    def test_it_returns_to_the_list_as_it_was_filtered(self):
+        response = self.choose("force_finish", submit("k1"), queue="default")
+
+        self.assertRedirects(self.confirm(response), f"{LIST}?queue=default")
+
+    def test_no_link_leads_it_elsewhere(self):
+        task = submit("k1")
+
+        for back in ("https://evil.example/", "//evil.example/", "javascript:alert(1)"):
+            response = self.steer("retry", ids=row(task).pk, back=back)
+            self.assertRedirects(response, LIST)
+
+
+class CancelTests(AdminTestCase):
+    def test_what_waits_is_cancelled_and_what_runs_is_asked(self):
+        held, _lease = running("k1")
+        waiting = submit("k2")
+
+        response = self.confirm(self.choose("cancel", held, waiting))
+        self.assertEqual(
+            self.told(response), ["1 running task was asked to stop. 1 task was cancelled."]
+        )
+        self.assertEqual(status(waiting), "cancelled")
+        self.assertTrue(Ticket.objects.get(task_id=row(held).pk).cancel_requested)
+
+
+class RetryTests(AdminTestCase):
+    def test_the_failed_go_back_in_line(self):
+        lost, waiting = failed("k1"), submit("k2")
+
+        self.choose("retry", lost, waiting)
+        self.assertEqual(
+            self.told(self.client.get(LIST)),
+            ["1 task was put back in line.", "Not done: 1 is waiting, running or blocked."],
+        )
+        self.assertFalse(DeadLetter.objects.exists())
+
+    def test_dead_letters_are_listed_by_group_and_retried(self):
+        lost = failed("k1")
+        pk = row(lost).pk
+        response = self.client.get(DEAD, {"group": "boom", "status": "failed"})
+        self.assertContains(response, "k1")
+
+        data = {"action": "retry", "_selected_action": [pk]}
+        self.client.post(DEAD, data)
+        self.assertFalse(DeadLetter.objects.exists())
+        self.assertEqual(Task.objects.get(pk=pk).outcome, "")
+
+    def test_a_dead_letters_page_is_its_tasks_story(self):
+        pk = row(failed("k1")).pk
+
+        response = self.client.get(f"{DEAD}{pk}/change/")
+        self.assertRedirects(response, f"{LIST}{pk}/change/")
+
+
+class ManyTests(AdminTestCase):
+    def test_all_that_a_filter_shows_can_be_chosen(self):
+        """Retrying what failed must not end with the page."""
+        lost = [failed() for _ in range(3)]
+        submit_many(5)
+
+        self.choose("retry", lost[0], across=True, status="failed")
+        self.assertEqual(self.told(self.client.get(LIST)), ["3 tasks were put back in line."])
+
+    @mock.patch.object(steering, "CAP", 2)
+    def test_no_more_are_taken_than_one_request_can_do(self):
+        for _ in range(3):
+            failed()
+
+        self.choose("retry", 1, across=True, status="failed")
+        self.assertEqual(
+            self.told(self.client.get(LIST)),
+            [
+                "2 tasks were put back in line.",
+                "At most 2 tasks are taken at a time: repeat it for the rest.",
+            ],
+        )
+
+    def test_nonsense_for_ids_does_nothing(self):
+        response = self.steer("retry", ids="1;DROP,², ,99999999999999999999,-1")
+
+        self.assertEqual(response.status_code, 200)
+        self.assertFalse(LogEntry.objects.exists())
+
+
+class PermissionTests(AdminTestCase):
+    def test_who_may_only_view_sees_no_actions(self):
+        task = failed("k1")
+        self.client.force_login(staff("view_task"))
+
+        self.assertNotContains(self.client.get(LIST), 'name="action"')
+        self.assertNotContains(self.story(task), "/steer/")
+
+    def test_who_may_only_view_can_do_nothing(self):
+        task = failed("k1")
+        self.client.force_login(staff("view_task"))
+
+        for verb in ("force_finish", "cancel", "retry"):
+            response = self.steer(verb, ids=row(task).pk, confirmed="1")
+            self.assertEqual(response.status_code, 403)
+        self.choose("retry", task)
+        self.assertEqual(status(task), "failed")
+
+    def test_each_verb_has_its_own_permission(self):
+        task = failed("k1")
+        self.client.force_login(staff("view_task", "retry_task"))
+
+        self.assertContains(self.client.get(LIST), "Retry selected tasks")
+        self.assertNotContains(self.client.get(LIST), "Force finish")
+        self.assertEqual(self.steer("cancel", ids=row(task).pk).status_code, 403)
+        self.assertEqual(self.steer("retry", ids=row(task).pk).status_code, 200)
+        self.assertNotEqual(status(task), "failed")
+
+    def test_only_a_post_from_our_own_page_does_anything(self):
+        url = reverse("admin:perfectqueue_task_steer", args=["retry"])
+        strict = Client(enforce_csrf_checks=True)
+        strict.force_login(self.boss)
+
+        self.assertEqual(self.client.get(url).status_code, 405)
+        self.assertEqual(strict.post(url, {"ids": "1"}).status_code, 403)
+
+    def test_there_are_no_other_verbs(self):
+        self.assertEqual(self.steer("destroy", ids="1").status_code, 404)

@@ -1,0 +1,80 @@
+import importlib.util
+import os
+import shutil
+import unittest
+from pathlib import Path
+from unittest import mock
+
+from django.contrib.auth.models import User
+from django.contrib.staticfiles.testing import StaticLiveServerTestCase
+
+from ..factories import failed, running, submit
+from .staff import LIST
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+PLAYWRIGHT = importlib.util.find_spec("playwright")
+SCREENSHOTS = os.environ.get("PERFECTQUEUE_TEST_SCREENSHOTS")
+PHONE = {"width": 390, "height": 844}
+DESK = {"width": 1280, "height": 800}
+
+
+@unittest.skipUnless(CHROMIUM and PLAYWRIGHT, "needs chromium and the playwright package")
+class BrowserTests(StaticLiveServerTestCase):
+    """
+    What a person sees: pictures go to the folder that PERFECTQUEUE_TEST_SCREENSHOTS names.
+    """
+
+    @classmethod
+    def setUpClass(cls):
+        from playwright.sync_api import sync_playwright
+
+        super().setUpClass()
+        cls.enter(mock.patch.dict(os.environ, {"DJANGO_ALLOW_ASYNC_UNSAFE": "true"}))
+        playwright = cls.enter(sync_playwright())
+        cls.browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        cls.addClassCleanup(cls.browser.close)
+
+    @classmethod
+    def enter(cls, context):
+        entered = context.__enter__()
+        cls.addClassCleanup(context.__exit__, None, None, None)
+        return entered
+
+    def open(self, name, **options):
+        User.objects.create_superuser("boss", password="pw")
+        self.page = self.browser.new_context(**options).new_page()
+        self.name, self.errors = name, []
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.goto(f"{self.live_server_url}{LIST}")
+        self.page.fill("#id_username", "boss")
+        self.page.fill("#id_password", "pw")
+        self.page.click("input[type=submit]")
+
+    def picture(self, what):
+        if SCREENSHOTS:
+            path = Path(SCREENSHOTS) / f"{self.name}-{what}.png"
+            self.page.screenshot(path=path, full_page=True)
+
+    def test_a_person_force_finishes_a_task(self):
+        submit("k1", user="ann", data={"file": "orders.csv"})
+        self.open("light", viewport=DESK)
+
+        self.picture("list")
+        self.page.click("text=k1")
+        self.picture("story")
+        self.page.click("text=Force finish")
+        self.picture("confirm")
+        self.page.click("input[type=submit].default")
+        self.assertIn("1 task was force-finished.", self.page.inner_text(".messagelist"))
+        self.assertEqual(self.errors, [])
+
+    def test_nothing_is_wider_than_a_phone(self):
+        task = failed("a-rather-long-key-" * 8)
+        running("k2")
+        self.open("phone", viewport=PHONE, color_scheme="dark")
+
+        self.picture("list")
+        self.page.click(f"text={task.key}")
+        self.picture("story")
+        width = self.page.evaluate("document.documentElement.scrollWidth")
+        self.assertLessEqual(width, PHONE["width"])

@@ -1,0 +1,219 @@
+from unittest import mock
+
+from django.contrib.auth.models import User
+from django.db import connection, transaction
+from django.test import TransactionTestCase, override_settings
+from django.test.utils import CaptureQueriesContext
+
+from django_perfectqueue.admin import filters, paginator
+from django_perfectqueue.models import Status, Task
+
+from ..factories import failed, finish, running, submit, submit_many
+from .staff import LIST, AdminTestCase, staff
+
+HOUR = 3600
+
+
+class ListTests(AdminTestCase):
+    def test_every_status_has_its_filter(self):
+        running("running", now=None)
+        failed("failed", now=None)
+        _task, held = running("finished", now=None)
+        finish(held, now=None)
+        submit("waiting", now=None)
+        submit("scheduled", run_at=HOUR, now=None)
+
+        for status in Status:
+            expected = [status.value] if Task.objects.filter(key=status.value).exists() else []
+            with self.subTest(status.value):
+                self.assertEqual(self.keys(status=status.value), expected)
+
+    def test_an_unknown_status_is_no_server_error(self):
+        self.assertRedirects(self.client.get(LIST, {"status": "asleep"}), f"{LIST}?e=1")
+
+    def test_queue_user_and_type_narrow_the_list(self):
+        submit("a", queue="imports", user="ann", type="report.pdf")
+        submit("b", queue="imports", user="bob", type="report.csv")
+        submit("c", queue="exports", user="ann", type="mail")
+
+        self.assertEqual(self.keys(queue="imports"), ["b", "a"])
+        self.assertEqual(self.keys(user="ann"), ["c", "a"])
+        self.assertEqual(self.keys(type="mail"), ["c"])
+        self.assertEqual(self.keys(type="report.*"), ["b", "a"])
+        self.assertEqual(self.keys(user="ann", queue="imports"), ["a"])
+
+    def test_a_nul_character_is_no_server_error(self):
+        for name in ("queue", "user", "type", "q"):
+            with self.subTest(name):
+                self.assertLess(self.client.get(LIST, {name: "a\x00"}).status_code, 500)
+
+    def test_a_user_is_a_link_to_its_tasks(self):
+        submit("a", user="ann & bob")
+
+        self.assertContains(self.client.get(LIST), 'href="?user=ann+%26+bob"')
+
+    def test_columns_that_no_filter_offers_cannot_be_searched(self):
+        """A URL could otherwise have any column scanned, and payloads guessed."""
+        self.assertEqual(self.client.get(LIST, {"payload__contains": "x"}).status_code, 400)
+
+    def test_no_url_has_it_sorted_otherwise(self):
+        submit("a")
+        submit("b")
+
+        self.assertEqual(self.keys(o="2"), ["b", "a"])
+
+    def test_what_is_stored_is_escaped(self):
+        submit("<i>key</i>", user="<i>user</i>", type="<i>type</i>", queue="<i>queue</i>")
+
+        self.assertNotContains(self.client.get(LIST), "<i>")
+
+    def test_payloads_are_not_fetched(self):
+        submit("a", data={"secret": "x"})
+
+        for statement in self.statements(LIST):
+            self.assertNotIn(f"{connection.ops.quote_name('data')}", statement)
+
+    def test_staff_without_permission_sees_nothing(self):
+        self.client.force_login(staff())
+
+        self.assertEqual(self.client.get(LIST).status_code, 403)
+
+    def test_nothing_can_be_added_edited_or_deleted(self):
+        submit("a")
+        task = Task.objects.get()
+
+        for page in ("add/", f"{task.pk}/delete/"):
+            self.assertEqual(self.client.get(LIST + page).status_code, 403)
+        self.assertNotContains(self.client.get(LIST), "delete_selected")
+
+    @override_settings(LANGUAGE_CODE="de")
+    def test_it_speaks_german(self):
+        submit("a")
+
+        self.assertContains(self.client.get(LIST), "wartend")
+
+    @override_settings(PERFECTQUEUE={"DATABASE": "jobs"})
+    def test_tasks_are_read_from_their_own_database(self):
+        from django.contrib import admin
+
+        for model in ("task", "deadletter", "lane", "fairshare"):
+            [door] = [
+                door
+                for each, door in admin.site._registry.items()
+                if each._meta.label_lower == f"perfectqueue.{model}"
+            ]
+            self.assertEqual(door.get_queryset(None).db, "jobs")
+
+
+class SearchTests(AdminTestCase):
+    def test_a_key_is_found_by_its_beginning_in_every_queue(self):
+        submit("upload-1")
+        submit("upload-2", queue="other")
+        submit("Upload-3")
+        submit("download-4")
+
+        self.assertEqual(self.keys(q="upload-"), ["upload-2", "upload-1"])
+        self.assertEqual(self.keys(q="upload-1"), ["upload-1"])
+        self.assertEqual(self.keys(q="upload-", queue="other"), ["upload-2"])
+        self.assertEqual(self.keys(q="oad"), [])
+
+    def test_wildcards_mean_themselves(self):
+        submit("a%b")
+        submit("axb")
+
+        self.assertEqual(self.keys(q="a%"), ["a%b"])
+
+    def test_it_reads_the_index_and_no_more(self):
+        submit_many(30)
+        submit("upload-1")
+
+        for statement in self.statements(LIST, q="upload-"):
+            self.assertNotIn("LIKE", statement)
+
+
+class BoundTests(AdminTestCase):
+    """A list costs the same however many tasks are stored."""
+
+    def test_no_page_counts_a_whole_table(self):
+        submit_many(3)
+        failed("failed")
+
+        for page in ("task", "deadletter", "lane", "fairshare"):
+            for statement in self.statements(f"/admin/perfectqueue/{page}/", status="failed"):
+                if "COUNT(" in statement and "perfectqueue_" in statement:
+                    self.assertIn("LIMIT", statement)
+
+    def test_no_page_asks_for_distinct_values(self):
+        submit_many(3)
+
+        for page in ("task", "deadletter", "lane"):
+            for statement in self.statements(f"/admin/perfectqueue/{page}/"):
+                self.assertNotIn("DISTINCT", statement)
+
+    @mock.patch.object(paginator, "COUNTED", 3)
+    def test_a_long_list_says_that_it_is_not_counted_to_its_end(self):
+        submit_many(5)
+
+        response = self.client.get(LIST)
+        self.assertEqual(response.context["cl"].result_count, 3)
+        self.assertContains(response, "Only the first 10,000 are counted")
+
+    @mock.patch.object(filters, "REACH", 3)
+    def test_what_no_index_finds_is_looked_for_among_the_newest(self):
+        submit("old", type="rare")
+        submit_many(3)
+        submit("new", type="rare")
+
+        self.assertEqual(self.keys(type="rare"), ["new"])
+        self.assertEqual(self.keys(type="rare", reach="all"), ["new", "old"])
+        self.assertContains(self.client.get(LIST, {"type": "rare"}), "All (may be slow)")
+
+    @mock.patch.object(filters, "REACH", 3)
+    def test_a_users_newest_are_its_own(self):
+        submit("old", user="ann", type="rare")
+        submit_many(5, user="bob")
+        submit("new", user="ann", type="rare")
+
+        self.assertEqual(self.keys(user="ann", type="rare"), ["new", "old"])
+
+
+class PlanTests(TransactionTestCase):
+    """It takes fresh statistics, which MariaDB commits, to see what a database would do."""
+
+    def setUp(self):
+        self.client.force_login(User.objects.create_superuser("boss"))
+
+    def test_lists_are_read_through_indexes(self):
+        for _ in range(3):
+            failed()
+        submit_many(300)
+        with connection.cursor() as cursor:
+            for table in ("task", "ticket", "deadletter"):
+                name = connection.ops.quote_name(f"perfectqueue_{table}")
+                verb = "ANALYZE TABLE" if connection.vendor == "mysql" else "ANALYZE"
+                cursor.execute(f"{verb} {name}")
+
+        for query in ({}, {"user": "ann"}, {"status": "failed"}, {"q": "many"}):
+            with self.subTest(query):
+                for plan in self.plans(**query):
+                    self.assertNotRegex(plan, FULL_SCAN[connection.vendor])
+
+    def plans(self, **query):
+        with CaptureQueriesContext(connection) as captured:
+            self.client.get(LIST, query)
+        statements = [each["sql"] for each in captured if "perfectqueue_task" in each["sql"]]
+        self.assertTrue(statements)
+        explain = "EXPLAIN QUERY PLAN" if connection.vendor == "sqlite" else "EXPLAIN"
+        with transaction.atomic(), connection.cursor() as cursor:
+            if connection.vendor == "postgresql":
+                cursor.execute("SET LOCAL enable_seqscan = off")  # so few rows need no index
+            for statement in statements:
+                cursor.execute(f"{explain} {statement}")
+                yield "\n".join(str(row) for row in cursor.fetchall())
+
+
+FULL_SCAN = {
+    "sqlite": r"SCAN perfectqueue_task(?! USING)(?!')",
+    "postgresql": r"Seq Scan on perfectqueue_task",
+    "mysql": r"'perfectqueue_task', 'ALL'",
+}

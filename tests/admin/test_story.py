@@ -1,0 +1,124 @@
+from unittest import mock
+
+from django.test import SimpleTestCase
+from django.utils import timezone
+
+from django_perfectqueue import store
+from django_perfectqueue.admin import story
+from django_perfectqueue.admin.cells import span
+from django_perfectqueue.models import FairShare, Lane, Task
+
+from ..factories import NOON, acquire, after, failed, finish, retry, running, submit
+from .staff import LIST, AdminTestCase, row
+
+EVIL = "<script>alert(1)</script>"
+
+
+class StoryTests(AdminTestCase):
+    def test_a_finished_task_tells_its_times_and_result(self):
+        task, held = running("k1", user="ann", data={"uid": 7})
+        finish(held, now=after(90), seconds=75.0, result='{"rows":3}', worker="host:1")
+
+        response = self.story(task)
+        self.assertContains(response, "Its handler has returned.")
+        self.assertContains(response, "2030-01-01 12:01")
+        self.assertContains(response, "1 min 15 s")
+        self.assertContains(response, "&quot;rows&quot;: 3")
+        self.assertContains(response, "&quot;uid&quot;: 7")
+        self.assertContains(response, "host:1")
+        self.assertNotContains(response, "Retry")
+
+    def test_a_task_that_was_force_finished_says_so(self):
+        task = submit("k1")
+        task.force_finish(now=after(1))
+
+        self.assertContains(self.story(task), "Someone closed it as finished.")
+
+    def test_each_attempt_is_told_with_its_error(self):
+        task, held = running("k1")
+        why = store.Failure(error="ValueError", message="no such file", traceback="line 7")
+        retry(held, why=why, seconds=2.5)
+        [held] = acquire(now=after(1))
+        retry(held, why=store.Failure(error="TimeoutError"), now=after(2))
+
+        response = self.story(task)
+        for words in ("#1 retried", "ValueError", "no such file", "line 7", "2.5 s", "#2 retried"):
+            self.assertContains(response, words)
+        self.assertContains(response, "<details><summary>Traceback</summary>")
+
+    def test_a_failed_task_says_why_and_offers_retry_only(self):
+        response = self.story(failed("k1", data={}))
+
+        self.assertContains(response, "boom")
+        self.assertContains(response, "It is given up")
+        self.assertEqual([verb.name for verb in response.context["verbs"]], ["retry"])
+
+    def test_a_running_task_offers_force_finish_and_cancel(self):
+        task, _held = running("k1", now=timezone.now())
+
+        verbs = self.story(task).context["verbs"]
+        self.assertEqual([verb.name for verb in verbs], ["force_finish", "cancel"])
+
+    def test_it_says_why_a_task_still_waits(self):
+        FairShare.objects.create(user="ann", paused=True)
+        task = submit("k1", user="ann", now=timezone.now())
+        acquire(now=None)
+        Lane.objects.update(paused=True)
+
+        self.assertContains(self.story(task), "Its user is paused")
+
+        Lane.objects.update(paused=False, max_running=2, running=2)
+        self.assertContains(self.story(task), "Its user runs 2 tasks, of 2 at most.")
+
+    def test_a_button_acts_and_returns_to_the_story(self):
+        task = failed("k1")
+        url = f"{LIST}{row(task).pk}/change/"
+
+        response = self.steer("retry", ids=row(task).pk, back=url)
+        self.assertRedirects(response, url)
+        self.assertEqual(self.told(response), ["1 task was put back in line."])
+
+    def test_what_is_stored_is_escaped(self):
+        task, held = running(EVIL, user=EVIL, type=EVIL, data={EVIL: EVIL})
+        why = store.Failure(error=EVIL, message=EVIL, traceback=EVIL)
+        store.fail(held, why=why, seconds=0.0, using="default", now=NOON)
+
+        response = self.story(task)
+        self.assertNotContains(response, EVIL)
+        self.assertContains(response, "&lt;script&gt;alert(1)&lt;/script&gt;")
+
+    def test_broken_data_is_shown_as_such(self):
+        task = submit("k1")
+        Task.objects.update(payload='{"uid": ')
+
+        response = self.story(task)
+        self.assertContains(response, "The stored text is not JSON")
+        self.assertContains(response, "{&quot;uid&quot;: ")
+
+    def test_a_lone_surrogate_is_no_server_error(self):
+        task = submit("k1", data={"name": "\ud800"})
+
+        self.assertContains(self.story(task), "\\ud800")
+
+    @mock.patch.object(story, "LONGEST", 10)
+    def test_a_long_payload_is_cut(self):
+        self.assertContains(self.story(submit("k1", data=["x" * 50])), "more characters")
+
+    def test_a_missing_task_is_told(self):
+        response = self.client.get(f"{LIST}{10**30}/change/", follow=True)
+
+        self.assertContains(response, "exist. Perhaps it was deleted?")
+
+
+class SpanTests(SimpleTestCase):
+    def test_a_span_is_told_in_its_two_largest_units(self):
+        for seconds, words in (
+            (None, "\N{EN DASH}"),
+            (-1, "0 ms"),
+            (0.25, "250 ms"),
+            (12.34, "12.3 s"),
+            (250, "4 min 10 s"),
+            (7_205, "2 h 0 min"),
+            (90_000, "1 d 1 h"),
+        ):
+            self.assertEqual(span(seconds), words)

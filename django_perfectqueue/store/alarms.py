@@ -37,7 +37,8 @@ SLEEPING = """
 WITH RECURSIVE "line" AS ({waiting_lanes})
 SELECT (
     SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
-    WHERE "ticket"."state" = 0 AND "ticket"."lane" = "line"."lane" LIMIT 1
+    WHERE "ticket"."state" = 0 AND {in_lane}
+    ORDER BY "ticket"."state", "ticket"."lane" LIMIT 1
 )
 FROM "line" LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lane"
 WHERE "line"."lane" IS NOT NULL AND ("lane"."awake" IS NULL OR "lane"."awake" = FALSE)
@@ -94,6 +95,7 @@ def rouse(*, using: str) -> int:
     """
     with unit(using) as (cursor, dialect):
         statement = SLEEPING.replace("{waiting_lanes}", dialect.waiting_lanes())
+        statement = statement.replace("{in_lane}", dialect.in_lane)
         rows = dialect.execute(cursor, statement, {"limit": BATCH}).fetchall()
         ids = [task_id for (task_id,) in rows if task_id is not None]
         if ids:
@@ -113,7 +115,8 @@ def wake(cursor: Any, dialect: Dialect, ids: list[int]) -> None:
     rows = dialect.execute(cursor, OWNERS.replace("{ids}", numbers(ids))).fetchall()
     owners = {lane: (queue, user) for lane, queue, user in rows}
     shares = shares_of(cursor, dialect, set(owners.values()))
-    floors = {queue: floor(cursor, dialect, queue) for queue, _user in owners.values()}
+    queues = {queue for queue, _user in owners.values()}
+    floors = {queue: floor(cursor, dialect, queue) for queue in queues}
     dialect.wake(
         cursor,
         [

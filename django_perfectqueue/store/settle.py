@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -127,6 +128,8 @@ def end(
         hold(cursor, dialect, lease)
         accounts = Accounts()
         held = Held.of(lease, worker=worker, seconds=seconds)
+        if status == Outcome.FAILED:
+            held = replace(held, errors=held.errors + 1)
         record(cursor, dialect, held, ending, why, now=now)
         bury(cursor, dialect, held, status, why, now=now)
         accounts.end(lease, seconds)

@@ -124,6 +124,7 @@ class FailTests(TestCase):
 
         letter = DeadLetter.objects.get()
         self.assertEqual((letter.task.key, letter.status, letter.group), ("k1", "failed", "boom"))
+        self.assertEqual((letter.errors, letter.crashes), (1, 0))
         self.assertEqual(status(task), "failed")
         self.assertEqual(Attempt.objects.get().ending, "failed")
         self.assertFalse(Ticket.objects.exists())

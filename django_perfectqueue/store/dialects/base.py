@@ -24,7 +24,7 @@ WAITING_LANES = """
     UNION ALL
     SELECT (
         SELECT MIN("ticket"."lane") FROM "perfectqueue_ticket" AS "ticket"
-        WHERE "ticket"."state" = 0 AND "ticket"."lane" > "line"."lane"
+        WHERE "ticket"."state" = 0 AND {beyond}
     )
     FROM "line" WHERE "line"."lane" IS NOT NULL
 """
@@ -62,6 +62,9 @@ class Dialect(ABC):
     SQL is written with standard double quotes and named parameters. ``{now}`` stands for
     the server's clock, or for the time that the caller gave.
     """
+
+    in_lane = '"ticket"."lane" = "line"."lane"'
+    beyond_lane = '"ticket"."lane" > "line"."lane"'
 
     @abstractmethod
     def now(self, given: datetime | None) -> str:
@@ -166,7 +169,7 @@ class Dialect(ABC):
 
     def waiting_lanes(self) -> str:
         """Return a query of the lanes with waiting tickets; it jumps from lane to lane."""
-        return WAITING_LANES
+        return WAITING_LANES.replace("{beyond}", self.beyond_lane)
 
     def lock_clause(self) -> str:
         return " FOR UPDATE"

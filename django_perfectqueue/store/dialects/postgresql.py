@@ -142,6 +142,11 @@ WHERE NOT "lane"."awake"
 
 
 class PostgreSQL(Dialect):
+    # A condition on the state alone is left out, since the partial index implies it, and
+    # the index is then read from its start. A comparison of rows begins at the lane.
+    in_lane = '("ticket"."state", "ticket"."lane") >= (0, "line"."lane")'
+    beyond_lane = '("ticket"."state", "ticket"."lane") > (0, "line"."lane")'
+
     def now(self, given: datetime | None) -> str:
         return "statement_timestamp()" if given is None else "%(now)s::timestamptz"
 

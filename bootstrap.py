@@ -115,7 +115,12 @@ def is_fresh(extras: set[str]) -> bool:
 
 def is_usable() -> bool:
     made_here = read_stamp().get("root", str(ROOT)) == str(ROOT)
-    return made_here and PYTHON.exists() and environment_version() == python_version()
+    version = environment_version() or "0"
+    return made_here and PYTHON.exists() and version_tuple(version) >= OLDEST_PYTHON
+
+
+def version_tuple(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 def environment_version() -> str | None:

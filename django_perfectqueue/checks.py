@@ -25,7 +25,7 @@ SQLITE_OPTIONS = """'OPTIONS': {'transaction_mode': 'IMMEDIATE', 'timeout': 20}"
 def register() -> None:
     checks.register(check_settings, TAG)
     checks.register(check_database_settings, TAG)
-    checks.register(check_server, TAG, Tags.database)
+    checks.register(check_server, Tags.database)
     checks.register(check_dispatch)
 
 

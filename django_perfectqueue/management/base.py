@@ -1,0 +1,182 @@
+"""What the commands share: the options that name a queue, and errors that speak to a person."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import Error, connections
+from django.db.migrations.executor import MigrationExecutor
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ..exceptions import AlreadyExistsError, PerfectQueueError
+from ..models import Task
+from ..queue import Queue, database
+from .words import on_one_line
+
+TAKEN = 3
+INTERRUPTED = 130
+UNREAD = 141
+
+
+class QueueCommand(BaseCommand):
+    """
+    A command about one queue.
+
+    A subclass says what it does in ``summary``, adds its options in ``add_options``, and
+    acts in ``act``, where ``self.queue`` is the queue that was asked for.
+    """
+
+    requires_system_checks = ["perfectqueue"]
+    summary: str | Promise = ""
+    queue_help: str | Promise = gettext_lazy("Name of the queue (default: DEFAULT_QUEUE).")
+    queue: Queue
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        self.help = str(self.summary)
+        return super().create_parser(prog_name, subcommand, **kwargs)
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        self.add_options(parser)
+        parser.add_argument("--queue", metavar="QUEUE", help=str(self.queue_help))
+        parser.add_argument(
+            "--database",
+            metavar="ALIAS",
+            help=_("Alias of the database that holds the queue (default: as in the settings)."),
+        )
+        parser.add_argument(
+            "--json", action="store_true", help=_("Print JSON for programs, one object a line.")
+        )
+
+    def add_options(self, parser: CommandParser) -> None:
+        raise NotImplementedError
+
+    def act(self, **options: Any) -> None:
+        raise NotImplementedError
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        self.verbosity = options["verbosity"]
+        self.as_json = options["json"]
+        with speaking():
+            using = known_alias(options["database"] or database())
+            self.queue = Queue(options["queue"], using=using)
+        with speaking(using):
+            self.act(**options)
+            self.stdout.flush()
+
+    def say(self, text: str) -> None:
+        if self.verbosity:
+            self.stdout.write(text)
+
+    def complain(self, text: str) -> None:
+        self.stderr.write(text)
+
+    def print_json(self, value: Any) -> None:
+        self.stdout.write(json.dumps(value))
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return a type of option: a whole number that is not smaller."""
+
+    def whole_number(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            message = _("must be a whole number of at least %(least)s, not %(text)r")
+            raise ArgumentTypeError(message % {"least": least, "text": text})
+        return number
+
+    return whole_number
+
+
+@contextmanager
+def speaking(using: str | None = None) -> Iterator[None]:
+    """Turn what a user may have to do with into a CommandError without a traceback."""
+    try:
+        yield
+    except AlreadyExistsError as error:
+        raise CommandError(str(error), returncode=TAKEN) from error
+    except (PerfectQueueError, ImproperlyConfigured) as error:
+        raise CommandError(str(error)) from error
+    except Error as error:
+        raise CommandError(diagnosis(using, error)) from error
+    except KeyboardInterrupt as interrupt:
+        raise CommandError(_("Interrupted."), returncode=INTERRUPTED) from interrupt
+    except BrokenPipeError as error:
+        fall_silent()
+        raise SystemExit(UNREAD) from error
+
+
+def fall_silent() -> None:
+    """Let the interpreter flush what nobody reads to where it disturbs nobody."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def known_alias(alias: str) -> str:
+    """
+    Return the alias of a database.
+
+    Raise CommandError, with those that there are, when it is none.
+    """
+    if alias in connections:
+        return alias
+    aliases = ", ".join(f"'{name}'" for name in connections)
+    raise CommandError(
+        _("There is no database with the alias '%(alias)s'. There is %(aliases)s.")
+        % {"alias": alias, "aliases": aliases}
+    )
+
+
+def diagnosis(using: str | None, error: Error) -> str:
+    """Tell why a statement failed, in words that say what to do."""
+    if using is None:
+        return on_one_line(error)
+    connection = connections[using]
+    if not connection.in_atomic_block:
+        connection.close()
+    try:
+        unmigrated = lacks_tables(using)
+    except (Error, ImproperlyConfigured) as trouble:
+        return _("Can't reach the database '%(using)s': %(error)s") % {
+            "using": using,
+            "error": on_one_line(trouble),
+        }
+    if unmigrated:
+        return _("The database '%(using)s' is not migrated. Run: %(command)s") % {
+            "using": using,
+            "command": migrate_command(using),
+        }
+    return _("The database '%(using)s' refused: %(error)s") % {
+        "using": using,
+        "error": on_one_line(error),
+    }
+
+
+def lacks_tables(using: str) -> bool:
+    connection = connections[using]
+    if Task._meta.db_table not in connection.introspection.table_names():
+        return True
+    executor = MigrationExecutor(connection)
+    newest = executor.loader.graph.leaf_nodes(Task._meta.app_label)
+    return bool(executor.migration_plan(newest))
+
+
+def migrate_command(using: str) -> str:
+    return "manage.py migrate" + ("" if using == "default" else f" --database {using}")
+
+
+def nearest(word: str, words: Iterable[str]) -> str:
+    """Return `` Did you mean 'x'?``, or nothing when no word is near."""
+    close = difflib.get_close_matches(word, list(words), n=1)
+    return " " + _("Did you mean '%s'?") % close[0] if close else ""

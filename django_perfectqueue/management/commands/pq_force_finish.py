@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ...queue import Task
+from ..steering import SteeringCommand
+
+
+class Command(SteeringCommand):
+    summary = gettext_lazy(
+        "Closes tasks as finished, even while they run: whoever runs one learns it by its next"
+        " heartbeat, and can no longer write to it."
+    )
+
+    def steer(self, task: Task) -> tuple[str, str]:
+        task.force_finish()
+        return _("Task '%s' is finished.") % task.key, "finished"

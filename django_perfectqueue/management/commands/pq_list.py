@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from ...fields import ServerNow
+from ...models import Status, Task, TaskQuerySet
+from ..base import QueueCommand, at_least, nearest
+from ..facts import attempts_of, content, situation, summary
+from ..hints import queue_names
+from ..table import GAP, Column, lines, terminal_width
+from ..words import readable
+
+PAGE = 1000
+LAST = chr(0x10FFFF)
+STATUS_COLUMN = 3
+STYLES = {
+    "running": "HTTP_INFO",
+    "retrying": "WARNING",
+    "stalled": "WARNING",
+    "finished": "SUCCESS",
+    "failed": "ERROR",
+}
+
+
+class Command(QueueCommand):
+    summary = gettext_lazy(
+        "Lists a queue's tasks, the newest first, whether they wait, run or have ended."
+    )
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--status", choices=Status.values, metavar="STATUS", help=", ".join(Status.values)
+        )
+        parser.add_argument("-u", "--user", help=_("Only the tasks that run for this user."))
+        parser.add_argument("--type", help=_("Only the tasks of this type."))
+        parser.add_argument("--key-prefix", metavar="PREFIX", help=_("Only keys that begin so."))
+        parser.add_argument(
+            "--limit",
+            type=at_least(0),
+            default=100,
+            metavar="N",
+            help=_("How many (100); 0: all."),
+        )
+        parser.add_argument(
+            "--after", type=int, metavar="ID", help=_("Go on behind the task with this id.")
+        )
+        parser.add_argument(
+            "--oldest-first", action="store_true", help=_("The oldest first, not the newest.")
+        )
+        parser.add_argument("--data", action="store_true", help=_("Show what was submitted too."))
+
+    def act(self, **options: Any) -> None:
+        listing = Listing(self.tasks(**options), options["limit"])
+        if self.as_json:
+            for task in listing:
+                self.print_json(summary(task, with_data=options["data"]))
+            return
+        self.print_table(listing, with_data=options["data"])
+        if listing.count:
+            self.say(entries(listing))
+        elif narrowed(options):
+            self.say(_("Queue '%s' has no such tasks.") % self.queue.name)
+        else:
+            self.say(_("Queue '%s' has no tasks.") % self.queue.name + self.others())
+
+    def tasks(self, **options: Any) -> TaskQuerySet:
+        tasks = self.queue.list().select_related("ticket").annotate(clock=ServerNow())
+        if options["status"]:
+            tasks = tasks.in_status(options["status"])
+        for field in ("user", "type"):
+            if options[field] is not None:
+                tasks = tasks.filter(**{field: options[field]})
+        if prefix := options["key_prefix"]:
+            tasks = tasks.filter(key__gte=prefix, key__lt=prefix + LAST)
+        tasks = tasks.order_by("id" if options["oldest_first"] else "-id")
+        if options["after"] is not None:
+            tasks = behind(tasks, options["after"])
+        return tasks.defer("result_text", *(() if options["data"] else ("payload",)))
+
+    def print_table(self, listing: Listing, *, with_data: bool) -> None:
+        columns = [
+            Column(_("key"), elastic=True),
+            Column(_("type"), elastic=True),
+            Column(_("user"), elastic=True),
+            Column(_("status")),
+            Column(_("created")),
+            Column(_("when")),
+            Column(_("attempts"), right=True),
+            Column(_("data"), elastic=True),
+        ]
+        shown = columns if with_data else columns[:-1]
+        rows = (cells_of(task, with_data=with_data) for task in listing)
+        table = lines(shown, rows, width=terminal_width(self.stdout))
+        header = GAP.join(next(table)).rstrip()
+        for number, cells in enumerate(table):
+            if not number:
+                self.stdout.write(self.style.MIGRATE_HEADING(header))
+            cells[STATUS_COLUMN] = self.coloured(cells[STATUS_COLUMN])
+            self.stdout.write(GAP.join(cells).rstrip())
+
+    def coloured(self, word: str) -> str:
+        style = STYLES.get(word.strip())
+        return str(getattr(self.style, style)(word)) if style else word
+
+    def others(self) -> str:
+        """Return what else there is, for someone who asked for the wrong queue."""
+        names = list(queue_names(self.queue.using))
+        guess = nearest(self.queue.name, names)
+        listed = ", ".join(f"'{name}'" for name in names[:10])
+        return guess or (" " + _("There is %s.") % listed if names else "")
+
+
+class Listing:
+    """
+    The tasks of a listing, read in pages by their ids, so that none waits for the whole.
+
+    Once it has been read, it knows how many there were, and whether more are behind.
+    """
+
+    def __init__(self, tasks: TaskQuerySet, limit: int) -> None:
+        self.tasks = tasks
+        self.limit = limit
+        self.count = 0
+        self.last = 0
+        self.more = False
+
+    def __iter__(self) -> Iterator[Task]:
+        while page := list(self.tasks[: self.page_size()]):
+            for task in page:
+                if self.limit and self.count == self.limit:
+                    self.more = True
+                    return
+                self.count += 1
+                self.last = task.id
+                yield task
+            self.tasks = behind(self.tasks, self.last)
+
+    def page_size(self) -> int:
+        return min(PAGE, self.limit - self.count + 1) if self.limit else PAGE
+
+
+def behind(tasks: TaskQuerySet, task_id: int) -> TaskQuerySet:
+    descending = "-id" in tasks.query.order_by
+    return tasks.filter(id__lt=task_id) if descending else tasks.filter(id__gt=task_id)
+
+
+def narrowed(options: dict[str, Any]) -> bool:
+    names = ("status", "user", "type", "key_prefix", "after")
+    return any(options[name] is not None for name in names)
+
+
+def cells_of(task: Any, *, with_data: bool) -> list[str]:
+    age = (task.clock - task.created_at).total_seconds()
+    cells = [
+        task.key,
+        task.type,
+        task.user,
+        task.status,
+        _("%s ago") % readable(age),
+        situation(task, task.clock),
+        str(attempts_of(task)),
+    ]
+    if with_data:
+        [shown] = content("data", task.payload).values()
+        cells.append(json.dumps(shown, ensure_ascii=False))
+    return cells
+
+
+def entries(listing: Listing) -> str:
+    counted = ngettext("%(count)s entry.", "%(count)s entries.", listing.count) % {
+        "count": listing.count
+    }
+    if not listing.more:
+        return counted
+    return counted + " " + _("There are more: --after %s") % listing.last

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ...fields import ServerNow
+from ...models import Attempt, Task
+from ..base import QueueCommand
+from ..facts import (
+    attempts_of,
+    content,
+    dead_letter_of,
+    due_at,
+    lease_until,
+    ran,
+    situation,
+    story,
+    ticket_of,
+    waited,
+)
+from ..hints import with_hint
+from ..words import local, on_one_line, padded, printable, readable
+
+LABEL = 12
+
+
+class Command(QueueCommand):
+    summary = gettext_lazy(
+        "Tells a task's whole story: where it stands, its times, its attempts, its data and"
+        " what became of it."
+    )
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("key", metavar="KEY", help=_("Key of the task."))
+        parser.add_argument(
+            "--no-data", action="store_true", help=_("Leave out its data and its result.")
+        )
+
+    def act(self, **options: Any) -> None:
+        with with_hint(self.queue[options["key"]]):
+            task = self.queue[options["key"]].metadata()
+        attempts = list(task.attempts.order_by("id"))
+        if self.as_json:
+            self.print_json(story(task, attempts, with_data=not options["no_data"]))
+            return
+        now = self.clock(task)
+        self.print_fields(task, attempts, now)
+        for attempt in attempts:
+            self.print_attempt(attempt)
+        if not options["no_data"]:
+            self.print_content(_("data"), content("data", task.payload))
+            if task.result_text is not None:
+                self.print_content(_("result"), content("result", task.result_text))
+
+    def clock(self, task: Task) -> datetime:
+        now: datetime
+        [now] = self.queue.list().filter(id=task.id).values_list(ServerNow(), flat=True)
+        return now
+
+    def print_fields(self, task: Task, attempts: list[Attempt], now: datetime) -> None:
+        title = _("Task '%(key)s' in queue '%(queue)s'") % {"key": task.key, "queue": task.queue}
+        self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
+        for name, value in fields(task, attempts, now):
+            self.print_field(name, on_one_line(value))
+
+    def print_field(self, name: str, value: str) -> None:
+        self.stdout.write(f"  {padded(name, LABEL)}{value}".rstrip())
+
+    def print_attempt(self, attempt: Attempt) -> None:
+        span = lasted(attempt.started_at, attempt.ended_at)
+        self.stdout.write(
+            self.style.MIGRATE_LABEL(_("Attempt %s") % attempt.number)
+            + f": {attempt.get_ending_display()} {local(attempt.ended_at)}{span}"
+            + (", " + printable(attempt.worker) if attempt.worker else "")
+        )
+        if attempt.error or attempt.message:
+            self.stdout.write("  " + self.style.ERROR(why(attempt.error, attempt.message)))
+        if attempt.traceback and self.verbosity > 1:
+            self.print_block(attempt.traceback)
+
+    def print_content(self, name: str, found: dict[str, Any]) -> None:
+        [(key, value)] = found.items()
+        broken = key.startswith("broken")
+        label = _("%s, which is not JSON") % name if broken else name
+        self.stdout.write(self.style.MIGRATE_LABEL(label.capitalize()))
+        self.print_block(value if broken else json.dumps(value, ensure_ascii=False, indent=2))
+
+    def print_block(self, text: str) -> None:
+        for line in text.splitlines():
+            self.stdout.write("  " + printable(line))
+
+
+def fields(task: Task, attempts: list[Attempt], now: datetime) -> Iterator[tuple[str, str]]:
+    ticket, letter = ticket_of(task), dead_letter_of(task)
+    state = situation(task, now)
+    yield _("status"), f"{task.status}, {state}" if state else task.status
+    if letter:
+        yield _("because"), why(letter.group, letter.message)
+    if ticket and ticket.cancel_requested:
+        yield _("cancel"), _("requested")
+    yield _("type"), task.type
+    if task.user:
+        yield _("user"), task.user
+    yield _("priority"), str(task.priority)
+    yield from times(task, attempts)
+    yield _("attempts"), attempts_line(task)
+    if task.worker:
+        yield _("worker"), task.worker
+    yield "id", str(task.id)
+
+
+def times(task: Task, attempts: list[Attempt]) -> Iterator[tuple[str, str]]:
+    yield _("created"), local(task.created_at)
+    if due_at(task) != task.created_at:
+        yield _("due"), local(due_at(task))
+    if held_until := lease_until(task):
+        yield _("lease until"), local(held_until)
+    if task.expires_at:
+        yield _("expires"), local(task.expires_at)
+    if task.started_at:
+        yield _("started"), local(task.started_at)
+    if task.ended_at:
+        yield _("ended"), local(task.ended_at)
+    if (wait := waited(task, attempts)) is not None:
+        yield _("waited"), readable(wait)
+    if (run := ran(task, attempts)) is not None:
+        yield _("ran"), readable(run)
+
+
+def attempts_line(task: Task) -> str:
+    counts = ticket_of(task) or dead_letter_of(task)
+    if counts is None or not (counts.errors or counts.crashes):
+        return str(attempts_of(task))
+    return _("%(attempts)s (errors: %(errors)s, crashes: %(crashes)s)") % {
+        "attempts": attempts_of(task),
+        "errors": counts.errors,
+        "crashes": counts.crashes,
+    }
+
+
+def lasted(start: datetime | None, end: datetime) -> str:
+    return " " + _("after %s") % readable((end - start).total_seconds()) if start else ""
+
+
+def why(error: str, message: str) -> str:
+    return on_one_line(": ".join(part for part in (error, message) if part))

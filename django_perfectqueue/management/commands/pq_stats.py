@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ...models import Outcome
+from ..base import QueueCommand, at_least
+from ..figures import BOUND, LIVE, Figures, User, figures
+from ..table import GAP, Column, lines, terminal_width
+from ..words import printable, readable
+
+ALWAYS = ("waiting", "running", "finished")
+DEAD = [status for status in Outcome.values if status != Outcome.FINISHED]
+
+
+class Command(QueueCommand):
+    summary = gettext_lazy(
+        "Tells how many tasks a queue has in each status, whose they are, and why some did not"
+        " finish. What has ended is counted up to 10,000."
+    )
+    queue_help: str | Promise = gettext_lazy("Only this queue (default: all that there are).")
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--top",
+            type=at_least(0),
+            default=10,
+            metavar="N",
+            help=_("How many users and how many reasons to show (10)."),
+        )
+
+    def act(self, **options: Any) -> None:
+        found = figures(self.queue.using, options["queue"])
+        for number, one in enumerate(found):
+            if self.as_json:
+                self.print_json(summary(one, options["top"]))
+                continue
+            if number:
+                self.stdout.write("")
+            self.print_figures(one, options["top"])
+        if not found and not self.as_json:
+            self.say(_("There are no queues yet: nothing was ever submitted."))
+
+    def print_figures(self, found: Figures, top: int) -> None:
+        title = _("Queue '%s'") % found.queue
+        self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
+        for name, count, note in counts(found):
+            if count != "0" or name in ALWAYS:
+                self.stdout.write(f"  {name:<10}{count:>8}  {note}".rstrip())
+        if found.users and top:
+            self.print_table(user_columns(found, top), map(user_cells, found.users[:top]))
+        if found.dead and top:
+            columns = [Column(_("did not finish")), Column(_("because"), elastic=True)]
+            columns.append(Column(_("tasks"), right=True))
+            self.print_table(columns, dead_cells(found, top))
+
+    def print_table(self, columns: Sequence[Column], rows: Iterator[list[str]]) -> None:
+        width = terminal_width(self.stdout)
+        table = lines(columns, rows, width=width and width - len(GAP))
+        self.stdout.write("\n" + GAP + self.style.MIGRATE_LABEL(GAP.join(next(table)).rstrip()))
+        for cells in table:
+            self.stdout.write(GAP + GAP.join(cells).rstrip())
+
+
+def counts(found: Figures) -> Iterator[tuple[str, str, str]]:
+    for status in LIVE:
+        note = ""
+        if status == "waiting" and found.oldest is not None:
+            note = _("the first has been due for %s") % readable(found.oldest)
+        yield status.value, str(found.counts[status]), note
+    yield _("finished"), bounded(found.finished), ""
+    by_status = dead_by_status(found)
+    for word in DEAD:
+        yield word, str(by_status[word]), ""
+
+
+def dead_by_status(found: Figures) -> Counter[str]:
+    totals: Counter[str] = Counter()
+    for (status, _group), count in found.dead.items():
+        totals[status] += count
+    return totals
+
+
+def bounded(count: int) -> str:
+    return f"{BOUND}+" if count > BOUND else str(count)
+
+
+def user_columns(found: Figures, top: int) -> list[Column]:
+    more = len(found.users) > top
+    title = _("users (%(top)s of %(all)s)") % {"top": top, "all": len(found.users)}
+    return [
+        Column(title if more else _("user"), elastic=True),
+        Column(_("running"), right=True),
+        Column(_("at most"), right=True),
+        Column(_("waiting"), right=True),
+        Column(_("later"), right=True),
+        Column(_("weight"), right=True),
+        Column(""),
+    ]
+
+
+def user_cells(user: User) -> list[str]:
+    later = user.counts["scheduled"] + user.counts["retrying"] + user.counts["blocked"]
+    return [
+        user.user or "-",
+        str(user.running),
+        "-" if user.max_running is None else str(user.max_running),
+        str(user.waiting),
+        str(later),
+        f"{user.weight:g}",
+        _("paused") if user.paused else "",
+    ]
+
+
+def dead_cells(found: Figures, top: int) -> Iterator[list[str]]:
+    for (status, group), count in found.dead.most_common(top):
+        yield [status, group or "-", str(count)]
+
+
+def summary(found: Figures, top: int) -> dict[str, Any]:
+    dead = dead_by_status(found)
+    return {
+        "queue": found.queue,
+        "counts": {
+            **{status.value: found.counts[status] for status in LIVE},
+            "finished": min(found.finished, BOUND),
+            **{status: dead[status] for status in DEAD},
+        },
+        "more_finished": found.finished > BOUND,
+        "more_dead": found.dead.total() > BOUND,
+        "oldest_due_for": found.oldest,
+        "users_with_work": len(found.users),
+        "users": [
+            {
+                "user": user.user or None,
+                **user.counts,
+                "weight": user.weight,
+                "max_running": user.max_running,
+                "paused": user.paused,
+            }
+            for user in found.users[:top]
+        ],
+        "dead_letters": [
+            {"status": status, "group": group, "count": count}
+            for (status, group), count in found.dead.most_common(top)
+        ],
+    }

@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import IO, Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.db import Error, transaction
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from ...exceptions import AlreadyExistsError, InvalidTaskError
+from ..base import INTERRUPTED, TAKEN, QueueCommand, diagnosis
+from ..progress import Progress
+from ..tasks_file import TasksFile, parsed
+from ..words import point, printable, span
+
+EXAMPLE = """pq_submit k1 user_task '{"uid": 1}'"""
+
+
+class Command(QueueCommand):
+    summary = gettext_lazy(
+        "Submits a task, or with --file those of a file with one JSON object a line. Exits"
+        " with 0 when it is stored, with 3 when its key is taken already, and with 1 on any"
+        " other error."
+    )
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("key", metavar="KEY", nargs="?", help=_("Its name in the queue."))
+        parser.add_argument("type", metavar="TYPE", nargs="?", help=_("What handles it."))
+        parser.add_argument("data", metavar="JSON", nargs="?", help=_("Its data, as JSON."))
+        parser.add_argument("-u", "--user", help=_("For whom it runs."))
+        parser.add_argument(
+            "-t",
+            "--time",
+            metavar="TIME",
+            help=_("Not to start before this: unix seconds, or ISO 8601 with an offset."),
+        )
+        parser.add_argument(
+            "--in", metavar="SPAN", dest="span", help=_("Not to start before this is over: 5m30s.")
+        )
+        parser.add_argument(
+            "--priority", type=int, metavar="N", help=_("Larger goes first among its user's (0).")
+        )
+        parser.add_argument(
+            "--expires",
+            metavar="SPAN",
+            help=_("Not to start after this: a span, unix seconds, or ISO 8601 with an offset."),
+        )
+        parser.add_argument(
+            "--on-conflict",
+            choices=["raise", "ignore", "replace"],
+            default="raise",
+            help=_(
+                "When the key is taken: raise an error (the default), ignore this task, or"
+                " replace the other one unless it is running."
+            ),
+        )
+        parser.add_argument(
+            "-f",
+            "--file",
+            metavar="FILE",
+            help=_(
+                "Tasks to submit, one JSON object a line with key, type, data, user, run_at,"
+                " priority and expires_at; - is standard input. Each thousand is stored at once."
+            ),
+        )
+        parser.add_argument(
+            "--atomic", action="store_true", help=_("With --file: store all of them or none.")
+        )
+
+    def act(self, **options: Any) -> None:
+        check_choice(**options)
+        if options["file"]:
+            self.submit_file(options["file"], options["on_conflict"], atomic=options["atomic"])
+        else:
+            self.submit_one(**options)
+
+    def submit_one(self, **options: Any) -> None:
+        word = self.submitted(arguments(**options), options["on_conflict"])
+        if self.as_json:
+            self.print_json({"queue": self.queue.name, "key": options["key"], "done": word})
+        else:
+            self.say(printable(sentences()[word] % options["key"]))
+
+    def submitted(self, task: dict[str, Any], on_conflict: str) -> str:
+        """Submit a task, and return what became of it."""
+        try:
+            self.queue.submit(**task)
+        except AlreadyExistsError:
+            if on_conflict == "raise":
+                raise
+            if on_conflict == "ignore":
+                return "ignored"
+            self.queue.submit(**task, on_conflict="replace")
+            return "replaced"
+        return "submitted"
+
+    def submit_file(self, name: str, on_conflict: str, *, atomic: bool) -> None:
+        with opened(name) as source:
+            bulk = Bulk(self, TasksFile(source), on_conflict, atomic=atomic)
+            bulk.submit()
+        if self.as_json:
+            self.print_json(
+                {"queue": self.queue.name, "submitted": bulk.stored, "ignored": bulk.ignored}
+            )
+        else:
+            self.say(counted(bulk.stored, bulk.ignored))
+
+
+class Bulk:
+    """The submission of a file: what has been stored, and up to which line."""
+
+    def __init__(
+        self, command: Command, tasks: TasksFile, on_conflict: str, *, atomic: bool
+    ) -> None:
+        self.queue = command.queue
+        self.tasks = tasks
+        self.on_conflict: Any = on_conflict
+        self.atomic = atomic
+        self.progress = Progress(command.stderr, _("%s tasks"), total=tasks.size)
+        self.read = 0
+        self.stored = 0
+        self.stored_line = 0
+
+    @property
+    def ignored(self) -> int:
+        return self.read - self.stored
+
+    def submit(self) -> None:
+        try:
+            with self.whole():
+                self.submit_chunks()
+        except InvalidTaskError as error:
+            line = _("Line %s: ") % self.tasks.line
+            raise CommandError(f"{line}{error} {self.outcome()}") from error
+        except AlreadyExistsError as error:
+            lines = _("Lines %(first)s to %(last)s: ") % {
+                "first": self.stored_line + 1,
+                "last": self.tasks.line,
+            }
+            raise CommandError(f"{lines}{error} {self.outcome()}", returncode=TAKEN) from error
+        except Error as error:
+            why = diagnosis(self.queue.using, error)
+            raise CommandError(f"{why} {self.outcome()}") from error
+        except KeyboardInterrupt as error:
+            why = _("Interrupted.")
+            raise CommandError(f"{why} {self.outcome()}", returncode=INTERRUPTED) from error
+        finally:
+            self.progress.clear()
+
+    def whole(self) -> Any:
+        return transaction.atomic(using=self.queue.using) if self.atomic else nullcontext()
+
+    def submit_chunks(self) -> None:
+        while not self.tasks.ended:
+            self.stored += self.queue.submit_many(self.chunk(), on_conflict=self.on_conflict)
+            self.stored_line = self.tasks.line
+            self.progress.show(self.read, self.tasks.bytes)
+
+    def chunk(self) -> Iterator[dict[str, Any]]:
+        for task in self.tasks.chunk():
+            self.read += 1
+            yield task
+
+    def outcome(self) -> str:
+        if self.atomic or not self.stored_line:
+            return _("Nothing was stored.")
+        return ngettext(
+            "%(count)s task was stored, from the lines up to %(line)s; to go on, submit the"
+            " file again with --on-conflict ignore.",
+            "%(count)s tasks were stored, from the lines up to %(line)s; to go on, submit the"
+            " file again with --on-conflict ignore.",
+            self.stored,
+        ) % {"count": self.stored, "line": self.stored_line}
+
+
+@contextmanager
+def opened(name: str) -> Iterator[IO[bytes]]:
+    """
+    Open a file, or standard input for "-".
+
+    Raise CommandError when it can't be read.
+    """
+    if name == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        source = open(name, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise CommandError(
+            _("Can't read '%(name)s': %(error)s.") % {"name": name, "error": error.strerror}
+        ) from error
+    with source:
+        yield source
+
+
+def check_choice(**options: Any) -> None:
+    """Raise CommandError unless the options say one thing."""
+    one = ("key", "type", "data", "user", "time", "span", "priority", "expires")
+    if options["file"]:
+        if any(options[name] is not None for name in one):
+            raise CommandError(_("With --file, what a task is stands in the file."))
+        if options["on_conflict"] == "replace":
+            raise CommandError(_("--on-conflict replace is for one task, not for --file."))
+        return
+    if options["data"] is None:
+        raise CommandError(
+            _("What is to be submitted? Give KEY TYPE JSON, such as: %s, or --file.") % EXAMPLE
+        )
+    if options["atomic"]:
+        raise CommandError(_("--atomic is for --file."))
+    if options["time"] is not None and options["span"] is not None:
+        raise CommandError(_("Give --time or --in, but not both."))
+
+
+def arguments(**options: Any) -> dict[str, Any]:
+    """
+    Return the arguments of Queue.submit().
+
+    Raise InvalidTaskError when one can't be read.
+    """
+    return {
+        "key": options["key"],
+        "type": options["type"],
+        "data": payload(options["data"]),
+        "user": options["user"],
+        "run_at": point("--time", options["time"]) or span("--in", options["span"]),
+        "priority": options["priority"] or 0,
+        "expires_at": point("--expires", options["expires"]),
+    }
+
+
+def payload(text: str) -> Any:
+    try:
+        return parsed(text)
+    except InvalidTaskError as error:
+        raise InvalidTaskError(f"{error} " + _("Quote it for the shell: %s.") % EXAMPLE) from error
+
+
+def sentences() -> dict[str, str]:
+    return {
+        "submitted": _("Task '%s' is submitted."),
+        "ignored": _("Task '%s' was there already, and this one is ignored."),
+        "replaced": _("Task '%s' is submitted, in the place of another."),
+    }
+
+
+def counted(stored: int, ignored: int) -> str:
+    text = ngettext("%s task is submitted.", "%s tasks are submitted.", stored) % stored
+    if ignored:
+        text += " " + ngettext("%s was there already.", "%s were there already.", ignored) % ignored
+    return text

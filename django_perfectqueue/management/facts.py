@@ -1,0 +1,134 @@
+"""What can be told about a task, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from ..exceptions import PayloadError
+from ..models import Attempt, DeadLetter, Status, Task, Ticket, decode
+from .words import readable
+
+
+def ticket_of(task: Task) -> Ticket | None:
+    return getattr(task, "ticket", None)
+
+
+def dead_letter_of(task: Task) -> DeadLetter | None:
+    return getattr(task, "dead_letter", None)
+
+
+def attempts_of(task: Task) -> int:
+    ticket = ticket_of(task)
+    return ticket.attempt if ticket else task.attempt
+
+
+def due_at(task: Task) -> datetime:
+    ticket = ticket_of(task)
+    return ticket.run_at if ticket else task.run_at
+
+
+def lease_until(task: Task) -> datetime | None:
+    ticket = ticket_of(task)
+    held = task.status in (Status.RUNNING, Status.STALLED)
+    return ticket.alarm_at if ticket and held else None
+
+
+def situation(task: Task, now: datetime) -> str:
+    """Return what a task waits for, or when it ended, seen from now."""
+    held_until = lease_until(task)
+    if held_until:
+        away = readable((held_until - now).total_seconds())
+        return (_("leased for %s") if held_until > now else _("lapsed %s ago")) % away
+    if task.ended_at:
+        return _("ended %s ago") % readable((now - task.ended_at).total_seconds())
+    if task.status == Status.BLOCKED:
+        return ""
+    wait = (due_at(task) - now).total_seconds()
+    return (_("due in %s") if wait > 0 else _("due for %s")) % readable(wait)
+
+
+def summary(task: Task, *, with_data: bool) -> dict[str, Any]:
+    facts = {
+        "id": task.id,
+        "queue": task.queue,
+        "key": task.key,
+        "type": task.type,
+        "user": task.user or None,
+        "status": task.status,
+        "priority": task.priority,
+        "attempts": attempts_of(task),
+        "created_at": iso(task.created_at),
+        "run_at": iso(due_at(task)),
+        "lease_until": iso(lease_until(task)),
+        "expires_at": iso(task.expires_at),
+        "ended_at": iso(task.ended_at),
+    }
+    return facts | (content("data", task.payload) if with_data else {})
+
+
+def story(task: Task, attempts: Sequence[Attempt], *, with_data: bool) -> dict[str, Any]:
+    ticket, letter = ticket_of(task), dead_letter_of(task)
+    counts = ticket or letter
+    facts = summary(task, with_data=with_data) | {
+        "started_at": iso(task.started_at),
+        "worker": task.worker or None,
+        "errors": counts.errors if counts else None,
+        "crashes": counts.crashes if counts else None,
+        "cancel_requested": bool(ticket and ticket.cancel_requested),
+        "group": letter.group if letter else None,
+        "message": letter.message if letter else None,
+        "waited": waited(task, attempts),
+        "ran": ran(task, attempts),
+        "history": [told(attempt) for attempt in attempts],
+    }
+    return facts | (content("result", task.result_text) if with_data else {})
+
+
+def told(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "attempt": attempt.number,
+        "ending": attempt.ending,
+        "worker": attempt.worker or None,
+        "started_at": iso(attempt.started_at),
+        "ended_at": iso(attempt.ended_at),
+        "error": attempt.error or None,
+        "message": attempt.message or None,
+        "traceback": attempt.traceback or None,
+    }
+
+
+def content(name: str, text: str | None) -> dict[str, Any]:
+    """Return stored JSON as it was given; where it can't be read, its text under another name."""
+    if text is None:
+        return {name: None}
+    try:
+        return {name: decode(text)}
+    except PayloadError:
+        return {f"broken_{name}": text}
+
+
+def waited(task: Task, attempts: Sequence[Attempt]) -> float | None:
+    """Return the seconds from when it was first due until it first started."""
+    starts = [attempt.started_at for attempt in attempts[:1]] or [task.started_at]
+    if starts[0] is None:
+        return None
+    return max(0.0, (starts[0] - max(task.run_at, task.created_at)).total_seconds())
+
+
+def ran(task: Task, attempts: Sequence[Attempt]) -> float | None:
+    """Return the seconds that all its attempts took together."""
+    spans: list[tuple[datetime | None, datetime | None]] = [
+        (attempt.started_at, attempt.ended_at) for attempt in attempts
+    ]
+    if task.status == Status.FINISHED:
+        spans.append((task.started_at, task.ended_at))
+    known = [(end - start).total_seconds() for start, end in spans if start and end]
+    return sum(known) if known else None
+
+
+def iso(moment: datetime | None) -> str | None:
+    return moment.isoformat() if moment else None

@@ -1,0 +1,150 @@
+"""Times, spans and texts as a person reads and writes them."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from datetime import datetime, timezone
+from typing import Any
+
+from django.utils.dateparse import parse_datetime
+from django.utils.timezone import is_naive, localtime
+from django.utils.translation import gettext as _
+
+from ..exceptions import InvalidTaskError
+
+NUMBER = re.compile(r"-?\d+(\.\d+)?")
+SPAN = re.compile(r"(\d+(\.\d+)?[smhd])+")
+UNITS = (("d", 86_400), ("h", 3_600), ("m", 60))
+
+
+def point(name: str, value: Any) -> datetime | str | None:
+    """
+    Return a time that was written as unix seconds, ISO 8601 or a span such as "5m30s".
+
+    A span is returned as it is. Raise InvalidTaskError when it is none of these.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str) and SPAN.fullmatch(value):
+        return value
+    if isinstance(value, str) and not NUMBER.fullmatch(value):
+        return iso_time(name, value)
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise no_time(name, value)
+    return unix_time(name, value)
+
+
+def span(name: str, value: str | None) -> str | None:
+    """
+    Return a span such as "5m30s" as it is.
+
+    Raise InvalidTaskError when it is none.
+    """
+    if value is not None and not SPAN.fullmatch(value):
+        raise InvalidTaskError(
+            _("%(name)s must be a span such as '90s', '5m30s' or '1d12h', not %(value)r.")
+            % {"name": name, "value": value}
+        )
+    return value
+
+
+def unix_time(name: str, value: Any) -> datetime:
+    """
+    Return the time so many seconds after 1970.
+
+    Raise InvalidTaskError when it is no number, or out of reach.
+    """
+    try:
+        return datetime.fromtimestamp(float(value), tz=timezone.utc)
+    except (ValueError, OverflowError, OSError) as error:
+        raise InvalidTaskError(
+            _("%(name)s must be unix seconds from year 1 to 9999, not %(value)s.")
+            % {"name": name, "value": value}
+        ) from error
+
+
+def iso_time(name: str, value: str) -> datetime:
+    try:
+        moment = parse_datetime(value)
+    except ValueError:
+        moment = None
+    if moment is None:
+        raise no_time(name, value)
+    if is_naive(moment):
+        raise InvalidTaskError(
+            _("%(name)s needs an offset, such as '%(value)sZ'.") % {"name": name, "value": value}
+        )
+    return moment
+
+
+def no_time(name: str, value: Any) -> InvalidTaskError:
+    return InvalidTaskError(
+        _(
+            "%(name)s must be unix seconds, ISO 8601 with an offset, or a span such as"
+            " '5m30s', not %(value)r."
+        )
+        % {"name": name, "value": value}
+    )
+
+
+def readable(seconds: float) -> str:
+    """Return a span as people write it: "4ms", "5.2s", "5m30s", "1d12h"."""
+    seconds = abs(seconds)
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f}s".replace(".0s", "s")
+    parts, rest = [], round(seconds)
+    for unit, size in UNITS:
+        count, rest = divmod(rest, size)
+        parts.append((count, unit))
+    parts.append((rest, "s"))
+    first = next(place for place, (count, _unit) in enumerate(parts) if count)
+    return "".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count)
+
+
+def local(moment: datetime) -> str:
+    return localtime(moment).isoformat(" ", "milliseconds")
+
+
+def on_one_line(text: Any) -> str:
+    return " ".join(printable(str(text).replace("\n", " ").replace("\t", " ")).split())
+
+
+def printable(text: str) -> str:
+    """Return a text that can't steer the terminal: what is not printable is spelt out."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def columns_of(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(column_count(character) for character in text)
+
+
+def column_count(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def cut(text: str, width: int) -> str:
+    """Return a text that takes no more than so many columns, with … where it was cut."""
+    if columns_of(text) <= width:
+        return text
+    kept, room = "", width - 1
+    for character in text:
+        room -= column_count(character)
+        if room < 0:
+            break
+        kept += character
+    return kept + "…"
+
+
+def padded(text: str, width: int, *, right: bool = False) -> str:
+    blanks = " " * (width - columns_of(text))
+    return blanks + text if right else text + blanks

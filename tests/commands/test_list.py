@@ -1,0 +1,114 @@
+from django.test import TestCase
+
+from tests.factories import running, submit, submit_many
+
+from .running import broken, refused, run, run_json
+
+
+class ListTests(TestCase):
+    def test_it_shows_who_waits_for_what(self):
+        submit("later", now=None, user="acme", run_at="1h")
+        running("held", now=None)
+        broken("broken")
+
+        out = run("pq_list")
+
+        self.assertRegex(out, r"key +type +user +status +created +when +attempts\n")
+        self.assertRegex(out, r"later +report +acme +scheduled +\S+ ago +due in (1h|59m\d*s?) +0\n")
+        self.assertRegex(out, r"held +report +running +\S+ ago +leased for \S+ +1\n")
+        self.assertRegex(out, r"broken +report +failed +\S+ ago +ended \S+ ago +1\n")
+        self.assertTrue(out.endswith("3 entries.\n"), out)
+
+    def test_the_newest_come_first_or_the_oldest(self):
+        submit_many(3, now=None)
+        keys = [row["key"] for row in run_json("pq_list")]
+
+        oldest_first = [row["key"] for row in run_json("pq_list", "--oldest-first")]
+
+        self.assertEqual(oldest_first, keys[::-1])
+        self.assertEqual(keys[0][-1], "2")
+
+    def test_a_long_queue_is_read_page_by_page(self):
+        submit_many(5, now=None)
+        every = [row["key"] for row in run_json("pq_list")]
+
+        out = run("pq_list", "--limit", "2")
+
+        after = out.split()[-1]
+        self.assertIn("2 entries. There are more: --after", out)
+        following = [row["key"] for row in run_json("pq_list", "--after", after)]
+        self.assertEqual(following, every[2:])
+
+    def test_limit_nought_is_all_of_them(self):
+        """
+        Read in pages, of which the last is a full one here.
+        """
+        submit_many(2000, now=None)
+
+        rows = run_json("pq_list", "--limit", "0")
+
+        self.assertEqual(len({row["id"] for row in rows}), 2000)
+
+    def test_it_is_narrowed_by_status_user_type_and_key(self):
+        submit("a-1", now=None, user="u", type="x")
+        submit("a-2", now=None)
+        submit("A-3", now=None)
+        running("b", now=None, priority=9)
+        for options, keys in (
+            (["--status", "waiting"], ["A-3", "a-2", "a-1"]),
+            (["--user", "u"], ["a-1"]),
+            (["--user", ""], ["b", "A-3", "a-2"]),
+            (["--type", "x"], ["a-1"]),
+            (["--key-prefix", "a-"], ["a-2", "a-1"]),
+            (["--key-prefix", "a-", "--user", "u"], ["a-1"]),
+        ):
+            with self.subTest(options):
+                rows = run_json("pq_list", *options)
+                self.assertCountEqual([row["key"] for row in rows], keys)
+
+    def test_the_data_is_shown_when_asked_for(self):
+        submit("k", now=None, data={"uid": 1})
+
+        self.assertNotIn("uid", run("pq_list"))
+        self.assertIn('{"uid": 1}', run("pq_list", "--data"))
+        [row] = run_json("pq_list", "--data")
+        self.assertEqual(row["data"], {"uid": 1})
+
+    def test_a_key_can_not_steer_the_terminal(self):
+        submit("a\x1b[31m\nb", now=None)
+
+        self.assertIn(r"a\x1b[31m\nb ", run("pq_list"))
+
+    def test_json_carries_times_to_the_microsecond(self):
+        _task, lease = running("k", now=None)
+
+        [row] = run_json("pq_list")
+
+        self.assertEqual(row["lease_until"], lease.held_until.isoformat())
+        self.assertEqual(row["created_at"], lease.created_at.isoformat())
+        self.assertEqual((row["status"], row["attempts"]), ("running", 1))
+
+    def test_an_empty_queue_says_so_and_names_the_nearest(self):
+        self.assertEqual(run("pq_list"), "Queue 'default' has no tasks.\n")
+        submit("k", queue="reports")
+
+        out = run("pq_list", "--queue", "report")
+
+        self.assertEqual(out, "Queue 'report' has no tasks. Did you mean 'reports'?\n")
+        self.assertIn("There is 'reports'.", run("pq_list", "--queue", "xyz"))
+
+    def test_nothing_that_fits_is_told_from_an_empty_queue(self):
+        submit("k")
+
+        out = run("pq_list", "--status", "failed")
+
+        self.assertEqual(out, "Queue 'default' has no such tasks.\n")
+
+    def test_a_wrong_limit(self):
+        self.assertIn("at least 0", refused(self, "pq_list", "--limit", "-1"))
+
+    def test_its_statements_do_not_grow_with_what_is_stored(self):
+        submit_many(50, now=None)
+
+        with self.assertNumQueries(1):
+            run("pq_list", "--limit", "20")

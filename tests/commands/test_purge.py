@@ -1,0 +1,90 @@
+from django.test import TestCase, override_settings
+
+from django_perfectqueue.models import Task
+from django_perfectqueue.queue import Queue
+from tests.factories import finish, running, submit
+
+from .running import broken, refused, run, run_json
+
+
+def keys():
+    return sorted(Task.objects.values_list("key", flat=True))
+
+
+def finished(key):
+    _task, lease = running(key, now=None)
+    finish(lease, now=None)
+
+
+class PurgeTests(TestCase):
+    def setUp(self):
+        finished("done")
+        broken("broken")
+        submit("gone", now=None).cancel_request()
+        submit("live", now=None)
+
+    def test_what_the_settings_keep_is_kept(self):
+        self.assertEqual(run("pq_purge"), "0 tasks are deleted.\n")
+        self.assertEqual(keys(), ["broken", "done", "gone", "live"])
+
+    @override_settings(PERFECTQUEUE={"RETENTION_TIME": 0})
+    def test_the_retention_of_the_settings_is_applied_now(self):
+        self.assertEqual(run("pq_purge"), "2 tasks are deleted.\n")
+        self.assertEqual(keys(), ["broken", "live"])
+
+    def test_a_span_takes_the_place_of_the_retention(self):
+        """
+        But what is kept for ever, as failed tasks are until someone acts, stays.
+        """
+        self.assertEqual(run_json("pq_purge", "--older-than", "0s"), [{"deleted": 2}])
+        self.assertEqual(keys(), ["broken", "live"])
+
+    def test_a_status_that_is_named_goes_even_if_it_was_for_ever(self):
+        run("pq_purge", "--older-than", "0s", "--status", "failed")
+
+        self.assertEqual(keys(), ["done", "gone", "live"])
+
+    def test_for_ever_without_a_span_is_an_error(self):
+        message = refused(self, "pq_purge", "--status", "failed")
+
+        self.assertIn("Say how long with --older-than", message)
+
+    def test_a_dry_run_tells_what_the_purge_would_do(self):
+        out = run("pq_purge", "--older-than", "0s", "--dry-run")
+
+        self.assertEqual(out, "2 tasks would be deleted: 1 cancelled, 1 finished.\n")
+        self.assertEqual(keys(), ["broken", "done", "gone", "live"])
+
+    def test_small_batches_do_the_same(self):
+        options = ["--older-than", "0s", "--batch", "1"]
+
+        self.assertEqual(run_json("pq_purge", *options, "--dry-run")[0]["would_delete"], 2)
+        self.assertEqual(run_json("pq_purge", *options), [{"deleted": 2}])
+
+    @override_settings(PERFECTQUEUE={"RETENTION_COUNT": 3})
+    def test_a_count_that_is_kept_is_told_by_a_dry_run_too(self):
+        told = run_json("pq_purge", "--dry-run")[0]["would_delete"]
+
+        self.assertEqual(run_json("pq_purge"), [{"deleted": told}])
+        self.assertEqual(told, 1)
+
+    def test_a_bad_span(self):
+        message = refused(self, "pq_purge", "--older-than", "yesterday")
+
+        self.assertIn("--older-than must be a span such as '90s'", message)
+
+    def test_clearing_a_queue_takes_a_yes(self):
+        submit("other", queue="reports")
+
+        message = refused(self, "pq_purge", "--all")
+        self.assertIn("Say --yes to mean it.", message)
+        self.assertEqual(run("pq_purge", "--all", "--dry-run"), "4 tasks would be deleted.\n")
+        self.assertEqual(run("pq_purge", "--all", "--yes"), "4 tasks are deleted.\n")
+
+        self.assertEqual(keys(), ["other"])
+        self.assertEqual(len(Queue()), 0)
+
+    def test_options_that_do_not_go_together(self):
+        self.assertIn("--queue is for --all", refused(self, "pq_purge", "--queue", "x"))
+        message = refused(self, "pq_purge", "--all", "--yes", "--older-than", "1d")
+        self.assertIn("takes no --older-than", message)

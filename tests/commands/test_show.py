@@ -1,0 +1,106 @@
+from django.test import TestCase
+
+from django_perfectqueue.models import Task
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.store import Failure
+from tests.factories import finish, retry, running, submit
+
+from .running import broken, refused, run, run_json
+
+
+class ShowTests(TestCase):
+    def test_a_finished_task_tells_its_whole_story(self):
+        """
+        Two attempts, the first of which broke: when, why and for how long.
+        """
+        submit("k1", now=None, data={"uid": 1}, user="acme")
+        held = Queue().poll()
+        held.worker = "host/1"
+        held.retry(0, why=Failure(error="ValueError", message="no", traceback="Traceback: x"))
+        held = Queue().poll()
+        held.worker = "host/2"
+        held.finish({"rows": 3})
+
+        out = run("pq_show", "k1")
+
+        self.assertIn("Task 'k1' in queue 'default'\n", out)
+        self.assertRegex(out, r"status +finished, ended \S+ ago\n")
+        self.assertRegex(out, r"user +acme\n")
+        self.assertRegex(out, r"attempts +2\n")
+        self.assertRegex(out, r"worker +host/2\n")
+        self.assertRegex(out, r"waited +\S+\n")
+        self.assertRegex(out, r"ran +\S+\n")
+        self.assertRegex(out, r"Attempt 1: retried \S+ \S+ after \S+, host/1\n  ValueError: no\n")
+        self.assertIn('Data\n  {\n    "uid": 1\n  }\n', out)
+        self.assertIn('Result\n  {\n    "rows": 3\n  }\n', out)
+
+    def test_tracebacks_are_for_verbosity_two(self):
+        _task, lease = running("k1", now=None)
+        retry(lease, now=None, why=Failure(error="E", traceback="File x\n  \x1b[1mline"))
+
+        self.assertNotIn("File x", run("pq_show", "k1"))
+        self.assertIn("  File x\n    \\x1b[1mline\n", run("pq_show", "k1", "-v", "2"))
+
+    def test_a_running_task_shows_its_lease_and_whether_it_is_to_stop(self):
+        task, _lease = running("k1", now=None)
+        task.cancel_request()
+
+        out = run("pq_show", "k1")
+
+        self.assertRegex(out, r"status +running, leased for \S+\n")
+        self.assertRegex(out, r"cancel +requested\n")
+        self.assertRegex(out, r"lease until +\d{4}-")
+
+    def test_a_dead_letter_shows_why(self):
+        broken("k1")
+
+        self.assertRegex(run("pq_show", "k1"), r"because +boom\n")
+
+    def test_a_broken_payload_is_shown_as_it_is(self):
+        submit("k1", now=None)
+        Task.objects.update(payload="{broken")
+
+        self.assertIn("Data, which is not json\n  {broken\n", run("pq_show", "k1"))
+        [story] = run_json("pq_show", "k1")
+        self.assertEqual(story["broken_data"], "{broken")
+
+    def test_data_and_result_can_be_left_out(self):
+        _task, lease = running("k1", now=None, data={"secret": 1})
+        finish(lease, now=None, result='"secret"')
+
+        self.assertNotIn("secret", run("pq_show", "k1", "--no-data"))
+        [story] = run_json("pq_show", "k1", "--no-data")
+        self.assertNotIn("secret", str(story))
+
+    def test_json_has_the_history(self):
+        _task, lease = running("k1", now=None)
+        retry(lease, now=None, wait=60, why=Failure(error="E", message="m"))
+
+        [story] = run_json("pq_show", "k1")
+
+        self.assertEqual((story["status"], story["errors"]), ("retrying", 1))
+        [attempt] = story["history"]
+        self.assertEqual((attempt["ending"], attempt["error"]), ("retried", "E"))
+
+    def test_it_has_not_waited_since_before_it_was_submitted(self):
+        submit("k1", now=None, run_at=-3600)
+        Queue().poll().finish()
+
+        [story] = run_json("pq_show", "k1")
+
+        self.assertLess(story["waited"], 60)
+
+    def test_a_key_that_is_not_there_gets_the_nearest_one(self):
+        submit("report-2024")
+
+        message = refused(self, "pq_show", "report-2042")
+
+        self.assertEqual(
+            message,
+            "Queue 'default' has no task with the key 'report-2042'. Did you mean 'report-2024'?",
+        )
+
+    def test_a_key_of_another_queue_is_told(self):
+        submit("k1", queue="reports")
+
+        self.assertIn("Queue 'reports' has one.", refused(self, "pq_show", "k1"))

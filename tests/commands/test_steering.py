@@ -1,0 +1,138 @@
+from unittest import mock
+
+from django.test import TestCase
+
+from django_perfectqueue.management.commands import pq_retry
+from django_perfectqueue.models import DeadLetter
+from django_perfectqueue.queue import Queue
+from tests.factories import finish, running, status, submit
+
+from .running import broken, refused, run, run_json
+
+
+class ForceFinishTests(TestCase):
+    def test_each_key_is_finished(self):
+        submit("a", now=None)
+        running("b", now=None, priority=1)
+
+        out = run("pq_force_finish", "a", "b")
+
+        self.assertEqual(out, "Task 'a' is finished.\nTask 'b' is finished.\n")
+        self.assertEqual(Queue()["b"].metadata().status, "finished")
+
+    def test_what_can_not_be_done_to_one_keeps_none_of_the_others_from_it(self):
+        submit("a")
+        submit("b")
+
+        message = refused(self, "pq_force_finish", "a", "none", "b")
+
+        self.assertIn("Task 'b' is finished.", message)
+        self.assertIn("Queue 'default' has no task with the key 'none'.", message)
+        self.assertIn("It could not be done to 1 of 3 tasks.", message)
+        self.assertEqual(Queue()["b"].metadata().status, "finished")
+
+    def test_a_task_that_has_ended_is_an_error(self):
+        broken("a")
+
+        message = refused(self, "pq_force_finish", "a")
+
+        self.assertEqual(message, "Task 'a' has ended: it is failed.")
+
+    def test_json_tells_each_key_apart(self):
+        submit("a")
+
+        self.assertEqual(run_json("pq_force_finish", "a"), [{"key": "a", "done": "finished"}])
+        self.assertIn(
+            '"error": "AlreadyFinishedError"', refused(self, "pq_force_finish", "a", "--json")
+        )
+
+
+class CancelRequestTests(TestCase):
+    def test_a_waiting_task_is_cancelled_and_a_running_one_is_asked(self):
+        task, _lease = running("b", now=None)
+        submit("a", now=None)
+
+        out = run("pq_cancel_request", "a", "b")
+
+        self.assertIn("Task 'a' is cancelled.\n", out)
+        self.assertIn("Task 'b' is running, and is asked to stop.\n", out)
+        self.assertTrue(task.metadata().ticket.cancel_requested)
+
+    def test_a_key_that_is_not_there(self):
+        self.assertIn("no task with the key 'a'", refused(self, "pq_cancel_request", "a"))
+
+
+class RetryTests(TestCase):
+    def test_a_failed_task_is_put_back(self):
+        task = broken("a")
+
+        out = run("pq_retry", "a")
+
+        self.assertEqual(out, "Task 'a' will be tried again.\n")
+        self.assertEqual(status(task, None), "waiting")
+
+    def test_a_finished_task_is_not(self):
+        _task, lease = running("a")
+        finish(lease)
+
+        self.assertEqual(refused(self, "pq_retry", "a"), "Task 'a' has finished.")
+
+    def test_a_group_is_put_back_and_no_other(self):
+        for number in range(3):
+            broken(f"boom-{number}")
+        broken("other")
+        DeadLetter.objects.filter(task__key="other").update(group="other")
+
+        out = run("pq_retry", "--group", "boom")
+
+        self.assertEqual(out, "3 tasks will be tried again.\n")
+        self.assertEqual(Queue()["other"].metadata().status, "failed")
+
+    def test_all_is_all_that_failed_unless_another_status_is_named(self):
+        broken("a")
+        submit("b", now=None).cancel_request()
+
+        self.assertEqual(run_json("pq_retry", "--all"), [{"retried": 1}])
+        self.assertEqual(Queue()["b"].metadata().status, "cancelled")
+        self.assertEqual(run_json("pq_retry", "--all", "--status", "cancelled"), [{"retried": 1}])
+
+    def test_a_dry_run_only_tells(self):
+        task = broken("a")
+
+        out = run("pq_retry", "--all", "--dry-run")
+
+        self.assertEqual(out, "a\n1 task would be tried again.\n")
+        self.assertEqual(status(task, None), "failed")
+        self.assertEqual(run_json("pq_retry", "--all", "--dry-run"), [{"key": "a"}])
+
+    def test_the_first_can_be_tried_before_the_rest(self):
+        for number in range(3):
+            broken(f"boom-{number}")
+
+        self.assertEqual(run_json("pq_retry", "--all", "--limit", "2"), [{"retried": 2}])
+        self.assertEqual(Queue()["boom-2"].metadata().status, "failed")
+
+    def test_each_is_met_once_however_they_are_paged(self):
+        for number in range(3):
+            broken(f"boom-{number}")
+
+        with mock.patch.object(pq_retry, "PAGE", 1):
+            told = run_json("pq_retry", "--all", "--limit", "9", "--dry-run")
+
+        self.assertEqual([row["key"] for row in told], ["boom-0", "boom-1", "boom-2"])
+
+    def test_another_queue_is_left_alone(self):
+        submit("a", now=None, queue="reports").cancel_request()
+
+        self.assertEqual(run_json("pq_retry", "--all", "--status", "cancelled"), [{"retried": 0}])
+
+    def test_options_that_do_not_go_together(self):
+        for options, says in (
+            (["a", "--all"], "but not both"),
+            ([], "Which tasks?"),
+            (["a", "--dry-run"], "--dry-run is for --group or --all."),
+            (["--status", "failed"], "--status is for --group or --all."),
+            (["--all", "--limit", "0"], "at least 1"),
+        ):
+            with self.subTest(options):
+                self.assertIn(says, refused(self, "pq_retry", *options))

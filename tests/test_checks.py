@@ -1,0 +1,217 @@
+from copy import deepcopy
+from unittest import mock
+
+from django.core import checks
+from django.db import connection, connections
+from django.test import SimpleTestCase, TestCase, override_settings
+
+from django_perfectqueue.checks import (
+    check_database_settings,
+    check_dispatch,
+    check_server,
+    check_settings,
+)
+
+SQLITE = {"ENGINE": "django.db.backends.sqlite3", "NAME": "/nowhere/tasks.sqlite3"}
+GOOD_SQLITE = {"transaction_mode": "IMMEDIATE", "timeout": 20}
+
+
+def ids(found):
+    return [message.id.partition(".")[2] for message in found]
+
+
+def settings_errors(**values):
+    with override_settings(PERFECTQUEUE=values):
+        return check_settings()
+
+
+def database_errors(**entry):
+    """Return what is said of a second database with these settings, that holds the tasks."""
+    engine = connections["default"].settings_dict
+    connections.databases["another"] = deepcopy(engine) | {"TIME_ZONE": None} | entry
+    try:
+        with override_settings(PERFECTQUEUE={"DATABASE": "another"}):
+            return check_database_settings()
+    finally:
+        del connections["another"], connections.databases["another"]
+
+
+class SettingsTests(SimpleTestCase):
+    def test_good_settings_are_not_talked_about(self):
+        self.assertEqual(settings_errors(), [])
+        self.assertEqual(settings_errors(ALIVE_TIME=60, TASK_PREFETCH=None), [])
+
+    def test_an_unknown_setting_gets_its_nearest_right_word(self):
+        [found] = settings_errors(ALIVE_TIEM=60)
+
+        self.assertEqual(found.id, "perfectqueue.E001")
+        self.assertEqual(found.msg, "Unknown setting 'ALIVE_TIEM' in PERFECTQUEUE.")
+        self.assertEqual(found.hint, "Did you mean 'ALIVE_TIME'?")
+
+    def test_a_word_that_is_near_nothing_gets_all_that_there_are(self):
+        [found] = settings_errors(XYZZY=60)
+
+        self.assertIn("ALIVE_TIME, MAX_ATTEMPTS", found.hint)
+
+    def test_each_wrong_value_is_told(self):
+        found = settings_errors(ALIVE_TIME=-1, PROCESSORS="many")
+
+        self.assertEqual(ids(found), ["E001", "E001"])
+        self.assertIn("not 'many'", found[1].msg)
+        self.assertIn("take it out of PERFECTQUEUE", found[1].hint)
+
+    @override_settings(PERFECTQUEUE=["ALIVE_TIME"])
+    def test_what_is_no_dict(self):
+        [found] = check_settings()
+
+        self.assertEqual(
+            (found.id, found.msg), ("perfectqueue.E002", "PERFECTQUEUE must be a dict, not list.")
+        )
+
+    @override_settings(USE_TZ=False)
+    def test_local_times_are_refused(self):
+        """
+        The store keeps UTC; Django would read its times as local ones.
+        """
+        self.assertEqual(ids(settings_errors()), ["E003"])
+
+    def test_heartbeats_must_come_before_the_lease_ends(self):
+        self.assertEqual(ids(settings_errors(ALIVE_TIME=5, TASK_HEARTBEAT_INTERVAL=5)), ["E008"])
+        self.assertEqual(settings_errors(ALIVE_TIME=5, TASK_HEARTBEAT_INTERVAL=4), [])
+
+    def test_heartbeats_of_processors_must_come_before_their_limit(self):
+        found = settings_errors(CHILD_HEARTBEAT_INTERVAL=60, CHILD_HEARTBEAT_LIMIT=60)
+
+        self.assertEqual(ids(found), ["E009"])
+
+    def test_a_first_wait_above_the_longest_is_worth_a_warning(self):
+        self.assertEqual(ids(settings_errors(RETRY_WAIT=10, RETRY_WAIT_LIMIT=5)), ["W005"])
+
+
+class DatabaseSettingsTests(SimpleTestCase):
+    def test_the_tests_own_database_is_well_set_up(self):
+        self.assertEqual(check_database_settings(), [])
+
+    @override_settings(PERFECTQUEUE={"DATABASE": "nope"})
+    def test_an_unknown_alias_gets_those_that_there_are(self):
+        [found] = check_database_settings()
+
+        self.assertEqual(found.id, "perfectqueue.E005")
+        self.assertIn("'default'", found.hint)
+
+    def test_a_database_of_another_kind(self):
+        [found] = database_errors(ENGINE="django.db.backends.dummy")
+
+        self.assertEqual(found.id, "perfectqueue.E004")
+
+    def test_a_time_zone_of_the_databases_own(self):
+        entry = {**SQLITE, "OPTIONS": GOOD_SQLITE}
+
+        self.assertEqual(ids(database_errors(**entry, TIME_ZONE="Asia/Tokyo")), ["E006"])
+        self.assertEqual(database_errors(**entry, TIME_ZONE="UTC"), [])
+
+    def test_sqlite_that_takes_its_lock_late_or_not_for_long(self):
+        """
+        The hint is what to paste.
+        """
+        [late] = database_errors(**SQLITE, OPTIONS={})
+        [brief] = database_errors(**SQLITE, OPTIONS={**GOOD_SQLITE, "timeout": 0.1})
+
+        self.assertEqual(ids([late, brief]), ["W001", "W002"])
+        for found in (late, brief):
+            self.assertIn("{'transaction_mode': 'IMMEDIATE', 'timeout': 20}", found.hint)
+        self.assertEqual(database_errors(**SQLITE, OPTIONS=GOOD_SQLITE), [])
+
+    def test_sqlite_in_memory_is_out_of_the_workers_reach(self):
+        for name in (":memory:", "file:tasks?mode=memory&cache=shared"):
+            entry = {**SQLITE, "NAME": name, "OPTIONS": GOOD_SQLITE}
+            self.assertEqual(ids(database_errors(**entry)), ["W003"])
+
+    def test_an_isolation_level_at_which_processors_hinder_each_other(self):
+        if connection.vendor == "sqlite":
+            self.skipTest("SQLite has one isolation level.")
+        for level in levels()["bad"]:
+            self.assertEqual(ids(database_errors(OPTIONS={"isolation_level": level})), ["W004"])
+        for level in levels()["good"]:
+            self.assertEqual(database_errors(OPTIONS={"isolation_level": level}), [])
+
+    @override_settings(PERFECTQUEUE={"DATABASE": 5})
+    def test_wrong_settings_are_told_once(self):
+        self.assertEqual(ids(check_settings()), ["E001"])
+        self.assertEqual(check_database_settings(), [])
+        self.assertEqual(check_dispatch(), [])
+        self.assertEqual(check_server(databases=["default"]), [])
+
+
+def levels():
+    if connection.vendor == "mysql":
+        return {"bad": ["repeatable read", "SERIALIZABLE", None], "good": ["Read Committed"]}
+    from django.db.backends.postgresql.psycopg_any import IsolationLevel
+
+    return {
+        "bad": [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE],
+        "good": [IsolationLevel.READ_COMMITTED],
+    }
+
+
+class ServerTests(TestCase):
+    def test_this_server_will_do(self):
+        self.assertEqual(check_server(databases=["default"]), [])
+
+    def test_a_server_that_can_not_pass_over_locked_rows(self):
+        features = mock.Mock(has_select_for_update_skip_locked=False, supports_transactions=True)
+        with mock.patch.object(connection, "features", features):
+            found = check_server(databases=["default"])
+
+        self.assertEqual(ids(found), [] if connection.vendor == "sqlite" else ["E007"])
+
+    def test_a_server_without_transactions(self):
+        features = mock.Mock(has_select_for_update_skip_locked=True, supports_transactions=False)
+        with mock.patch.object(connection, "features", features):
+            self.assertEqual(ids(check_server(databases=["default"])), ["E010"])
+
+    def test_no_server_is_asked_unless_it_is_named(self):
+        """
+        ``check`` and ``runserver`` work without a database.
+        """
+        with self.assertNumQueries(0):
+            self.assertEqual(check_server(), [])
+            self.assertEqual(check_server(databases=["other"]), [])
+            checks.run_checks()
+
+    def test_no_command_of_ours_waits_for_it(self):
+        """
+        Django hands every alias to a check that was asked for by a tag: with the
+        database down, pq_submit would end in a traceback before it could say so.
+        """
+        features = mock.PropertyMock(side_effect=AssertionError)
+        with mock.patch.object(type(connections["default"]), "features", features, create=True):
+            with self.assertRaises(AssertionError):
+                checks.run_checks(tags=[checks.Tags.database], databases=["default"])
+            checks.run_checks(tags=["perfectqueue"], databases=["default"])
+
+
+class DispatchTests(SimpleTestCase):
+    @override_settings(PERFECTQUEUE={"DISPATCH": "tests.nowhere.Dispatch"})
+    def test_a_dispatch_that_can_not_be_imported(self):
+        [found] = check_dispatch()
+
+        self.assertEqual(found.id, "perfectqueue.E011")
+        self.assertIn("ModuleNotFoundError: No module named 'tests.nowhere'", found.msg)
+
+    @override_settings(PERFECTQUEUE={"DISPATCH": "django.db.models.Model"})
+    def test_a_dispatch_that_can_be_imported(self):
+        self.assertEqual(check_dispatch(), [])
+
+    def test_none_is_needed(self):
+        self.assertEqual(check_dispatch(), [])
+
+
+class RegistrationTests(SimpleTestCase):
+    @override_settings(PERFECTQUEUE={"XYZZY": 1, "DISPATCH": "x.y"})
+    def test_django_runs_them(self):
+        """
+        Those tagged ``perfectqueue`` are all that a command of ours waits for.
+        """
+        self.assertIn("E001", ids(checks.run_checks()))
+        self.assertEqual(ids(checks.run_checks(tags=["perfectqueue"])), ["E001"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -133,10 +133,7 @@ class Queue:
         wake = partial(store.answer_alarms, using=self.using)
         submissions = (self._submission(now=now, **task) for task in tasks)
         for given in store.in_chunks(submissions):
-            with transaction.atomic(using=self.using):
-                fresh = store.submit(given, using=self.using, now=now)
-                if on_conflict == "raise" and len(fresh) < len(given):
-                    raise AlreadyExistsError(already(self.name, given, fresh))
+            fresh = self._store(given, whole=on_conflict == "raise", now=now)
             if fresh and (not stored or not connections[self.using].in_atomic_block):
                 transaction.on_commit(wake, using=self.using, robust=True)
             read += len(given)
@@ -144,6 +141,17 @@ class Queue:
             if progress:
                 progress(read)
         return stored
+
+    def _store(
+        self, given: Sequence[store.Submission], *, whole: bool, now: datetime | None
+    ) -> Mapping[tuple[str, str], int]:
+        if not whole:
+            return store.submit(given, using=self.using, now=now)
+        with transaction.atomic(using=self.using):
+            fresh = store.submit(given, using=self.using, now=now)
+            if len(fresh) < len(given):
+                raise AlreadyExistsError(already(self.name, given, fresh))
+        return fresh
 
     def _submission(
         self,

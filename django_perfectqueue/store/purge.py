@@ -51,7 +51,7 @@ def purge(
     Look at up to ``limit`` tasks behind an id, and delete those whose time has passed.
 
     ``retention`` gives the seconds that each outcome is kept; None is for ever. ``keep``
-    keeps no more than the newest so many ids. ``stopped`` tells that a finished task was
+    keeps finished tasks no longer than they are among the newest so many. ``stopped`` tells that a finished task was
     met whose time has yet to come: those behind it are mostly younger. Rows that someone
     else holds are passed over.
     """

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from ..models import Outcome
 from .dialects import Dialect
 from .dialects.base import numbers
 from .transaction import repeated, unit
 
 BATCH = 1000
+DONE = Outcome.FINISHED.value
 
 SCAN = """
 SELECT "id", "outcome", {over} FROM "perfectqueue_task"
@@ -50,21 +52,20 @@ def purge(
     """
     Look at up to ``limit`` tasks behind an id, and delete those whose time has passed.
 
-    ``retention`` gives the seconds that each outcome is kept; None is for ever. ``keep``
-    keeps finished tasks no longer than they are among the newest so many. ``stopped`` tells that a finished task was
-    met whose time has yet to come: those behind it are mostly younger. Rows that someone
-    else holds are passed over.
+    ``retention`` gives the seconds that each outcome is kept; None is for ever. With
+    ``keep`` a finished task goes, too, once so many tasks are newer. ``stopped`` tells
+    that a finished task was met whose time has yet to come: those behind it are mostly
+    younger. Rows that someone else holds are passed over.
     """
     with unit(using) as (cursor, dialect):
         rows = scan(cursor, dialect, retention, after, limit, now)
-        newest = top(cursor, dialect, keep)
-        doomed = [
-            task_id for task_id, outcome, over in rows if over or (outcome and task_id <= newest)
-        ]
-        deleted = forget(cursor, dialect, doomed)
-        young = any(outcome == "finished" and not over and i > newest for i, outcome, over in rows)
+        last = last_over(cursor, dialect, keep)
+        finished = [(id_, over or id_ <= last) for id_, outcome, over in rows if outcome == DONE]
+        doomed = [id_ for id_, over in finished if over]
+        doomed += [id_ for id_, outcome, over in rows if over and outcome != DONE]
+        deleted = forget(cursor, dialect, sorted(doomed))
         reached = rows[-1][0] if len(rows) == limit else None
-        return Swept(deleted, reached, young)
+        return Swept(deleted, reached, stopped=not all(over for _id, over in finished))
 
 
 def scan(
@@ -84,7 +85,7 @@ def scan(
     return rows
 
 
-def top(cursor: Any, dialect: Dialect, keep: int | None) -> int:
+def last_over(cursor: Any, dialect: Dialect, keep: int | None) -> int:
     """Return the largest id that is over the count, or 0."""
     if keep is None:
         return 0

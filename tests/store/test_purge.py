@@ -70,3 +70,10 @@ class PurgeTests(TestCase):
 
         self.assertEqual(purge({"finished": None}, now=after(1), keep=2).deleted, 3)
         self.assertEqual(Task.objects.count(), 2)
+
+    def test_the_count_takes_no_task_that_someone_has_yet_to_look_at(self):
+        failed()
+        finished(5, now=after(0))
+
+        self.assertEqual(purge({"failed": None}, now=after(1), keep=2).deleted, 3)
+        self.assertTrue(DeadLetter.objects.exists())

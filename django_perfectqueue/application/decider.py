@@ -1,0 +1,81 @@
+"""What becomes of a task, apart from the code that runs it."""
+
+from __future__ import annotations
+
+import difflib
+import random
+from typing import TYPE_CHECKING, Any
+
+from django_perfectqueue import store
+from django_perfectqueue.conf import options
+from django_perfectqueue.exceptions import UndefinedDecisionError
+from django_perfectqueue.queue import AcquiredTask, Queue
+
+from .retry import next_wait
+
+if TYPE_CHECKING:
+    from .handler import Application
+
+RESERVED = {"decide", "handler", "queue", "task"}
+
+
+class Decider:
+    """
+    Makes a handler's decisions; each is a method, asked for by its name.
+
+    Keep here what settles tasks and submits what follows, so that it can be told apart
+    from the work, and tested without it.
+    """
+
+    def __init__(self, handler: Application) -> None:
+        self.handler = handler
+
+    @property
+    def task(self) -> AcquiredTask:
+        return self.handler.task
+
+    @property
+    def queue(self) -> Queue:
+        return self.handler.queue
+
+    def decide(self, decision: str, **given: Any) -> Any:
+        """
+        Call the method of this name.
+
+        Raise UndefinedDecisionError when there is none.
+        """
+        method = None if decision in RESERVED else getattr(self, decision, None)
+        if decision.startswith("__") or not callable(method):
+            raise UndefinedDecisionError(
+                f"{type(self).__name__} has no decision '{decision}'.{self.like(decision)}"
+            )
+        return method(**given)
+
+    def unexpected_error_raised(self, error: BaseException) -> None:
+        """Have the task tried again later, or fail it when its attempts are spent."""
+        why = store.Failure.of(error)
+        wait = wait_after_error(self.task, self.handler)
+        if wait is None:
+            self.task.fail(why=why)
+        else:
+            self.task.retry(wait, why=why)
+
+    def like(self, decision: str) -> str:
+        known = [name for name in dir(type(self)) if name[0] != "_" and name not in RESERVED]
+        close = difflib.get_close_matches(decision, known, n=1)
+        return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def wait_after_error(task: AcquiredTask, handler: Application | None = None) -> float | None:
+    """Return the seconds until a task that raised is tried again; None when it has failed."""
+    limits = options()
+    most = limits.MAX_ATTEMPTS
+    first = limits.RETRY_WAIT
+    if handler is not None:
+        most = handler.max_attempts or most
+        first = first if handler.retry_wait is None else handler.retry_wait
+    errors = task.lease.errors + 1
+    if errors >= most:
+        return None
+    chance = random.random()  # noqa: S311
+    return next_wait(errors, first=first, longest=limits.RETRY_WAIT_LIMIT, chance=chance)

@@ -1,0 +1,145 @@
+"""Which handler runs a task."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from django.utils.module_loading import import_string
+
+from django_perfectqueue.exceptions import ConfigError, UnknownTypeError
+
+from .handler import Application, Function, from_function
+
+Pattern = str | re.Pattern[str]
+Route = type[Application] | Function | str
+
+
+class Dispatch:
+    """
+    Routes the types of tasks to handlers; the first route that matches is taken.
+
+    A string matches only the very same type. A compiled pattern matches wherever
+    ``search`` finds it, so anchor it with ``^`` and ``$``. A handler is an Application,
+    a function that takes the task, or the dotted path of either.
+    """
+
+    routes: ClassVar[Mapping[Any, Any]] = {}
+    _found: ClassVar[dict[str, type[Application]]] = {}
+    _made: ClassVar[dict[Pattern, type[Application]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._found = {}
+        cls._made = {}
+
+    @classmethod
+    def handler_for(cls, type_: str) -> type[Application]:
+        """
+        Return the handler for a type of task.
+
+        Raise UnknownTypeError when no route matches, ConfigError when the route that
+        does leads nowhere.
+        """
+        try:
+            return cls._found[type_]
+        except KeyError:
+            found = cls._found[type_] = cls.look_up(type_)
+            return found
+
+    @classmethod
+    def look_up(cls, type_: str) -> type[Application]:
+        for pattern in cls.routes:
+            if matches(cls.checked(pattern), type_):
+                return cls.handler_at(pattern)
+        raise UnknownTypeError(f"{cls.__name__} has no route for tasks of type '{type_}'.")
+
+    @classmethod
+    def knows(cls, type_: str) -> bool:
+        """Tell whether a route matches this type."""
+        try:
+            cls.handler_for(type_)
+        except UnknownTypeError:
+            return False
+        return True
+
+    @classmethod
+    def load(cls) -> dict[Pattern, type[Application]]:
+        """
+        Import every handler; return them by their routes.
+
+        Raise ConfigError when a route is not as it must be.
+        """
+        return {cls.checked(pattern): cls.handler_at(pattern) for pattern in cls.routes}
+
+    @classmethod
+    def handlers(cls) -> Iterator[type[Application]]:
+        """Yield each handler once."""
+        yield from dict.fromkeys(cls.load().values())
+
+    @classmethod
+    def before_fork(cls) -> None:
+        for handler in cls.handlers():
+            handler.before_fork()
+
+    @classmethod
+    def after_fork(cls) -> None:
+        for handler in cls.handlers():
+            handler.after_fork()
+
+    @classmethod
+    def after_child_end(cls) -> None:
+        for handler in cls.handlers():
+            handler.after_child_end()
+
+    @classmethod
+    def checked(cls, pattern: Any) -> Pattern:
+        good = isinstance(pattern, str) or (
+            isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str)
+        )
+        if not good or pattern == "":
+            raise ConfigError(
+                f"{cls.__name__} routes {pattern!r}: a route is a type of task,"
+                " or a pattern that re.compile() has made."
+            )
+        return pattern  # type: ignore[no-any-return]
+
+    @classmethod
+    def handler_at(cls, pattern: Pattern) -> type[Application]:
+        if pattern not in cls._made:
+            cls._made[pattern] = cls.made(pattern, cls.routes[pattern])
+        return cls._made[pattern]
+
+    @classmethod
+    def made(cls, pattern: Pattern, route: Route) -> type[Application]:
+        target: Any = route
+        if isinstance(target, str):
+            try:
+                target = import_string(target)
+            except ImportError as error:
+                raise ConfigError(f"{cls.place(pattern)} leads to {route!r}: {error}.") from error
+        if isinstance(target, type):
+            if issubclass(target, Application):
+                return target
+        elif callable(target):
+            return from_function(target)
+        raise ConfigError(
+            f"{cls.place(pattern)} leads to {target!r}, which is neither a subclass of"
+            " Application nor a function."
+        )
+
+    @classmethod
+    def place(cls, pattern: Pattern) -> str:
+        return f"{cls.__name__}.routes[{in_words(pattern)!r}]"
+
+
+def matches(pattern: Pattern, type_: str) -> bool:
+    if isinstance(pattern, str):
+        return pattern == type_
+    return pattern.search(type_) is not None
+
+
+def in_words(pattern: Pattern) -> str:
+    """Return a route as a person would write it."""
+    return pattern if isinstance(pattern, str) else pattern.pattern

@@ -1,0 +1,82 @@
+"""Handlers found where they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+from django.utils.module_loading import autodiscover_modules
+
+from django_perfectqueue.exceptions import ConfigError
+
+from .dispatch import Dispatch, Pattern, in_words
+from .handler import Application, from_function
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+MODULE = "tasks"
+
+
+class Registry(Dispatch):
+    """The routes of all handlers that ``@handler`` was written over."""
+
+    routes: ClassVar[dict[Pattern, Any]] = {}
+
+    @classmethod
+    def add(cls, pattern: Pattern, target: type[Application]) -> None:
+        """
+        Add a route.
+
+        Raise ConfigError when another handler has it.
+        """
+        pattern = cls.checked(pattern)
+        there = cls.routes.get(pattern)
+        if there is not None and path_of(there) != path_of(target):
+            raise ConfigError(
+                f"Both {path_of(there)} and {path_of(target)} handle '{in_words(pattern)}'."
+            )
+        cls.routes[pattern] = target
+        cls._made.pop(pattern, None)
+        cls._found.clear()
+
+
+def handler(*patterns: Pattern, **attributes: Any) -> Callable[[T], T]:
+    """
+    Register an Application, or a function that takes the task, for some types of tasks.
+
+    ``attributes`` are those of Application, such as ``max_attempts``. The class or
+    function is left as it is, so it may still be called by itself.
+    """
+    if not patterns or callable(patterns[0]):
+        raise ConfigError("@handler needs the type of the tasks: @handler('report').")
+    unknown = [name for name in attributes if not hasattr(Application, name)]
+    if unknown:
+        raise ConfigError(f"@handler takes the attributes of Application, not '{unknown[0]}'.")
+
+    def register(target: T) -> T:
+        if not isinstance(target, type):
+            made = from_function(target, **attributes)
+        elif issubclass(target, Application):
+            made = with_attributes(target, attributes) if attributes else target
+        else:
+            raise ConfigError(f"@handler stands over {target!r}, which is no Application.")
+        for pattern in patterns:
+            Registry.add(pattern, made)
+        return target
+
+    return register
+
+
+def with_attributes(target: type[Application], attributes: dict[str, Any]) -> type[Application]:
+    names = {"__module__": target.__module__, "__qualname__": target.__qualname__}
+    return type(target.__name__, (target,), {**names, **attributes})
+
+
+def path_of(target: Any) -> str:
+    return f"{target.__module__}.{target.__qualname__}"
+
+
+def autodiscover() -> type[Registry]:
+    """Import the ``tasks`` module of each installed app; return all that registered."""
+    autodiscover_modules(MODULE)
+    return Registry

@@ -1,0 +1,157 @@
+"""Sample handlers, found as those of any installed app are. What they do, they write in a diary."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from django.db import connection, transaction
+
+from django_perfectqueue.application import Application, Decider, Dispatch, handler
+from django_perfectqueue.exceptions import CancelRequestedError, PreemptedError, ProcessStopError
+
+
+def note(task, word):
+    """Add a line to the task's diary, in one write, so that processes don't mix theirs."""
+    diary = task.data.get("diary")
+    if diary:
+        with open(diary, "a") as file:
+            file.write(f"{word} {task.key} {os.getpid()}\n")
+
+
+def wait_for(path):
+    while not Path(path).exists():
+        time.sleep(0.01)
+
+
+@handler("echo")
+def echo(task):
+    """Return the data."""
+    return task.data
+
+
+@handler("report")
+def report(task):
+    """Do nothing, as quickly as can be."""
+
+
+@handler("wait")
+class Wait(Application):
+    """Run until a file is there; tell when that is broken off."""
+
+    retry_wait = 0
+
+    def perform(self):
+        note(self.task, "start")
+        try:
+            wait_for(self.task.data["until"])
+        except (CancelRequestedError, PreemptedError, ProcessStopError) as reason:
+            note(self.task, type(reason).__name__)
+            raise
+        note(self.task, "end")
+
+
+@handler("fail", max_attempts=2, retry_wait=0)
+def fail(task):
+    raise ValueError("as it was told")
+
+
+@handler("fail-once", retry_wait=0)
+def fail_once(task):
+    if task.attempt == 1:
+        raise ValueError("as it was told")
+
+
+@handler("die")
+def die(task):
+    """Take the whole processor along."""
+    note(task, "start")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@handler("die-once")
+def die_once(task):
+    note(task, "start")
+    if task.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    note(task, "end")
+
+
+@handler("leave")
+def leave(task):
+    sys.exit("as it was told")
+
+
+@handler("offspring")
+def offspring(task):
+    """Start a process and wait for it."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    Path(task.data["pid"]).write_text(str(child.pid))
+    note(task, "start")
+    child.wait()
+
+
+@handler("spoil")
+def spoil(task):
+    """Leave a transaction open."""
+    transaction.atomic().__enter__()
+    connection.cursor().execute("DELETE FROM perfectqueue_fairshare")
+
+
+@handler(re.compile(r"^import\."))
+def import_anything(task):
+    return task.type
+
+
+class Unsettled(Application):
+    auto_finish = False
+
+    def perform(self):
+        return None
+
+
+class Hesitant(Application):
+    def before_perform(self):
+        return False
+
+    def perform(self):
+        raise AssertionError("not to be performed")
+
+    after_perform = perform
+
+
+class Stubborn(Decider):
+    def unexpected_error_raised(self, error):
+        raise RuntimeError("the decider has an error too")
+
+
+class Undecided(Application):
+    decider = Stubborn
+
+    def perform(self):
+        raise ValueError("as it was told")
+
+
+class Skipping(Decider):
+    def unexpected_error_raised(self, error):
+        self.task.finish({"skipped": str(error)})
+
+
+class Lenient(Application):
+    decider = Skipping
+
+    def perform(self):
+        raise ValueError("as it was told")
+
+
+class SampleDispatch(Dispatch):
+    routes = {
+        "echo": echo,
+        "wait": "tests.tasks.Wait",
+        re.compile(r"^import\."): import_anything,
+        "import.never": fail,
+        re.compile("late"): report,
+    }

@@ -1,0 +1,232 @@
+"""Run tasks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connections
+from django.utils.module_loading import import_string
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from django_perfectqueue import __version__, conf, queue
+from django_perfectqueue.application import Dispatch, Registry, autodiscover
+from django_perfectqueue.application.dispatch import in_words
+from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.management.base import (
+    at_least,
+    known_alias,
+    lacks_tables,
+    migrate_command,
+    speaking,
+)
+from django_perfectqueue.runtime.launcher import (
+    SUPERVISOR,
+    Launcher,
+    first_environment,
+    same_command,
+)
+from django_perfectqueue.runtime.plan import Plan
+from django_perfectqueue.runtime.report import Reporter
+from django_perfectqueue.runtime.supervisor import Supervisor
+
+SHOWN = 8
+
+OVERRIDES = {
+    "processors": "PROCESSORS",
+    "processor_type": "PROCESSOR_TYPE",
+    "poll_interval": "POLL_INTERVAL",
+    "prefetch": "TASK_PREFETCH",
+    "max_requests": "MAX_REQUEST_PER_CHILD",
+}
+
+
+class Command(BaseCommand):
+    summary = gettext_lazy("Runs tasks in processes of its own, until it is told to stop.")
+    requires_system_checks = ()
+    started_by_itself = False
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        self.help = str(self.summary)
+        return super().create_parser(prog_name, subcommand, **kwargs)
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "dispatch",
+            nargs="?",
+            help=_(
+                "Dotted path of a Dispatch. Otherwise the setting DISPATCH, or all handlers"
+                " in the tasks modules of the installed apps."
+            ),
+        )
+        parser.add_argument(
+            "--processors", type=at_least(1), metavar="N", help=_("How many processes.")
+        )
+        parser.add_argument(
+            "--queue",
+            action="append",
+            dest="queues",
+            metavar="NAME",
+            help=_("A queue to serve; may be repeated, the first is served first."),
+        )
+        parser.add_argument("--database", metavar="ALIAS", help=_("The database of the queues."))
+        parser.add_argument(
+            "--burst", action="store_true", help=_("Leave when no task is due any more.")
+        )
+        parser.add_argument(
+            "--poll-interval",
+            type=float,
+            metavar="SECONDS",
+            help=_("How often to look for tasks when there were none."),
+        )
+        parser.add_argument("--processor-type", metavar="TYPE", help=_("What processors are."))
+        parser.add_argument(
+            "--prefetch",
+            type=at_least(0),
+            metavar="N",
+            help=_("How many tasks to take in advance."),
+        )
+        parser.add_argument(
+            "--max-requests",
+            type=at_least(1),
+            metavar="N",
+            help=_("Replace a processor when it has run so many tasks."),
+        )
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        self.started_by_itself = True
+        super().run_from_argv(argv)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Be the launcher, or the supervisor when a launcher has started this."""
+        launcher = os.environ.pop(SUPERVISOR, None)
+        code = self.launch(options) if launcher is None else self.supervise(int(launcher), options)
+        if not code:
+            return
+        if self.started_by_itself:
+            sys.exit(code)
+        raise CommandError(_("The worker ended with exit code %d.") % code, returncode=code)
+
+    def launch(self, options: dict[str, Any]) -> int:
+        command, environment = same_command(), first_environment()
+        if not self.started_by_itself:
+            environment = dict(os.environ)
+            command = [sys.executable, "-m", "django", "pq_worker", *arguments(options)]
+            environment["DJANGO_SETTINGS_MODULE"] = settings.SETTINGS_MODULE
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        echo = None if self.stdout_is_ours() else self.stdout
+        with speaking():
+            wait = chosen(options).DETACH_WAIT
+        return Launcher(command, detach_wait=wait, environment=environment, echo=echo).run()
+
+    def stdout_is_ours(self) -> bool:
+        """Tell whether a process that this one starts prints where this one does."""
+        try:
+            return bool(self.stdout.fileno() == 1)
+        except (AttributeError, OSError, ValueError):
+            return False
+
+    def supervise(self, launcher: int, options: dict[str, Any]) -> int:
+        self.check(tags=["perfectqueue"])
+        with speaking():
+            plan = plan_of(options)
+        check_database(plan.using)
+        reporter = Reporter(self.print, self.style, options["verbosity"])
+        self.introduce(plan, reporter)
+        return Supervisor(plan, reporter, socket.socket(fileno=launcher)).run()
+
+    def print(self, text: str) -> None:
+        self.stdout.write(text)
+        self.stdout.flush()
+
+    def introduce(self, plan: Plan, reporter: Reporter) -> None:
+        vendor = connections[plan.using].display_name
+        types = [in_words(pattern) for pattern in plan.dispatch.load()]
+        more = len(types) - SHOWN
+        shown = ", ".join(types[:SHOWN]) + (_(" and %d more") % more if more > 0 else "")
+        reporter.head(f"django-perfectqueue {__version__}")
+        reporter.say(
+            _("Database: %(alias)s (%(vendor)s)") % {"alias": plan.using, "vendor": vendor}
+        )
+        reporter.say(_("Queues: %s") % ", ".join(plan.queues))
+        name = f"{plan.dispatch.__module__}.{plan.dispatch.__qualname__}"
+        source = _("tasks modules") if plan.dispatch is Registry else name
+        reporter.say(_("Handlers: %(types)s (%(source)s)") % {"types": shown, "source": source})
+        count = plan.options.PROCESSORS
+        reporter.say(ngettext("%d processor", "%d processors", count) % count)
+
+
+def plan_of(options: dict[str, Any]) -> Plan:
+    """Return what is to be done; raise ConfigError or InvalidTaskError when it can't be."""
+    values = chosen(options)
+    dispatch = found(options["dispatch"] or values.DISPATCH)
+    if not dispatch.load():
+        raise ConfigError(no_handlers(dispatch))
+    names = options["queues"] or [values.DEFAULT_QUEUE]
+    return Plan(
+        dispatch=dispatch,
+        queues=tuple(dict.fromkeys(queue.checked("queue", name, 100) for name in names)),
+        using=known_alias(options["database"] or queue.database()),
+        options=values,
+        burst=options["burst"],
+    )
+
+
+def chosen(options: dict[str, Any]) -> conf.Options:
+    """Return the settings, with what the command line says instead."""
+    given = {
+        name: options[option] for option, name in OVERRIDES.items() if options[option] is not None
+    }
+    return conf.options().replace(**given)
+
+
+def found(path: str | None) -> type[Dispatch]:
+    if not path:
+        return autodiscover()
+    try:
+        target = import_string(path)
+    except ImportError as error:
+        raise ConfigError(_("There is no dispatch '%s': %s.") % (path, error)) from error
+    if not (isinstance(target, type) and issubclass(target, Dispatch)):
+        raise ConfigError(_("'%s' is not a subclass of Dispatch.") % path)
+    return target
+
+
+def no_handlers(dispatch: type[Dispatch]) -> str:
+    if dispatch is not Registry:
+        return _("%s has no routes.") % dispatch.__qualname__
+    return _(
+        "There are no handlers. Write @handler functions in the tasks module of an installed"
+        " app, or name a Dispatch: manage.py pq_worker myapp.tasks.TaskDispatch."
+    )
+
+
+def check_database(using: str) -> None:
+    """Raise CommandError when the database can't be used as it is."""
+    with speaking(using):
+        if lacks_tables(using):
+            raise CommandError(
+                _("The database '%(using)s' is not migrated. Run: %(command)s")
+                % {"using": using, "command": migrate_command(using)}
+            )
+
+
+def arguments(options: dict[str, Any]) -> list[str]:
+    """Return options as they are written on a command line."""
+    words = [options["dispatch"]] if options["dispatch"] else []
+    for name in options["queues"] or ():
+        words += ["--queue", name]
+    for option in ("database", *OVERRIDES):
+        if options[option] is not None:
+            words += [f"--{option.replace('_', '-')}", str(options[option])]
+    if options["burst"]:
+        words.append("--burst")
+    colour = "--force-color" if options["force_color"] else "--no-color"
+    if options["force_color"] or options["no_color"]:
+        words.append(colour)
+    return [*words, "--verbosity", str(options["verbosity"])]

@@ -1,0 +1,10 @@
+"""
+The processes that run tasks, one role a file.
+
+    launcher ── supervisor ─┬─ processors: runner, keeper
+                            └─ janitor
+
+The launcher is the command itself; it starts the supervisor as a fresh interpreter and
+passes signals on. The supervisor forks the others, watches them and replaces them, and
+never touches the database. What they hold are leases, never rows.
+"""

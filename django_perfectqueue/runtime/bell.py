@@ -1,0 +1,62 @@
+"""Waking a sleeper."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from collections.abc import Sequence
+
+MOUTHFUL = 4096
+
+
+class Bell:
+    """
+    Wakes the one who waits: rung by a signal handler, another thread or another process.
+
+    A ring that comes before the waiting counts.
+    """
+
+    def __init__(self) -> None:
+        self.ear, self.cord = os.pipe()
+        os.set_blocking(self.ear, False)
+        os.set_blocking(self.cord, False)
+
+    def ring(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self.cord, b"!")
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for a ring, or so many seconds; tell whether it rang."""
+        heard = bool(readable([self.ear], timeout))
+        if heard:
+            drain(self.ear)
+        return heard
+
+    def close(self) -> None:
+        os.close(self.ear)
+        os.close(self.cord)
+
+
+def readable(files: Sequence[int], timeout: float | None) -> list[int]:
+    """Return which of these have something to read, or have been closed at the other end."""
+    poll = select.poll()
+    for file in files:
+        poll.register(file, select.POLLIN)
+    wait = None if timeout is None else max(0, round(timeout * 1000))
+    return [file for file, _event in poll.poll(wait)]
+
+
+def drain(file: int) -> bytes | None:
+    """Return all that can be read without waiting; None when the other end is closed."""
+    taken = b""
+    while True:
+        try:
+            part = os.read(file, MOUTHFUL)
+        except BlockingIOError:
+            return taken
+        except OSError:
+            return taken or None
+        if not part:
+            return taken or None
+        taken += part

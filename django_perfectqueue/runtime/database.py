@@ -1,0 +1,131 @@
+"""The database as a processor sees it: kept open, sometimes away."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from django.db import Error, connections
+
+from .bell import Bell
+
+R = TypeVar("R")
+
+logger = logging.getLogger("django_perfectqueue.database")
+
+SHORTEST, LONGEST = 0.1, 5.0
+
+
+class AwayError(Exception):
+    """The database is away, and there is no more time to wait for it."""
+
+
+class Link:
+    """
+    One thread's way to the database, over which a verb is repeated until it is done.
+
+    Only for verbs that may be repeated when the answer to their commit was lost.
+    """
+
+    def __init__(self, using: str, bell: Bell, patience: Callable[[], float]) -> None:
+        self.using = using
+        self.bell = bell
+        self.patience = patience
+        self.away_since = 0.0
+        self.waits = 0
+        self.returned: Callable[[], None] = lambda: None
+
+    def insist(self, verb: Callable[[], R]) -> R:
+        """
+        Call until it raises no database error.
+
+        Raise AwayError when patience, in seconds since the trouble began, is at an end.
+        """
+        while True:
+            try:
+                return self.once(verb)
+            except Error as error:
+                self.trouble(error)
+            self.wait()
+
+    def once(self, verb: Callable[[], R]) -> R:
+        """Call it, and tell when that ends a time of trouble."""
+        if self.away_since:
+            self.returned()
+        result = verb()
+        if self.away_since:
+            self.back()
+        return result
+
+    def trouble(self, error: Error) -> None:
+        discard(connections[self.using])
+        if not self.away_since:
+            self.away_since = time.monotonic()
+            self.waits = 0
+            logger.error(
+                "The database is away; waiting for it. database=%s error=%s: %s",
+                self.using,
+                type(error).__name__,
+                in_one_line(error),
+            )
+
+    def wait(self) -> None:
+        if time.monotonic() - self.away_since >= self.patience():
+            raise AwayError(f"The database '{self.using}' is away.")
+        self.waits += 1
+        pause = min(LONGEST, SHORTEST * 2 ** min(self.waits, 10))
+        self.bell.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311
+
+    def back(self) -> None:
+        seconds = time.monotonic() - self.away_since
+        self.away_since = 0.0
+        logger.warning("The database is back. database=%s seconds=%.1f", self.using, seconds)
+
+
+def in_one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+class Tidy:
+    """Leaves a thread's connections as a handler should find them: open, in no transaction."""
+
+    def __init__(self) -> None:
+        self.left_alone = {link for link in opened() if link.in_atomic_block}
+
+    def up(self, *, suspect: bool = False) -> None:
+        """
+        Roll back what a handler left open, and drop what may be broken.
+
+        ``suspect`` is every connection after an interruption, which may have come in the
+        middle of a statement.
+        """
+        for link in opened():
+            if link in self.left_alone or link.connection is None:
+                continue
+            in_transaction = link.in_atomic_block or not is_autocommit(link)
+            if suspect or in_transaction or link.errors_occurred:
+                discard(link)
+
+
+def opened() -> list[Any]:
+    return list(connections.all(initialized_only=True))
+
+
+def is_autocommit(link: Any) -> bool:
+    return bool(link.autocommit) == bool(link.settings_dict["AUTOCOMMIT"])
+
+
+def discard(link: Any) -> None:
+    """Close a connection, in whatever state it is; the server rolls back what was open."""
+    link.in_atomic_block = False
+    link.closed_in_transaction = False
+    link.needs_rollback = False
+    link.savepoint_ids = []
+    link.run_on_commit = []
+    try:
+        link.close()
+    except Error:
+        link.connection = None

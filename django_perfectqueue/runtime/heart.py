@@ -1,0 +1,102 @@
+"""Heartbeats: renew what a processor holds, and learn what it has to give up."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from django_perfectqueue import store
+from django_perfectqueue.exceptions import CancelRequestedError, PreemptedError
+
+from .runner import Running
+
+if TYPE_CHECKING:
+    from .processor import Processor
+
+logger = logging.getLogger("django_perfectqueue.keeper")
+
+RENEWALS = 3
+
+
+class Heart:
+    """
+    Keeps the leases of one processor alive.
+
+    All are renewed together when a third of ALIVE_TIME has passed; so tasks that are
+    short cost no heartbeat. One that runs for longer than TASK_HEARTBEAT_INTERVAL is
+    looked after that often, in case it is to be cancelled.
+    """
+
+    def __init__(self, processor: Processor) -> None:
+        self.processor = processor
+        self.alive_time = processor.options.ALIVE_TIME
+        self.interval = processor.options.TASK_HEARTBEAT_INTERVAL
+        self.renewed_at = 0.0
+        self.looked_at = 0.0
+
+    def held(self) -> list[store.Lease]:
+        """Return the leases of what is running and of what is to run next."""
+        running = self.processor.runner.running
+        own = [running.task.lease] if running is not None and not running.task.settled else []
+        return own + list(self.processor.batch)
+
+    def errand(self, now: float) -> Callable[[], None] | None:
+        """Return what has to be asked of the database now, if anything."""
+        held = self.held()
+        if held and now - self.renewed_at >= self.alive_time / RENEWALS:
+            return lambda: self.beat(held, self.alive_time)
+        running = self.processor.runner.running
+        if held and running is not None:
+            since = max(running.task.started, self.looked_at)
+            if now - since >= self.interval:
+                return lambda: self.beat(held, None)
+        return None
+
+    def beat(self, held: list[store.Lease], alive_time: float | None) -> None:
+        before = time.monotonic()
+        self.looked_at = before
+        using = self.processor.plan.using
+        pulses = self.processor.aside.once(
+            lambda: store.heartbeat(held, using=using, alive_time=alive_time)
+        )
+        if alive_time is not None:
+            self.renewed_at = max(self.renewed_at, before)
+        for lease, pulse in zip(held, pulses, strict=True):
+            if not pulse.held:
+                self.lost(lease)
+            elif pulse.cancel_requested:
+                self.cancelled(lease)
+
+    def have_lapsed(self, now: float) -> bool:
+        """Tell whether the leases have run out for sure, whatever the database would say."""
+        late = now - self.renewed_at >= self.alive_time
+        return late and bool(self.held())
+
+    def lapse(self) -> None:
+        for lease in self.held():
+            self.lost(lease)
+
+    def lost(self, lease: store.Lease) -> None:
+        reason = PreemptedError(f"Task '{lease.key}' is no longer held by this attempt.")
+        running = self.running(lease)
+        if running is not None:
+            self.processor.runner.kill(running, reason)
+        elif self.processor.drop(lease):
+            logger.warning("A task was taken away before it ran. key=%s", lease.key)
+
+    def cancelled(self, lease: store.Lease) -> None:
+        running = self.running(lease)
+        if running is not None:
+            reason = CancelRequestedError(f"Task '{lease.key}' is to be cancelled.")
+            self.processor.runner.kill(running, reason)
+        elif self.processor.drop(lease):
+            using = self.processor.plan.using
+            store.cancel(lease, seconds=0.0, using=using, worker=self.processor.worker)
+
+    def running(self, lease: store.Lease) -> Running | None:
+        running = self.processor.runner.running
+        if running is None or running.task.lease.task_id != lease.task_id:
+            return None
+        return running if running.task.lease.attempt == lease.attempt else None

@@ -1,0 +1,146 @@
+"""The thread that watches while handlers run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from django.db import Error
+
+from django_perfectqueue.exceptions import GracefulProcessStopError, ImmediateProcessStopError
+
+from .bell import Bell, drain, readable
+from .errands import Errands
+from .signals import reopen_logs
+
+if TYPE_CHECKING:
+    from .processor import Processor
+
+logger = logging.getLogger("django_perfectqueue.keeper")
+
+TICK = 0.05
+TOO_LONG = 1.0
+LAST_ERRAND = 10.0
+
+
+class Keeper:
+    """
+    Tells the supervisor that the processor lives, and the processor what it can't see
+    while it is busy: that a lease is lost, a stop was asked for, the supervisor is gone.
+
+    It never waits for the database; what does is an errand.
+    """
+
+    def __init__(self, processor: Processor, *, pulse: int, lifeline: int) -> None:
+        self.processor = processor
+        self.pulse = pulse
+        self.lifeline = lifeline
+        self.bell = Bell()
+        self.errands = Errands()
+        self.interval = processor.options.CHILD_HEARTBEAT_INTERVAL
+        self.next_beat = 0.0
+        self.dozing = False
+        self.ended = False
+        self.orphaned = False
+        self.logs_moved = False
+        self.thread = threading.Thread(target=self.run, name="keeper", daemon=True)
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.ended = True
+        self.bell.ring()
+        self.thread.join(LAST_ERRAND)
+        self.errands.stop(LAST_ERRAND)
+
+    def wake(self) -> None:
+        """Be told that there is something to watch again."""
+        if self.dozing:
+            self.bell.ring()
+
+    def run(self) -> None:
+        while not self.ended:
+            try:
+                self.tick(time.monotonic())
+            except Exception:
+                logger.exception("The keeper stumbled.")
+            self.wait()
+
+    def wait(self) -> None:
+        self.dozing = True
+        until_beat = max(0.0, self.next_beat - time.monotonic())
+        pause = min(TICK, until_beat) if self.processor.is_busy() else until_beat
+        files = [self.bell.ear] if self.orphaned else [self.bell.ear, self.lifeline]
+        heard = readable(files, pause)
+        self.dozing = False
+        if self.bell.ear in heard:
+            drain(self.bell.ear)
+        if self.lifeline in heard and drain(self.lifeline) is None:
+            self.orphan()
+
+    def orphan(self) -> None:
+        self.orphaned = True
+        logger.error(
+            "The supervisor is gone; this processor ends with its task. pid=%s", os.getpid()
+        )
+        self.processor.stop()
+
+    def tick(self, now: float) -> None:
+        self.beat(now)
+        if self.logs_moved:
+            self.logs_moved = False
+            reopen_logs()
+        self.tell_of_stop()
+        if self.processor.heart.have_lapsed(now):
+            self.processor.heart.lapse()
+        if not self.errands.busy and (errand := self.errand(now)):
+            self.errands.send(lambda: self.in_time_of_trouble(errand))
+
+    def beat(self, now: float) -> None:
+        if now >= self.next_beat:
+            self.next_beat = now + self.interval
+            try:
+                os.write(self.pulse, b".")
+            except BlockingIOError:
+                pass
+            except OSError:
+                if not self.orphaned:
+                    self.orphan()
+
+    def tell_of_stop(self) -> None:
+        running = self.processor.runner.running
+        if running is not None and self.processor.stopping:
+            immediate = self.processor.stopping_now
+            kind = ImmediateProcessStopError if immediate else GracefulProcessStopError
+            self.processor.runner.kill(running, kind("The processor stops."))
+
+    def errand(self, now: float) -> Callable[[], None] | None:
+        processor = self.processor
+        if errand := processor.heart.errand(now):
+            return errand
+        running = processor.runner.running
+        if running is None:
+            return None
+        if processor.batch and self.should_give_back(now - running.task.started):
+            return processor.release_rest
+        if processor.outbox.is_late(now):
+            return processor.post
+        return None
+
+    def should_give_back(self, seconds: float) -> bool:
+        """Others may run what waits here behind a task that takes long."""
+        return self.processor.stopping or (
+            self.processor.pace.prefetch is None and seconds >= TOO_LONG
+        )
+
+    def in_time_of_trouble(self, errand: Callable[[], None]) -> None:
+        try:
+            errand()
+        except Error as error:
+            self.processor.aside.trouble(error)
+            time.sleep(TICK)

@@ -1,0 +1,205 @@
+"""The command itself: it starts the supervisor, passes signals on, and returns its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .bell import drain, readable
+from .signals import ALL, DETACH, RESTART, RESTART_NOW, STOP, STOP_NOW, Mailbox, held_back
+
+logger = logging.getLogger("django_perfectqueue.launcher")
+
+SUPERVISOR = "PERFECTQUEUE_SUPERVISOR"
+TICK = 1.0
+
+
+class Generation:
+    """
+    One supervisor, in a fresh interpreter, with the code and settings of its start.
+
+    It tells by a byte that it is taking tasks, and sees by the end of the same socket
+    that its launcher is gone.
+    """
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], *, echo: Any = None
+    ) -> None:
+        self.socket, theirs = socket.socketpair()
+        self.socket.setblocking(False)
+        self.echo = echo
+        with theirs:
+            self.process = subprocess.Popen(  # noqa: S603
+                command,
+                env={**environment, SUPERVISOR: str(theirs.fileno())},
+                pass_fds=[theirs.fileno()],
+                stdout=None if echo is None else subprocess.PIPE,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> int:
+        return -1 if self.process.stdout is None else self.process.stdout.fileno()
+
+    def is_ready(self) -> bool:
+        return bool(drain(self.socket.fileno()))
+
+    def send(self, signum: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signum)
+
+    def code(self) -> int | None:
+        """Return its exit code once it has ended, as a shell would name it."""
+        code = self.process.poll()
+        if code is None:
+            return None
+        return 128 - code if code < 0 else code
+
+    def relay(self) -> None:
+        """Copy what it has printed to where the caller wants it."""
+        if self.process.stdout is not None and (text := drain(self.output)):
+            self.echo.write(text.decode(errors="replace"), ending="")
+
+    def close(self) -> None:
+        """Let go of it; it may go on without this process."""
+        self.relay()
+        self.socket.close()
+        if self.process.poll() is None:
+            self.process.returncode = 0
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+class Launcher:
+    """
+    Stands between a service manager and the supervisor.
+
+    A restart starts another generation, with new code and settings, and only when that
+    takes tasks is the old one told to stop; when it doesn't start, the old one stays.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        detach_wait: float,
+        environment: Mapping[str, str] | None = None,
+        echo: Any = None,
+    ) -> None:
+        self.command = command
+        self.detach_wait = detach_wait
+        self.environment = os.environ if environment is None else environment
+        self.echo = echo
+        self.mailbox = Mailbox()
+        self.older: list[Generation] = []
+        self.next: Generation | None = None
+        self.stop_old_by: signal.Signals = STOP
+        self.leave_at = float("inf")
+
+    def run(self) -> int:
+        """Stay until the supervisor has ended, or detached from it; return the exit code."""
+        before = {signum: signal.getsignal(signum) for signum in (*ALL, signal.SIGCHLD)}
+        with held_back():
+            self.current = self.start()
+            self.mailbox.open(signal.SIGCHLD)
+        try:
+            return self.stay()
+        finally:
+            self.close()
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+
+    def start(self) -> Generation:
+        generation = Generation(self.command, self.environment, echo=self.echo)
+        if self.echo is not None:
+            os.set_blocking(generation.output, False)
+        return generation
+
+    def stay(self) -> int:
+        while True:
+            self.wait()
+            for signum in self.mailbox.read():
+                self.pass_on(signum)
+            self.hand_over()
+            self.older = [old for old in self.older if old.code() is None]
+            code = self.current.code()
+            if code is not None and (code or not (self.older or self.next)):
+                return code
+            if time.monotonic() >= self.leave_at:
+                return 0
+
+    def wait(self) -> None:
+        generations = self.generations()
+        ears = [self.mailbox.ear]
+        ears += [one.output for one in generations if one.output >= 0 and one.code() is None]
+        if self.next is not None:
+            ears.append(self.next.socket.fileno())
+        readable(ears, min(TICK, max(0.0, self.leave_at - time.monotonic())))
+        for one in generations:
+            one.relay()
+
+    def generations(self) -> list[Generation]:
+        return [self.current, *self.older, *([self.next] if self.next else [])]
+
+    def pass_on(self, signum: signal.Signals) -> None:
+        if signum in (RESTART, RESTART_NOW):
+            self.restart(STOP if signum == RESTART else STOP_NOW)
+        elif signum in ALL:
+            for one in self.generations():
+                one.send(signum)
+        if signum == DETACH:
+            again = self.leave_at < float("inf")
+            self.leave_at = time.monotonic() + (0.0 if again else self.detach_wait)
+
+    def restart(self, stop_old_by: signal.Signals) -> None:
+        self.stop_old_by = stop_old_by
+        if self.next is None:
+            with held_back():
+                self.next = self.start()
+
+    def hand_over(self) -> None:
+        """Make the next generation the current one, once it takes tasks."""
+        if self.next is None:
+            return
+        if self.next.is_ready():
+            self.current.send(self.stop_old_by)
+            self.older.append(self.current)
+            self.current, self.next = self.next, None
+        elif (code := self.next.code()) is not None:
+            logger.error("The restart failed; the worker goes on as before. code=%s", code)
+            self.next.close()
+            self.next = None
+
+    def close(self) -> None:
+        self.mailbox.close()
+        for one in self.generations():
+            one.close()
+
+
+def first_environment() -> dict[str, str]:
+    """
+    Return the environment as this process got it.
+
+    What settings have put into it since, out of an .env file say, would keep the next
+    generation from reading that file's new values.
+    """
+    with contextlib.suppress(OSError):
+        entries = Path("/proc/self/environ").read_bytes().rstrip(b"\0").split(b"\0")
+        pairs = [entry.partition(b"=") for entry in entries]
+        if all(name and equals for name, equals, _value in pairs):
+            return {os.fsdecode(name): os.fsdecode(value) for name, _equals, value in pairs}
+    return dict(os.environ)
+
+
+def same_command() -> list[str]:
+    """Return the command line by which this very program was started."""
+    return [sys.executable, *sys.orig_argv[1:]]

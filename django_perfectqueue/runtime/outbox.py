@@ -1,0 +1,91 @@
+"""Tasks whose handlers have returned, until the database knows of it."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from django_perfectqueue import store
+
+from .ending import Ending
+
+LATE = 0.05
+MOST_CHARACTERS = 1_000_000
+
+Posted = Callable[[Sequence[Ending]], None]
+
+
+@dataclass(slots=True)
+class Post:
+    """One transaction's worth of completions; ``refused`` are those it did not accept."""
+
+    completions: list[store.Completion]
+    refused: list[store.Completion] = field(default_factory=list)
+
+
+class Outbox:
+    """
+    Endings to be written in one go with their neighbours.
+
+    One thread posts at a time. What could not be posted goes first the next time;
+    writing it twice does no harm.
+    """
+
+    def __init__(self, posted: Posted) -> None:
+        self.posted = posted
+        self.waiting: deque[Ending] = deque()
+        self.posting_now: list[Ending] = []
+        self.characters = 0
+        self.lock = threading.Lock()
+
+    def put(self, ending: Ending, completion: store.Completion) -> None:
+        self.waiting.append(ending)
+        if completion.result is not None:
+            self.characters += len(completion.result)
+
+    def is_late(self, now: float) -> bool:
+        """Tell whether the oldest has waited so long that it should go by itself."""
+        try:
+            oldest = self.waiting[0].completion
+        except IndexError:
+            return False
+        late = oldest is not None and now - oldest.ended >= LATE
+        return late or self.characters >= MOST_CHARACTERS
+
+    def task_ids(self) -> set[int]:
+        return {ending.task.lease.task_id for ending in (*self.posting_now, *self.waiting)}
+
+    @contextmanager
+    def post(self) -> Iterator[Post]:
+        """Give all that waits to a transaction; keep it when the transaction raises."""
+        with self.lock:
+            endings = self.posting_now = self.take()
+            post = Post([done.completion for done in endings if done.completion is not None])
+            try:
+                yield post
+            except BaseException:
+                self.waiting.extendleft(reversed(endings))
+                raise
+            finally:
+                self.posting_now = []
+        if endings:
+            mark(endings, post.refused)
+            self.posted(endings)
+
+    def take(self) -> list[Ending]:
+        taken = []
+        while self.waiting:
+            taken.append(self.waiting.popleft())
+        self.characters = 0
+        return taken
+
+
+def mark(endings: Sequence[Ending], refused: Sequence[store.Completion]) -> None:
+    for ending in endings:
+        if refused and ending.completion in refused:
+            ending.word = "preempted"
+        else:
+            ending.task.settled = ending.word

@@ -1,0 +1,24 @@
+"""What a worker is to do, as its processes hand it on."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+
+from django_perfectqueue.application import Dispatch
+from django_perfectqueue.conf import Options
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    dispatch: type[Dispatch]
+    queues: tuple[str, ...]
+    using: str
+    options: Options
+    burst: bool = False
+
+
+def worker_name() -> str:
+    """Return what a task's row calls the process that ran it."""
+    return f"{socket.gethostname()}:{os.getpid()}"

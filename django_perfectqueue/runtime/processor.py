@@ -1,0 +1,274 @@
+"""The process that acquires tasks and runs them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django_perfectqueue import store
+from django_perfectqueue.exceptions import PreemptedError
+from django_perfectqueue.queue import AcquiredTask
+
+from .bell import Bell
+from .database import AwayError, Link
+from .ending import Ending, announce
+from .guard import Guard
+from .heart import Heart
+from .keeper import Keeper
+from .outbox import Outbox
+from .pace import Pace
+from .plan import Plan, worker_name
+from .report import Reporter
+from .runner import Runner
+from .signals import ALL, REOPEN_LOGS, RESTART_NOW, STOP_NOW
+from .slate import Slate
+
+logger = logging.getLogger("django_perfectqueue.processor")
+
+DONE = 0
+RECYCLED = 3
+LAST_TRIES = 10.0
+
+UNCERTAIN = store.Failure(error="lost", message="The answer to its acquire was lost.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """What a supervisor gives a processor along, and keeps when it dies."""
+
+    number: int
+    holder: int
+    slate: Slate
+    bell: Bell
+    pulse: int
+    lifeline: int
+
+
+class Processor:
+    """
+    Takes due tasks in fair order, runs them one by one, and writes what became of them.
+
+    A handler that returns is finished together with its neighbours: with the next
+    acquire, or some 50 ms later when a handler takes long.
+    """
+
+    def __init__(self, plan: Plan, seat: Seat, reporter: Reporter) -> None:
+        self.plan = plan
+        self.options = plan.options
+        self.seat = seat
+        self.reporter = reporter
+        self.slate = seat.slate
+        self.worker = worker_name()
+        self.stopping = False
+        self.stopping_now = False
+        self.remaining = plan.options.MAX_REQUEST_PER_CHILD
+        self.batch: deque[store.Lease] = deque()
+        self.strange: set[str] = set()
+        self.pace = Pace(plan.options.TASK_PREFETCH)
+        self.outbox = Outbox(self.posted)
+        self.link = Link(plan.using, seat.bell, self.patience)
+        self.link.returned = self.give_back_uncertain
+        self.aside = Link(plan.using, seat.bell, self.patience)
+        self.guard = Guard()
+        self.runner = Runner(plan.dispatch, link=self.link, guard=self.guard)
+        self.heart = Heart(self)
+        self.keeper = Keeper(self, pulse=seat.pulse, lifeline=seat.lifeline)
+
+    def run(self) -> int:
+        """Work until told to stop, recycled, or in a burst until nothing is due."""
+        self.open_signals()
+        self.plan.dispatch.after_fork()
+        self.keeper.start()
+        try:
+            return self.work()
+        except AwayError:
+            return DONE
+        finally:
+            self.close()
+
+    def open_signals(self) -> None:
+        self.guard.install()
+        for signum in ALL:
+            signal.signal(signum, self.on_signal)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ALL, signal.SIGCHLD})
+
+    def on_signal(self, signum: int, frame: object) -> None:
+        if signum == REOPEN_LOGS:
+            self.keeper.logs_moved = True
+        else:
+            self.stop(now=signum in (STOP_NOW, RESTART_NOW))
+        self.keeper.bell.ring()
+
+    def stop(self, *, now: bool = False) -> None:
+        """Take no more, and end with the running task. May come twice, from any thread."""
+        self.stopping = True
+        self.stopping_now = self.stopping_now or now
+        self.seat.bell.ring()
+
+    def patience(self) -> float:
+        return LAST_TRIES if self.stopping else float("inf")
+
+    def is_busy(self) -> bool:
+        return bool(self.runner.running or self.batch or self.outbox.waiting)
+
+    def work(self) -> int:
+        while not self.stopping:
+            if self.remaining == 0:
+                return RECYCLED
+            taken = self.link.insist(self.acquire)
+            self.batch.extend(taken)
+            self.keeper.wake()
+            self.put_strange_back()
+            self.run_batch()
+            if not taken:
+                if self.plan.burst:
+                    return DONE
+                self.idle()
+        return DONE
+
+    def acquire(self) -> list[store.Lease]:
+        """Take what may run next, and write what has run, in one transaction."""
+        if self.stopping:
+            return []
+        limit = self.pace.limit()
+        if self.remaining is not None:
+            limit = min(limit, self.remaining)
+        before = time.monotonic()
+        with self.outbox.post() as post:
+            taken = store.acquire(
+                self.plan.queues,
+                limit=limit,
+                alive_time=self.options.ALIVE_TIME,
+                holder=self.seat.holder,
+                using=self.plan.using,
+                finished=post.completions,
+                refused=post.refused,
+                worker=self.worker,
+            )
+        self.heart.renewed_at = before
+        return taken
+
+    def put_strange_back(self) -> None:
+        """Let tasks of unknown types wait for a release that knows them."""
+        knows = self.plan.dispatch.knows
+        strange = [lease for lease in self.batch if not knows(lease.type)]
+        if not strange:
+            return
+        for type_ in sorted({lease.type for lease in strange} - self.strange):
+            self.strange.add(type_)
+            logger.warning("No handler for tasks of this type; they wait. type=%s", type_)
+        dropped = [lease for lease in strange if self.drop(lease)]
+        self.link.insist(lambda: self.release(dropped, delay=self.options.RETRY_WAIT))
+
+    def run_batch(self) -> None:
+        while not self.stopping and (lease := self.next_lease()):
+            if self.outbox.waiting and self.should_post(lease.type):
+                self.link.insist(self.post)
+            self.run_one(lease)
+
+    def next_lease(self) -> store.Lease | None:
+        """Return what to run next; what can no longer be held for sure is let go."""
+        if self.heart.have_lapsed(time.monotonic()):
+            self.heart.lapse()
+        try:
+            return self.batch.popleft()
+        except IndexError:
+            return None
+
+    def should_post(self, type_: str) -> bool:
+        return self.pace.may_be_long(type_) or self.outbox.is_late(time.monotonic())
+
+    def run_one(self, lease: store.Lease) -> None:
+        task = AcquiredTask(lease, alive_time=self.options.ALIVE_TIME, worker=self.worker)
+        self.slate.begin(lease.task_id)
+        ending = self.runner.run(task)
+        self.slate.end()
+        self.pace.ran(lease.type, ending.seconds)
+        if self.remaining is not None:
+            self.remaining -= 1
+        if ending.completion is not None:
+            self.outbox.put(ending, ending.completion)
+        else:
+            self.tell([ending])
+        if ending.stop:
+            self.stop()
+
+    def idle(self) -> None:
+        self.seat.bell.wait(self.options.POLL_INTERVAL * random.uniform(0.7, 1.0))  # noqa: S311
+
+    def post(self) -> None:
+        """Write what has run and has not been written."""
+        if self.outbox.waiting:
+            with self.outbox.post() as post:
+                using, worker = self.plan.using, self.worker
+                post.refused += store.finish(post.completions, using=using, worker=worker)
+
+    def posted(self, endings: Sequence[Ending]) -> None:
+        for ending in endings:
+            if ending.word == "preempted":
+                logger.warning("A result came too late. key=%s", ending.task.key)
+            announce(ending.word, ending.task, ending.handler)
+        self.tell(endings)
+
+    def tell(self, endings: Sequence[Ending]) -> None:
+        for ending in endings:
+            self.slate.count(ending.word)
+        self.reporter.tell(endings)
+
+    def drop(self, lease: store.Lease) -> bool:
+        """Take a task out of the batch; False when it is running already."""
+        try:
+            self.batch.remove(lease)
+        except ValueError:
+            return False
+        return True
+
+    def release_rest(self) -> None:
+        """Give back at once what has not been started."""
+        rest = []
+        while self.batch:
+            try:
+                rest.append(self.batch.popleft())
+            except IndexError:
+                break
+        if rest:
+            try:
+                self.release(rest)
+            except BaseException:
+                self.batch.extendleft(reversed(rest))
+                raise
+
+    def release(self, leases: Sequence[store.Lease], *, delay: float = 0.0) -> None:
+        refused = store.release(leases, using=self.plan.using, delay=delay)
+        self.slate.count("released", len(leases) - len(refused))
+
+    def give_back_uncertain(self) -> None:
+        """After trouble: what was acquired without our knowing must not stay leased."""
+        keep = {lease.task_id for lease in self.heart.held()} | self.outbox.task_ids()
+        store.give_back(
+            self.seat.holder,
+            using=self.plan.using,
+            alive_time=self.options.ALIVE_TIME,
+            keep=keep,
+            worker=self.worker,
+            why=UNCERTAIN,
+        )
+
+    def close(self) -> None:
+        """Leave nothing behind that another could be running, or that has run."""
+        self.stopping = True
+        for act in (self.release_rest, self.post):
+            try:
+                self.link.insist(act)
+            except (AwayError, PreemptedError):
+                logger.error("The database is away; what is held comes back with its lease.")
+        self.keeper.stop()
+        self.plan.dispatch.after_child_end()
+        logger.debug("A processor ends. pid=%s", os.getpid())

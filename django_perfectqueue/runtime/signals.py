@@ -1,0 +1,85 @@
+"""The signals of a worker, and how its processes get them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Iterator
+
+from .bell import drain
+
+STOP = signal.SIGTERM
+STOP_NOW = signal.SIGQUIT
+DETACH = signal.SIGINT
+RESTART = signal.SIGUSR1
+RESTART_NOW = signal.SIGHUP
+REOPEN_LOGS = signal.SIGUSR2
+ALL = (STOP, STOP_NOW, DETACH, RESTART, RESTART_NOW, REOPEN_LOGS)
+
+
+class Mailbox:
+    """
+    Signals as letters: they wait to be read, in the order in which they came.
+
+    Its ``ear`` is a file to wait on, so that a signal ends the waiting at once.
+    """
+
+    def __init__(self) -> None:
+        self.ear, self.slot = os.pipe()
+        os.set_blocking(self.ear, False)
+        os.set_blocking(self.slot, False)
+
+    def open(self, *extra: signal.Signals) -> None:
+        """Take over this process's signals; those held back so far come in now."""
+        for signum in (*ALL, *extra):
+            signal.signal(signum, ignore)
+        signal.set_wakeup_fd(self.slot, warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ALL, *extra})
+
+    def read(self) -> list[signal.Signals]:
+        return [signal.Signals(number) for number in drain(self.ear) or b""]
+
+    def forget(self) -> None:
+        """Close, in a forked child, what is its parent's."""
+        os.close(self.ear)
+        os.close(self.slot)
+
+    def close(self) -> None:
+        """Leave what comes from now on to no one."""
+        signal.set_wakeup_fd(-1)
+        os.close(self.ear)
+        os.close(self.slot)
+
+
+def ignore(signum: int, frame: object) -> None:
+    """Be there: a signal without a handler would not reach the mailbox."""
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """Hold signals back while a process is made that is to get its own."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*ALL, signal.SIGCHLD})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def reopen_logs() -> None:
+    """Open the files of all log handlers anew, so that those moved away can be."""
+    for handler in file_handlers():
+        handler.acquire()
+        try:
+            if handler.stream is not None:
+                handler.stream.close()
+                handler.stream = handler._open()
+        finally:
+            handler.release()
+
+
+def file_handlers() -> set[logging.FileHandler]:
+    loggers = [logging.getLogger(), *map(logging.getLogger, logging.root.manager.loggerDict)]
+    handlers = {handler for logger in loggers for handler in logger.handlers}
+    return {handler for handler in handlers if isinstance(handler, logging.FileHandler)}

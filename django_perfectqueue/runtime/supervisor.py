@@ -1,0 +1,334 @@
+"""The process that forks processors, watches them, and replaces them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from django.db import connections
+from django.utils.translation import gettext as _
+
+from django_perfectqueue import store
+
+from .bell import Bell, drain, readable
+from .child import Child, fork, next_fork
+from .janitor import Janitor
+from .plan import Plan
+from .processor import DONE, RECYCLED, Processor, Seat
+from .report import Reporter
+from .signals import (
+    DETACH,
+    REOPEN_LOGS,
+    RESTART,
+    RESTART_NOW,
+    STOP,
+    STOP_NOW,
+    Mailbox,
+    reopen_logs,
+)
+from .slate import Slate
+from .tree import send
+from .undertaker import Estate, Undertaker
+
+logger = logging.getLogger("django_perfectqueue.supervisor")
+
+TICK = 0.5
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """Where a processor sits: one after another, with one slate among them."""
+
+    number: int
+    bell: Bell = field(default_factory=Bell)
+    slate: Slate = field(default_factory=Slate)
+    child: Child | None = None
+    holder: int = 0
+    pulse: int = -1
+    heard_at: float = 0.0
+    deaths: int = 0
+    fork_at: float = 0.0
+    vacant: bool = False
+
+
+class Supervisor:
+    """
+    Keeps PROCESSORS processors and a janitor alive until it is told to stop.
+
+    It has one thread and no connection to the database, so it may fork at any time and
+    is never held up.
+    """
+
+    def __init__(self, plan: Plan, reporter: Reporter, launcher: socket.socket | None) -> None:
+        self.plan = plan
+        self.options = plan.options
+        self.reporter = reporter
+        self.launcher = launcher
+        self.mailbox = Mailbox()
+        self.lifeline, self.hold = os.pipe()
+        os.set_blocking(self.lifeline, False)
+        self.places = [Place(number) for number in range(1, self.options.PROCESSORS + 1)]
+        self.janitor: Child | None = None
+        self.janitor_born = 0.0
+        self.undertakers: list[Child] = []
+        self.stopping = False
+        self.now = time.monotonic()
+
+    def run(self) -> int:
+        """Work until told to stop, or in a burst until all is done; return the exit code."""
+        began = time.monotonic()
+        self.mailbox.open(signal.SIGCHLD)
+        try:
+            connections.close_all()
+            self.work()
+        except Exception:
+            logger.critical("The supervisor failed.", exc_info=True)
+            return 1
+        finally:
+            self.close()
+            self.reporter.summary(self.counts(), time.monotonic() - began)
+        return 0
+
+    def work(self) -> None:
+        ready = False
+        while True:
+            self.now = time.monotonic()
+            self.obey(self.mailbox.read())
+            self.reap()
+            self.listen()
+            self.press()
+            self.fill()
+            if not ready:
+                ready = self.tell_launcher()
+            if self.is_over():
+                return
+            self.wait()
+
+    def obey(self, signals: Iterable[signal.Signals]) -> None:
+        for signum in signals:
+            if signum in (STOP, DETACH):
+                self.stop()
+            elif signum == STOP_NOW:
+                self.stop(now=True)
+            elif signum == RESTART:
+                self.replace()
+            elif signum == RESTART_NOW:
+                self.replace(now=True)
+            elif signum == REOPEN_LOGS:
+                self.reopen_logs()
+
+    def stop(self, *, now: bool = False) -> None:
+        if not self.stopping:
+            self.reporter.say(_("Stopping at once.") if now else _("Stopping."))
+        self.stopping = True
+        for child in self.children():
+            child.kill() if now else child.stop()
+
+    def replace(self, *, now: bool = False) -> None:
+        """Let other processors take the places of those that are here."""
+        for place in self.places:
+            if place.child is not None:
+                place.child.kill() if now else place.child.stop()
+
+    def reopen_logs(self) -> None:
+        reopen_logs()
+        for child in self.children():
+            send(child.pid, REOPEN_LOGS)
+
+    def children(self) -> list[Child]:
+        seated = [place.child for place in self.places if place.child is not None]
+        return seated + ([self.janitor] if self.janitor is not None else [])
+
+    def reap(self) -> None:
+        self.undertakers = [child for child in self.undertakers if child.reap() is None]
+        if self.janitor is not None and (code := self.janitor.reap()) is not None:
+            self.janitor = None
+            if code:
+                logger.error("The janitor died. code=%s", code)
+        for place in self.places:
+            if place.child is not None and (code := place.child.reap()) is not None:
+                self.bury(place, place.child, code)
+
+    def bury(self, place: Place, child: Child, code: int) -> None:
+        """Clear the place of a processor that has ended, and say what comes next there."""
+        os.close(place.pulse)
+        place.child = None
+        as_told = code in (DONE, RECYCLED) or child.killed
+        if code not in (DONE, RECYCLED):
+            self.give_back(place, child, code)
+        place.slate.end()
+        early = self.now - child.born < self.options.CHILD_FORK_FREQUENCY_LIMIT
+        place.deaths = 0 if as_told else place.deaths + 1 if early else 1
+        limit = self.options.CHILD_FORK_FREQUENCY_LIMIT
+        place.fork_at = next_fork(child.born, deaths=place.deaths, limit=limit)
+        place.vacant = self.plan.burst and code == DONE and child.stopping_since is None
+        if place.vacant or self.stopping:
+            self.reporter.say(_("Processor %(number)s has ended.") % {"number": place.number})
+
+    def give_back(self, place: Place, child: Child, code: int) -> None:
+        running = place.slate.running
+        asked = child.killed and child.stopping_since is not None
+        message = how_it_ended(code)
+        if not asked:
+            logger.error(
+                "A processor died. pid=%s task_id=%s: %s", child.pid, running or None, message
+            )
+        estate = Estate(
+            holder=place.holder,
+            worker=f"{socket.gethostname()}:{child.pid}",
+            crashed=(running,) if running and not asked else (),
+            why=store.Failure(error="crashed", message=message),
+        )
+        self.undertakers.append(self.fork(Undertaker(self.plan, estate).run))
+
+    def listen(self) -> None:
+        """Hear who is alive, and end who has not been heard of for too long."""
+        for place in self.places:
+            if place.child is None:
+                continue
+            if drain(place.pulse):
+                place.heard_at = self.now
+            silent = self.now - place.heard_at
+            if silent > self.options.CHILD_HEARTBEAT_LIMIT and not place.child.killed:
+                logger.error(
+                    "A processor is silent; it is killed. pid=%s seconds=%.0f",
+                    place.child.pid,
+                    silent,
+                )
+                place.child.kill()
+                place.child.stopping_since = None
+
+    def press(self) -> None:
+        for child in self.children():
+            child.press(
+                self.now,
+                interval=self.options.CHILD_KILL_INTERVAL,
+                limit=self.options.CHILD_GRACEFUL_KILL_LIMIT,
+            )
+        if self.stopping:
+            for child in self.undertakers:
+                child.stop()
+
+    def fill(self) -> None:
+        """Fork what is missing, unless it is too early."""
+        if self.stopping or (self.plan.burst and self.undertakers):
+            return
+        for place in self.places:
+            if place.child is None and not place.vacant and self.now >= place.fork_at:
+                self.seat(place)
+        limit = self.options.CHILD_FORK_FREQUENCY_LIMIT
+        if self.janitor is None and self.now >= self.janitor_born + limit:
+            self.janitor_born = self.now
+            self.janitor = self.fork(Janitor(self.plan, lifeline=self.lifeline).run)
+
+    def seat(self, place: Place) -> None:
+        try:
+            self.plan.dispatch.before_fork()
+        except Exception:
+            logger.exception("A handler's before_fork() raised.")
+        pulse, beat = os.pipe()
+        os.set_blocking(pulse, False)
+        os.set_blocking(beat, False)
+        place.pulse, place.holder, place.heard_at = pulse, store.new_holder(), self.now
+        seat = Seat(
+            number=place.number,
+            holder=place.holder,
+            slate=place.slate,
+            bell=place.bell,
+            pulse=beat,
+            lifeline=self.lifeline,
+        )
+        drain(place.bell.ear)
+        place.child = self.fork(lambda: Processor(self.plan, seat, self.reporter).run())
+        os.close(beat)
+        words = {"number": place.number, "pid": place.child.pid}
+        self.reporter.say(_("Processor %(number)s started, pid %(pid)s.") % words)
+
+    def fork(self, body: Callable[[], int]) -> Child:
+        def alone() -> int:
+            self.let_go()
+            return body()
+
+        return fork(alone)
+
+    def let_go(self) -> None:
+        """Close, in a child, what only the supervisor may hold."""
+        os.close(self.hold)
+        self.mailbox.forget()
+        if self.launcher is not None:
+            self.launcher.close()
+        for place in self.places:
+            if place.child is not None:
+                os.close(place.pulse)
+
+    def is_over(self) -> bool:
+        if any(place.child is not None for place in self.places) or self.undertakers:
+            return False
+        if not self.stopping:
+            if not all(place.vacant for place in self.places):
+                return False
+            self.stopping = True
+        if self.janitor is not None:
+            self.janitor.stop()
+        return self.janitor is None
+
+    def wait(self) -> None:
+        pulses = [place.pulse for place in self.places if place.child is not None]
+        ears = [self.mailbox.ear, *pulses]
+        launcher = -1
+        if self.launcher is not None and not self.stopping:
+            launcher = self.launcher.fileno()
+            ears.append(launcher)
+        heard = readable(ears, self.pause())
+        if launcher in heard and drain(launcher) is None:
+            logger.error("The launcher is gone; the worker stops.")
+            self.stop()
+
+    def pause(self) -> float:
+        due = [
+            place.fork_at - self.now
+            for place in self.places
+            if place.child is None and not place.vacant
+        ]
+        return max(0.01, min([TICK, *due]))
+
+    def tell_launcher(self) -> bool:
+        """Let a launcher that has been waiting for this know that tasks are being taken."""
+        if self.launcher is not None:
+            try:
+                self.launcher.send(b"r")
+            except OSError:
+                logger.error("The launcher is gone; the worker stops.")
+                self.stop()
+        return True
+
+    def counts(self) -> dict[str, int]:
+        total: dict[str, int] = {}
+        for place in self.places:
+            for word, number in place.slate.counts().items():
+                total[word] = total.get(word, 0) + number
+        return total
+
+    def close(self) -> None:
+        for child in (*self.children(), *self.undertakers):
+            child.kill()
+        self.mailbox.close()
+        os.close(self.hold)
+        os.close(self.lifeline)
+        if self.launcher is not None:
+            self.launcher.close()
+
+
+def how_it_ended(code: int) -> str:
+    if code >= 0:
+        return f"Its processor ended with exit code {code}."
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"Its processor was ended by {name}."

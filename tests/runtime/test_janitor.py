@@ -1,0 +1,90 @@
+from unittest import mock
+
+from django.test import SimpleTestCase, TestCase
+
+from django_perfectqueue import store
+from django_perfectqueue.conf import Options
+from django_perfectqueue.models import Task
+from django_perfectqueue.runtime.janitor import Purge
+from django_perfectqueue.runtime.plan import Plan
+
+from ..factories import acquire, after, failed, finish, submit
+from ..tasks import SampleDispatch
+
+
+def plan(**options):
+    return Plan(
+        dispatch=SampleDispatch,
+        queues=("default",),
+        using="default",
+        options=Options().replace(**options),
+    )
+
+
+def whole_round(purge):
+    purge.begin()
+    while purge.batch():
+        pass
+
+
+class PurgeTests(TestCase):
+    def test_what_has_finished_long_ago_goes_and_the_rest_stays(self):
+        for key in ("a", "b"):
+            submit(key)
+        finish(*acquire(2), now=after(0))
+        failed("c")
+        submit("d")
+        purge = Purge(plan(RETENTION_TIME=0.0))
+        with mock.patch.object(store, "purge", at_noon(store.purge)):
+            whole_round(purge)
+        self.assertEqual(set(Task.objects.values_list("key", flat=True)), {"c", "d"})
+
+
+def at_noon(purge):
+    return lambda *args, **kwargs: purge(*args, now=after(1), **kwargs)
+
+
+class HandsTests(SimpleTestCase):
+    """The two hands, over a table of imaginary batches of ten ids."""
+
+    def setUp(self):
+        self.asked = []
+        self.young_from = 35
+        self.last = 60
+
+    def purge(self, retention, *, using, after, keep):
+        self.asked.append(after)
+        stopped = after + 10 > self.young_from
+        reached = after + 10 if after + 10 < self.last else None
+        return store.Swept(0, reached, stopped)
+
+    def rounds(self, count):
+        purge = Purge(plan())
+        asked = []
+        for _round in range(count):
+            self.asked = []
+            with mock.patch.object(store, "purge", self.purge):
+                whole_round(purge)
+            asked.append(self.asked)
+        return asked
+
+    def test_the_front_hand_stops_where_tasks_are_young_and_goes_on_from_there(self):
+        """
+        A round over a million tasks that are all too young must cost one batch.
+        """
+        first, second, third = self.rounds(3)
+        self.assertEqual(first, [0, 10, 20, 30])
+        self.assertEqual(second, [0, 30])
+        self.assertEqual(third, [10, 30])
+
+    def test_the_slow_hand_goes_round_behind_the_front_one(self):
+        """
+        A task that was running when the front hand passed is deleted by the slow one.
+        """
+        self.assertEqual([asked[0] for asked in self.rounds(6)], [0, 0, 10, 20, 0, 10])
+
+    def test_the_front_hand_waits_at_the_end_of_the_table(self):
+        self.young_from = 1000
+        first, second = self.rounds(2)
+        self.assertEqual(first, [0, 10, 20, 30, 40, 50])
+        self.assertEqual(second, [0, 50])

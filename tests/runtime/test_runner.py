@@ -1,0 +1,363 @@
+import signal
+import threading
+from unittest import mock
+
+from django.db import OperationalError, connection, transaction
+from django.test import TestCase, TransactionTestCase, override_settings
+
+from django_perfectqueue import signals, store
+from django_perfectqueue.application import Application, Dispatch
+from django_perfectqueue.exceptions import (
+    CancelRequestedError,
+    GracefulProcessStopError,
+    PreemptedError,
+)
+from django_perfectqueue.models import Attempt, FairShare, Task
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.runtime.bell import Bell
+from django_perfectqueue.runtime.database import Link
+from django_perfectqueue.runtime.guard import Guard
+from django_perfectqueue.runtime.runner import Runner
+
+from .. import tasks
+from ..factories import submit
+
+
+def runner_for(perform):
+    """Return a runner whose only handler is this function, or this class."""
+
+    class OneDispatch(Dispatch):
+        routes = {"report": perform}
+
+    bell = Bell()
+    runner = Runner(OneDispatch, link=Link("default", bell, lambda: float("inf")), guard=Guard())
+    runner.bell = bell
+    return runner
+
+
+class RunnerMixin:
+    def run_with(self, perform, data=None, *, expect=None):
+        """Submit a task, run it, and write what is to be written; return its row."""
+        submit("task", data=data, now=None)
+        self.task = Queue().poll()
+        runner = runner_for(perform)
+        self.addCleanup(runner.bell.close)
+        self.ending = runner.run(self.task)
+        if self.ending.completion is not None:
+            store.finish([self.ending.completion], using="default")
+        if expect is not None:
+            self.assertEqual(self.ending.word, expect)
+        return Queue()["task"].metadata()
+
+
+class OutcomeTests(RunnerMixin, TestCase):
+    def test_what_a_handler_returns_is_the_result(self):
+        row = self.run_with(lambda task: {"seen": task.data}, data={"a": 1}, expect="finished")
+        self.assertEqual((row.status, row.result), ("finished", {"seen": {"a": 1}}))
+
+    def test_an_unwilling_handler_finishes_its_task(self):
+        self.assertEqual(self.run_with(tasks.Hesitant).status, "finished")
+
+    def test_a_handler_may_settle_its_task_itself(self):
+        def perform(task):
+            task.finish("by itself")
+            return "too late"
+
+        row = self.run_with(perform, expect="finished")
+        self.assertEqual(row.result, "by itself")
+        self.assertIsNone(self.ending.completion)
+
+    def test_an_error_after_the_task_was_settled_changes_nothing(self):
+        def perform(task):
+            task.finish("done")
+            raise ValueError("too late")
+
+        with self.assertLogs("django_perfectqueue.runner", "ERROR") as log:
+            row = self.run_with(perform, expect="finished")
+        self.assertEqual(row.result, "done")
+        self.assertIn("raised after its task was finished", log.output[0])
+
+    def test_an_error_has_the_task_tried_again(self):
+        row = self.run_with(self.fail_with(ValueError("boom")), expect="retried")
+        self.assertEqual(row.status, "retrying")
+        self.assertIn("ValueError: boom", Attempt.objects.get().traceback)
+
+    @override_settings(PERFECTQUEUE={"MAX_ATTEMPTS": 1})
+    def test_the_last_error_fails_it_and_is_logged(self):
+        with self.assertLogs("django_perfectqueue.runner", "ERROR") as log:
+            row = self.run_with(self.fail_with(ValueError("boom")), expect="failed")
+        self.assertEqual(row.status, "failed")
+        self.assertIn("ValueError: boom", log.output[0])
+
+    def test_sys_exit_is_an_error_like_others(self):
+        """
+        A library that calls sys.exit() must not cost a processor.
+        """
+        self.run_with(self.fail_with(SystemExit(0)), expect="retried")
+
+    def test_ctrl_c_gives_the_task_back_and_stops_the_processor(self):
+        row = self.run_with(self.fail_with(KeyboardInterrupt()), expect="released")
+        self.assertTrue(self.ending.stop)
+        self.assertEqual(row.ticket.errors, 0)
+
+    def test_a_stop_that_escapes_gives_the_task_back(self):
+        row = self.run_with(self.fail_with(GracefulProcessStopError()), expect="released")
+        self.assertEqual(row.ticket.errors, 0)
+
+    def test_a_cancel_that_was_asked_for_cancels(self):
+        def perform(task):
+            Queue()[task.key].cancel_request()
+            task.heartbeat()
+
+        self.assertEqual(self.run_with(perform, expect="cancelled").status, "cancelled")
+
+    def test_a_cancel_that_nobody_asked_for_is_an_error(self):
+        self.run_with(self.fail_with(CancelRequestedError()), expect="retried")
+
+    def test_an_error_of_a_task_that_is_to_be_cancelled_cancels_it(self):
+        def perform(task):
+            Queue()[task.key].cancel_request()
+            raise ValueError("boom")
+
+        self.assertEqual(self.run_with(perform, expect="cancelled").status, "cancelled")
+
+    def test_a_preempted_handler_writes_nothing(self):
+        def perform(task):
+            Queue()[task.key].force_finish()
+            task.heartbeat()
+
+        with self.assertLogs("django_perfectqueue.runner", "WARNING"):
+            row = self.run_with(perform, expect="preempted")
+        self.assertEqual((row.status, row.result), ("finished", None))
+
+    def test_an_error_of_a_preempted_handler_writes_nothing(self):
+        def perform(task):
+            Queue()[task.key].force_finish()
+            raise ValueError("boom")
+
+        with self.assertLogs("django_perfectqueue.runner", "WARNING"):
+            self.run_with(perform, expect="preempted")
+        self.assertFalse(Attempt.objects.exists())
+
+    def test_a_payload_that_is_broken_fails_with_the_reason(self):
+        submit("broken", now=None)
+        Task.objects.filter(key="broken").update(payload="{")
+        task = Queue().poll()
+        runner = runner_for(lambda task: task.data)
+        self.addCleanup(runner.bell.close)
+        with self.assertLogs("django_perfectqueue.runner", "ERROR"):
+            runner.run(task)
+        row = Queue()["broken"].metadata()
+        self.assertEqual(row.status, "failed")
+        self.assertIn("not JSON", row.dead_letter.message)
+
+    def test_a_result_that_is_no_json_is_an_error_with_the_reason(self):
+        self.run_with(lambda task: {1, 2}, expect="retried")
+        self.assertIn("The result can't be written as JSON", Attempt.objects.get().message)
+
+    def test_a_handler_without_auto_finish_leaves_its_task_held(self):
+        with self.assertLogs("django_perfectqueue.runner", "WARNING") as log:
+            row = self.run_with(tasks.Unsettled, expect="left")
+        self.assertEqual(row.status, "running")
+        self.assertIn("without settling", log.output[0])
+
+    def test_an_unknown_type_waits_and_counts_no_attempt(self):
+        submit("strange", type="strange", now=None)
+        runner = runner_for(tasks.report)
+        self.addCleanup(runner.bell.close)
+        runner.run(Queue().poll())
+
+        row = Queue()["strange"].metadata()
+        self.assertEqual((row.status, row.ticket.errors), ("scheduled", 0))
+
+    def test_an_error_in_the_handlers_init_is_an_error_like_others(self):
+        class Fragile(Application):
+            def __init__(self, task):
+                raise ValueError("boom")
+
+        self.run_with(Fragile, expect="retried")
+
+    def fail_with(self, error):
+        def perform(task):
+            raise error
+
+        return perform
+
+
+class DeciderTests(RunnerMixin, TestCase):
+    def test_a_decider_may_decide_otherwise(self):
+        row = self.run_with(tasks.Lenient, expect="finished")
+        self.assertEqual(row.result, {"skipped": "as it was told"})
+
+    def test_a_decider_that_raises_leaves_it_to_the_policy(self):
+        """
+        In the ancestor this ended the processor, and hid the error that began it.
+        """
+        with self.assertLogs("django_perfectqueue.runner", "ERROR") as log:
+            self.run_with(tasks.Undecided, expect="retried")
+        self.assertIn("the decider has an error too", log.output[0])
+        self.assertEqual(Attempt.objects.get().message, "as it was told")
+
+    def test_a_decider_that_settles_nothing_leaves_it_to_the_policy(self):
+        class Idle(tasks.Decider):
+            def unexpected_error_raised(self, error):
+                pass
+
+        class Fail(Application):
+            decider = Idle
+
+            def perform(self):
+                raise ValueError("boom")
+
+        self.run_with(Fail, expect="retried")
+
+    def test_an_error_that_can_not_be_told_is_still_written(self):
+        """
+        A broken __str__, or text that no database takes, must not have the task lost.
+        """
+
+        class MuteError(Exception):
+            def __str__(self):
+                raise RuntimeError("no words")
+
+        for error in (MuteError(), ValueError("\ud800 \x00")):
+            with self.subTest(type(error).__name__), transaction.atomic():
+                with self.assertLogs("django_perfectqueue.runner") as _log:
+                    self.run_with(self.fail_with(error), expect="retried")
+                Queue().clear()
+
+    fail_with = OutcomeTests.fail_with
+
+
+class SignalTests(RunnerMixin, TestCase):
+    def test_a_start_and_an_end_are_told(self):
+        heard = []
+        for name in ("started", "retried"):
+            signal = getattr(signals, f"task_{name}")
+
+            def listen(sender, queue, task, name=name, **kwargs):
+                heard.append((name, sender.__name__, queue, task.key))
+
+            signal.connect(listen, weak=False, dispatch_uid=name)
+            self.addCleanup(signal.disconnect, dispatch_uid=name)
+
+        self.run_with(tasks.fail)
+        self.assertEqual(
+            heard,
+            [("started", "fail", "default", "task"), ("retried", "fail", "default", "task")],
+        )
+
+    def test_a_receiver_that_raises_disturbs_nobody(self):
+        def stumble(**kwargs):
+            raise ValueError("not my day")
+
+        signals.task_started.connect(stumble)
+        self.addCleanup(signals.task_started.disconnect, stumble)
+        with self.assertLogs("django.dispatch", "ERROR"):
+            self.run_with(tasks.report, expect="finished")
+
+
+class ConnectionTests(RunnerMixin, TransactionTestCase):
+    def test_a_transaction_that_was_left_open_is_rolled_back(self):
+        """
+        What a handler forgot to commit must not be committed by the next task's end.
+        """
+        FairShare.objects.create(user="a")
+        row = self.run_with(tasks.spoil, expect="finished")
+
+        self.assertFalse(connection.in_atomic_block)
+        self.assertTrue(FairShare.objects.exists())
+        self.assertEqual(row.status, "finished")
+
+    def test_autocommit_that_was_switched_off_is_on_again(self):
+        self.run_with(lambda task: transaction.set_autocommit(False), expect="finished")
+        self.assertTrue(transaction.get_autocommit())
+
+    def test_a_connection_that_a_handler_broke_is_replaced(self):
+        def perform(task):
+            connection.connection.close()
+            FairShare.objects.count()
+
+        self.run_with(perform, expect="retried")
+
+    def test_a_connection_is_kept_from_task_to_task(self):
+        """
+        CONN_MAX_AGE is about requests; connecting for each task would take most of the time.
+        """
+        seen = []
+        for _task in range(2):
+            self.run_with(lambda task: seen.append(connection.connection))
+            Queue().clear()
+        self.assertIs(seen[0], seen[1])
+
+    def test_an_outcome_is_written_once_the_database_is_back(self):
+        """
+        An error of a task must not be forgotten for the database having a bad minute.
+        """
+        write, failures = store.retry, iter([OperationalError("gone"), OperationalError("gone")])
+
+        def away(*args, **kwargs):
+            for failure in failures:
+                raise failure
+            return write(*args, **kwargs)
+
+        with (
+            mock.patch.object(store, "retry", away),
+            self.assertLogs("django_perfectqueue", "WARNING") as log,
+        ):
+            row = self.run_with(tasks.fail, expect="retried")
+        self.assertEqual(row.ticket.errors, 1)
+        self.assertEqual([line.split(":")[0] for line in log.output][-1], "WARNING")
+        self.assertIn("The database is back", log.output[-1])
+
+
+class KillTests(RunnerMixin, TransactionTestCase):
+    def test_a_reason_is_told_once_and_only_while_the_handler_runs(self):
+        told = []
+
+        class Listening(Application):
+            def kill(self, reason):
+                told.append(reason)
+
+            def perform(self):
+                reason = PreemptedError("gone")
+                for _time in range(2):
+                    runner.kill(runner.running, reason)
+
+        submit("task", now=None)
+        runner = runner_for(Listening)
+        self.addCleanup(runner.bell.close)
+        runner.run(Queue().poll())
+        self.assertEqual(len(told), 1)
+
+    def test_a_kill_that_raises_is_logged(self):
+        class Touchy(Application):
+            def kill(self, reason):
+                raise RuntimeError("not now")
+
+            def perform(self):
+                runner.kill(runner.running, PreemptedError("gone"))
+
+        submit("task", now=None)
+        runner = runner_for(Touchy)
+        self.addCleanup(runner.bell.close)
+        with self.assertLogs("django_perfectqueue.runner", "ERROR"):
+            ending = runner.run(Queue().poll())
+        self.assertEqual(ending.word, "finished")
+
+    def test_the_reason_is_raised_in_the_middle_of_the_handler(self):
+        class Sleeping(Application):
+            def perform(self):
+                terms = (runner.running, PreemptedError("gone"))
+                threading.Timer(0.05, runner.kill, terms).start()
+                signal.pause()
+
+        submit("task", now=None)
+        before = signal.getsignal(signal.SIGURG)
+        self.addCleanup(signal.signal, signal.SIGURG, before)
+        runner = runner_for(Sleeping)
+        self.addCleanup(runner.bell.close)
+        runner.guard.install()
+        with self.assertLogs("django_perfectqueue.runner", "WARNING"):
+            ending = runner.run(Queue().poll())
+        self.assertEqual(ending.word, "preempted")

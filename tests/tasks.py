@@ -38,6 +38,11 @@ def report(task):
     """Do nothing, as quickly as can be."""
 
 
+@handler("note")
+def write_note(task):
+    note(task, "ran")
+
+
 @handler("wait")
 class Wait(Application):
     """Run until a file is there; tell when that is broken off."""
@@ -155,3 +160,7 @@ class SampleDispatch(Dispatch):
         "import.never": fail,
         re.compile("late"): report,
     }
+
+
+class WrongDispatch(Dispatch):
+    routes = {"report": "tests.tasks.Nowhere"}

@@ -1,0 +1,19 @@
+"""The settings of a test's worker: those of the tests, and what the test wrote to a file."""
+
+import json
+import os
+from pathlib import Path
+
+from tests.settings import *  # noqa: F403
+
+given = json.loads(Path(os.environ["PERFECTQUEUE_TEST_SETTINGS"]).read_text())
+
+if log := given.pop("LOG", None):
+    LOGGING = {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "handlers": {"file": {"class": "logging.FileHandler", "filename": log}},
+        "loggers": {"django_perfectqueue": {"handlers": ["file"], "level": "INFO"}},
+    }
+
+PERFECTQUEUE = given

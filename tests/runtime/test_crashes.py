@@ -1,0 +1,133 @@
+import os
+import signal
+import time
+
+from django_perfectqueue.models import Attempt, DeadLetter
+from django_perfectqueue.queue import Queue
+
+from ..waiting import wait_until
+from .workers import WorkerTestCase, is_alive
+
+
+class CrashTests(WorkerTestCase):
+    """Leases last for five minutes here: whatever comes back within seconds was given back."""
+
+    def test_a_processor_that_is_killed_gives_its_tasks_back_at_once(self):
+        for number in range(3):
+            self.submit(f"k{number}")
+        worker = self.worker(TASK_PREFETCH=2)
+        pid = self.wait_for_note("start")
+        began = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        self.wait_for_note("start", 2)
+        self.assertLess(time.monotonic() - began, 10)
+
+        self.open_gate()
+        for number in range(3):
+            self.wait_for_status(f"k{number}", "finished")
+        attempt = Attempt.objects.get()
+        self.assertEqual(
+            (attempt.task.key, attempt.ending, attempt.message),
+            ("k0", "lost", "Its processor was ended by SIGKILL."),
+        )
+        self.assertTrue(attempt.worker.endswith(f":{pid}"))
+        self.assertIn("A processor died", worker.errors)
+
+    def test_what_a_handler_started_goes_with_its_processor(self):
+        """
+        Left alone, it would go on beside the next attempt.
+        """
+        pid_file = self.folder / "pid"
+        self.submit("k0", "offspring", data={"pid": str(pid_file)})
+        self.worker()
+        pid = self.wait_for_note("start")
+        child = int(pid_file.read_text())
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not is_alive(child))
+
+    def test_a_task_that_kills_its_processor_is_set_aside(self):
+        self.submit("poison", "die")
+        self.submit("once", "die-once")
+        worker = self.burst(MAX_CRASHES=3)
+
+        self.assertEqual(self.status("poison"), "failed")
+        letter = DeadLetter.objects.get()
+        self.assertEqual((letter.crashes, letter.errors), (3, 0))
+        self.assertEqual(letter.message, "Its processor was ended by SIGKILL.")
+        self.assertEqual(self.status("once"), "finished")
+        self.assertEqual(len(worker.processors()), 5)
+
+    def test_processors_leave_when_their_supervisor_is_killed(self):
+        """
+        The running task ends under its lease; what waits behind it is given back.
+        """
+        self.submit("k0")
+        self.submit("k1")
+        worker = self.worker(TASK_PREFETCH=1)
+        self.wait_for_note("start")
+        os.kill(worker.supervisor, signal.SIGKILL)
+        self.assertEqual(worker.wait(), 128 + signal.SIGKILL)
+        self.wait_for_status("k1", "waiting")
+
+        self.open_gate()
+        self.wait_for_status("k0", "finished")
+        self.assert_gone(worker)
+        self.assertEqual(len(self.notes("start")), 1)
+        self.assertIn("The supervisor is gone", worker.errors)
+
+    def test_a_supervisor_stops_when_its_launcher_is_killed(self):
+        self.submit("k0")
+        worker = self.worker()
+        self.wait_for_note("start")
+        worker.send(signal.SIGKILL)
+        wait_until(lambda: "The launcher is gone" in worker.errors)
+
+        self.open_gate()
+        self.wait_for_status("k0", "finished")
+        self.assert_gone(worker)
+
+    def test_a_processor_that_is_silent_is_replaced(self):
+        self.submit("k0")
+        worker = self.worker(CHILD_HEARTBEAT_LIMIT=1)
+        frozen = self.wait_for_note("start")
+        os.kill(frozen, signal.SIGSTOP)
+        self.wait_for_note("start", 2)
+        self.assertFalse(is_alive(frozen))
+        self.assertIn("A processor is silent", worker.errors)
+        self.assertEqual(Queue()["k0"].metadata().ticket.crashes, 1)
+
+    def test_a_processor_that_was_frozen_past_its_lease_begins_nothing_more(self):
+        """
+        What it still holds in hand belongs to others by then.
+        """
+        for number in range(3):
+            self.submit(f"k{number}")
+        self.worker(TASK_PREFETCH=2, ALIVE_TIME=1)
+        frozen = self.wait_for_note("start")
+        os.kill(frozen, signal.SIGSTOP)
+        taken = []
+
+        def all_taken():
+            taken.extend(Queue().acquire(3))
+            return len(taken) == 3
+
+        wait_until(all_taken)
+        os.kill(frozen, signal.SIGCONT)
+        self.wait_for_note("PreemptedError")
+
+        for task in taken:
+            task.finish("by another")
+        self.assertEqual({key for key, _pid in self.notes("start")}, {"k0"})
+        self.assertEqual(Queue()["k0"].metadata().result, "by another")
+
+    def test_long_tasks_keep_their_lease(self):
+        self.submit("k0")
+        self.submit("k1")
+        self.worker(TASK_PREFETCH=1, ALIVE_TIME=1)
+        self.wait_for_note("start")
+        until = time.monotonic() + 2.5
+        wait_until(lambda: time.monotonic() > until or self.status("k1") != "running")
+        self.assertEqual((self.status("k0"), self.status("k1")), ("running", "running"))
+        self.open_gate()
+        self.wait_for_status("k1", "finished")
+        self.assertEqual(len(self.notes("start")), 2)

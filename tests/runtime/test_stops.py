@@ -1,0 +1,166 @@
+import os
+import signal
+import time
+from pathlib import Path
+
+from django_perfectqueue.queue import Queue
+
+from ..databases.lifetime import children
+from ..waiting import wait_until
+from .workers import WorkerTestCase, is_alive
+
+
+class StopTests(WorkerTestCase):
+    def test_an_idle_worker_leaves_at_once(self):
+        """
+        A deployment stops many workers; each poll interval slept through adds up.
+        """
+        worker = self.worker(POLL_INTERVAL=60).ready()
+        began = time.monotonic()
+        worker.send(signal.SIGTERM)
+        self.assertEqual(worker.wait(), 0)
+        self.assertLess(time.monotonic() - began, 0.5)
+        self.assert_gone(worker)
+
+    def test_term_lets_the_running_task_end_and_gives_the_others_back_at_once(self):
+        """
+        Another worker may run the others meanwhile; none of them counts an attempt.
+        """
+        for number in range(3):
+            self.submit(f"k{number}")
+        worker = self.worker(TASK_PREFETCH=2)
+        self.wait_for_note("start")
+        worker.send(signal.SIGTERM)
+        wait_until(lambda: Queue().list().in_status("waiting").count() == 2)
+        self.assertEqual(self.notes("end"), [])
+
+        self.open_gate()
+        self.assertEqual(worker.wait(), 0, worker.errors)
+        self.assertEqual([key for key, _pid in self.notes("end")], ["k0"])
+        self.assertEqual(self.status("k0"), "finished")
+        row = Queue()["k1"].metadata()
+        self.assertEqual((row.ticket.errors, row.ticket.crashes), (0, 0))
+
+    def test_quit_ends_everything_and_counts_nothing(self):
+        """
+        With the processor goes what its handler has started; the task comes back at once.
+        """
+        pid_file = self.folder / "pid"
+        self.submit("k0", "offspring", data={"pid": str(pid_file)})
+        worker = self.worker()
+        self.wait_for_note("start")
+        worker.send(signal.SIGQUIT)
+        self.assertEqual(worker.wait(), 0, worker.errors)
+
+        self.assertFalse(is_alive(int(pid_file.read_text())))
+        self.assert_gone(worker)
+        row = Queue()["k0"].metadata()
+        self.assertEqual((row.status, row.ticket.crashes), ("waiting", 0))
+
+    def test_int_detaches(self):
+        """
+        The service manager sees the command leave and may start the next release, while
+        this one ends what it has begun.
+        """
+        self.submit("k0")
+        worker = self.worker(DETACH_WAIT=0.2)
+        self.wait_for_note("start")
+        worker.send(signal.SIGINT)
+        self.assertEqual(worker.wait(), 0)
+        self.assertEqual(self.status("k0"), "running")
+        self.assertTrue(worker.alive())
+
+        self.open_gate()
+        self.wait_for_status("k0", "finished")
+        self.assert_gone(worker)
+
+    def test_int_with_nothing_to_end_is_a_stop(self):
+        worker = self.worker(DETACH_WAIT=60).ready()
+        worker.send(signal.SIGINT)
+        self.assertEqual(worker.wait(), 0)
+        self.assert_gone(worker)
+
+    def test_a_signal_during_the_start_counts(self):
+        self.submit("k0", "note")
+        worker = self.worker()
+        wait_until(lambda: children(worker.process.pid))
+        worker.send(signal.SIGTERM)
+        self.assertEqual(worker.wait(), 0)
+        self.assertEqual(worker.processors(), [])
+        self.assertEqual(self.status("k0"), "waiting")
+
+    def test_a_stop_that_takes_too_long_becomes_a_kill(self):
+        self.submit("k0")
+        worker = self.worker(CHILD_GRACEFUL_KILL_LIMIT=0.3)
+        self.wait_for_note("start")
+        worker.send(signal.SIGTERM)
+        self.assertEqual(worker.wait(), 0, worker.errors)
+        self.assertEqual(self.status("k0"), "waiting")
+
+
+class RestartTests(WorkerTestCase):
+    def test_usr1_starts_new_code_and_settings_while_old_tasks_end(self):
+        self.submit("k0")
+        worker = self.worker()
+        old = self.wait_for_note("start")
+        worker.configure(PROCESSORS=2)
+        worker.send(signal.SIGUSR1)
+        wait_until(lambda: len(worker.processors()) == 3, within=20)
+        self.assertTrue(is_alive(old))
+
+        self.submit("k1", "note")
+        self.wait_for_status("k1", "finished")
+        self.assertEqual(self.status("k0"), "running")
+        self.open_gate()
+        self.wait_for_status("k0", "finished")
+        self.assertEqual(self.notes("end"), [("k0", old)])
+        worker.send(signal.SIGTERM)
+        self.assertEqual(worker.wait(), 0)
+
+    def test_hup_does_not_wait_for_old_tasks(self):
+        self.submit("k0")
+        worker = self.worker()
+        old = self.wait_for_note("start")
+        worker.send(signal.SIGHUP)
+        new = self.wait_for_note("start", 2)
+        self.assertNotEqual(old, new)
+        self.assertFalse(is_alive(old))
+        self.assertEqual(Queue()["k0"].metadata().ticket.crashes, 0)
+
+    def test_a_restart_that_fails_changes_nothing(self):
+        """
+        A release that can't start must not take the running one down.
+        """
+        worker = self.worker().ready()
+        worker.configure(PROCESSORS="many")
+        worker.send(signal.SIGUSR1)
+        wait_until(lambda: "The restart failed" in worker.errors, within=20)
+        self.submit("k0", "note")
+        self.wait_for_status("k0", "finished")
+        self.assertEqual(self.notes("ran")[0][1], worker.processors()[0])
+
+    def test_the_supervisor_itself_replaces_its_processors(self):
+        worker = self.worker().ready()
+        os.kill(worker.supervisor, signal.SIGUSR1)
+        wait_until(lambda: len(worker.processors()) == 2)
+        self.submit("k0", "note")
+        self.wait_for_status("k0", "finished")
+        self.assertEqual(self.notes("ran")[0][1], worker.processors()[1])
+
+    def test_usr2_reopens_logs_and_disturbs_no_task(self):
+        log = self.folder / "worker.log"
+        self.submit("k0")
+        worker = self.worker(LOG=str(log))
+        pid = self.wait_for_note("start")
+        log.rename(Path(f"{log}.1"))
+        worker.send(signal.SIGUSR2)
+        wait_until(log.exists)
+        wait_until(lambda: str(log) in open_files(pid))
+
+        self.open_gate()
+        self.wait_for_status("k0", "finished")
+        self.assertEqual(self.notes("end"), [("k0", pid)])
+
+
+def open_files(pid):
+    return [os.path.realpath(link) for link in Path(f"/proc/{pid}/fd").iterdir()]

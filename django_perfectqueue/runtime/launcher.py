@@ -32,7 +32,7 @@ class Generation:
     """
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], *, echo: Any = None
+        self, command: Sequence[str], environment: Mapping[str, str], *, echo: Sequence[Any] = ()
     ) -> None:
         self.socket, theirs = socket.socketpair()
         self.socket.setblocking(False)
@@ -42,13 +42,17 @@ class Generation:
                 command,
                 env={**environment, SUPERVISOR: str(theirs.fileno())},
                 pass_fds=[theirs.fileno()],
-                stdout=None if echo is None else subprocess.PIPE,
+                stdout=subprocess.PIPE if echo else None,
+                stderr=subprocess.PIPE if echo else None,
                 start_new_session=True,
             )
+        for file in self.outputs:
+            os.set_blocking(file, False)
 
     @property
-    def output(self) -> int:
-        return -1 if self.process.stdout is None else self.process.stdout.fileno()
+    def outputs(self) -> list[int]:
+        pipes = (self.process.stdout, self.process.stderr)
+        return [pipe.fileno() for pipe in pipes if pipe is not None]
 
     def is_ready(self) -> bool:
         return bool(drain(self.socket.fileno()))
@@ -66,8 +70,9 @@ class Generation:
 
     def relay(self) -> None:
         """Copy what it has printed to where the caller wants it."""
-        if self.process.stdout is not None and (text := drain(self.output)):
-            self.echo.write(text.decode(errors="replace"), ending="")
+        for file, writer in zip(self.outputs, self.echo, strict=True):
+            if text := drain(file):
+                writer.write(text.decode(errors="replace"), ending="")
 
     def close(self) -> None:
         """Let go of it; it may go on without this process."""
@@ -75,8 +80,9 @@ class Generation:
         self.socket.close()
         if self.process.poll() is None:
             self.process.returncode = 0
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 class Launcher:
@@ -93,7 +99,7 @@ class Launcher:
         *,
         detach_wait: float,
         environment: Mapping[str, str] | None = None,
-        echo: Any = None,
+        echo: Sequence[Any] = (),
     ) -> None:
         self.command = command
         self.detach_wait = detach_wait
@@ -119,10 +125,7 @@ class Launcher:
                 signal.signal(signum, handler)
 
     def start(self) -> Generation:
-        generation = Generation(self.command, self.environment, echo=self.echo)
-        if self.echo is not None:
-            os.set_blocking(generation.output, False)
-        return generation
+        return Generation(self.command, self.environment, echo=self.echo)
 
     def stay(self) -> int:
         while True:
@@ -140,7 +143,8 @@ class Launcher:
     def wait(self) -> None:
         generations = self.generations()
         ears = [self.mailbox.ear]
-        ears += [one.output for one in generations if one.output >= 0 and one.code() is None]
+        for one in generations:
+            ears += one.outputs if one.code() is None else []
         if self.next is not None:
             ears.append(self.next.socket.fileno())
         readable(ears, min(TICK, max(0.0, self.leave_at - time.monotonic())))

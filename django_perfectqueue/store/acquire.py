@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from .accounts import Accounts
-from .alarms import answer_alarms, rouse
+from .alarms import answer_alarms, ringing, rouse
 from .dialects import Dialect
 from .dialects.base import Row, numbers
 from .end import expire
 from .finish import close
 from .lanes import OpenLane, Pick, counted, next_picks
-from .transaction import repeated, unit
+from .transaction import pauses, repeated, unit
 from .values import Completion, Lease
 
 LANES_READ_AT_LEAST = 8
 ROUNDS = 3
+OTHERS = 6
 
 LANE = """
 SELECT "id", "virtual_time", "cost", "weight", "max_running", "running"
@@ -69,11 +72,30 @@ def acquire(
     taken, late = take(queues, finished=finished, worker=worker, **terms)
     if refused is not None:
         refused += late
-    while not taken and more:
+    return taken or take_when_quiet(queues, more=more, **terms)
+
+
+def take_when_quiet(
+    queues: Sequence[str], *, more: bool, using: str, now: datetime | None, **terms: Any
+) -> list[Lease]:
+    """
+    Take once no alarm rings and no lane sleeps that should not.
+
+    Someone else may be answering an alarm or waking a lane right now, and what that will
+    make ready is due: so the last look comes after theirs.
+    """
+    waits = islice(pauses(), OTHERS)
+    while more or ringing(using, now):
+        if not more and (wait := next(waits, None)):
+            time.sleep(wait)
+        elif not more:
+            break
         more = answer_alarms(using=using, now=now)
-        taken, _none = take(queues, **terms)
-    if not taken and rouse(using=using):
-        taken, _none = take(queues, **terms)
+        taken, _late = take(queues, using=using, now=now, **terms)
+        if taken:
+            return taken
+    rouse(using=using)
+    taken, _late = take(queues, using=using, now=now, **terms)
     return taken
 
 

@@ -106,9 +106,9 @@ class BurstTests(WorkerTestCase):
         [(_key, pid)] = self.notes("ran")
         self.assertRegex(worker.output, rf"\d\d:\d\d:\d\d {pid} finished  k1 .* queue=default")
 
-    def test_hooks_and_settings_of_a_program_that_calls_the_command(self):
+    def test_a_program_that_calls_the_command_gets_its_output(self):
         """
-        A program that calls the command gets its output, and no worker in its own process.
+        The worker is a process of its own all the same: the caller's is not forked.
         """
         self.submit("k1", "echo")
         out = io.StringIO()
@@ -117,11 +117,14 @@ class BurstTests(WorkerTestCase):
         self.assertIn("1 finished", out.getvalue())
 
     def test_a_program_that_calls_the_command_learns_of_its_failure(self):
+        out, err = io.StringIO(), io.StringIO()
         with (
             mock.patch.dict(os.environ, environment_for(connection)),
             self.assertRaisesMessage(CommandError, "exit code 1"),
         ):
-            call_command("pq_worker", "tests.tasks.Nothing", stdout=io.StringIO())
+            call_command("pq_worker", "tests.tasks.Nothing", stdout=out, stderr=err)
+        self.assertEqual(out.getvalue(), "")
+        self.assertIn("There is no dispatch 'tests.tasks.Nothing'", err.getvalue())
 
 
 class MistakeTests(WorkerTestCase):

@@ -97,12 +97,16 @@ class Worker:
         return processes_with(f"{MARK}={self.name}")
 
     def end(self):
-        """End whatever is left of it."""
-        for pid in self.alive():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        """End whatever is left of it, and what that starts meanwhile."""
+
+        def ended():
+            for pid in self.alive():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not self.alive()
+
+        wait_until(ended)
         self.process.wait()
-        wait_until(lambda: not self.alive())
 
 
 class WorkerTestCase(TransactionTestCase):

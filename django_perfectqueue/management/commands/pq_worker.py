@@ -119,7 +119,7 @@ class Command(BaseCommand):
             command = [sys.executable, "-m", "django", "pq_worker", *arguments(options)]
             environment["DJANGO_SETTINGS_MODULE"] = settings.SETTINGS_MODULE
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-        echo = None if self.stdout_is_ours() else self.stdout
+        echo = () if self.stdout_is_ours() else (self.stdout, self.stderr)
         with speaking():
             wait = chosen(options).DETACH_WAIT
         return Launcher(command, detach_wait=wait, environment=environment, echo=echo).run()

@@ -148,7 +148,8 @@ def sqlite_problems(alias: str, entry: Mapping[str, Any]) -> Iterator[CheckMessa
 
 
 def in_memory(name: str) -> bool:
-    return name == ":memory:" or "mode=memory" in name
+    of_tests = name.startswith("file:memorydb_")
+    return name == ":memory:" or ("mode=memory" in name and not of_tests)
 
 
 def isolation(alias: str, entry: Mapping[str, Any]) -> Iterator[CheckMessage]:

@@ -359,7 +359,12 @@ class AcquiredTask:
 
     @property
     def attempt(self) -> int:
-        """How many attempts have counted, this one among them: 1 at first."""
+        """The number of this attempt; every acquire makes a new one."""
+        return self.lease.attempt
+
+    @property
+    def tries(self) -> int:
+        """How many attempts have counted, this one among them; a release counts none."""
         return self.lease.tries
 
     @property

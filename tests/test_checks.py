@@ -126,6 +126,8 @@ class DatabaseSettingsTests(SimpleTestCase):
         for name in (":memory:", "file:tasks?mode=memory&cache=shared"):
             entry = {**SQLITE, "NAME": name, "OPTIONS": GOOD_SQLITE}
             self.assertEqual(ids(database_errors(**entry)), ["W003"])
+        tests = {**SQLITE, "NAME": "file:memorydb_default?mode=memory", "OPTIONS": GOOD_SQLITE}
+        self.assertEqual(database_errors(**tests), [])
 
     def test_an_isolation_level_at_which_processors_hinder_each_other(self):
         if connection.vendor == "sqlite":

@@ -9,7 +9,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from ..exceptions import PayloadError
-from ..models import Attempt, DeadLetter, Status, Task, Ticket, decode
+from ..models import Attempt, DeadLetter, State, Status, Task, Ticket, decode
 from .words import readable
 
 
@@ -28,7 +28,9 @@ def attempts_of(task: Task) -> int:
 
 def due_at(task: Task) -> datetime:
     ticket = ticket_of(task)
-    return ticket.run_at if ticket else task.run_at
+    if ticket is None:
+        return task.run_at
+    return (ticket.alarm_at if ticket.state == State.SCHEDULED else None) or ticket.run_at
 
 
 def lease_until(task: Task) -> datetime | None:

@@ -3,8 +3,9 @@
 import django.core.validators
 import django.db.models.deletion
 import django.db.models.expressions
-import django_perfectqueue.fields
 from django.db import migrations, models
+
+import django_perfectqueue.fields
 
 
 class Migration(migrations.Migration):

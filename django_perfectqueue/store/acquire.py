@@ -10,13 +10,13 @@ from itertools import islice
 from typing import Any
 
 from .accounts import Accounts
-from .alarms import answer_alarms, ringing, rouse
+from .alarms import answer_alarms, rouse
 from .dialects import Dialect
 from .dialects.base import Row, numbers
 from .end import expire
 from .finish import close
 from .lanes import OpenLane, Pick, counted, next_picks
-from .transaction import pauses, repeated, unit
+from .transaction import pauses, reading, repeated, unit
 from .values import Completion, Lease
 
 LANES_READ_AT_LEAST = 8
@@ -34,6 +34,12 @@ WHERE "queue" = %(queue)s AND "open" = TRUE AND "id" NOT IN ({passed})
 ORDER BY "turn" LIMIT %(limit)s
 """
 )
+LEFT = """
+SELECT EXISTS (SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now}),
+    EXISTS (
+        SELECT 1 FROM "perfectqueue_lane" WHERE "queue" IN ({queues}) AND "open" = TRUE
+    )
+"""
 LOCKED = (
     LANE
     + """
@@ -84,19 +90,28 @@ def take_when_quiet(
     Someone else may be answering an alarm or waking a lane right now, and what that will
     make ready is due: so the last look comes after theirs.
     """
+    rouse(using=using)
     waits = islice(pauses(), OTHERS)
-    while more or ringing(using, now):
-        if not more and (wait := next(waits, None)):
+    while True:
+        ringing, is_open = what_is_left(queues, using=using, now=now)
+        if not (more or ringing or is_open):
+            return []
+        wait = 0.0 if more or not ringing else next(waits, None)
+        if wait:
             time.sleep(wait)
-        elif not more:
-            break
         more = answer_alarms(using=using, now=now)
         taken, _late = take(queues, using=using, now=now, **terms)
-        if taken:
+        if taken or not (more or (ringing and wait is not None)):
             return taken
-    rouse(using=using)
-    taken, _late = take(queues, using=using, now=now, **terms)
-    return taken
+
+
+def what_is_left(queues: Sequence[str], *, using: str, now: datetime | None) -> tuple[bool, bool]:
+    """Tell whether an alarm rings, and whether a lane is open, both at one moment."""
+    names = {f"queue{number}": queue for number, queue in enumerate(queues)}
+    statement = LEFT.replace("{queues}", ", ".join(f"%({name})s" for name in names))
+    with reading(using) as (cursor, dialect):
+        ringing, is_open = dialect.execute(cursor, statement, names, now=now).fetchone()
+    return bool(ringing), bool(is_open)
 
 
 @repeated

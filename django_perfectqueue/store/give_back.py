@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
+from typing import Any
 
+from ..models import Outcome
 from .accounts import Accounts
 from .alarms import admit
-from .dialects.base import numbers
-from .end import lose
+from .dialects import Dialect
+from .dialects.base import Row, numbers
+from .end import CANCELLED, Held, bury, lose
 from .transaction import repeated, unit
 from .values import Failure
 
 HELD = """
-SELECT "task_id", "lane" FROM "perfectqueue_ticket"
+SELECT "task_id", "lane", "attempt", "errors", "crashes", "cancel_requested"
+FROM "perfectqueue_ticket"
 WHERE "state" = 2 AND "holder" = %(holder)s AND "alarm_at" <= {horizon}
 ORDER BY "task_id"
 """
@@ -46,15 +50,30 @@ def give_back(
         found = dialect.execute(
             cursor, statement, {"holder": holder}, now=now, after={"horizon": alive_time + 1}
         ).fetchall()
-        lanes = {task_id: lane for task_id, lane in found if task_id not in keep}
+        left = [row for row in found if row[0] not in keep]
         accounts = Accounts()
-        lost = sorted(set(lanes) & set(crashed))
-        untouched = sorted(set(lanes) - set(crashed))
-        for task_id in untouched:
-            accounts.of(lanes[task_id]).running -= 1
-        if untouched:
-            dialect.execute(cursor, FREE.replace("{ids}", numbers(untouched)))
+        lost = [row[0] for row in left if row[0] in crashed]
         back = lose(cursor, dialect, accounts, lost, worker=worker, why=why, now=now)
-        admit(cursor, dialect, sorted(back + untouched))
+        back += let_go(
+            cursor, dialect, accounts, [row for row in left if row[0] not in crashed], now
+        )
+        admit(cursor, dialect, sorted(back))
         accounts.write(cursor, dialect)
-    return len(lanes)
+    return len(left)
+
+
+def let_go(
+    cursor: Any, dialect: Dialect, accounts: Accounts, rows: list[Row], now: datetime | None
+) -> list[int]:
+    """Free tasks that were never begun; return those that are not to be cancelled."""
+    back = []
+    for task_id, lane, attempt, errors, crashes, cancel_requested in rows:
+        accounts.of(lane).running -= 1
+        if cancel_requested:
+            held = Held(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes)
+            bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
+        else:
+            back.append(task_id)
+    if back:
+        dialect.execute(cursor, FREE.replace("{ids}", numbers(back)))
+    return back

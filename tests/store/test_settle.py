@@ -319,6 +319,16 @@ class GiveBackTests(TestCase):
         self.assertEqual(Attempt.objects.get().message, "The processor was killed.")
         assert_books_balance(self)
 
+    def test_what_was_to_be_cancelled_is(self):
+        begun, unbegun = submit(), submit()
+        held = acquire(2, holder=7)
+        for task in (begun, unbegun):
+            task.cancel_request()
+
+        self.give_back(7, crashed=[held[0].task_id])
+        self.assertEqual([status(begun), status(unbegun)], ["cancelled", "cancelled"])
+        assert_books_balance(self)
+
     def test_other_holders_keep_theirs(self):
         submit()
         acquire(holder=8)

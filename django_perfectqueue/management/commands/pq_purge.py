@@ -154,7 +154,9 @@ class Rule:
     def dooms(self, outcome: str, age: timedelta, younger: int) -> bool:
         seconds = self.retention.get(outcome)
         over = seconds is not None and age >= timedelta(seconds=seconds)
-        return over or (self.keep is not None and younger >= self.keep)
+        if self.keep is None or outcome != Outcome.FINISHED:
+            return over
+        return over or younger >= self.keep
 
 
 def check_choice(queue: Queue, options: Mapping[str, Any]) -> None:

@@ -124,10 +124,17 @@ class Supervisor:
 
     def stop(self, *, now: bool = False) -> None:
         if not self.stopping:
-            self.reporter.say(_("Stopping at once.") if now else _("Stopping."))
+            self.reporter.say(_("Stopping at once.") if now else self.farewell())
         self.stopping = True
         for child in self.children():
             child.kill() if now else child.stop()
+
+    def farewell(self) -> str:
+        if not any(place.slate.running for place in self.places if place.child is not None):
+            return _("Stopping.")
+        return _(
+            "Stopping once the running tasks have ended. To end them at once: kill -QUIT %d"
+        ) % os.getpid()
 
     def replace(self, *, now: bool = False) -> None:
         """Let other processors take the places of those that are here."""
@@ -147,9 +154,9 @@ class Supervisor:
     def reap(self) -> None:
         self.undertakers = [child for child in self.undertakers if child.reap() is None]
         if self.janitor is not None and (code := self.janitor.reap()) is not None:
-            self.janitor = None
-            if code:
+            if code and not self.janitor.killed:
                 logger.error("The janitor died. code=%s", code)
+            self.janitor = None
         for place in self.places:
             if place.child is not None and (code := place.child.reap()) is not None:
                 self.bury(place, place.child, code)

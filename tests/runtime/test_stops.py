@@ -1,6 +1,5 @@
 import os
 import signal
-import time
 from pathlib import Path
 
 from django_perfectqueue.queue import Queue
@@ -15,11 +14,9 @@ class StopTests(WorkerTestCase):
         """
         A deployment stops many workers; each poll interval slept through adds up.
         """
-        worker = self.worker(POLL_INTERVAL=60).ready()
-        began = time.monotonic()
+        worker = self.worker(POLL_INTERVAL=60, CHILD_HEARTBEAT_INTERVAL=60).ready()
         worker.send(signal.SIGTERM)
-        self.assertEqual(worker.wait(), 0)
-        self.assertLess(time.monotonic() - began, 0.5)
+        self.assertEqual(worker.wait(10), 0)
         self.assert_gone(worker)
 
     def test_term_lets_the_running_task_end_and_gives_the_others_back_at_once(self):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import traceback
 from typing import Any
 
 from django.conf import settings
@@ -187,7 +188,7 @@ def chosen(options: dict[str, Any]) -> conf.Options:
 
 def found(path: str | None) -> type[Dispatch]:
     if not path:
-        return autodiscover()
+        return discovered()
     try:
         target = import_string(path)
     except ImportError as error:
@@ -195,6 +196,22 @@ def found(path: str | None) -> type[Dispatch]:
     if not (isinstance(target, type) and issubclass(target, Dispatch)):
         raise ConfigError(_("'%s' is not a subclass of Dispatch.") % path)
     return target
+
+
+def discovered() -> type[Dispatch]:
+    try:
+        return autodiscover()
+    except (ImportError, SyntaxError, NameError) as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise ConfigError(
+            _("A tasks module can't be imported: %(kind)s: %(error)s (%(file)s, line %(line)s).")
+            % {
+                "kind": type(error).__name__,
+                "error": error,
+                "file": where.filename,
+                "line": where.lineno,
+            }
+        ) from error
 
 
 def no_handlers(dispatch: type[Dispatch]) -> str:

@@ -72,9 +72,11 @@ class Accounts:
         self.of(lane)
         self.short.add(lane)
 
-    def write(self, cursor: Any, dialect: Dialect) -> None:
+    def write(self, cursor: Any, dialect: Dialect) -> int:
+        """Charge the lanes; return how many were put to sleep."""
         if self.lanes:
             dialect.charge(cursor, [self.lanes[lane].entry(lane) for lane in sorted(self.lanes)])
         if self.short:
             doze = DOZE.replace("{lanes}", numbers(sorted(self.short)))
-            dialect.execute(cursor, doze)
+            return int(dialect.execute(cursor, doze).rowcount)
+        return 0

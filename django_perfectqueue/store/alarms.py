@@ -98,9 +98,7 @@ def rouse(*, using: str) -> int:
         statement = statement.replace("{in_lane}", dialect.in_lane)
         rows = dialect.execute(cursor, statement, {"limit": BATCH}).fetchall()
         ids = [task_id for (task_id,) in rows if task_id is not None]
-        if ids:
-            wake(cursor, dialect, ids)
-        return len(ids)
+        return wake(cursor, dialect, ids) if ids else 0
 
 
 def admit(cursor: Any, dialect: Dialect, ids: list[int]) -> None:
@@ -110,8 +108,11 @@ def admit(cursor: Any, dialect: Dialect, ids: list[int]) -> None:
         wake(cursor, dialect, ids)
 
 
-def wake(cursor: Any, dialect: Dialect, ids: list[int]) -> None:
-    """Wake the lanes of tickets, each at the smallest virtual time of those that are served."""
+def wake(cursor: Any, dialect: Dialect, ids: list[int]) -> int:
+    """
+    Wake the lanes of tickets, each at the smallest virtual time of those that are served;
+    return how many lanes that is.
+    """
     rows = dialect.execute(cursor, OWNERS.replace("{ids}", numbers(ids))).fetchall()
     owners = {lane: (queue, user) for lane, queue, user in rows}
     shares = shares_of(cursor, dialect, set(owners.values()))
@@ -133,6 +134,7 @@ def wake(cursor: Any, dialect: Dialect, ids: list[int]) -> None:
             for lane, (queue, user) in sorted(owners.items())
         ],
     )
+    return len(owners)
 
 
 def floor(cursor: Any, dialect: Dialect, queue: str) -> tuple[float, float]:

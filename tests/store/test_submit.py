@@ -1,4 +1,3 @@
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 from django.db import connection, transaction
@@ -14,7 +13,19 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.models import Attempt, DeadLetter, Task, Ticket
 from django_perfectqueue.queue import Queue
 
-from ..factories import NOON, SECOND, acquire, after, failed, finish, keys, running, status, submit
+from ..factories import (
+    NOON,
+    SECOND,
+    acquire,
+    after,
+    elsewhere,
+    failed,
+    finish,
+    keys,
+    running,
+    status,
+    submit,
+)
 
 
 class SubmitTests(TestCase):
@@ -270,16 +281,3 @@ class CallersTransactionTests(TransactionTestCase):
 
 def waiting_keys():
     return list(Task.objects.live().values_list("key", flat=True))
-
-
-def elsewhere(act):
-    """Do something on another connection, and fail when it has to wait for this one."""
-    with ThreadPoolExecutor(1) as pool:
-
-        def alone():
-            try:
-                return act()
-            finally:
-                connection.close()
-
-        return pool.submit(alone).result(timeout=10)

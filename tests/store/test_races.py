@@ -1,0 +1,88 @@
+"""Two verbs at once, in the one order in which they used to go wrong."""
+
+from contextlib import contextmanager
+
+from django.db import connection
+from django.test import TransactionTestCase, skipUnlessDBFeature
+
+from django_perfectqueue.models import Lane, Task, Ticket
+from django_perfectqueue.queue import Queue
+
+from ..factories import acquire, assert_books_balance, elsewhere, failed, keys, running, submit
+
+
+@contextmanager
+def after_statement(part, act, *, number=1):
+    """Do something on another connection once a statement with this in it has run."""
+    seen = 0
+
+    def watch(execute, sql, params, many, context):
+        nonlocal seen
+        result = execute(sql, params, many, context)
+        if part in sql.replace("`", '"'):
+            seen += 1
+            if seen == number:
+                elsewhere(act)
+        return result
+
+    with connection.execute_wrapper(watch):
+        yield
+
+
+@skipUnlessDBFeature("has_select_for_update_skip_locked")
+class ClearTests(TransactionTestCase):
+    def test_what_is_taken_while_a_queue_is_cleared_stays_in_the_books(self):
+        """A lane that counts too few lets a user exceed its cap from then on."""
+        running("k1", user="ann")
+
+        def go_on():
+            submit("k2", user="ann")
+            self.assertEqual(keys(acquire(5)), ["k2"])
+
+        with after_statement('SELECT "id" FROM "perfectqueue_task"', go_on, number=2):
+            Queue().clear()
+
+        self.assertEqual(Lane.objects.get().running, 1)
+        assert_books_balance(self)
+
+    def test_a_task_put_back_meanwhile_leaves_no_ticket_without_a_task(self):
+        task = failed("k1")
+
+        with after_statement('"perfectqueue_ticket"', task.retry):
+            Queue().clear()
+
+        self.assertFalse(Ticket.objects.exists())
+        self.assertFalse(Task.objects.exists())
+
+
+@skipUnlessDBFeature("has_select_for_update_skip_locked")
+class ReplaceTests(TransactionTestCase):
+    find = 'SELECT "id" FROM "perfectqueue_task"'
+    look = 'SELECT "queue", "key", "user"'
+
+    def test_of_two_that_replace_the_same_task_the_later_stays(self):
+        submit("k1", data=0)
+
+        with after_statement(self.find, lambda: submit("k1", data=1, on_conflict="replace")):
+            submit("k1", data=2, on_conflict="replace")
+
+        self.assertEqual(Task.objects.get().data, 2)
+        self.assertEqual(Ticket.objects.get().task.data, 2)
+
+    def test_of_two_that_replace_an_ended_task_the_later_stays(self):
+        failed("k1")
+
+        with after_statement(self.look, lambda: submit("k1", data=1, on_conflict="replace")):
+            submit("k1", data=2, on_conflict="replace")
+
+        self.assertEqual(Task.objects.get().data, 2)
+        self.assertEqual(Ticket.objects.get().task.data, 2)
+
+    def test_a_task_put_back_meanwhile_is_replaced_whole(self):
+        task = failed("k1")
+
+        with after_statement(self.look, task.retry):
+            submit("k1", data=2, on_conflict="replace")
+
+        self.assertEqual(Task.objects.get().data, 2)
+        self.assertEqual(Ticket.objects.get().task.data, 2)

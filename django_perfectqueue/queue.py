@@ -504,7 +504,8 @@ def checked(name: str, value: Any, length: int) -> str:
     """
     Return a name as it may be stored.
 
-    Raise InvalidTaskError when it is no text, empty, too long, or has a NUL character.
+    Raise InvalidTaskError when it is no text, empty, too long, or has a NUL character or
+    half of a surrogate pair.
     """
     if not isinstance(value, str):
         raise InvalidTaskError(f"The {name} must be a string, not {value!r}.")
@@ -516,6 +517,10 @@ def checked(name: str, value: Any, length: int) -> str:
         )
     if "\x00" in value:
         raise InvalidTaskError(f"The {name} must not hold a NUL character.")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidTaskError(f"The {name} can't be written as UTF-8: {error}.") from error
     return value
 
 

@@ -86,6 +86,24 @@ class RetryTests(TestCase):
         self.assertEqual((attempt.started_at, attempt.ended_at), (after(7), after(10)))
 
 
+    def test_an_error_that_is_no_utf8_is_kept_too(self):
+        """A file's name in its message may hold bytes that are no text."""
+        task, held = running()
+        why = store.Failure.of(OSError("no such file: \udcff\x00"))
+        store.fail(held, why=why, seconds=0.0, using="default", now=NOON)
+
+        self.assertEqual(status(task), "failed")
+        self.assertIn("\\udcff", DeadLetter.objects.get().message)
+
+    def test_it_may_go_on_for_ever(self):
+        """One that waits for something may be tried again more often than is counted."""
+        task, held = running()
+        Ticket.objects.update(errors=32_767)
+        retry(held)
+
+        self.assertEqual(keys(acquire()), [task.key])
+
+
 class ReleaseTests(TestCase):
     def test_a_released_task_is_due_at_once_and_counts_no_attempt(self):
         task, held = running()

@@ -140,6 +140,8 @@ class SubmitTests(TestCase):
             "a key of 256 characters": {"key": "k" * 256},
             "a key that is no text": {"key": 7},
             "a NUL in the key": {"key": "a\x00b"},
+            "half a character in the key": {"key": "a\udcff"},
+            "half a character in the user": {"user": "a\udcff"},
             "an empty type": {"type": ""},
             "a user of 256 characters": {"user": "u" * 256},
             "data that JSON can't hold": {"data": {1, 2}},

@@ -24,6 +24,7 @@ from ..factories import (
     running,
     status,
     submit,
+    submit_many,
 )
 
 
@@ -56,6 +57,13 @@ class FinishTests(TestCase):
         finish(held)
 
         self.assertEqual(finish(held), [])
+
+    def test_a_batch_of_large_results_fits_the_servers_statements(self):
+        submit_many(20)
+        held = acquire(20)
+
+        self.assertEqual(finish(*held, result=f'"{"x" * 900_000}"'), [])
+        self.assertEqual(Task.objects.filter(outcome="finished").count(), 20)
 
     def test_the_lane_is_charged_what_was_measured(self):
         _task, held = running(user="ann")

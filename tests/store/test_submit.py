@@ -197,6 +197,12 @@ class SubmitManyTests(TestCase):
             Queue().submit_many(tasks)
         self.assertEqual(Task.objects.count(), 1)
 
+    def test_large_payloads_fit_the_servers_statements(self):
+        """MariaDB closes the connection at a statement of 16 MB."""
+        tasks = ({"key": f"k{n}", "type": "report", "data": "x" * 40_000} for n in range(500))
+
+        self.assertEqual(Queue().submit_many(tasks), 500)
+
     def test_taken_keys_may_be_passed_over(self):
         submit("k5")
         tasks = [{"key": f"k{n % 10}", "type": "report"} for n in range(20)]

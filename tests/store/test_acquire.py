@@ -317,6 +317,25 @@ class LaneTests(TestCase):
         store.apply_shares("ann", using="default")
         self.assertEqual(keys(acquire()), ["k1"])
 
+    def test_a_user_who_was_paused_has_saved_no_credit(self):
+        """Else it has all processors for as long as it was paused."""
+        share = FairShare.objects.create(user="ann", paused=True)
+        submit_many(200, user="ann")
+        submit_many(200, user="bob")
+        for _turn in range(5):
+            for held in acquire(20):
+                finish(held, seconds=10.0)
+        share.paused = False
+        share.save()
+        store.apply_shares("ann", using="default")
+
+        users = []
+        for _turn in range(5):
+            for held in acquire(8):
+                users.append(held.user)
+                finish(held, seconds=10.0)
+        self.assertAlmostEqual(users.count("ann"), 20, delta=5)
+
     def test_the_queues_own_share_goes_before_the_general_one(self):
         FairShare.objects.create(user="ann", max_running=0)
         FairShare.objects.create(user="ann", queue="urgent", max_running=None)

@@ -1,14 +1,26 @@
 """Two verbs at once, in the one order in which they used to go wrong."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from django.db import connection
+from django.db import connection, transaction
 from django.test import TransactionTestCase, skipUnlessDBFeature
 
-from django_perfectqueue.models import Lane, Task, Ticket
+from django_perfectqueue import store
+from django_perfectqueue.models import FairShare, Lane, Task, Ticket
 from django_perfectqueue.queue import Queue
 
-from ..factories import acquire, assert_books_balance, elsewhere, failed, keys, running, submit
+from ..factories import (
+    NOON,
+    acquire,
+    assert_books_balance,
+    elsewhere,
+    failed,
+    keys,
+    running,
+    submit,
+)
 
 
 @contextmanager
@@ -53,6 +65,30 @@ class ClearTests(TransactionTestCase):
 
         self.assertFalse(Ticket.objects.exists())
         self.assertFalse(Task.objects.exists())
+
+
+@skipUnlessDBFeature("has_select_for_update_skip_locked")
+class ShareTests(TransactionTestCase):
+    def test_a_cap_that_is_set_while_the_lane_is_made_holds(self):
+        """Whoever makes the lane has read the shares as they were."""
+        running("first", user="bob")
+        submit("k1", user="ann")
+
+        with ThreadPoolExecutor(1) as pool:
+            with transaction.atomic():
+                store.answer_alarms(using="default", now=NOON)
+                setting = pool.submit(set_cap)
+                time.sleep(0.5)
+            setting.result(timeout=10)
+
+        self.assertEqual(Lane.objects.get(user="ann").max_running, 1)
+
+
+def set_cap():
+    try:
+        FairShare.objects.create(user="ann", max_running=1)
+    finally:
+        connection.close()
 
 
 @skipUnlessDBFeature("has_select_for_update_skip_locked")

@@ -133,10 +133,10 @@ class Queue:
         wake = partial(store.answer_alarms, using=self.using)
         submissions = (self._submission(now=now, **task) for task in tasks)
         for given in store.in_chunks(submissions):
-            with transaction.atomic(using=self.using):
-                fresh = store.submit(given, using=self.using, now=now)
-                if on_conflict == "raise" and len(fresh) < len(given):
-                    raise AlreadyExistsError(already(self.name, given, fresh))
+            submit = store.submit_all if on_conflict == "raise" else store.submit
+            fresh = submit(given, using=self.using, now=now)
+            if on_conflict == "raise" and len(fresh) < len(given):
+                raise AlreadyExistsError(already(self.name, given, fresh))
             if fresh and (not stored or not connections[self.using].in_atomic_block):
                 transaction.on_commit(wake, using=self.using, robust=True)
             read += len(given)

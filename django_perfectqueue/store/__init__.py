@@ -17,7 +17,7 @@ from .purge import Swept, purge
 from .replace import replace
 from .settle import cancel, fail, release, retry
 from .steer import cancel_request, find, force_finish, redrive
-from .submit import CHUNK, in_chunks, submit
+from .submit import CHUNK, in_chunks, submit, submit_all
 from .update import update_payload
 from .values import Completion, Failure, Lease, Pulse, Submission, new_holder
 
@@ -50,5 +50,6 @@ __all__ = [
     "retry",
     "rouse",
     "submit",
+    "submit_all",
     "update_payload",
 ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
+from django.db import transaction
+
 from .lanes import lane_id
 from .transaction import repeated, unit
 from .values import Submission
@@ -35,6 +37,22 @@ def submit(
         given.append((task, lane, mark))
     with unit(using) as (cursor, dialect):
         return dialect.submit(cursor, given, now) if given else {}
+
+
+@repeated
+def submit_all(
+    submissions: Sequence[Submission], *, using: str, now: datetime | None = None
+) -> dict[tuple[str, str], int]:
+    """
+    Store tasks, or none of them; return what submit() does.
+
+    None are stored when one has a key that is taken.
+    """
+    with unit(using), transaction.atomic(using=using):
+        fresh = submit(submissions, using=using, now=now)
+        if len(fresh) < len(submissions):
+            transaction.set_rollback(True, using=using)
+        return fresh
 
 
 def in_chunks(

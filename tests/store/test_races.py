@@ -2,12 +2,14 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from threading import Event
 
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.test import TransactionTestCase, skipUnlessDBFeature
 
 from django_perfectqueue import store
+from django_perfectqueue.exceptions import AlreadyExistsError
 from django_perfectqueue.models import FairShare, Lane, Task, Ticket
 from django_perfectqueue.queue import Queue
 
@@ -20,6 +22,7 @@ from ..factories import (
     keys,
     running,
     submit,
+    submit_many,
 )
 
 
@@ -87,6 +90,35 @@ class ShareTests(TransactionTestCase):
 def set_cap():
     try:
         FairShare.objects.create(user="ann", max_running=1)
+    finally:
+        connection.close()
+
+
+@skipUnlessDBFeature("has_select_for_update_skip_locked")
+class SubmitManyTests(TransactionTestCase):
+    def test_two_that_submit_the_same_keys_in_another_order_both_succeed(self):
+        """An import that is run twice at once waits for itself in a ring."""
+        for on_conflict in ("ignore", "raise"):
+            ready = Event()
+            names = [f"{on_conflict}{number}" for number in range(2)]
+            with self.subTest(on_conflict), ThreadPoolExecutor(1) as pool:
+                other = pool.submit(submit_backwards, names, ready)
+                ready.wait(timeout=10)
+                tasks = [{"key": name, "type": "report"} for name in names]
+                with suppress(AlreadyExistsError):
+                    Queue().submit_many(tasks, on_conflict=on_conflict)
+                other.result(timeout=20)
+                self.assertEqual(Task.objects.filter(key__in=names).count(), 2)
+
+
+def submit_backwards(names, ready):
+    try:
+        with suppress(OperationalError), transaction.atomic():
+            submit_many(20)
+            submit(names[1])
+            ready.set()
+            time.sleep(0.5)
+            submit(names[0])
     finally:
         connection.close()
 

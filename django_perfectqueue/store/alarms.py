@@ -80,6 +80,7 @@ def answer_batch(*, using: str, now: datetime | None) -> int:
         lapsed = [task_id for task_id, _lane, state in rung if state == RUNNING]
         back = lose(cursor, dialect, accounts, lapsed, now=now)
         back += [task_id for task_id, _lane, state in rung if state != RUNNING]
+        accounts.lock(cursor, dialect, (lane for _id, lane, _state in rung))
         admit(cursor, dialect, back)
         accounts.write(cursor, dialect)
         return len(rung)

@@ -55,6 +55,7 @@ def give_back(
         if untouched:
             dialect.execute(cursor, FREE.replace("{ids}", numbers(untouched)))
         back = lose(cursor, dialect, accounts, lost, worker=worker, why=why, now=now)
+        accounts.lock(cursor, dialect, lanes.values())
         admit(cursor, dialect, sorted(back + untouched))
         accounts.write(cursor, dialect)
     return len(lanes)

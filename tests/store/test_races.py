@@ -12,10 +12,12 @@ from django_perfectqueue import store
 from django_perfectqueue.exceptions import AlreadyExistsError
 from django_perfectqueue.models import FairShare, Lane, Task, Ticket
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.lanes import lane_id
 
 from ..factories import (
     NOON,
     acquire,
+    after,
     assert_books_balance,
     elsewhere,
     failed,
@@ -68,6 +70,37 @@ class ClearTests(TransactionTestCase):
 
         self.assertFalse(Ticket.objects.exists())
         self.assertFalse(Task.objects.exists())
+
+
+@skipUnlessDBFeature("has_select_for_update_skip_locked")
+class LockOrderTests(TransactionTestCase):
+    def test_lanes_are_woken_and_charged_in_one_order(self):
+        """One user's lost task fails, another's goes back in its line."""
+        low, high = sorted(("ann", "bob"), key=lambda user: lane_id("default", user))
+        running("fails", user=low)
+        running("goes-back", user=high)
+        Ticket.objects.filter(task__user=low).update(crashes=4)
+
+        with ThreadPoolExecutor(1) as pool:
+            ready = Event()
+            other = pool.submit(lock_in_order, [low, high], ready)
+            ready.wait(timeout=10)
+            with transaction.atomic():
+                store.answer_alarms(using="default", now=after(60))
+            other.result(timeout=20)
+
+        assert_books_balance(self)
+
+
+def lock_in_order(users, ready):
+    try:
+        with transaction.atomic():
+            for user in users:
+                Lane.objects.select_for_update().get(user=user)
+                ready.set()
+                time.sleep(0.5)
+    finally:
+        connection.close()
 
 
 @skipUnlessDBFeature("has_select_for_update_skip_locked")

@@ -87,9 +87,8 @@ def acquire(
             contended += 1
         elif more:
             more = answer_alarms(using=using, now=now)
-        elif not haul.advanced:
-            if roused < BATCH or not (roused := rouse(using=using)):
-                break
+        elif not haul.advanced and (roused < BATCH or not (roused := rouse(using=using))):
+            break
         haul = take(queues, **terms)
     return haul.leases
 

@@ -38,9 +38,9 @@ def replace(submission: Submission, *, using: str, now: datetime | None = None) 
     with unit(using) as (cursor, dialect):
         for _repeat in range(REPEATS):
             row = dialect.execute(cursor, FIND, names).fetchone()
-            if row is None or forget(cursor, dialect, row[0], submission.key):
-                if submit([submission], using=using, now=now):
-                    return
+            free = row is None or forget(cursor, dialect, row[0], submission.key)
+            if free and submit([submission], using=using, now=now):
+                return
         raise AlreadyExistsError(
             f"Queue '{submission.queue}' already has a task with the key '{submission.key}'."
         )

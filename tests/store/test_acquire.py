@@ -390,7 +390,6 @@ class StatementTests(TransactionTestCase):
             self.assertEqual(acquire(now=None), [])
         self.assertLessEqual(len(queries), 8)
 
-
     def test_users_whose_lanes_ran_dry_are_passed_over_many_at_a_time(self):
         """A lane whose last task filled a batch is awake, and one look-up each is too much."""
         count = 1000

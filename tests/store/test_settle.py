@@ -93,7 +93,6 @@ class RetryTests(TestCase):
         self.assertEqual((attempt.error, attempt.traceback), ("builtins.ValueError", "at …"))
         self.assertEqual((attempt.started_at, attempt.ended_at), (after(7), after(10)))
 
-
     def test_an_error_that_is_no_utf8_is_kept_too(self):
         """A file's name in its message may hold bytes that are no text."""
         task, held = running()

@@ -133,7 +133,10 @@ class Queue:
         wake = partial(store.answer_alarms, using=self.using)
         submissions = (self._submission(now=now, **task) for task in tasks)
         for given in store.in_chunks(submissions):
-            fresh = self._store(given, whole=on_conflict == "raise", now=now)
+            submit = store.submit_all if on_conflict == "raise" else store.submit
+            fresh = submit(given, using=self.using, now=now)
+            if on_conflict == "raise" and len(fresh) < len(given):
+                raise AlreadyExistsError(already(self.name, given, fresh))
             if fresh and (not stored or not connections[self.using].in_atomic_block):
                 transaction.on_commit(wake, using=self.using, robust=True)
             read += len(given)
@@ -517,7 +520,8 @@ def checked(name: str, value: Any, length: int) -> str:
     """
     Return a name as it may be stored.
 
-    Raise InvalidTaskError when it is no text, empty, too long, or has a NUL character.
+    Raise InvalidTaskError when it is no text, empty, too long, or has a NUL character or
+    half of a surrogate pair.
     """
     if not isinstance(value, str):
         raise InvalidTaskError(f"The {name} must be a string, not {value!r}.")
@@ -529,6 +533,10 @@ def checked(name: str, value: Any, length: int) -> str:
         )
     if "\x00" in value:
         raise InvalidTaskError(f"The {name} must not hold a NUL character.")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidTaskError(f"The {name} can't be written as UTF-8: {error}.") from error
     return value
 
 

@@ -2,7 +2,10 @@
 
 import itertools
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
+
+from django.db import connection
 
 from django_perfectqueue import store
 from django_perfectqueue.models import Lane, State, Ticket
@@ -97,3 +100,16 @@ def assert_books_balance(case):
         case.assertEqual(lane.running, tickets.filter(state=State.RUNNING).count(), lane)
         if tickets.filter(state=State.WAITING, alarm_at=None).exists():
             case.assertTrue(lane.awake, lane)
+
+
+def elsewhere(act):
+    """Do something on another connection, and fail when it has to wait for this one."""
+    with ThreadPoolExecutor(1) as pool:
+
+        def alone():
+            try:
+                return act()
+            finally:
+                connection.close()
+
+        return pool.submit(alone).result(timeout=10)

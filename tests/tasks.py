@@ -162,5 +162,33 @@ class SampleDispatch(Dispatch):
     }
 
 
+class Hooked(Application):
+    """Tells in a file when its processes begin and end."""
+
+    @classmethod
+    def tell(cls, word):
+        with open(os.environ["PERFECTQUEUE_TEST_SETTINGS"] + ".hooks", "a") as file:
+            file.write(f"{word} {os.getpid()}\n")
+
+    @classmethod
+    def before_fork(cls):
+        cls.tell("before_fork")
+
+    @classmethod
+    def after_fork(cls):
+        cls.tell("after_fork")
+
+    @classmethod
+    def after_child_end(cls):
+        cls.tell("after_child_end")
+
+    def perform(self):
+        return os.getpid()
+
+
+class HookedDispatch(Dispatch):
+    routes = {"report": Hooked, "again": Hooked}
+
+
 class WrongDispatch(Dispatch):
     routes = {"report": "tests.tasks.Nowhere"}

@@ -80,6 +80,7 @@ def reopen_logs() -> None:
 
 
 def file_handlers() -> set[logging.FileHandler]:
-    loggers = [logging.getLogger(), *map(logging.getLogger, logging.root.manager.loggerDict)]
+    names = list(logging.root.manager.loggerDict)
+    loggers = [logging.getLogger(), *map(logging.getLogger, names)]
     handlers = {handler for logger in loggers for handler in logger.handlers}
     return {handler for handler in handlers if isinstance(handler, logging.FileHandler)}

@@ -132,9 +132,10 @@ class Supervisor:
     def farewell(self) -> str:
         if not any(place.slate.running for place in self.places if place.child is not None):
             return _("Stopping.")
-        return _(
-            "Stopping once the running tasks have ended. To end them at once: kill -QUIT %d"
-        ) % os.getpid()
+        return (
+            _("Stopping once the running tasks have ended. To end them at once: kill -QUIT %d")
+            % os.getpid()
+        )
 
     def replace(self, *, now: bool = False) -> None:
         """Let other processors take the places of those that are here."""

@@ -8,6 +8,7 @@ itself where the database asks for it.
 
 from .acquire import acquire
 from .alarms import answer_alarms, rouse
+from .apply import apply_shares
 from .clear import clear
 from .finish import finish
 from .give_back import give_back
@@ -15,9 +16,8 @@ from .heartbeat import heartbeat
 from .purge import Swept, purge
 from .replace import replace
 from .settle import cancel, fail, release, retry
-from .shares import apply_shares
 from .steer import cancel_request, find, force_finish, redrive
-from .submit import CHUNK, in_chunks, submit
+from .submit import CHUNK, in_chunks, submit, submit_all
 from .update import update_payload
 from .values import Completion, Failure, Lease, Pulse, Submission, new_holder
 
@@ -50,5 +50,6 @@ __all__ = [
     "retry",
     "rouse",
     "submit",
+    "submit_all",
     "update_payload",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ from .dialects.base import Entry, numbers
 from .lanes import LEAST_COST, MEMORY
 from .values import Lease
 
+LOCK = 'SELECT "id" FROM "perfectqueue_lane" WHERE "id" IN ({lanes}) ORDER BY "id"'
 DOZE = """
 UPDATE "perfectqueue_lane" SET "awake" = FALSE
 WHERE "id" IN ({lanes}) AND NOT EXISTS (
@@ -72,9 +74,17 @@ class Accounts:
         self.of(lane)
         self.short.add(lane)
 
-    def write(self, cursor: Any, dialect: Dialect) -> None:
+    def lock(self, cursor: Any, dialect: Dialect, others: Iterable[int]) -> None:
+        """Lock the lanes to be charged together with others that are to be woken before."""
+        if self.lanes:
+            lanes = numbers(sorted(self.lanes.keys() | set(others)))
+            dialect.execute(cursor, LOCK.replace("{lanes}", lanes) + dialect.lock_clause())
+
+    def write(self, cursor: Any, dialect: Dialect) -> int:
+        """Charge the lanes; return how many were put to sleep."""
         if self.lanes:
             dialect.charge(cursor, [self.lanes[lane].entry(lane) for lane in sorted(self.lanes)])
         if self.short:
             doze = DOZE.replace("{lanes}", numbers(sorted(self.short)))
-            dialect.execute(cursor, doze)
+            return int(dialect.execute(cursor, doze).rowcount)
+        return 0

@@ -5,23 +5,26 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Any
 
 from .accounts import Accounts
-from .alarms import answer_alarms, rouse
+from .alarms import BATCH, answer_alarms, rouse
 from .dialects import Dialect
 from .dialects.base import Row, numbers
 from .end import expire
 from .finish import close
 from .lanes import OpenLane, Pick, counted, next_picks
-from .transaction import pauses, reading, repeated, unit
+from .transaction import REPEATS, pauses, reading, repeated, unit
 from .values import Completion, Lease
 
 LANES_READ_AT_LEAST = 8
 ROUNDS = 3
 OTHERS = 6
+ROUNDS_IN_VAIN = 20
+LANES_PROBED = 500
 
 LANE = """
 SELECT "id", "virtual_time", "cost", "weight", "max_running", "running"
@@ -39,6 +42,15 @@ SELECT EXISTS (SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now}),
     EXISTS (
         SELECT 1 FROM "perfectqueue_lane" WHERE "queue" IN ({queues}) AND "open" = TRUE
     )
+"""
+PROBE = """
+SELECT "id", "virtual_time", "cost", "weight", "max_running", "running", (
+    SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
+    WHERE "ticket"."state" = 0 AND {in_lane} LIMIT 1
+)
+FROM "perfectqueue_lane"
+WHERE "queue" = %(queue)s AND "open" = TRUE AND "id" NOT IN ({passed})
+ORDER BY "turn" LIMIT %(limit)s
 """
 LOCKED = (
     LANE
@@ -75,34 +87,56 @@ def acquire(
         "now": now,
     }
     more = answer_alarms(using=using, now=now)
-    taken, late = take(queues, finished=finished, worker=worker, **terms)
+    haul = take(queues, finished=finished, worker=worker, **terms)
     if refused is not None:
-        refused += late
-    return taken or take_when_quiet(queues, more=more, **terms)
+        refused += haul.refused
+    leases = press_on(queues, haul, more=more, **terms)
+    return leases or take_when_quiet(queues, **terms)
+
+
+def press_on(
+    queues: Sequence[str],
+    haul: Haul,
+    *,
+    more: bool,
+    using: str,
+    now: datetime | None,
+    **terms: Any,
+) -> list[Lease]:
+    """Take again while nothing was taken and something has been cleared from the way."""
+    contended, roused = 0, BATCH
+    while not haul.leases:
+        if haul.contended and contended < REPEATS:
+            contended += 1
+        elif more:
+            more = answer_alarms(using=using, now=now)
+        elif not haul.advanced and (roused < BATCH or not (roused := rouse(using=using))):
+            break
+        haul = take(queues, using=using, now=now, **terms)
+    return haul.leases
 
 
 def take_when_quiet(
-    queues: Sequence[str], *, more: bool, using: str, now: datetime | None, **terms: Any
+    queues: Sequence[str], *, using: str, now: datetime | None, **terms: Any
 ) -> list[Lease]:
     """
-    Take once no alarm rings and no lane sleeps that should not.
+    Take once no alarm rings and no lane is open.
 
     Someone else may be answering an alarm or waking a lane right now, and what that will
     make ready is due: so the last look comes after theirs.
     """
-    rouse(using=using)
     waits = islice(pauses(), OTHERS)
     while True:
         ringing, is_open = what_is_left(queues, using=using, now=now)
-        if not (more or ringing or is_open):
+        if not (ringing or is_open):
             return []
-        wait = 0.0 if more or not ringing else next(waits, None)
-        if wait:
-            time.sleep(wait)
+        wait = next(waits, None) if ringing else None
+        time.sleep(wait or 0.0)
         more = answer_alarms(using=using, now=now)
-        taken, _late = take(queues, using=using, now=now, **terms)
-        if taken or not (more or (ringing and wait is not None)):
-            return taken
+        haul = take(queues, using=using, now=now, **terms)
+        leases = press_on(queues, haul, more=more, using=using, now=now, **terms)
+        if leases or wait is None:
+            return leases
 
 
 def what_is_left(queues: Sequence[str], *, using: str, now: datetime | None) -> tuple[bool, bool]:
@@ -112,6 +146,21 @@ def what_is_left(queues: Sequence[str], *, using: str, now: datetime | None) -> 
     with reading(using) as (cursor, dialect):
         ringing, is_open = dialect.execute(cursor, statement, names, now=now).fetchone()
     return bool(ringing), bool(is_open)
+
+
+@dataclass(frozen=True, slots=True)
+class Haul:
+    """
+    What one transaction took and refused.
+
+    Where it took nothing, ``advanced`` tells that it has cleared away what stood before
+    others, and ``contended`` that others held or filled lanes that it has passed over.
+    """
+
+    leases: list[Lease]
+    refused: list[Completion]
+    advanced: bool
+    contended: bool
 
 
 @repeated
@@ -125,7 +174,7 @@ def take(
     now: datetime | None,
     finished: Sequence[Completion] = (),
     worker: str = "",
-) -> tuple[list[Lease], list[Completion]]:
+) -> Haul:
     taken: list[Lease] = []
     refused: list[Completion] = []
     with unit(using) as (cursor, dialect):
@@ -136,8 +185,9 @@ def take(
         for queue in queues:
             if len(taken) < limit:
                 taken += claim.from_queue(queue, limit - len(taken))
-        accounts.write(cursor, dialect)
-    return taken, refused
+        slept = accounts.write(cursor, dialect)
+    advanced = claim.expired > 0 or (claim.stopped and slept > 0)
+    return Haul(taken, refused, advanced, claim.contended)
 
 
 class Claim:
@@ -161,41 +211,89 @@ class Claim:
         self.holder = holder
         self.now = now
         self.locked = False
+        self.expired = 0
+        self.stopped = False
+        self.contended = False
 
     def from_queue(self, queue: str, limit: int) -> list[Lease]:
         """Serve lanes until the limit is met or none is left that has a task."""
         taken: list[Lease] = []
         passed: set[int] = set()
-        rounds = 0
+        rounds, vain = 0, False
         while len(taken) < limit and (rounds < ROUNDS or not taken):
+            if rounds == ROUNDS_IN_VAIN:
+                self.stopped = True
+                break
             rounds += 1
-            lanes = self.open_lanes(queue, limit - len(taken), passed)
+            read = self.probed if vain else self.open_lanes
+            known = len(passed)
+            lanes = read(queue, limit - len(taken), passed)
             picks = next_picks(lanes, limit - len(taken))
             if not picks:
-                break
+                if len(passed) == known:
+                    break
+                vain = True
+                continue
+            expired = self.expired
             taken += self.serve(picks)
             short = self.accounts.short & {lane.id for lane in lanes}
             passed |= short | {lane.id for lane in lanes if lane.room is not None}
-            if not short:
+            if not short and (taken or self.expired == expired):
                 break
+            vain = not taken
         return taken
 
     def open_lanes(self, queue: str, limit: int, passed: set[int]) -> list[OpenLane]:
+        """Read the lanes that are next; ``passed`` grows by those that can't be served."""
         statement = OPEN.replace("{passed}", numbers(sorted(passed)) if passed else "0")
         parameters = {"queue": queue, "limit": max(limit, LANES_READ_AT_LEAST)}
         rows = self.dialect.execute(self.cursor, statement, parameters).fetchall()
-        if self.locked or any(max_running is not None for _i, _v, _c, _w, max_running, _r in rows):
-            rows = self.lock([lane for lane, *_account in rows])
-        return [
-            OpenLane(
-                id=lane,
-                virtual_time=virtual_time,
-                cost=cost,
-                weight=weight,
-                room=None if max_running is None else max_running - running,
+        return self.served(self.current(rows, passed), passed)
+
+    def probed(self, queue: str, limit: int, passed: set[int]) -> list[OpenLane]:
+        """
+        Read many lanes at once, put the empty ones to sleep, and return the next others.
+
+        Lanes that ran dry just as a batch was full are still awake, one for each user.
+        """
+        in_lane = self.dialect.in_lane.replace("{lane}", '"perfectqueue_lane"."id"')
+        statement = PROBE.replace("{in_lane}", in_lane)
+        statement = statement.replace("{passed}", numbers(sorted(passed)) if passed else "0")
+        parameters = {"queue": queue, "limit": LANES_PROBED}
+        found = self.dialect.execute(self.cursor, statement, parameters).fetchall()
+        empty = {row[0] for row in found if row[6] is None}
+        full = [row[:6] for row in found if row[0] not in empty][: max(limit, LANES_READ_AT_LEAST)]
+        rows = self.current([row[:6] for row in found if row[0] in empty] + full, passed)
+        for row in rows:
+            if row[0] in empty:
+                self.accounts.found_short(row[0])
+        passed |= empty
+        return self.served([row for row in rows if row[0] not in empty], passed)
+
+    def current(self, rows: list[Row], passed: set[int]) -> list[Row]:
+        """Return the rows as they are, locked where a cap asks for it; pass over the others."""
+        if not (self.locked or any(row[4] is not None for row in rows)):
+            return rows
+        order = {row[0]: place for place, row in enumerate(rows)}
+        locked = sorted(self.lock(list(order)), key=lambda row: order[row[0]])
+        if missed := order.keys() - {row[0] for row in locked}:
+            self.contended = True
+            passed |= missed
+        return locked
+
+    def served(self, rows: list[Row], passed: set[int]) -> list[OpenLane]:
+        """Return lanes as the arithmetic takes them, without those that others have filled."""
+        lanes = []
+        for lane, virtual_time, cost, weight, max_running, running in rows:
+            room = None if max_running is None else max_running - running
+            if room is not None and room <= 0:
+                self.contended = True
+                passed.add(lane)
+                continue
+            lanes.append(
+                OpenLane(id=lane, virtual_time=virtual_time, cost=cost, weight=weight, room=room)
             )
-            for lane, virtual_time, cost, weight, max_running, running in rows
-        ]
+        return lanes
 
     def lock(self, lanes: list[int]) -> list[Row]:
         """
@@ -232,6 +330,7 @@ class Claim:
             (late if row[8] else leases).append(lease)
         for lease in late:
             expire(self.cursor, self.dialect, self.accounts, lease, now=self.now)
+        self.expired += len(late)
         return leases
 
     def lease(self, row: Row, pick: Pick) -> Lease:

@@ -37,8 +37,7 @@ SLEEPING = """
 WITH RECURSIVE "line" AS ({waiting_lanes})
 SELECT (
     SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
-    WHERE "ticket"."state" = 0 AND {in_lane}
-    ORDER BY "ticket"."state", "ticket"."lane" LIMIT 1
+    WHERE "ticket"."state" = 0 AND {in_lane} LIMIT 1
 )
 FROM "line" LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lane"
 WHERE "line"."lane" IS NOT NULL AND ("lane"."awake" IS NULL OR "lane"."awake" = FALSE)
@@ -80,6 +79,7 @@ def answer_batch(*, using: str, now: datetime | None) -> int:
         lapsed = [task_id for task_id, _lane, state in rung if state == RUNNING]
         back = lose(cursor, dialect, accounts, lapsed, now=now)
         back += [task_id for task_id, _lane, state in rung if state != RUNNING]
+        accounts.lock(cursor, dialect, (lane for _id, lane, _state in rung))
         admit(cursor, dialect, back)
         accounts.write(cursor, dialect)
         return len(rung)
@@ -95,12 +95,11 @@ def rouse(*, using: str) -> int:
     """
     with unit(using) as (cursor, dialect):
         statement = SLEEPING.replace("{waiting_lanes}", dialect.waiting_lanes())
-        statement = statement.replace("{in_lane}", dialect.in_lane)
+        in_lane = dialect.in_lane.replace("{lane}", '"line"."lane"')
+        statement = statement.replace("{in_lane}", in_lane)
         rows = dialect.execute(cursor, statement, {"limit": BATCH}).fetchall()
         ids = [task_id for (task_id,) in rows if task_id is not None]
-        if ids:
-            wake(cursor, dialect, ids)
-        return len(ids)
+        return wake(cursor, dialect, ids) if ids else 0
 
 
 def admit(cursor: Any, dialect: Dialect, ids: list[int]) -> None:
@@ -110,8 +109,11 @@ def admit(cursor: Any, dialect: Dialect, ids: list[int]) -> None:
         wake(cursor, dialect, ids)
 
 
-def wake(cursor: Any, dialect: Dialect, ids: list[int]) -> None:
-    """Wake the lanes of tickets, each at the smallest virtual time of those that are served."""
+def wake(cursor: Any, dialect: Dialect, ids: list[int]) -> int:
+    """
+    Wake the lanes of tickets, each at the smallest virtual time of those that are served;
+    return how many lanes that is.
+    """
     rows = dialect.execute(cursor, OWNERS.replace("{ids}", numbers(ids))).fetchall()
     owners = {lane: (queue, user) for lane, queue, user in rows}
     shares = shares_of(cursor, dialect, set(owners.values()))
@@ -133,6 +135,7 @@ def wake(cursor: Any, dialect: Dialect, ids: list[int]) -> None:
             for lane, (queue, user) in sorted(owners.items())
         ],
     )
+    return len(owners)
 
 
 def floor(cursor: Any, dialect: Dialect, queue: str) -> tuple[float, float]:

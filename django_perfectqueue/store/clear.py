@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from .accounts import Accounts
+from .dialects import Dialect
 from .dialects.base import numbers
 from .transaction import repeated, unit
 
 BATCH = 1000
+RUNNING = 2
 
 SOME = (
     'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s ORDER BY "id" LIMIT %(limit)s'
 )
+TICKETS = """
+SELECT "task_id", "lane", "state" FROM "perfectqueue_ticket"
+WHERE "task_id" IN ({ids}) ORDER BY "task_id"
+"""
+FORGET_TICKETS = 'DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids})'
 FORGET = (
-    'DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids})',
+    'DELETE FROM "perfectqueue_task" WHERE "id" IN ({ids})',
     'DELETE FROM "perfectqueue_attempt" WHERE "task_id" IN ({ids})',
     'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" IN ({ids})',
-    'DELETE FROM "perfectqueue_task" WHERE "id" IN ({ids})',
 )
-STILL = 'UPDATE "perfectqueue_lane" SET "running" = 0 WHERE "queue" = %(queue)s AND "running" <> 0'
 
 
 def clear(queue: str, *, using: str) -> int:
@@ -31,9 +39,25 @@ def clear(queue: str, *, using: str) -> int:
 def clear_batch(queue: str, *, using: str) -> int:
     with unit(using) as (cursor, dialect):
         found = dialect.execute(cursor, SOME, {"queue": queue, "limit": BATCH}).fetchall()
-        ids = numbers(task_id for (task_id,) in found)
-        for statement in FORGET if found else ():
-            dialect.execute(cursor, statement.replace("{ids}", ids))
-        if len(found) < BATCH:
-            dialect.execute(cursor, STILL, {"queue": queue})
+        if found:
+            ids = numbers(task_id for (task_id,) in found)
+            accounts = Accounts()
+            forget_tickets(cursor, dialect, accounts, ids)
+            for statement in FORGET:
+                dialect.execute(cursor, statement.replace("{ids}", ids))
+            # A task that was put back in its line before its row was gone has one again.
+            forget_tickets(cursor, dialect, accounts, ids)
+            accounts.write(cursor, dialect)
         return len(found)
+
+
+def forget_tickets(cursor: Any, dialect: Dialect, accounts: Accounts, ids: str) -> None:
+    """Delete tickets, and take those that run off their lanes' accounts."""
+    statement = TICKETS.replace("{ids}", ids) + dialect.lock_clause()
+    tickets = dialect.execute(cursor, statement).fetchall()
+    for _task_id, lane, state in tickets:
+        if state == RUNNING:
+            accounts.of(lane).running -= 1
+    if tickets:
+        locked = numbers(task_id for task_id, _lane, _state in tickets)
+        dialect.execute(cursor, FORGET_TICKETS.replace("{ids}", locked))

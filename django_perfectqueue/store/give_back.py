@@ -57,6 +57,7 @@ def give_back(
         back += let_go(
             cursor, dialect, accounts, [row for row in left if row[0] not in crashed], now
         )
+        accounts.lock(cursor, dialect, [row[1] for row in left])
         admit(cursor, dialect, sorted(back))
         accounts.write(cursor, dialect)
     return len(left)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import datetime
+from typing import Any
 
-from ..exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
+from ..exceptions import (
+    AlreadyExistsError,
+    AlreadyFinishedError,
+    NotFoundError,
+    NotSupportedError,
+)
+from .dialects import Dialect
 from .end import REMOVE
-from .steer import RUNNING, find, live
+from .steer import FIND, RUNNING, live
 from .submit import submit
-from .transaction import repeated, unit
+from .transaction import REPEATS, repeated, unit
 from .values import Submission
 
-FORGET = (
-    REMOVE,
-    'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" = %(task_id)s',
+FORGET = 'DELETE FROM "perfectqueue_task" WHERE "id" = %(task_id)s'
+ENDED = " AND \"outcome\" <> ''"
+FORGET_STORY = (
     'DELETE FROM "perfectqueue_attempt" WHERE "task_id" = %(task_id)s',
-    'DELETE FROM "perfectqueue_task" WHERE "id" = %(task_id)s',
+    'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" = %(task_id)s',
 )
 
 
@@ -25,17 +31,40 @@ def replace(submission: Submission, *, using: str, now: datetime | None = None) 
     """
     Put a task in the place of the one with its key, which is forgotten.
 
-    Raise NotSupportedError while that is running.
+    Raise NotSupportedError while that is running, and AlreadyExistsError when others
+    take the key again and again.
     """
-    try:
-        task_id = find(submission.queue, submission.key, using=using)
-    except NotFoundError:
-        submit([submission], using=using, now=now)
-        return
+    names = {"queue": submission.queue, "key": submission.key}
     with unit(using) as (cursor, dialect):
-        with suppress(AlreadyFinishedError):
-            if live(cursor, dialect, task_id).state == RUNNING:
-                raise NotSupportedError(f"Task '{submission.key}' is running.")
-        for statement in FORGET:
-            dialect.execute(cursor, statement, {"task_id": task_id})
-        submit([submission], using=using, now=now)
+        for _repeat in range(REPEATS):
+            row = dialect.execute(cursor, FIND, names).fetchone()
+            free = row is None or forget(cursor, dialect, row[0], submission.key)
+            if free and submit([submission], using=using, now=now):
+                return
+        raise AlreadyExistsError(
+            f"Queue '{submission.queue}' already has a task with the key '{submission.key}'."
+        )
+
+
+def forget(cursor: Any, dialect: Dialect, task_id: int, key: str) -> bool:
+    """
+    Delete a task, and return whether it is gone; someone may have put it back meanwhile.
+
+    Raise NotSupportedError while it is running.
+    """
+    values = {"task_id": task_id}
+    try:
+        if live(cursor, dialect, task_id).state == RUNNING:
+            raise NotSupportedError(f"Task '{key}' is running.")
+    except NotFoundError:
+        return True
+    except AlreadyFinishedError:
+        dialect.execute(cursor, FORGET + ENDED, values)
+        if not cursor.rowcount:
+            return False
+    else:
+        dialect.execute(cursor, REMOVE, values)
+        dialect.execute(cursor, FORGET, values)
+    for statement in FORGET_STORY:
+        dialect.execute(cursor, statement, values)
+    return True

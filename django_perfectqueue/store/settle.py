@@ -16,9 +16,12 @@ from .fence import hold
 from .transaction import repeated, unit
 from .values import Failure, Lease
 
+MOST_ERRORS = 32_767
+
 RETRY = """
 UPDATE "perfectqueue_ticket"
-SET "state" = 1, "run_at" = {due}, "alarm_at" = {due}, "holder" = NULL, "errors" = "errors" + 1
+SET "state" = 1, "run_at" = {due}, "alarm_at" = {due}, "holder" = NULL,
+    "errors" = CASE WHEN "errors" < 32767 THEN "errors" + 1 ELSE "errors" END
 WHERE "task_id" = %(task_id)s
 """
 RELEASE = """
@@ -129,7 +132,7 @@ def end(
         accounts = Accounts()
         held = Held.of(lease, worker=worker, seconds=seconds)
         if status == Outcome.FAILED:
-            held = replace(held, errors=held.errors + 1)
+            held = replace(held, errors=min(held.errors + 1, MOST_ERRORS))
         record(cursor, dialect, held, ending, why, now=now)
         bury(cursor, dialect, held, status, why, now=now)
         accounts.end(lease, seconds)

@@ -7,18 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from .dialects import Dialect
-from .lanes import lane_id
-from .transaction import repeated, unit
 
 SHARES = """
 SELECT "queue", "user", "weight", "max_running", "paused"
 FROM "perfectqueue_fairshare" WHERE "user" IN ({users})
-"""
-QUEUES = 'SELECT DISTINCT "queue" FROM "perfectqueue_lane"'
-APPLY = """
-UPDATE "perfectqueue_lane"
-SET "weight" = %(weight)s, "max_running" = %(max_running)s, "paused" = %(paused)s
-WHERE "id" = %(lane)s
 """
 
 
@@ -49,24 +41,3 @@ def shares_of(
         (queue, user): found.get((queue, user)) or found.get(("", user)) or Share()
         for queue, user in owners
     }
-
-
-@repeated
-def apply_shares(user: str, *, using: str) -> None:
-    """Write a user's shares to its lanes, so that they hold for tasks that wait already."""
-    with unit(using) as (cursor, dialect):
-        queues = [queue for (queue,) in dialect.execute(cursor, QUEUES).fetchall()]
-        shares = shares_of(cursor, dialect, {(queue, user) for queue in queues})
-        for lane, share in sorted(
-            (lane_id(queue, user), share) for (queue, _user), share in shares.items()
-        ):
-            dialect.execute(
-                cursor,
-                APPLY,
-                {
-                    "lane": lane,
-                    "weight": share.weight,
-                    "max_running": share.max_running,
-                    "paused": share.paused,
-                },
-            )

@@ -42,7 +42,7 @@ RAISE = 'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" = %(task_id)s'
 REOPEN = """
 UPDATE "perfectqueue_task"
 SET "outcome" = '', "worker" = '', "started_at" = NULL, "ended_at" = NULL, "expires_at" = NULL
-WHERE "id" = %(task_id)s
+WHERE "id" = %(task_id)s AND "outcome" NOT IN ('', 'finished')
 """
 REQUEUE = """
 INSERT INTO "perfectqueue_ticket" (
@@ -132,12 +132,11 @@ def redrive(task_id: int, *, using: str, now: datetime | None = None) -> None:
         if not outcome:
             hasten(cursor, dialect, task_id, key, now)
             return
-        dialect.execute(cursor, RAISE, values)
-        if not cursor.rowcount:
-            raise AlreadyFinishedError(f"Task '{key}' was put back by someone else.")
         dialect.execute(cursor, REOPEN, values)
         if not cursor.rowcount:
-            raise NotFoundError(f"Task '{key}' has been purged.")
+            known(cursor, dialect, task_id)
+            raise AlreadyFinishedError(f"Task '{key}' was put back by someone else.")
+        dialect.execute(cursor, RAISE, values)
         values |= {"lane": lane_id(queue, user), "rank": -priority, "attempt": attempt}
         dialect.execute(cursor, REQUEUE, values, now=now)
 

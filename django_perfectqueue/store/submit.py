@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from itertools import islice
-from typing import TypeVar
+
+from django.db import transaction
 
 from .lanes import lane_id
 from .transaction import repeated, unit
 from .values import Submission
 
-T = TypeVar("T")
-
 CHUNK = 1000
+CHUNK_LETTERS = 4 * 1024 * 1024
 
 
 @repeated
@@ -40,8 +39,38 @@ def submit(
         return dialect.submit(cursor, given, now) if given else {}
 
 
-def in_chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
-    """Yield lists of so many items, reading no further than needed."""
-    source = iter(items)
-    while chunk := list(islice(source, size)):
+@repeated
+def submit_all(
+    submissions: Sequence[Submission], *, using: str, now: datetime | None = None
+) -> dict[tuple[str, str], int]:
+    """
+    Store tasks, or none of them; return what submit() does.
+
+    None are stored when one has a key that is taken.
+    """
+    with unit(using), transaction.atomic(using=using):
+        fresh = submit(submissions, using=using, now=now)
+        if len(fresh) < len(submissions):
+            transaction.set_rollback(True, using=using)
+        return fresh
+
+
+def in_chunks(
+    submissions: Iterable[Submission], size: int = CHUNK, letters: int = CHUNK_LETTERS
+) -> Iterator[list[Submission]]:
+    """
+    Yield lists of so many tasks, reading no further than needed.
+
+    A list ends sooner once its payloads are longer than what a server takes as one
+    statement: MariaDB closes the connection at 16 MB.
+    """
+    chunk: list[Submission] = []
+    total = 0
+    for task in submissions:
+        chunk.append(task)
+        total += len(task.payload)
+        if len(chunk) == size or total >= letters:
+            yield chunk
+            chunk, total = [], 0
+    if chunk:
         yield chunk

@@ -104,5 +104,6 @@ def new_holder() -> int:
 
 
 def as_text(value: Any, limit: int) -> str:
-    """Cut to what a column takes, and drop what PostgreSQL's text refuses."""
-    return str(value).replace("\x00", "\ufffd")[:limit]
+    """Cut to what a column takes, and write otherwise what is no UTF-8 or PostgreSQL refuses."""
+    text = str(value).encode(errors="backslashreplace").decode()
+    return text.replace("\x00", "\ufffd")[:limit]

@@ -1,6 +1,7 @@
 import io
 import os
 from collections import Counter
+from pathlib import Path
 from unittest import mock
 
 from django.core.management import CommandError, call_command
@@ -94,6 +95,20 @@ class BurstTests(WorkerTestCase):
         self.assertEqual((row.status, row.ticket.errors), ("scheduled", 0))
         self.assertEqual(worker.errors.count("No handler for tasks of this type"), 1)
         self.assertIn("Handlers: echo, wait, ^import\\., ", worker.output)
+
+    def test_hooks_are_called_where_they_belong(self):
+        """
+        What a processor must not share with its siblings is made after the fork.
+        """
+        self.submit("k0", "report")
+        worker = self.burst(DISPATCH="tests.tasks.HookedDispatch")
+        lines = Path(f"{worker.settings}.hooks").read_text().split()
+        words, pids = lines[::2], [int(pid) for pid in lines[1::2]]
+        self.assertEqual(words, ["before_fork", "after_fork", "after_child_end"])
+        [child] = worker.processors()
+        self.assertEqual(pids[1:], [child, child])
+        self.assertNotEqual(pids[0], child)
+        self.assertEqual(Queue()["k0"].metadata().result, child)
 
     def test_silence_is_silent(self):
         self.submit("k1", "echo")

@@ -5,6 +5,7 @@ import time
 from django_perfectqueue.models import Attempt, DeadLetter
 from django_perfectqueue.queue import Queue
 
+from ..databases.lifetime import children
 from ..waiting import wait_until
 from .workers import WorkerTestCase, is_alive
 
@@ -44,6 +45,18 @@ class CrashTests(WorkerTestCase):
         child = int(pid_file.read_text())
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not is_alive(child))
+
+    def test_a_janitor_that_dies_is_replaced(self):
+        """
+        It is what deletes old tasks; nobody would notice for days.
+        """
+        worker = self.worker(RETENTION_TIME=0.1, PURGE_INTERVAL=0.2).ready()
+        wait_until(lambda: len(children(worker.supervisor)) == 2)
+        [janitor] = set(children(worker.supervisor)) - set(worker.processors())
+        os.kill(janitor, signal.SIGKILL)
+        wait_until(lambda: "The janitor died" in worker.errors)
+        self.submit("k0", "note")
+        wait_until(lambda: self.notes("ran") and not Queue()["k0"].exists(), within=20)
 
     def test_a_task_that_kills_its_processor_is_set_aside(self):
         self.submit("poison", "die")

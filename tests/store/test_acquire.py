@@ -1,4 +1,5 @@
 import time
+from unittest import mock
 
 from django.db import connection
 from django.test import TestCase, TransactionTestCase
@@ -8,6 +9,7 @@ from django_perfectqueue import store
 from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.models import DeadLetter, FairShare, Lane, State, Task, Ticket
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.acquire import Claim
 
 from ..factories import (
     NOON,
@@ -15,6 +17,7 @@ from ..factories import (
     after,
     assert_books_balance,
     completion,
+    elsewhere,
     finish,
     keys,
     retry,
@@ -173,6 +176,16 @@ class ExpiryTests(TestCase):
         self.assertEqual(DeadLetter.objects.get().status, "expired")
         assert_books_balance(self)
 
+    def test_expired_tasks_do_not_hide_those_behind_them(self):
+        """An empty answer means that nothing is due."""
+        for number in range(50):
+            submit(f"old{number}", expires_at=30)
+        submit("new")
+
+        self.assertEqual(keys(acquire(1, now=after(31))), ["new"])
+        self.assertEqual(DeadLetter.objects.count(), 50)
+        assert_books_balance(self)
+
     def test_a_task_before_its_expiry_is(self):
         submit("k1", expires_at=30)
 
@@ -304,6 +317,25 @@ class LaneTests(TestCase):
         store.apply_shares("ann", using="default")
         self.assertEqual(keys(acquire()), ["k1"])
 
+    def test_a_user_who_was_paused_has_saved_no_credit(self):
+        """Else it has all processors for as long as it was paused."""
+        share = FairShare.objects.create(user="ann", paused=True)
+        submit_many(200, user="ann")
+        submit_many(200, user="bob")
+        for _turn in range(5):
+            for held in acquire(20):
+                finish(held, seconds=10.0)
+        share.paused = False
+        share.save()
+        store.apply_shares("ann", using="default")
+
+        users = []
+        for _turn in range(5):
+            for held in acquire(8):
+                users.append(held.user)
+                finish(held, seconds=10.0)
+        self.assertAlmostEqual(users.count("ann"), 20, delta=5)
+
     def test_the_queues_own_share_goes_before_the_general_one(self):
         FairShare.objects.create(user="ann", max_running=0)
         FairShare.objects.create(user="ann", queue="urgent", max_running=None)
@@ -357,6 +389,47 @@ class StatementTests(TransactionTestCase):
         with CaptureQueriesContext(connection) as queries:
             self.assertEqual(acquire(now=None), [])
         self.assertLessEqual(len(queries), 12)
+
+    def test_users_whose_lanes_ran_dry_are_passed_over_many_at_a_time(self):
+        """A lane whose last task filled a batch is awake, and one look-up each is too much."""
+        count = 1000
+        tasks = ({"key": str(n), "type": "report", "user": f"u{n}"} for n in range(count))
+        Queue().submit_many(tasks, now=NOON)
+        done, returned = 0, []
+        while done < count:
+            held = acquire(100, finished=returned)
+            done += len(held)
+            returned = [completion(lease, seconds=0.5) for lease in held]
+        store.finish(returned, using="default")
+        self.assertGreater(Lane.objects.filter(awake=True).count(), count // 2)
+
+        with CaptureQueriesContext(connection) as queries:
+            self.assertEqual(acquire(1), [])
+        self.assertLessEqual(len(queries), 25)
+        self.assertFalse(Lane.objects.filter(awake=True).exists())
+        assert_books_balance(self)
+
+
+class ContentionTests(TransactionTestCase):
+    def test_lanes_that_others_fill_meanwhile_do_not_hide_the_rest(self):
+        """An empty answer means that nothing is due. On SQLite there is one writer at a time."""
+        if connection.vendor == "sqlite":
+            return
+        for number in range(40):
+            user = f"u{number:02}"
+            FairShare.objects.create(user=user, max_running=1)
+            submit_many(2, user=user)
+        acquire(8)
+        lock = Claim.lock
+
+        def overtaken(claim, lanes):
+            Claim.lock = lock
+            self.assertEqual(len(elsewhere(lambda: acquire(8))), 8)
+            return lock(claim, lanes)
+
+        with mock.patch.object(Claim, "lock", overtaken):
+            self.assertEqual(len(acquire(8)), 8)
+        assert_books_balance(self)
 
 
 class ClockTests(TransactionTestCase):

@@ -24,6 +24,7 @@ from ..factories import (
     running,
     status,
     submit,
+    submit_many,
 )
 
 
@@ -57,6 +58,13 @@ class FinishTests(TestCase):
 
         self.assertEqual(finish(held), [])
 
+    def test_a_batch_of_large_results_fits_the_servers_statements(self):
+        submit_many(20)
+        held = acquire(20)
+
+        self.assertEqual(finish(*held, result=f'"{"x" * 900_000}"'), [])
+        self.assertEqual(Task.objects.filter(outcome="finished").count(), 20)
+
     def test_the_lane_is_charged_what_was_measured(self):
         _task, held = running(user="ann")
         finish(held, seconds=7.0)
@@ -84,6 +92,23 @@ class RetryTests(TestCase):
         self.assertEqual((attempt.number, attempt.ending), (1, "retried"))
         self.assertEqual((attempt.error, attempt.traceback), ("builtins.ValueError", "at …"))
         self.assertEqual((attempt.started_at, attempt.ended_at), (after(7), after(10)))
+
+    def test_an_error_that_is_no_utf8_is_kept_too(self):
+        """A file's name in its message may hold bytes that are no text."""
+        task, held = running()
+        why = store.Failure.of(OSError("no such file: \udcff\x00"))
+        store.fail(held, why=why, seconds=0.0, using="default", now=NOON)
+
+        self.assertEqual(status(task), "failed")
+        self.assertIn("\\udcff", DeadLetter.objects.get().message)
+
+    def test_it_may_go_on_for_ever(self):
+        """One that waits for something may be tried again more often than is counted."""
+        task, held = running()
+        Ticket.objects.update(errors=32_767)
+        retry(held)
+
+        self.assertEqual(keys(acquire()), [task.key])
 
 
 class ReleaseTests(TestCase):

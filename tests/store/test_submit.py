@@ -1,4 +1,3 @@
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 from django.db import connection, transaction
@@ -14,7 +13,19 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.models import Attempt, DeadLetter, Task, Ticket
 from django_perfectqueue.queue import Queue
 
-from ..factories import NOON, SECOND, acquire, after, failed, finish, keys, running, status, submit
+from ..factories import (
+    NOON,
+    SECOND,
+    acquire,
+    after,
+    elsewhere,
+    failed,
+    finish,
+    keys,
+    running,
+    status,
+    submit,
+)
 
 
 class SubmitTests(TestCase):
@@ -129,6 +140,8 @@ class SubmitTests(TestCase):
             "a key of 256 characters": {"key": "k" * 256},
             "a key that is no text": {"key": 7},
             "a NUL in the key": {"key": "a\x00b"},
+            "half a character in the key": {"key": "a\udcff"},
+            "half a character in the user": {"user": "a\udcff"},
             "an empty type": {"type": ""},
             "a user of 256 characters": {"user": "u" * 256},
             "data that JSON can't hold": {"data": {1, 2}},
@@ -183,6 +196,12 @@ class SubmitManyTests(TestCase):
         with self.assertRaisesMessage(AlreadyExistsError, "k5"):
             Queue().submit_many(tasks)
         self.assertEqual(Task.objects.count(), 1)
+
+    def test_large_payloads_fit_the_servers_statements(self):
+        """MariaDB closes the connection at a statement of 16 MB."""
+        tasks = ({"key": f"k{n}", "type": "report", "data": "x" * 40_000} for n in range(500))
+
+        self.assertEqual(Queue().submit_many(tasks), 500)
 
     def test_taken_keys_may_be_passed_over(self):
         submit("k5")
@@ -270,16 +289,3 @@ class CallersTransactionTests(TransactionTestCase):
 
 def waiting_keys():
     return list(Task.objects.live().values_list("key", flat=True))
-
-
-def elsewhere(act):
-    """Do something on another connection, and fail when it has to wait for this one."""
-    with ThreadPoolExecutor(1) as pool:
-
-        def alone():
-            try:
-                return act()
-            finally:
-                connection.close()
-
-        return pool.submit(alone).result(timeout=10)

@@ -63,7 +63,7 @@ class Dialect(ABC):
     the server's clock, or for the time that the caller gave.
     """
 
-    in_lane = '"ticket"."lane" = "line"."lane"'
+    in_lane = '"ticket"."lane" = {lane}'
     beyond_lane = '"ticket"."lane" > "line"."lane"'
 
     @abstractmethod

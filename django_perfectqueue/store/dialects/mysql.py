@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -11,6 +11,7 @@ from django.db import IntegrityError
 from ..values import Completion, Submission
 from .base import TAKEN, Dialect, Entry, Row, Waking, naive, numbers
 
+PACKET = 4 * 1024 * 1024
 DUPLICATE_ENTRY = 1062
 RECORD_CHANGED = 1020
 LOCK_WAIT_TIMEOUT = 1205
@@ -249,9 +250,22 @@ class MySQL(Dialect):
             return set()
         closed = numbers(sorted(done.lease.task_id for done in written))
         self.execute(cursor, f'DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({closed})')
+        written.sort(key=lambda done: done.lease.task_id)
+        for some in in_packets(written):
+            self.write_results(cursor, some, worker, monotonic, now)
+        return {done.lease.task_id for done in written}
+
+    def write_results(
+        self,
+        cursor: Any,
+        completions: Sequence[Completion],
+        worker: str,
+        monotonic: float,
+        now: datetime | None,
+    ) -> None:
         given: list[str] = []
         parameters: dict[str, Any] = {"worker": worker}
-        for number, done in enumerate(sorted(written, key=lambda done: done.lease.task_id)):
+        for number, done in enumerate(completions):
             parameters[f"r{number}"] = done.result
             given.append(
                 f'SELECT {done.lease.task_id} AS "id", {done.lease.attempt} AS "attempt",'
@@ -260,7 +274,6 @@ class MySQL(Dialect):
             )
         finish = FINISH.replace("{given}", " UNION ALL ".join(given))
         self.execute(cursor, finish, parameters, now=now)
-        return {done.lease.task_id for done in written}
 
     def charge(self, cursor: Any, entries: Sequence[Entry]) -> None:
         given = " UNION ALL ".join(
@@ -287,6 +300,20 @@ class MySQL(Dialect):
 def number_of(error: Exception) -> int | None:
     number = error.args[0] if error.args else None
     return number if isinstance(number, int) else None
+
+
+def in_packets(completions: Sequence[Completion]) -> Iterator[list[Completion]]:
+    """Yield parts whose results fit into one statement: the server closes at a larger one."""
+    packet: list[Completion] = []
+    letters = 0
+    for done in completions:
+        packet.append(done)
+        letters += len(done.result or "")
+        if letters >= PACKET:
+            yield packet
+            packet, letters = [], 0
+    if packet:
+        yield packet
 
 
 def microseconds(seconds: float) -> int:

@@ -144,7 +144,10 @@ WHERE NOT "lane"."awake"
 class PostgreSQL(Dialect):
     # A condition on the state alone is left out, since the partial index implies it, and
     # the index is then read from its start. A comparison of rows begins at the lane.
-    in_lane = '("ticket"."state", "ticket"."lane") >= (0, "line"."lane")'
+    in_lane = (
+        '("ticket"."state", "ticket"."lane") >= (0, {lane})'
+        ' AND ("ticket"."state", "ticket"."lane") <= (0, {lane})'
+    )
     beyond_lane = '("ticket"."state", "ticket"."lane") > (0, "line"."lane")'
 
     def now(self, given: datetime | None) -> str:

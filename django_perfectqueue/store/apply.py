@@ -1,0 +1,69 @@
+"""Let an edited share hold for tasks that wait already."""
+
+from __future__ import annotations
+
+from .alarms import floor
+from .dialects.base import Waking
+from .lanes import lane_id
+from .shares import shares_of
+from .transaction import repeated, unit
+
+QUEUES = """
+SELECT DISTINCT "queue" FROM "perfectqueue_lane"
+UNION SELECT "queue" FROM "perfectqueue_fairshare" WHERE "user" = %(user)s AND "queue" <> ''
+"""
+APPLY = """
+UPDATE "perfectqueue_lane"
+SET "virtual_time" = CASE
+        WHEN "virtual_time" < %(floor)s AND ("open" = FALSE OR "max_running" IS NOT NULL)
+        THEN %(floor)s ELSE "virtual_time"
+    END,
+    "weight" = %(weight)s, "max_running" = %(max_running)s, "paused" = %(paused)s
+WHERE "id" = %(lane)s
+"""
+
+
+@repeated
+def apply_shares(user: str, *, using: str) -> None:
+    """
+    Write a user's shares to its lanes, so that they hold for tasks that wait already.
+
+    A lane that someone is making just now, from the shares as they were, can be waited
+    for only by making it, too. A lane that was paused or held back by its cap takes its
+    place as one that wakes: it has saved no credit.
+    """
+    with unit(using) as (cursor, dialect):
+        found = dialect.execute(cursor, QUEUES, {"user": user}).fetchall()
+        owners = {(queue, user) for (queue,) in found}
+        shares = shares_of(cursor, dialect, owners)
+        lanes = []
+        for queue, _user in owners:
+            virtual_time, cost = floor(cursor, dialect, queue)
+            share = shares[queue, user]
+            lanes.append(
+                Waking(
+                    lane=lane_id(queue, user),
+                    queue=queue,
+                    user=user,
+                    virtual_time=virtual_time,
+                    cost=cost,
+                    weight=share.weight,
+                    max_running=share.max_running,
+                    paused=share.paused,
+                )
+            )
+        lanes.sort(key=lambda lane: lane.lane)
+        if lanes:
+            dialect.wake(cursor, lanes)
+            # Now that the lanes are locked, so that of two edits the later one stays.
+            shares = shares_of(cursor, dialect, owners)
+        for lane in lanes:
+            share = shares[lane.queue, user]
+            values = {
+                "lane": lane.lane,
+                "floor": lane.virtual_time,
+                "weight": share.weight,
+                "max_running": share.max_running,
+                "paused": share.paused,
+            }
+            dialect.execute(cursor, APPLY, values)

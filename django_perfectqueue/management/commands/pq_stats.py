@@ -73,7 +73,7 @@ def counts(found: Figures) -> Iterator[tuple[str, str, str]]:
         if status == Status.WAITING and found.oldest is not None:
             note = _("the first has been due for %s") % readable(found.oldest)
         yield status.value, str(found.counts[status]), note
-    yield _("finished"), bounded(found.finished), ""
+    yield Status.FINISHED.value, bounded(found.finished), ""
     by_status = dead_by_status(found)
     for outcome in DEAD:
         yield outcome.value, str(by_status[outcome]), ""

@@ -170,7 +170,9 @@ def plan_of(options: dict[str, Any]) -> Plan:
     names = options["queues"] or [values.DEFAULT_QUEUE]
     return Plan(
         dispatch=dispatch,
-        queues=tuple(dict.fromkeys(queue.checked("queue", name, 100) for name in names)),
+        queues=tuple(
+            dict.fromkeys(queue.checked("queue", name, queue.QUEUE_LENGTH) for name in names)
+        ),
         using=known_alias(options["database"] or queue.database()),
         options=values,
         burst=options["burst"],

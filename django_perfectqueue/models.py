@@ -9,6 +9,7 @@ changes on the way. Neither has an index on a column that the other phase writes
 from __future__ import annotations
 
 import json
+import sys
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +20,8 @@ from django.utils.translation import gettext_lazy as _
 
 from .exceptions import PayloadError
 from .fields import ExactCharField, ServerNow
+
+LAST_CHARACTER = chr(sys.maxunicode)
 
 
 class Outcome(models.TextChoices):
@@ -111,6 +114,10 @@ class TaskQuerySet(models.QuerySet["Task"]):
         Raise ValueError when there is no such status.
         """
         return self.filter(condition(status, now))
+
+    def key_begins(self, start: str) -> TaskQuerySet:
+        """Keep the tasks whose key is this or begins so, as the index of keys finds them."""
+        return self.filter(key__gte=start, key__lt=start + LAST_CHARACTER)
 
     def live(self) -> TaskQuerySet:
         """Keep the tasks that have not ended."""

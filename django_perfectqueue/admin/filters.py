@@ -14,8 +14,9 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..models import DEAD, DeadLetter, Lane, Outcome, Status
-from ..queue import database
+from django_perfectqueue.models import DEAD, DeadLetter, Lane, Outcome, Status
+from django_perfectqueue.queue import database
+
 from .names import names
 from .search import plain, queue_names
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..models import Task, TaskQuerySet
+from django_perfectqueue.models import Task, TaskQuerySet
+
 from .names import names
 
 FOUND = 1_000

@@ -10,9 +10,9 @@ from typing import Any
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from .. import store
-from ..exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
-from ..models import LIVE, Status
+from django_perfectqueue import store
+from django_perfectqueue.exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
+from django_perfectqueue.models import LIVE, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

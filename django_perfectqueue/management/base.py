@@ -18,9 +18,10 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..exceptions import AlreadyExistsError, PerfectQueueError
-from ..models import Task
-from ..queue import Queue, database
+from django_perfectqueue.exceptions import AlreadyExistsError, PerfectQueueError
+from django_perfectqueue.models import Task
+from django_perfectqueue.queue import Queue, database
+
 from .words import on_one_line
 
 TAKEN = 3

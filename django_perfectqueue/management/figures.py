@@ -10,8 +10,8 @@ from typing import Any
 
 from django.db.models import Count, Min
 
-from ..fields import ServerNow
-from ..models import (
+from django_perfectqueue.fields import ServerNow
+from django_perfectqueue.models import (
     LIVE,
     DeadLetter,
     Lane,

@@ -8,8 +8,9 @@ from django.core.management.base import CommandParser
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from ...fields import ServerNow
-from ...models import Status, Task, TaskQuerySet
+from django_perfectqueue.fields import ServerNow
+from django_perfectqueue.models import Status, Task, TaskQuerySet
+
 from ..base import QueueCommand, at_least, nearest
 from ..facts import attempts_of, content, situation, summary
 from ..hints import queue_names

@@ -7,9 +7,10 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from ...exceptions import IdempotentError, NotFoundError
-from ...models import DEAD, Outcome, TaskQuerySet
-from ...queue import Task
+from django_perfectqueue.exceptions import IdempotentError, NotFoundError
+from django_perfectqueue.models import DEAD, Outcome, TaskQuerySet
+from django_perfectqueue.queue import Task
+
 from ..base import at_least
 from ..progress import Progress
 from ..steering import SteeringCommand

@@ -9,7 +9,8 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ...models import DEAD, LIVE, Status
+from django_perfectqueue.models import DEAD, LIVE, Status
+
 from ..base import QueueCommand, at_least
 from ..figures import BOUND, Figures, User, figures
 from ..table import GAP, Column, lines, terminal_width

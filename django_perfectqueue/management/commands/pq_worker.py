@@ -18,13 +18,6 @@ from django_perfectqueue import __version__, conf, queue
 from django_perfectqueue.application import Dispatch, Registry, autodiscover
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.management.base import (
-    at_least,
-    known_alias,
-    lacks_tables,
-    migrate_command,
-    speaking,
-)
 from django_perfectqueue.runtime.launcher import (
     SUPERVISOR,
     Launcher,
@@ -34,6 +27,14 @@ from django_perfectqueue.runtime.launcher import (
 from django_perfectqueue.runtime.plan import Plan
 from django_perfectqueue.runtime.report import Reporter
 from django_perfectqueue.runtime.supervisor import Supervisor
+
+from ..base import (
+    at_least,
+    known_alias,
+    lacks_tables,
+    migrate_command,
+    speaking,
+)
 
 SHOWN = 8
 

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
@@ -28,13 +28,7 @@ from django_perfectqueue.runtime.plan import Plan
 from django_perfectqueue.runtime.report import Reporter
 from django_perfectqueue.runtime.supervisor import Supervisor
 
-from ..base import (
-    at_least,
-    known_alias,
-    lacks_tables,
-    migrate_command,
-    speaking,
-)
+from ..base import SummedUpCommand, at_least, known_alias, lacks_tables, speaking, unmigrated
 
 SHOWN = 8
 
@@ -47,14 +41,10 @@ OVERRIDES = {
 }
 
 
-class Command(BaseCommand):
+class Command(SummedUpCommand):
     summary = gettext_lazy("Runs tasks in processes of its own, until it is told to stop.")
     requires_system_checks = ()
     started_by_itself = False
-
-    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
-        self.help = str(self.summary)
-        return super().create_parser(prog_name, subcommand, **kwargs)
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -213,10 +203,7 @@ def check_database(using: str) -> None:
     """Raise CommandError when the database can't be used as it is."""
     with speaking(using):
         if lacks_tables(using):
-            raise CommandError(
-                _("The database '%(using)s' is not migrated. Run: %(command)s")
-                % {"using": using, "command": migrate_command(using)}
-            )
+            raise CommandError(unmigrated(using))
 
 
 def arguments(options: dict[str, Any]) -> list[str]:

@@ -6,8 +6,9 @@ from contextlib import suppress
 from datetime import datetime
 
 from ..exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
+from ..models import State
 from .end import REMOVE
-from .steer import RUNNING, find, live
+from .steer import find, live
 from .submit import submit
 from .transaction import repeated, unit
 from .values import Submission
@@ -34,7 +35,7 @@ def replace(submission: Submission, *, using: str, now: datetime | None = None) 
         return
     with unit(using) as (cursor, dialect):
         with suppress(AlreadyFinishedError):
-            if live(cursor, dialect, task_id).state == RUNNING:
+            if live(cursor, dialect, task_id).state == State.RUNNING:
                 raise NotSupportedError(f"Task '{submission.key}' is running.")
         for statement in FORGET:
             dialect.execute(cursor, statement, {"task_id": task_id})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -152,9 +152,9 @@ class Options:
 RULES: dict[str, Rule] = {option.name: option.metadata["rule"] for option in fields(Options)}
 
 
-def nearest(word: str, words: Iterator[str] | Mapping[str, Any]) -> str:
+def nearest(word: str, words: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?``, or nothing when no word is near."""
-    close = difflib.get_close_matches(word.upper(), list(words), n=1)
+    close = difflib.get_close_matches(word, list(words), n=1)
     return f" Did you mean '{close[0]}'?" if close else ""
 
 
@@ -163,7 +163,9 @@ def problems(values: Mapping[str, Any]) -> list[str]:
     found = []
     for name, value in values.items():
         if name not in RULES:
-            found.append(f"Unknown setting '{name}' in {SETTING}.{nearest(str(name), RULES)}")
+            found.append(
+                f"Unknown setting '{name}' in {SETTING}.{nearest(str(name).upper(), RULES)}"
+            )
         elif problem := RULES[name](value):
             found.append(f"{SETTING}['{name}'] {problem}, not {value!r}.")
     return found

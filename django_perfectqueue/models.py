@@ -9,6 +9,7 @@ changes on the way. Neither has an index on a column that the other phase writes
 from __future__ import annotations
 
 import json
+import sys
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +20,8 @@ from django.utils.translation import gettext_lazy as _
 
 from .exceptions import PayloadError
 from .fields import ExactCharField, ServerNow
+
+LAST_CHARACTER = chr(sys.maxunicode)
 
 
 class Outcome(models.TextChoices):
@@ -45,6 +48,10 @@ class Status(models.TextChoices):
     EXPIRED = Outcome.EXPIRED.value, _("expired")
 
 
+DEAD = tuple(outcome for outcome in Outcome if outcome != Outcome.FINISHED)
+LIVE = tuple(status for status in Status if status.value not in Outcome.values)
+
+
 class State(models.IntegerChoices):
     """What a ticket waits for."""
 
@@ -54,38 +61,42 @@ class State(models.IntegerChoices):
     BLOCKED = 3, _("other tasks")
 
 
-RETRIED = Q(ticket__errors__gt=0) | Q(ticket__crashes__gt=0)
-
-
 def condition(status: str, now: datetime | None = None) -> Q:
     """Return the condition that holds for the tasks with this status."""
+    word = Status(status)
+    if word in LIVE:
+        return live_conditions(now, to="ticket__")[word]
+    if word == Status.FINISHED:
+        return Q(outcome=Outcome.FINISHED)
+    return Q(dead_letter__status=word)
+
+
+def live_conditions(now: datetime | None = None, *, to: str = "") -> dict[Status, Q]:
+    """Return what holds for the tickets of each live status; ``to`` leads to the ticket."""
+
+    def ticket(**columns: Any) -> Q:
+        return Q(**{f"{to}{column}": value for column, value in columns.items()})
+
     clock = ServerNow() if now is None else Value(now)
-    due = Q(ticket__alarm_at__lte=clock)
-    later = Q(ticket__alarm_at__gt=clock)
-    scheduled = Q(ticket__state=State.SCHEDULED) & later
-    running = Q(ticket__state=State.RUNNING)
-    conditions = {
-        Status.WAITING: Q(ticket__state=State.WAITING) | (Q(ticket__state=State.SCHEDULED) & due),
-        Status.SCHEDULED: scheduled & ~RETRIED,
-        Status.RETRYING: scheduled & RETRIED,
-        Status.BLOCKED: Q(ticket__state=State.BLOCKED),
+    due, later = ticket(alarm_at__lte=clock), ticket(alarm_at__gt=clock)
+    scheduled, running = ticket(state=State.SCHEDULED), ticket(state=State.RUNNING)
+    retried = ticket(errors__gt=0) | ticket(crashes__gt=0)
+    return {
+        Status.WAITING: ticket(state=State.WAITING) | (scheduled & due),
+        Status.SCHEDULED: scheduled & later & ~retried,
+        Status.RETRYING: scheduled & later & retried,
+        Status.BLOCKED: ticket(state=State.BLOCKED),
         Status.RUNNING: running & later,
         Status.STALLED: running & due,
-        Status.FINISHED: Q(outcome=Outcome.FINISHED),
-        Status.FAILED: Q(dead_letter__status=Outcome.FAILED),
-        Status.CANCELLED: Q(dead_letter__status=Outcome.CANCELLED),
-        Status.EXPIRED: Q(dead_letter__status=Outcome.EXPIRED),
     }
-    return conditions[Status(status)]
 
 
 class TaskQuerySet(models.QuerySet["Task"]):
     def with_status(self, now: datetime | None = None) -> TaskQuerySet:
         """Add ``status``: the outcome, or else what the ticket says."""
         live = [
-            When(condition(word, now), then=Value(word.value))
-            for word in Status
-            if word.value not in Outcome.values
+            When(holds, then=Value(word.value))
+            for word, holds in live_conditions(now, to="ticket__").items()
         ]
         return self.annotate(  # type: ignore[no-redef]
             status=Case(
@@ -103,6 +114,10 @@ class TaskQuerySet(models.QuerySet["Task"]):
         Raise ValueError when there is no such status.
         """
         return self.filter(condition(status, now))
+
+    def key_begins(self, start: str) -> TaskQuerySet:
+        """Keep the tasks whose key is this or begins so, as the index of keys finds them."""
+        return self.filter(key__gte=start, key__lt=start + LAST_CHARACTER)
 
     def live(self) -> TaskQuerySet:
         """Keep the tasks that have not ended."""

@@ -9,11 +9,19 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any, Literal, TypeVar
+from functools import partial, wraps
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import connections, router, transaction
@@ -29,15 +37,31 @@ from .exceptions import (
     PreemptedError,
 )
 
+P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
 
 OnConflict = Literal["raise", "ignore", "replace"]
 When = datetime | timedelta | float | str
 
-KEY_LENGTH = 255
+QUEUE_LENGTH, KEY_LENGTH = 100, 255
 SMALLEST, LARGEST = -(2**31) + 1, 2**31 - 1
 SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+def twin(
+    method: Callable[Concatenate[S, P], R],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]:
+    """Return the async twin of a method: it runs what has the method's name in a thread."""
+
+    @wraps(method)
+    async def in_thread(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = await sync_to_async(getattr(self, method.__name__))(*args, **kwargs)
+        return result
+
+    in_thread.__name__ = f"a{method.__name__}"
+    return in_thread
 
 
 class Queue:
@@ -49,7 +73,7 @@ class Queue:
     """
 
     def __init__(self, name: str | None = None, *, using: str | None = None) -> None:
-        self.name = checked("queue", name or options().DEFAULT_QUEUE, 100)
+        self.name = checked("queue", name or options().DEFAULT_QUEUE, QUEUE_LENGTH)
         self._using = using
 
     def __repr__(self) -> str:
@@ -227,27 +251,18 @@ class Queue:
         """Forget all its tasks, whatever their status; return how many."""
         return store.clear(self.name, using=self.using)
 
-    async def asubmit(self, *args: Any, **kwargs: Any) -> Task:
-        return await sync_to_async(self.submit)(*args, **kwargs)
+    asubmit = twin(submit)
+    asubmit_many = twin(submit_many)
+    aacquire = twin(acquire)
+    apoll = twin(poll)
+    aclear = twin(clear)
 
-    async def asubmit_many(self, *args: Any, **kwargs: Any) -> int:
-        return await sync_to_async(self.submit_many)(*args, **kwargs)
-
-    async def aacquire(self, *args: Any, **kwargs: Any) -> list[AcquiredTask]:  # type: ignore[valid-type]
-        return await sync_to_async(self.acquire)(*args, **kwargs)
-
-    async def apoll(self, **kwargs: Any) -> AcquiredTask | None:
-        return await sync_to_async(self.poll)(**kwargs)
-
-    async def __aiter__(self) -> Any:
+    async def __aiter__(self) -> AsyncIterator[AcquiredTask]:
         while task := await self.apoll():
             yield task
 
     async def alen(self) -> int:
         return await sync_to_async(len)(self)
-
-    async def aclear(self) -> int:
-        return await sync_to_async(self.clear)()
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,20 +326,11 @@ class Task:
         """
         store.redrive(self.id, using=self.using, now=now)
 
-    async def aexists(self) -> bool:
-        return await sync_to_async(self.exists)()
-
-    async def ametadata(self) -> models.Task:
-        return await sync_to_async(self.metadata)()
-
-    async def acancel_request(self, **kwargs: Any) -> bool:
-        return await sync_to_async(self.cancel_request)(**kwargs)
-
-    async def aforce_finish(self, **kwargs: Any) -> None:
-        await sync_to_async(self.force_finish)(**kwargs)
-
-    async def aretry(self, **kwargs: Any) -> None:
-        await sync_to_async(self.retry)(**kwargs)
+    aexists = twin(exists)
+    ametadata = twin(metadata)
+    acancel_request = twin(cancel_request)
+    aforce_finish = twin(force_finish)
+    aretry = twin(retry)
 
 
 @dataclass(slots=True)
@@ -400,7 +406,7 @@ class AcquiredTask:
         terms: dict[str, Any] = {"alive_time": self.alive_time, "using": self.lease.using}
         [pulse] = store.heartbeat([self.lease], now=now, **terms)
         if not pulse.held:
-            raise PreemptedError(f"Task '{self.key}' is no longer held by this attempt.")
+            raise self._preempted()
         if pulse.cancel_requested:
             raise CancelRequestedError(f"Task '{self.key}' is to be cancelled.")
 
@@ -429,7 +435,7 @@ class AcquiredTask:
         """Close it as finished; on disk when this returns."""
         done = self.completion(result)
         if store.finish([done], using=self.lease.using, worker=self.worker, now=now):
-            raise PreemptedError(f"Task '{self.key}' is no longer held by this attempt.")
+            raise self._preempted()
         self.settled = "finished"
 
     def retry(
@@ -451,7 +457,7 @@ class AcquiredTask:
     def release(self, delay: float = 0.0, *, now: datetime | None = None) -> None:
         """Give it back untried: this counts as no attempt."""
         if store.release([self.lease], using=self.lease.using, delay=delay, now=now):
-            raise PreemptedError(f"Task '{self.key}' is no longer held by this attempt.")
+            raise self._preempted()
         self.settled = "released"
 
     def fail(
@@ -472,6 +478,9 @@ class AcquiredTask:
         store.cancel(self.lease, **self._terms(now))
         self.settled = "cancelled"
 
+    def _preempted(self) -> PreemptedError:
+        return PreemptedError(f"Task '{self.key}' is no longer held by this attempt.")
+
     def _terms(self, now: datetime | None) -> dict[str, Any]:
         return {
             "seconds": self.seconds,
@@ -480,26 +489,13 @@ class AcquiredTask:
             "now": now,
         }
 
-    async def aheartbeat(self, **kwargs: Any) -> None:
-        await sync_to_async(self.heartbeat)(**kwargs)
-
-    async def aupdate_data(self, changes: Mapping[str, Any], **kwargs: Any) -> None:
-        await sync_to_async(self.update_data)(changes, **kwargs)
-
-    async def afinish(self, result: Any = None, **kwargs: Any) -> None:
-        await sync_to_async(self.finish)(result, **kwargs)
-
-    async def aretry(self, wait: float | None = None, **kwargs: Any) -> None:
-        await sync_to_async(self.retry)(wait, **kwargs)
-
-    async def arelease(self, delay: float = 0.0, **kwargs: Any) -> None:
-        await sync_to_async(self.release)(delay, **kwargs)
-
-    async def afail(self, error: str = "failed", message: str = "", **kwargs: Any) -> None:
-        await sync_to_async(self.fail)(error, message, **kwargs)
-
-    async def acancel(self, **kwargs: Any) -> None:
-        await sync_to_async(self.cancel)(**kwargs)
+    aheartbeat = twin(heartbeat)
+    aupdate_data = twin(update_data)
+    afinish = twin(finish)
+    aretry = twin(retry)
+    arelease = twin(release)
+    afail = twin(fail)
+    acancel = twin(cancel)
 
 
 def already(

@@ -183,12 +183,15 @@ class ApiTests(SimpleTestCase):
                 name
                 for name, value in vars(kind).items()
                 if inspect.isfunction(value)
+                and not inspect.iscoroutinefunction(value)
                 and not name.startswith("_")
                 and "now" in inspect.signature(value).parameters
             ]
             for name in asking:
                 with self.subTest(f"{kind.__name__}.{name}"):
-                    self.assertTrue(hasattr(kind, f"a{name}"))
+                    method, twin = getattr(kind, name), getattr(kind, f"a{name}")
+                    self.assertTrue(inspect.iscoroutinefunction(twin))
+                    self.assertEqual(inspect.signature(twin), inspect.signature(method))
 
 
 def told_classes() -> list[type]:

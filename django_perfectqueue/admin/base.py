@@ -9,7 +9,8 @@ from django.contrib.admin.views.main import ChangeList
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
-from ..queue import database
+from django_perfectqueue.queue import database
+
 from .paginator import BoundedPaginator
 
 if TYPE_CHECKING:

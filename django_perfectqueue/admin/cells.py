@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString
 from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
 from django.utils.translation import gettext_lazy as _
 
-from ..models import Status, Task
+from django_perfectqueue.models import Status, Task
 
 NOTHING = "\N{EN DASH}"
 WHEN = {

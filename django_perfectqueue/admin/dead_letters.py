@@ -13,7 +13,8 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
 
-from ..models import DeadLetter
+from django_perfectqueue.models import DeadLetter
+
 from .cells import badge, short
 from .filters import EndingFilter, GroupFilter
 from .steering import SteeringAdmin

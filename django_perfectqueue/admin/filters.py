@@ -14,13 +14,13 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..models import DeadLetter, Lane, Outcome, Status
-from ..queue import database
+from django_perfectqueue.models import DEAD, DeadLetter, Lane, Outcome, Status
+from django_perfectqueue.queue import database
+
 from .names import names
 from .search import plain, queue_names
 
 REACH = 100_000
-LAID_OUT = {Outcome.FAILED.value, Outcome.CANCELLED.value, Outcome.EXPIRED.value}
 
 
 class ValueFilter(admin.SimpleListFilter):
@@ -61,7 +61,7 @@ class EndingFilter(ValueFilter):
     parameter_name = "status"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(word.value, str(word.label)) for word in Outcome if word.value in LAID_OUT]
+        return [(outcome.value, str(outcome.label)) for outcome in DEAD]
 
 
 class QueueFilter(ValueFilter):
@@ -138,7 +138,7 @@ class ReachFilter(ValueFilter):
 
     def has_output(self) -> bool:
         chosen = self.request.GET
-        if chosen.get("q") or chosen.get("status") in LAID_OUT:
+        if chosen.get("q") or chosen.get("status") in DEAD:
             return False
         scanning = chosen.get("queue") or chosen.get("type")
         return bool(scanning) or chosen.get("status") == Outcome.FINISHED

@@ -14,9 +14,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..models import Lane, State, Ticket
-from ..queue import database
-from ..store.lanes import lane_id
+from django_perfectqueue.models import Lane, State, Ticket
+from django_perfectqueue.queue import database
+from django_perfectqueue.store.lanes import lane_id
+
 from .base import ReadOnlyAdmin
 from .cells import NOTHING
 from .filters import LaneQueueFilter

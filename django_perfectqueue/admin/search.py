@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+from django_perfectqueue.models import Task, TaskQuerySet
 
-from ..models import Task, TaskQuerySet
 from .names import names
 
 FOUND = 1_000
-LAST = chr(sys.maxunicode)
 
 
 def queue_names(using: str) -> list[str]:
@@ -18,7 +16,7 @@ def queue_names(using: str) -> list[str]:
 
 def ids_by_key(start: str, queues: list[str], *, using: str) -> list[int]:
     """Return the tasks whose key is this or begins so: the first FOUND of each queue, by key."""
-    rows = plain(using).filter(key__gte=start, key__lt=start + LAST).order_by("key")
+    rows = plain(using).key_begins(start).order_by("key")
     return [
         task_id
         for queue in queues

@@ -10,8 +10,9 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from ..models import FairShare
-from ..queue import database
+from django_perfectqueue.models import FairShare
+from django_perfectqueue.queue import database
+
 from .base import QueueAdmin
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from django.urls import URLPattern, path, reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
 
-from ..queue import database
+from django_perfectqueue.queue import database
+
 from .base import ReadOnlyAdmin
 from .search import plain
 from .verbs import CANCEL, FORCE_FINISH, RETRY, VERBS, Report, Verb, steer

@@ -11,8 +11,18 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from ..exceptions import PayloadError
-from ..models import Attempt, DeadLetter, Lane, State, Status, Task, Ticket, decode
+from django_perfectqueue.exceptions import PayloadError
+from django_perfectqueue.models import (
+    Attempt,
+    DeadLetter,
+    Lane,
+    State,
+    Status,
+    Task,
+    Ticket,
+    decode,
+)
+
 from .cells import badge, due, moment, next_moment, span
 
 ATTEMPTS = 50

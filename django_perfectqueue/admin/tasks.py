@@ -15,8 +15,9 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from ..models import Status, Task
-from ..queue import database
+from django_perfectqueue.models import Status, Task
+from django_perfectqueue.queue import database
+
 from .cells import NOTHING, badge, next_moment, short
 from .filters import QueueFilter, ReachFilter, StatusFilter, TypeFilter, UserFilter
 from .search import ids_by_key, queue_names

@@ -10,16 +10,9 @@ from typing import Any
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from .. import store
-from ..exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
-from ..models import Status
-
-LIVE = frozenset(Status) - {
-    Status.FINISHED,
-    Status.FAILED,
-    Status.CANCELLED,
-    Status.EXPIRED,
-}
+from django_perfectqueue import store
+from django_perfectqueue.exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
+from django_perfectqueue.models import LIVE, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +20,7 @@ class Verb:
     """
     One verb of the store. ``statuses`` are those in which it makes sense.
 
-    ``act`` answers what it has done, as a word of DONE. A verb with a ``question`` is
+    ``act`` answers what it has done, as a word that done() knows. A verb with a ``question`` is
     asked about first.
     """
 
@@ -128,7 +121,7 @@ FORCE_FINISH = Verb(
     label=_("Force finish"),
     title=_("Force finish selected tasks"),
     act=force_finish,
-    statuses=LIVE,
+    statuses=frozenset(LIVE),
     question=_(
         "Close these tasks as finished? Their handlers are not run. One that is running is "
         "not stopped, but whatever comes of it no longer counts."
@@ -139,7 +132,7 @@ CANCEL = Verb(
     label=_("Request cancel"),
     title=_("Request cancel of selected tasks"),
     act=cancel,
-    statuses=LIVE,
+    statuses=frozenset(LIVE),
     question=_(
         "Cancel these tasks? One that has yet to run is cancelled at once. One that is "
         "running is asked to stop, and is cancelled when it does."

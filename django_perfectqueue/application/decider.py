@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import random
 from typing import TYPE_CHECKING, Any
 
 from django_perfectqueue import store
-from django_perfectqueue.conf import options
+from django_perfectqueue.conf import nearest, options
 from django_perfectqueue.exceptions import UndefinedDecisionError
 from django_perfectqueue.queue import AcquiredTask, Queue
 
@@ -62,8 +61,7 @@ class Decider:
 
     def like(self, decision: str) -> str:
         known = [name for name in dir(type(self)) if name[0] != "_" and name not in RESERVED]
-        close = difflib.get_close_matches(decision, known, n=1)
-        return f" Did you mean '{close[0]}'?" if close else ""
+        return nearest(decision, known)
 
 
 def wait_after_error(task: AcquiredTask, handler: Application | None = None) -> float | None:

@@ -18,9 +18,10 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..exceptions import AlreadyExistsError, PerfectQueueError
-from ..models import Task
-from ..queue import Queue, database
+from django_perfectqueue.exceptions import AlreadyExistsError, PerfectQueueError
+from django_perfectqueue.models import Task
+from django_perfectqueue.queue import Queue, database
+
 from .words import on_one_line
 
 TAKEN = 3
@@ -28,22 +29,27 @@ INTERRUPTED = 130
 UNREAD = 141
 
 
-class QueueCommand(BaseCommand):
-    """
-    A command about one queue.
+class SummedUpCommand(BaseCommand):
+    """A command that says what it does in ``summary``, in the language of the one who asks."""
 
-    A subclass says what it does in ``summary``, adds its options in ``add_options``, and
-    acts in ``act``, where ``self.queue`` is the queue that was asked for.
-    """
-
-    requires_system_checks = ["perfectqueue"]
     summary: str | Promise = ""
-    queue_help: str | Promise = gettext_lazy("Name of the queue (default: DEFAULT_QUEUE).")
-    queue: Queue
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         self.help = str(self.summary)
         return super().create_parser(prog_name, subcommand, **kwargs)
+
+
+class QueueCommand(SummedUpCommand):
+    """
+    A command about one queue.
+
+    A subclass adds its options in ``add_options``, and acts in ``act``, where
+    ``self.queue`` is the queue that was asked for.
+    """
+
+    requires_system_checks = ["perfectqueue"]
+    queue_help: str | Promise = gettext_lazy("Name of the queue (default: DEFAULT_QUEUE).")
+    queue: Queue
 
     def add_arguments(self, parser: CommandParser) -> None:
         self.add_options(parser)
@@ -146,17 +152,14 @@ def diagnosis(using: str | None, error: Error) -> str:
     if not connection.in_atomic_block:
         connection.close()
     try:
-        unmigrated = lacks_tables(using)
+        lacking = lacks_tables(using)
     except (Error, ImproperlyConfigured) as trouble:
         return _("Can't reach the database '%(using)s': %(error)s") % {
             "using": using,
             "error": on_one_line(trouble),
         }
-    if unmigrated:
-        return _("The database '%(using)s' is not migrated. Run: %(command)s") % {
-            "using": using,
-            "command": migrate_command(using),
-        }
+    if lacking:
+        return unmigrated(using)
     return _("The database '%(using)s' refused: %(error)s") % {
         "using": using,
         "error": on_one_line(error),
@@ -172,8 +175,12 @@ def lacks_tables(using: str) -> bool:
     return bool(executor.migration_plan(newest))
 
 
-def migrate_command(using: str) -> str:
-    return "manage.py migrate" + ("" if using == "default" else f" --database {using}")
+def unmigrated(using: str) -> str:
+    command = "manage.py migrate" + ("" if using == "default" else f" --database {using}")
+    return _("The database '%(using)s' is not migrated. Run: %(command)s") % {
+        "using": using,
+        "command": command,
+    }
 
 
 def nearest(word: str, words: Iterable[str]) -> str:

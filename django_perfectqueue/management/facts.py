@@ -8,8 +8,9 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from ..exceptions import PayloadError
-from ..models import Attempt, DeadLetter, State, Status, Task, Ticket, decode
+from django_perfectqueue.exceptions import PayloadError
+from django_perfectqueue.models import Attempt, DeadLetter, State, Status, Task, Ticket, decode
+
 from .words import readable
 
 

@@ -8,24 +8,21 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Count, Min, Q
+from django.db.models import Count, Min
 
-from ..fields import ServerNow
-from ..models import DeadLetter, Lane, Outcome, State, Status, Task, Ticket
+from django_perfectqueue.fields import ServerNow
+from django_perfectqueue.models import (
+    LIVE,
+    DeadLetter,
+    Lane,
+    Outcome,
+    Status,
+    Task,
+    Ticket,
+    live_conditions,
+)
 
 BOUND = 10_000
-DUE = Q(alarm_at__lte=ServerNow())
-RETRIED = Q(errors__gt=0) | Q(crashes__gt=0)
-SCHEDULED = Q(state=State.SCHEDULED) & ~DUE
-RUNNING = Q(state=State.RUNNING)
-LIVE = {
-    Status.WAITING: Q(state=State.WAITING) | (Q(state=State.SCHEDULED) & DUE),
-    Status.SCHEDULED: SCHEDULED & ~RETRIED,
-    Status.RETRYING: SCHEDULED & RETRIED,
-    Status.BLOCKED: Q(state=State.BLOCKED),
-    Status.RUNNING: RUNNING & ~DUE,
-    Status.STALLED: RUNNING & DUE,
-}
 
 
 @dataclass
@@ -94,13 +91,18 @@ def add_live(found: dict[str, Figures], using: str, queue: str | None) -> None:
 
 def by_lane(using: str) -> Iterable[Any]:
     """Return the narrow table's counts: a row a lane."""
+    conditions = live_conditions()
     counts: dict[str, Any] = {
-        word.value: Count("task_id", filter=condition) for word, condition in LIVE.items()
+        word.value: Count("task_id", filter=holds) for word, holds in conditions.items()
     }
     return (
         Ticket.objects.using(using)
         .values("lane")
-        .annotate(first=Min("task_id"), oldest=Min("run_at", filter=LIVE[Status.WAITING]), **counts)
+        .annotate(
+            first=Min("task_id"),
+            oldest=Min("run_at", filter=conditions[Status.WAITING]),
+            **counts,
+        )
         .order_by()
     )
 

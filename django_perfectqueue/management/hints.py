@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 from django.utils.translation import gettext as _
 
-from ..exceptions import NotFoundError
-from ..models import Task as Row
-from ..queue import Task
+from django_perfectqueue.exceptions import NotFoundError
+from django_perfectqueue.models import Task as Row
+from django_perfectqueue.queue import Task
+
 from .base import nearest
 
 QUEUES = 50

@@ -8,8 +8,9 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 
-from ..exceptions import TaskError
-from ..queue import Task
+from django_perfectqueue.exceptions import TaskError
+from django_perfectqueue.queue import Task
+
 from .base import QueueCommand
 from .hints import with_hint
 from .words import printable

@@ -10,7 +10,8 @@ from typing import IO, Any
 
 from django.utils.translation import gettext as _
 
-from ..exceptions import InvalidTaskError
+from django_perfectqueue.exceptions import InvalidTaskError
+
 from .base import nearest
 from .words import point, printable
 

@@ -11,7 +11,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, localtime
 from django.utils.translation import gettext as _
 
-from ..exceptions import InvalidTaskError
+from django_perfectqueue.exceptions import InvalidTaskError
 
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 SPAN = re.compile(r"(\d+(\.\d+)?[smhd])+")

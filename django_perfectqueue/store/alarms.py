@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from ..models import State
 from .accounts import Accounts
 from .dialects import Dialect
 from .dialects.base import Row, Waking, numbers
@@ -15,7 +16,6 @@ from .transaction import reading, repeated, unit
 
 BATCH = 500
 BATCHES = 4
-RUNNING = 2
 
 RINGING = """
 SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT 1
@@ -76,9 +76,9 @@ def answer_batch(*, using: str, now: datetime | None) -> int:
         statement = RUNG + dialect.skip_clause()
         rung = dialect.execute(cursor, statement, {"limit": BATCH}, now=now).fetchall()
         accounts = Accounts()
-        lapsed = [task_id for task_id, _lane, state in rung if state == RUNNING]
+        lapsed = [task_id for task_id, _lane, state in rung if state == State.RUNNING]
         back = lose(cursor, dialect, accounts, lapsed, now=now)
-        back += [task_id for task_id, _lane, state in rung if state != RUNNING]
+        back += [task_id for task_id, _lane, state in rung if state != State.RUNNING]
         accounts.lock(cursor, dialect, (lane for _id, lane, _state in rung))
         admit(cursor, dialect, back)
         accounts.write(cursor, dialect)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..models import State
 from .accounts import Accounts
 from .dialects import Dialect
 from .dialects.base import numbers
 from .transaction import repeated, unit
 
 BATCH = 1000
-RUNNING = 2
+
 
 SOME = (
     'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s ORDER BY "id" LIMIT %(limit)s'
@@ -56,7 +57,7 @@ def forget_tickets(cursor: Any, dialect: Dialect, accounts: Accounts, ids: str) 
     statement = TICKETS.replace("{ids}", ids) + dialect.lock_clause()
     tickets = dialect.execute(cursor, statement).fetchall()
     for _task_id, lane, state in tickets:
-        if state == RUNNING:
+        if state == State.RUNNING:
             accounts.of(lane).running -= 1
     if tickets:
         locked = numbers(task_id for task_id, _lane, _state in tickets)

@@ -11,9 +11,10 @@ from ..exceptions import (
     NotFoundError,
     NotSupportedError,
 )
+from ..models import State
 from .dialects import Dialect
 from .end import REMOVE
-from .steer import FIND, RUNNING, live
+from .steer import FIND, live
 from .submit import submit
 from .transaction import REPEATS, repeated, unit
 from .values import Submission
@@ -54,7 +55,7 @@ def forget(cursor: Any, dialect: Dialect, task_id: int, key: str) -> bool:
     """
     values = {"task_id": task_id}
     try:
-        if live(cursor, dialect, task_id).state == RUNNING:
+        if live(cursor, dialect, task_id).state == State.RUNNING:
             raise NotSupportedError(f"Task '{key}' is running.")
     except NotFoundError:
         return True

@@ -7,15 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from ..exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
-from ..models import Outcome
+from ..models import Outcome, State
 from .accounts import Accounts
 from .dialects import Dialect
 from .end import CANCELLED, REMOVE, Held, bury
 from .lanes import lane_id
 from .transaction import reading, repeated, unit
-
-SCHEDULED, RUNNING = 1, 2
-STATE_WORDS = {0: "waiting", RUNNING: "running", 3: "blocked"}
 
 FIND = 'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %(key)s'
 TASK = """
@@ -101,7 +98,7 @@ def cancel_request(task_id: int, *, using: str, now: datetime | None = None) -> 
     """
     with unit(using) as (cursor, dialect):
         ticket = live(cursor, dialect, task_id)
-        if ticket.state == RUNNING:
+        if ticket.state == State.RUNNING:
             dialect.execute(cursor, FLAG, {"task_id": task_id})
             return False
         held = Held(
@@ -143,8 +140,9 @@ def redrive(task_id: int, *, using: str, now: datetime | None = None) -> None:
 
 def hasten(cursor: Any, dialect: Dialect, task_id: int, key: str, now: datetime | None) -> None:
     ticket = live(cursor, dialect, task_id)
-    if ticket.state != SCHEDULED:
-        raise NotSupportedError(f"Task '{key}' is {STATE_WORDS[ticket.state]} already.")
+    if ticket.state != State.SCHEDULED:
+        word = State(ticket.state).name.lower()
+        raise NotSupportedError(f"Task '{key}' is {word} already.")
     dialect.execute(cursor, HASTEN, {"task_id": task_id}, now=now)
 
 
@@ -171,7 +169,7 @@ def live(cursor: Any, dialect: Dialect, task_id: int) -> Ticket:
 
 def drop(cursor: Any, dialect: Dialect, ticket: Ticket) -> None:
     """Take a running task off its lane's account."""
-    if ticket.state == RUNNING:
+    if ticket.state == State.RUNNING:
         accounts = Accounts()
         accounts.of(ticket.lane).running -= 1
         accounts.write(cursor, dialect)

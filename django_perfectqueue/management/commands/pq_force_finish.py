@@ -3,7 +3,8 @@ from __future__ import annotations
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ...queue import Task
+from django_perfectqueue.queue import Task
+
 from ..steering import SteeringCommand
 
 

@@ -8,8 +8,9 @@ from django.core.management.base import CommandParser
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from ...fields import ServerNow
-from ...models import Status, Task, TaskQuerySet
+from django_perfectqueue.fields import ServerNow
+from django_perfectqueue.models import Status, Task, TaskQuerySet
+
 from ..base import QueueCommand, at_least, nearest
 from ..facts import attempts_of, content, situation, summary
 from ..hints import queue_names
@@ -17,7 +18,6 @@ from ..table import GAP, Column, lines, terminal_width
 from ..words import readable
 
 PAGE = 1000
-LAST = chr(0x10FFFF)
 STATUS_COLUMN = 3
 STYLES = {
     "running": "HTTP_INFO",
@@ -77,7 +77,7 @@ class Command(QueueCommand):
             if options[field] is not None:
                 tasks = tasks.filter(**{field: options[field]})
         if prefix := options["key_prefix"]:
-            tasks = tasks.filter(key__gte=prefix, key__lt=prefix + LAST)
+            tasks = tasks.key_begins(prefix)
         tasks = tasks.order_by("id" if options["oldest_first"] else "-id")
         if options["after"] is not None:
             tasks = behind(tasks, options["after"])

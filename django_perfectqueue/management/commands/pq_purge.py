@@ -11,11 +11,12 @@ from django.db.models import Max
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from ... import store
-from ...conf import options as settings
-from ...fields import ServerNow
-from ...models import Outcome, Task
-from ...queue import Queue, span
+from django_perfectqueue import store
+from django_perfectqueue.conf import options as settings
+from django_perfectqueue.fields import ServerNow
+from django_perfectqueue.models import Outcome, Task
+from django_perfectqueue.queue import Queue, span
+
 from ..base import QueueCommand, at_least
 from ..progress import Progress
 

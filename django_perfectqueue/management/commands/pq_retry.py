@@ -7,16 +7,17 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from ...exceptions import IdempotentError, NotFoundError
-from ...models import Outcome, TaskQuerySet
-from ...queue import Task
+from django_perfectqueue.exceptions import IdempotentError, NotFoundError
+from django_perfectqueue.models import DEAD, Outcome, TaskQuerySet
+from django_perfectqueue.queue import Task
+
 from ..base import at_least
 from ..progress import Progress
 from ..steering import SteeringCommand
 from ..words import printable
 
 PAGE = 500
-DEAD = [status for status in Outcome.values if status != Outcome.FINISHED]
+ENDINGS = [outcome.value for outcome in DEAD]
 
 
 class Command(SteeringCommand):
@@ -36,7 +37,10 @@ class Command(SteeringCommand):
             "--all", action="store_true", help=_("Every task that ended with --status.")
         )
         parser.add_argument(
-            "--status", choices=DEAD, metavar="STATUS", help=_("%s (failed).") % ", ".join(DEAD)
+            "--status",
+            choices=ENDINGS,
+            metavar="STATUS",
+            help=_("%s (failed).") % ", ".join(ENDINGS),
         )
         parser.add_argument(
             "--limit",

@@ -9,8 +9,9 @@ from django.core.management.base import CommandParser
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ...fields import ServerNow
-from ...models import Attempt, Task
+from django_perfectqueue.fields import ServerNow
+from django_perfectqueue.models import Attempt, Task
+
 from ..base import QueueCommand
 from ..facts import (
     attempts_of,

@@ -9,14 +9,14 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ...models import Outcome
+from django_perfectqueue.models import DEAD, LIVE, Status
+
 from ..base import QueueCommand, at_least
-from ..figures import BOUND, LIVE, Figures, User, figures
+from ..figures import BOUND, Figures, User, figures
 from ..table import GAP, Column, lines, terminal_width
 from ..words import printable, readable
 
 ALWAYS = ("waiting", "running", "finished")
-DEAD = [status for status in Outcome.values if status != Outcome.FINISHED]
 
 
 class Command(QueueCommand):
@@ -71,13 +71,13 @@ class Command(QueueCommand):
 def counts(found: Figures) -> Iterator[tuple[str, str, str]]:
     for status in LIVE:
         note = ""
-        if status == "waiting" and found.oldest is not None:
+        if status == Status.WAITING and found.oldest is not None:
             note = _("the first has been due for %s") % readable(found.oldest)
         yield status.value, str(found.counts[status]), note
-    yield _("finished"), bounded(found.finished), ""
+    yield Status.FINISHED.value, bounded(found.finished), ""
     by_status = dead_by_status(found)
-    for word in DEAD:
-        yield word, str(by_status[word]), ""
+    for outcome in DEAD:
+        yield outcome.value, str(by_status[outcome]), ""
 
 
 def dead_by_status(found: Figures) -> Counter[str]:
@@ -130,7 +130,7 @@ def summary(found: Figures, top: int) -> dict[str, Any]:
         "counts": {
             **{status.value: found.counts[status] for status in LIVE},
             "finished": min(found.finished, BOUND),
-            **{status: dead[status] for status in DEAD},
+            **{outcome.value: dead[outcome] for outcome in DEAD},
         },
         "more_finished": found.finished > BOUND,
         "more_dead": found.dead.total() > BOUND,

@@ -10,7 +10,8 @@ from django.db import Error, transaction
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from ...exceptions import AlreadyExistsError, InvalidTaskError
+from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
+
 from ..base import INTERRUPTED, TAKEN, QueueCommand, diagnosis
 from ..progress import Progress
 from ..tasks_file import TasksFile, parsed

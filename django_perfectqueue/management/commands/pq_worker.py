@@ -9,7 +9,7 @@ import traceback
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
@@ -19,13 +19,6 @@ from django_perfectqueue import __version__, conf, queue
 from django_perfectqueue.application import Dispatch, Registry, autodiscover
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.management.base import (
-    at_least,
-    known_alias,
-    lacks_tables,
-    migrate_command,
-    speaking,
-)
 from django_perfectqueue.runtime.launcher import (
     SUPERVISOR,
     Launcher,
@@ -35,6 +28,8 @@ from django_perfectqueue.runtime.launcher import (
 from django_perfectqueue.runtime.plan import Plan
 from django_perfectqueue.runtime.report import Reporter
 from django_perfectqueue.runtime.supervisor import Supervisor
+
+from ..base import SummedUpCommand, at_least, known_alias, lacks_tables, speaking, unmigrated
 
 SHOWN = 8
 
@@ -47,14 +42,10 @@ OVERRIDES = {
 }
 
 
-class Command(BaseCommand):
+class Command(SummedUpCommand):
     summary = gettext_lazy("Runs tasks in processes of its own, until it is told to stop.")
     requires_system_checks = ()
     started_by_itself = False
-
-    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
-        self.help = str(self.summary)
-        return super().create_parser(prog_name, subcommand, **kwargs)
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -171,7 +162,9 @@ def plan_of(options: dict[str, Any]) -> Plan:
     names = options["queues"] or [values.DEFAULT_QUEUE]
     return Plan(
         dispatch=dispatch,
-        queues=tuple(dict.fromkeys(queue.checked("queue", name, 100) for name in names)),
+        queues=tuple(
+            dict.fromkeys(queue.checked("queue", name, queue.QUEUE_LENGTH) for name in names)
+        ),
         using=known_alias(options["database"] or queue.database()),
         options=values,
         burst=options["burst"],
@@ -227,10 +220,7 @@ def check_database(using: str) -> None:
     """Raise CommandError when the database can't be used as it is."""
     with speaking(using):
         if lacks_tables(using):
-            raise CommandError(
-                _("The database '%(using)s' is not migrated. Run: %(command)s")
-                % {"using": using, "command": migrate_command(using)}
-            )
+            raise CommandError(unmigrated(using))
 
 
 def arguments(options: dict[str, Any]) -> list[str]:

@@ -15,7 +15,8 @@ from typing import Any
 
 from django.core.validators import MinValueValidator
 from django.db import models
-from django.db.models import Case, F, Q, Value, When
+from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Value, When
+from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
 from .exceptions import PayloadError
@@ -105,6 +106,20 @@ class TaskQuerySet(models.QuerySet["Task"]):
                 default=Value(Status.WAITING.value),
                 output_field=models.CharField(),
             )
+        )
+
+    def with_tries(self) -> TaskQuerySet:
+        """Add ``tries``: the attempts that count, the one that is running among them."""
+        rows = Attempt.objects.filter(task_id=OuterRef("pk")).order_by().values("task_id")
+        counted = Subquery(rows.annotate(count=Count("pk")).values("count"))
+        finished = Q(outcome=Outcome.FINISHED, started_at__isnull=False)
+        one_more = Case(
+            When(finished | Q(ticket__state=State.RUNNING), then=1),
+            default=0,
+            output_field=models.IntegerField(),
+        )
+        return self.annotate(  # type: ignore[no-redef]
+            tries=Coalesce(counted, 0, output_field=models.IntegerField()) + one_more
         )
 
     def in_status(self, status: str, now: datetime | None = None) -> TaskQuerySet:

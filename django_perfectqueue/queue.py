@@ -73,7 +73,9 @@ class Queue:
     """
 
     def __init__(self, name: str | None = None, *, using: str | None = None) -> None:
-        self.name = checked("queue", name or options().DEFAULT_QUEUE, QUEUE_LENGTH)
+        self.name = checked(
+            "queue", options().DEFAULT_QUEUE if name is None else name, QUEUE_LENGTH
+        )
         self._using = using
 
     def __repr__(self) -> str:
@@ -368,11 +370,6 @@ class AcquiredTask:
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt; every acquire makes a new one."""
-        return self.lease.attempt
-
-    @property
-    def tries(self) -> int:
         """How many attempts have counted, this one among them; a release counts none."""
         return self.lease.tries
 
@@ -525,7 +522,7 @@ def checked(name: str, value: Any, length: int) -> str:
         raise InvalidTaskError(f"The {name} must not be empty.")
     if len(value) > length:
         raise InvalidTaskError(
-            f"The {name} may have {length} characters; this one has {len(value)}."
+            f"The {name} may have at most {length} characters; this one has {len(value)}."
         )
     if "\x00" in value:
         raise InvalidTaskError(f"The {name} must not hold a NUL character.")
@@ -557,7 +554,8 @@ def encoded(value: Any, name: str = "The data") -> str:
     limit = options().MAX_PAYLOAD_SIZE
     if len(text) > limit:
         raise InvalidTaskError(
-            f"{name} may have {limit} bytes as JSON, by MAX_PAYLOAD_SIZE; this has {len(text)}."
+            f"{name} may have at most {limit} bytes as JSON, by MAX_PAYLOAD_SIZE;"
+            f" this has {len(text)}."
         )
     return text
 

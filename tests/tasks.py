@@ -85,6 +85,23 @@ def die_once(task):
     note(task, "end")
 
 
+@handler("exit-once")
+def exit_once(task):
+    """End the process as one that has nothing left to do would."""
+    note(task, "start")
+    if task.attempt == 1:
+        os._exit(task.data["code"])
+    note(task, "end")
+
+
+@handler("fork")
+def fork(task):
+    """Return in two processes."""
+    if pid := os.fork():
+        os.waitpid(pid, 0)
+    note(task, "ran")
+
+
 @handler("leave")
 def leave(task):
     sys.exit("as it was told")

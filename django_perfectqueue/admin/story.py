@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import PayloadError
+from django_perfectqueue.history import Try, remark, tries
 from django_perfectqueue.models import (
     Attempt,
     DeadLetter,
@@ -39,10 +40,10 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
-    """One attempt that did not finish the task."""
+class Shown:
+    """One attempt as it is shown."""
 
-    row: Attempt
+    told: Try
     started: str
     ran: str
 
@@ -53,24 +54,26 @@ def tell(task: Task, *, using: str, now: datetime | None = None) -> dict[str, An
     ticket: Ticket | None = getattr(task, "ticket", None)
     letter: DeadLetter | None = getattr(task, "dead_letter", None)
     lane = Lane.objects.using(using).filter(pk=ticket.lane).first() if ticket else None
+    told = attempts(task, using)
     return {
         "badge": badge(task.status),
         "sentences": [explain(task), *reasons(task, ticket, lane)],
         "about": about(task),
         "times": times(task, ticket, now),
-        "line": line(ticket, lane),
+        "line": line(task, ticket, lane),
         "letter": letter,
         "data": shown(task.payload),
         "result": None if task.result_text is None else shown(task.result_text),
-        "attempts": attempts(task, using),
+        "attempts": told,
         "attempts_shown": ATTEMPTS,
+        "attempts_hidden": bool(told) and told[0].told.number > 1,
     }
 
 
 def explain(task: Task) -> str:
     """Return what the status means, in a sentence."""
-    if task.status == Status.FINISHED and task.started_at is None:
-        return _("Someone closed it as finished.")
+    if task.outcome and (closed := remark(task)):
+        return closed
     sentences = {
         Status.WAITING: _("It is due, and waits for a processor."),
         Status.SCHEDULED: _("It waits for its time."),
@@ -93,6 +96,8 @@ def reasons(task: Task, ticket: Ticket | None, lane: Lane | None) -> list[str]:
     found = []
     if ticket and ticket.cancel_requested:
         found.append(_("It has been asked to stop."))
+    if ticket and (remarked := remark(task)):
+        found.append(remarked)
     if lane and task.status == Status.WAITING:
         if lane.paused:
             found.append(_("Its user is paused, by a fair share."))
@@ -137,12 +142,12 @@ def times(task: Task, ticket: Ticket | None, now: datetime) -> list[tuple[str, s
     return told
 
 
-def line(ticket: Ticket | None, lane: Lane | None) -> list[tuple[str, str]]:
+def line(task: Task, ticket: Ticket | None, lane: Lane | None) -> list[tuple[str, str]]:
     """Return a live task's place in line."""
     if ticket is None:
         return []
     told = [
-        (_("waits for"), str(State(ticket.state).label)),
+        *([(_("waits for"), wanted)] if (wanted := waits_for(task, ticket)) else []),
         (_("times acquired"), str(ticket.attempt)),
         (_("errors"), str(ticket.errors)),
         (_("crashes"), str(ticket.crashes)),
@@ -154,17 +159,26 @@ def line(ticket: Ticket | None, lane: Lane | None) -> list[tuple[str, str]]:
     return told
 
 
-def attempts(task: Task, using: str) -> list[Try]:
-    """Return its newest attempts that did not finish it, the first of them first."""
+def waits_for(task: Task, ticket: Ticket) -> str:
+    """Return what a task waits for, or nothing when someone has it."""
+    if ticket.state == State.RUNNING:
+        return ""
+    state = State.WAITING if task.status == Status.WAITING else State(ticket.state)
+    return str(state.label)
+
+
+def attempts(task: Task, using: str) -> list[Shown]:
+    """Return its newest attempts, the first of them first."""
     rows: QuerySet[Attempt] = Attempt.objects.using(using).filter(task_id=task.pk)
-    newest = reversed(rows.order_by("-pk")[:ATTEMPTS])
+    newest = list(rows.order_by("-pk")[:ATTEMPTS])[::-1]
+    before = rows.count() - len(newest) if len(newest) == ATTEMPTS else 0
     return [
-        Try(
-            row=row,
-            started=moment(row.started_at or row.ended_at),
-            ran=span(seconds(row.started_at, row.ended_at) if row.started_at else None),
+        Shown(
+            told=told,
+            started=moment(told.started_at or told.ended_at),
+            ran=span(seconds(told.started_at, told.ended_at) if told.started_at else None),
         )
-        for row in newest
+        for told in tries(task, newest, before=before)
     ]
 
 

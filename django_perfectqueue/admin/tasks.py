@@ -40,7 +40,7 @@ class TaskAdmin(SteeringAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows = super().get_queryset(request).select_related("ticket", "dead_letter")
-        return rows.defer("payload", "result_text", "dead_letter__message")
+        return rows.with_tries().defer("payload", "result_text", "dead_letter__message")
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -107,6 +107,5 @@ class TaskAdmin(SteeringAdmin):
         return format_html('{} <span class="pq-quiet">{}</span>', short(at), word)
 
     @admin.display(description=_("attempts"))
-    def attempts(self, task: Task) -> int:
-        ticket = getattr(task, "ticket", None)
-        return task.attempt if ticket is None else ticket.attempt
+    def attempts(self, task: Any) -> int:
+        return int(task.tries)

@@ -123,8 +123,8 @@ FORCE_FINISH = Verb(
     act=force_finish,
     statuses=frozenset(LIVE),
     question=_(
-        "Close these tasks as finished? Their handlers are not run. One that is running is "
-        "not stopped, but whatever comes of it no longer counts."
+        "Close these tasks as finished? Those that wait are never run. The handler of one "
+        "that is running is interrupted, and whatever comes of it no longer counts."
     ),
 )
 CANCEL = Verb(

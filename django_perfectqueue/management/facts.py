@@ -9,7 +9,8 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import PayloadError
-from django_perfectqueue.models import Attempt, DeadLetter, State, Status, Task, Ticket, decode
+from django_perfectqueue.history import Try
+from django_perfectqueue.models import DeadLetter, State, Status, Task, Ticket, decode
 
 from .words import readable
 
@@ -20,11 +21,6 @@ def ticket_of(task: Task) -> Ticket | None:
 
 def dead_letter_of(task: Task) -> DeadLetter | None:
     return getattr(task, "dead_letter", None)
-
-
-def attempts_of(task: Task) -> int:
-    ticket = ticket_of(task)
-    return ticket.attempt if ticket else task.attempt
 
 
 def due_at(task: Task) -> datetime:
@@ -54,7 +50,7 @@ def situation(task: Task, now: datetime) -> str:
     return (_("due in %s") if wait > 0 else _("due for %s")) % readable(wait)
 
 
-def summary(task: Task, *, with_data: bool) -> dict[str, Any]:
+def summary(task: Any, *, with_data: bool) -> dict[str, Any]:
     facts = {
         "id": task.id,
         "queue": task.queue,
@@ -63,7 +59,7 @@ def summary(task: Task, *, with_data: bool) -> dict[str, Any]:
         "user": task.user or None,
         "status": task.status,
         "priority": task.priority,
-        "attempts": attempts_of(task),
+        "attempts": task.tries,
         "created_at": iso(task.created_at),
         "run_at": iso(due_at(task)),
         "lease_until": iso(lease_until(task)),
@@ -73,7 +69,7 @@ def summary(task: Task, *, with_data: bool) -> dict[str, Any]:
     return facts | (content("data", task.payload) if with_data else {})
 
 
-def story(task: Task, attempts: Sequence[Attempt], *, with_data: bool) -> dict[str, Any]:
+def story(task: Any, attempts: Sequence[Try], *, with_data: bool) -> dict[str, Any]:
     ticket, letter = ticket_of(task), dead_letter_of(task)
     counts = ticket or letter
     facts = summary(task, with_data=with_data) | {
@@ -85,13 +81,13 @@ def story(task: Task, attempts: Sequence[Attempt], *, with_data: bool) -> dict[s
         "group": letter.group if letter else None,
         "message": letter.message if letter else None,
         "waited": waited(task, attempts),
-        "ran": ran(task, attempts),
+        "ran": ran(attempts),
         "history": [told(attempt) for attempt in attempts],
     }
     return facts | (content("result", task.result_text) if with_data else {})
 
 
-def told(attempt: Attempt) -> dict[str, Any]:
+def told(attempt: Try) -> dict[str, Any]:
     return {
         "attempt": attempt.number,
         "ending": attempt.ending,
@@ -114,22 +110,21 @@ def content(name: str, text: str | None) -> dict[str, Any]:
         return {f"broken_{name}": text}
 
 
-def waited(task: Task, attempts: Sequence[Attempt]) -> float | None:
+def waited(task: Task, attempts: Sequence[Try]) -> float | None:
     """Return the seconds from when it was first due until it first started."""
-    starts = [attempt.started_at for attempt in attempts[:1]] or [task.started_at]
-    if starts[0] is None:
+    start = attempts[0].started_at if attempts else task.started_at
+    if start is None:
         return None
-    return max(0.0, (starts[0] - max(task.run_at, task.created_at)).total_seconds())
+    return max(0.0, (start - max(task.run_at, task.created_at)).total_seconds())
 
 
-def ran(task: Task, attempts: Sequence[Attempt]) -> float | None:
-    """Return the seconds that all its attempts took together."""
-    spans: list[tuple[datetime | None, datetime | None]] = [
-        (attempt.started_at, attempt.ended_at) for attempt in attempts
+def ran(attempts: Sequence[Try]) -> float | None:
+    """Return the seconds that these attempts took together."""
+    known = [
+        (attempt.ended_at - attempt.started_at).total_seconds()
+        for attempt in attempts
+        if attempt.started_at
     ]
-    if task.status == Status.FINISHED:
-        spans.append((task.started_at, task.ended_at))
-    known = [(end - start).total_seconds() for start, end in spans if start and end]
     return sum(known) if known else None
 
 

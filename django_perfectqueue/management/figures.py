@@ -61,6 +61,10 @@ class Figures:
     finished: int = 0
     dead: Counter[tuple[str, str]] = field(default_factory=Counter)
 
+    @property
+    def empty(self) -> bool:
+        return not (self.counts.total() or self.finished or self.dead)
+
 
 def figures(using: str, queue: str | None = None) -> list[Figures]:
     """Return the figures of one queue, or of each that there is."""

@@ -1,4 +1,4 @@
-"""What to tell someone who asked for a task that isn't there."""
+"""What to tell someone who asked for a task, a queue or a group that isn't there."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from contextlib import contextmanager
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import NotFoundError
+from django_perfectqueue.models import DeadLetter
 from django_perfectqueue.models import Task as Row
-from django_perfectqueue.queue import Task
+from django_perfectqueue.queue import Queue, Task
 
 from .base import nearest
 
 QUEUES = 50
 NEIGHBOURS = 50
+GROUPS = 50
+LISTED = 10
 
 
 @contextmanager
@@ -41,6 +44,37 @@ def queue_names(using: str) -> Iterator[str]:
     last = ""
     for _turn in range(QUEUES):
         if not (found := list(names.filter(queue__gt=last)[:1])):
+            return
+        [last] = found
+        yield last
+
+
+def no_tasks(queue: Queue) -> str:
+    """Say that a queue is empty, and what else there is, for who asked for the wrong one."""
+    names = list(queue_names(queue.using))
+    return _("Queue '%s' has no tasks.") % queue.name + instead(queue.name, names)
+
+
+def no_group(queue: Queue, group: str) -> str:
+    """Say that no task ended for this reason, and for which ones others did."""
+    text = _("No task of queue '%(queue)s' ended for the reason '%(group)s'.")
+    told = text % {"queue": queue.name, "group": group}
+    return told + instead(group, list(groups(queue)))
+
+
+def instead(word: str, words: list[str]) -> str:
+    """Return the word that was meant, or else those that there are."""
+    listed = ", ".join(f"'{name}'" for name in words[:LISTED])
+    return nearest(word, words) or (" " + _("There is %s.") % listed if words else "")
+
+
+def groups(queue: Queue) -> Iterator[str]:
+    """Yield the groups of its dead letters, with one look into the index for each."""
+    letters = DeadLetter.objects.using(queue.using).filter(task__queue=queue.name)
+    names = letters.order_by("group").values_list("group", flat=True)
+    last = ""
+    for _turn in range(GROUPS):
+        if not (found := list(names.filter(group__gt=last)[:1])):
             return
         [last] = found
         yield last

@@ -14,8 +14,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from .bell import drain, readable
-from .signals import ALL, DETACH, RESTART, RESTART_NOW, STOP, STOP_NOW, Mailbox, held_back
+from .signals import (
+    ALL,
+    DETACH,
+    REOPEN_LOGS,
+    RESTART,
+    RESTART_NOW,
+    STOP,
+    STOP_NOW,
+    Mailbox,
+    held_back,
+)
 
 logger = logging.getLogger("django_perfectqueue.launcher")
 
@@ -110,6 +122,8 @@ class Launcher:
         self.next: Generation | None = None
         self.stop_old_by: signal.Signals = STOP
         self.leave_at = float("inf")
+        self.stopping = False
+        self.by_hand = os.isatty(0)
 
     def run(self) -> int:
         """Stay until the supervisor has ended, or detached from it; return the exit code."""
@@ -138,6 +152,8 @@ class Launcher:
             if code is not None and (code or not (self.older or self.next)):
                 return code
             if time.monotonic() >= self.leave_at:
+                pids = ", ".join(str(one.process.pid) for one in self.generations())
+                self.say(_("What is running goes on in the background, under pid %s.") % pids)
                 return 0
 
     def wait(self) -> None:
@@ -155,14 +171,38 @@ class Launcher:
         return [self.current, *self.older, *([self.next] if self.next else [])]
 
     def pass_on(self, signum: signal.Signals) -> None:
+        """Do what a signal says; no restart undoes a stop."""
+        signum = self.meant_by(signum)
         if signum in (RESTART, RESTART_NOW):
-            self.restart(STOP if signum == RESTART else STOP_NOW)
+            if not self.stopping:
+                self.restart(STOP if signum == RESTART else STOP_NOW)
         elif signum in ALL:
+            self.stopping = self.stopping or signum != REOPEN_LOGS
             for one in self.generations():
                 one.send(signum)
         if signum == DETACH:
             again = self.leave_at < float("inf")
             self.leave_at = time.monotonic() + (0.0 if again else self.detach_wait)
+            if self.by_hand:
+                self.say(_("Press Ctrl-C again to end what is running at once."))
+        elif signum == STOP_NOW:
+            self.leave_at = float("inf")
+
+    def meant_by(self, signum: signal.Signals) -> signal.Signals:
+        """Return what a signal means: at a terminal a second Ctrl-C, or its end, is a stop."""
+        if self.by_hand and signum == DETACH and self.leave_at < float("inf"):
+            return STOP_NOW
+        if self.by_hand and signum == RESTART_NOW:
+            return STOP
+        return signum
+
+    def say(self, text: str) -> None:
+        if self.echo:
+            self.echo[0].write(text)
+            return
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.write(f"{text}\n")
+            sys.stdout.flush()
 
     def restart(self, stop_old_by: signal.Signals) -> None:
         self.stop_old_by = stop_old_by

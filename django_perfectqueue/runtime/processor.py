@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django_perfectqueue import store
+from django_perfectqueue import conf, store
+from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.queue import AcquiredTask
 
@@ -163,7 +164,8 @@ class Processor:
             return
         for type_ in sorted({lease.type for lease in strange} - self.strange):
             self.strange.add(type_)
-            logger.warning("No handler for tasks of this type; they wait. type=%s", type_)
+            near = conf.nearest(type_, map(in_words, self.plan.dispatch.load()))
+            logger.warning("No handler for tasks of this type; they wait. type=%s%s", type_, near)
         dropped = [lease for lease in strange if self.drop(lease)]
         self.link.insist(lambda: self.release(dropped, delay=self.options.RETRY_WAIT))
 
@@ -271,4 +273,5 @@ class Processor:
                 logger.error("The database is away; what is held comes back with its lease.")
         self.keeper.stop()
         self.plan.dispatch.after_child_end()
+        self.slate.sign_off()
         logger.debug("A processor ends. pid=%s", os.getpid())

@@ -60,7 +60,7 @@ class Reporter:
         error = f" error={type(ending.error).__name__}" if ending.error is not None else ""
         word = self.paint[ending.word](f"{ending.word:<9}")
         text = (
-            f"{word} {lease.key} type={lease.type}{user} attempt={lease.attempt}"
+            f"{word} {lease.key} type={lease.type}{user} attempt={lease.tries}"
             f" {ending.seconds:.3f}s{error}"
         )
         if self.verbosity >= FULL:

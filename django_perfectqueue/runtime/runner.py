@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,7 +73,7 @@ class Runner:
         task, handler = running.task, running.handler
         announce_start(task, type(handler))
         try:
-            result = self.guard.call(running, handler.run)
+            result = self.guard.call(running, functools.partial(only_here, handler.run))
             running.active = False
             self.tidy.up(suspect=bool(running.told))
             return self.after_return(task, handler, result)
@@ -224,5 +225,15 @@ def about(task: AcquiredTask) -> str:
     lease = task.lease
     return (
         f"queue={lease.queue} key={lease.key} type={lease.type} user={lease.user}"
-        f" attempt={lease.attempt}"
+        f" attempt={lease.tries}"
     )
+
+
+def only_here(run: Callable[[], Any]) -> Any:
+    """Run a handler, and end a process that it has forked and that comes back as well."""
+    pid = os.getpid()
+    try:
+        return run()
+    finally:
+        if os.getpid() != pid:
+            os._exit(1)

@@ -17,12 +17,23 @@ class Slate:
     def __init__(self) -> None:
         self.page = mmap.mmap(-1, mmap.PAGESIZE)
         self.numbers = memoryview(self.page).cast("q")
-        self.places = {word: place for place, word in enumerate(COUNTED, start=1)}
+        self.places = {word: place for place, word in enumerate(COUNTED, start=2)}
 
     @property
     def running(self) -> int:
         """The id of the task whose handler is running, or 0."""
         return self.numbers[0]
+
+    @property
+    def signed_off(self) -> bool:
+        """Whether the processor has left nothing behind; else it was ended by what it ran."""
+        return bool(self.numbers[1])
+
+    def sign_on(self) -> None:
+        self.numbers[0] = self.numbers[1] = 0
+
+    def sign_off(self) -> None:
+        self.numbers[1] = 1
 
     def begin(self, task_id: int) -> None:
         self.numbers[0] = task_id

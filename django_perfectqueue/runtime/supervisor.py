@@ -166,15 +166,16 @@ class Supervisor:
         """Clear the place of a processor that has ended, and say what comes next there."""
         os.close(place.pulse)
         place.child = None
-        as_told = code in (DONE, RECYCLED) or child.killed
-        if code not in (DONE, RECYCLED):
+        left = code in (DONE, RECYCLED) and place.slate.signed_off
+        as_told = left or child.killed
+        if not left:
             self.give_back(place, child, code)
         place.slate.end()
         early = self.now - child.born < self.options.CHILD_FORK_FREQUENCY_LIMIT
         place.deaths = 0 if as_told else place.deaths + 1 if early else 1
         limit = self.options.CHILD_FORK_FREQUENCY_LIMIT
         place.fork_at = next_fork(child.born, deaths=place.deaths, limit=limit)
-        place.vacant = self.plan.burst and code == DONE and child.stopping_since is None
+        place.vacant = self.plan.burst and left and code == DONE and child.stopping_since is None
         if place.vacant or self.stopping:
             self.reporter.say(_("Processor %(number)s has ended.") % {"number": place.number})
 
@@ -252,6 +253,7 @@ class Supervisor:
             lifeline=self.lifeline,
         )
         drain(place.bell.ear)
+        place.slate.sign_on()
         place.child = self.fork(lambda: Processor(self.plan, seat, self.reporter).run())
         os.close(beat)
         words = {"number": place.number, "pid": place.child.pid}

@@ -58,6 +58,27 @@ class CrashTests(WorkerTestCase):
         self.submit("k0", "note")
         wait_until(lambda: self.notes("ran") and not Queue()["k0"].exists(), within=20)
 
+    def test_a_processor_that_is_ended_quietly_has_died_all_the_same(self):
+        """
+        Its exit code may be that of a processor which leaves as told.
+        """
+        for code in (0, 3):
+            self.submit(f"exit-{code}", "exit-once", data={"code": code})
+        self.submit("after", "note")
+        worker = self.burst()
+
+        for key in ("exit-0", "exit-3", "after"):
+            self.assertEqual(self.status(key), "finished")
+        self.assertEqual(worker.errors.count("A processor died"), 2)
+
+    def test_a_process_that_a_handler_has_forked_works_on_no_tasks(self):
+        self.submit("k0", "fork")
+        self.submit("k1", "note")
+        self.burst()
+
+        self.assertEqual((self.status("k0"), self.status("k1")), ("finished", "finished"))
+        self.assertEqual([key for key, _pid in self.notes("ran")], ["k0", "k0", "k1"])
+
     def test_a_task_that_kills_its_processor_is_set_aside(self):
         self.submit("poison", "die")
         self.submit("once", "die-once")

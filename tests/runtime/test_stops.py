@@ -1,4 +1,5 @@
 import os
+import pty
 import signal
 from pathlib import Path
 
@@ -95,7 +96,47 @@ class StopTests(WorkerTestCase):
         self.assertEqual(self.status("k0"), "waiting")
 
 
+class TerminalTests(WorkerTestCase):
+    """Started by hand, a worker does what people expect of their keys."""
+
+    def setUp(self):
+        super().setUp()
+        self.ours, self.theirs = pty.openpty()
+        self.addCleanup(os.close, self.ours)
+        self.addCleanup(os.close, self.theirs)
+
+    def test_a_second_ctrl_c_ends_what_is_running(self):
+        self.submit("k0")
+        worker = self.worker(stdin=self.theirs)
+        self.wait_for_note("start")
+        worker.send(signal.SIGINT)
+        wait_until(lambda: "Ctrl-C again" in worker.output)
+        self.assertEqual(self.status("k0"), "running")
+        worker.send(signal.SIGINT)
+        self.assertEqual(worker.wait(), 0)
+        self.assert_gone(worker)
+        self.assertEqual(self.status("k0"), "waiting")
+
+    def test_a_terminal_that_is_closed_stops_it(self):
+        worker = self.worker(stdin=self.theirs).ready()
+        worker.send(signal.SIGHUP)
+        self.assertEqual(worker.wait(), 0)
+        self.assert_gone(worker)
+
+
 class RestartTests(WorkerTestCase):
+    def test_no_restart_undoes_a_stop(self):
+        self.submit("k0")
+        worker = self.worker()
+        self.wait_for_note("start")
+        worker.send(signal.SIGTERM)
+        wait_until(lambda: "Stopping once" in worker.output)
+        worker.send(signal.SIGHUP)
+        self.open_gate()
+        self.assertEqual(worker.wait(), 0)
+        self.assert_gone(worker)
+        self.assertEqual(len(self.notes("start")), 1)
+
     def test_usr1_starts_new_code_and_settings_while_old_tasks_end(self):
         self.submit("k0")
         worker = self.worker()

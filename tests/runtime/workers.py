@@ -35,7 +35,9 @@ QUICK = {
 class Worker:
     """One ``pq_worker``, with settings that a test would not like to wait for."""
 
-    def __init__(self, folder, *arguments, database=connection, **settings):
+    def __init__(
+        self, folder, *arguments, database=connection, stdin=subprocess.DEVNULL, **settings
+    ):
         self.name = uuid.uuid4().hex
         self.settings = folder / f"{self.name}.json"
         self.printed = folder / f"{self.name}.out"
@@ -53,6 +55,7 @@ class Worker:
                 command,
                 cwd=ROOT,
                 env=self.environment,
+                stdin=stdin,
                 stdout=out,
                 stderr=err,
                 preexec_fn=die_with_parent(),

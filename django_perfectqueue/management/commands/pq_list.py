@@ -11,9 +11,9 @@ from django.utils.translation import gettext_lazy, ngettext
 from django_perfectqueue.fields import ServerNow
 from django_perfectqueue.models import Status, Task, TaskQuerySet
 
-from ..base import QueueCommand, at_least, nearest
-from ..facts import attempts_of, content, situation, summary
-from ..hints import queue_names
+from ..base import QueueCommand, at_least
+from ..facts import content, situation, summary
+from ..hints import no_tasks
 from ..table import GAP, Column, lines, terminal_width
 from ..words import readable
 
@@ -67,10 +67,11 @@ class Command(QueueCommand):
         elif narrowed(options):
             self.say(_("Queue '%s' has no such tasks.") % self.queue.name)
         else:
-            self.say(_("Queue '%s' has no tasks.") % self.queue.name + self.others())
+            self.say(no_tasks(self.queue))
 
     def tasks(self, **options: Any) -> TaskQuerySet:
-        tasks = self.queue.list().select_related("ticket").annotate(clock=ServerNow())
+        tasks = self.queue.list().select_related("ticket").with_tries()
+        tasks = tasks.annotate(clock=ServerNow())
         if options["status"]:
             tasks = tasks.in_status(options["status"])
         for field in ("user", "type"):
@@ -107,13 +108,6 @@ class Command(QueueCommand):
     def coloured(self, word: str) -> str:
         style = STYLES.get(word.strip())
         return str(getattr(self.style, style)(word)) if style else word
-
-    def others(self) -> str:
-        """Return what else there is, for someone who asked for the wrong queue."""
-        names = list(queue_names(self.queue.using))
-        guess = nearest(self.queue.name, names)
-        listed = ", ".join(f"'{name}'" for name in names[:10])
-        return guess or (" " + _("There is %s.") % listed if names else "")
 
 
 class Listing:
@@ -164,7 +158,7 @@ def cells_of(task: Any, *, with_data: bool) -> list[str]:
         task.status,
         _("%s ago") % readable(age),
         situation(task, task.clock),
-        str(attempts_of(task)),
+        str(task.tries),
     ]
     if with_data:
         [shown] = content("data", task.payload).values()

@@ -18,6 +18,7 @@ from django_perfectqueue.models import Outcome, Task
 from django_perfectqueue.queue import Queue, span
 
 from ..base import QueueCommand, at_least
+from ..hints import no_tasks
 from ..progress import Progress
 
 
@@ -75,7 +76,10 @@ class Command(QueueCommand):
 
     def clear(self, *, dry_run: bool) -> None:
         count = self.queue.list().count() if dry_run else self.queue.clear()
-        self.report(count, dry_run=dry_run)
+        if count or self.as_json:
+            self.report(count, dry_run=dry_run)
+        else:
+            self.say(no_tasks(self.queue))
 
     def purged(self, rule: Rule, batch: int) -> int:
         progress = Progress(self.stderr, _("%s tasks looked at"))

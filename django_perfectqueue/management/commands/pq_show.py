@@ -10,11 +10,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.fields import ServerNow
-from django_perfectqueue.models import Attempt, Task
+from django_perfectqueue.history import Try, remark, tries
+from django_perfectqueue.models import Task
 
 from ..base import QueueCommand
 from ..facts import (
-    attempts_of,
     content,
     dead_letter_of,
     due_at,
@@ -44,14 +44,12 @@ class Command(QueueCommand):
         )
 
     def act(self, **options: Any) -> None:
-        with with_hint(self.queue[options["key"]]):
-            task = self.queue[options["key"]].metadata()
-        attempts = list(task.attempts.order_by("id"))
+        task = self.found(options["key"])
+        attempts = tries(task, list(task.attempts.order_by("id")))
         if self.as_json:
             self.print_json(story(task, attempts, with_data=not options["no_data"]))
             return
-        now = self.clock(task)
-        self.print_fields(task, attempts, now)
+        self.print_fields(task, attempts)
         for attempt in attempts:
             self.print_attempt(attempt)
         if not options["no_data"]:
@@ -59,25 +57,26 @@ class Command(QueueCommand):
             if task.result_text is not None:
                 self.print_content(_("result"), content("result", task.result_text))
 
-    def clock(self, task: Task) -> datetime:
-        now: datetime
-        [now] = self.queue.list().filter(id=task.id).values_list(ServerNow(), flat=True)
-        return now
+    def found(self, key: str) -> Any:
+        """Return a task with its tries, and the time on the database's clock."""
+        rows = self.queue.list().select_related("ticket", "dead_letter").with_tries()
+        with with_hint(self.queue[key]):
+            return rows.annotate(clock=ServerNow()).get(id=self.queue[key].id)
 
-    def print_fields(self, task: Task, attempts: list[Attempt], now: datetime) -> None:
+    def print_fields(self, task: Any, attempts: list[Try]) -> None:
         title = _("Task '%(key)s' in queue '%(queue)s'") % {"key": task.key, "queue": task.queue}
         self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
-        for name, value in fields(task, attempts, now):
+        for name, value in fields(task, attempts):
             self.print_field(name, on_one_line(value))
 
     def print_field(self, name: str, value: str) -> None:
         self.stdout.write(f"  {padded(name, LABEL)}{value}".rstrip())
 
-    def print_attempt(self, attempt: Attempt) -> None:
+    def print_attempt(self, attempt: Try) -> None:
         span = lasted(attempt.started_at, attempt.ended_at)
         self.stdout.write(
             self.style.MIGRATE_LABEL(_("Attempt %s") % attempt.number)
-            + f": {attempt.get_ending_display()} {local(attempt.ended_at)}{span}"
+            + f": {attempt.label} {local(attempt.ended_at)}{span}"
             + (", " + printable(attempt.worker) if attempt.worker else "")
         )
         if attempt.error or attempt.message:
@@ -97,10 +96,12 @@ class Command(QueueCommand):
             self.stdout.write("  " + printable(line))
 
 
-def fields(task: Task, attempts: list[Attempt], now: datetime) -> Iterator[tuple[str, str]]:
+def fields(task: Any, attempts: list[Try]) -> Iterator[tuple[str, str]]:
     ticket, letter = ticket_of(task), dead_letter_of(task)
-    state = situation(task, now)
+    state = situation(task, task.clock)
     yield _("status"), f"{task.status}, {state}" if state else task.status
+    if remarked := remark(task):
+        yield _("note"), remarked
     if letter:
         yield _("because"), why(letter.group, letter.message)
     if ticket and ticket.cancel_requested:
@@ -116,7 +117,7 @@ def fields(task: Task, attempts: list[Attempt], now: datetime) -> Iterator[tuple
     yield "id", str(task.id)
 
 
-def times(task: Task, attempts: list[Attempt]) -> Iterator[tuple[str, str]]:
+def times(task: Task, attempts: list[Try]) -> Iterator[tuple[str, str]]:
     yield _("created"), local(task.created_at)
     if due_at(task) != task.created_at:
         yield _("due"), local(due_at(task))
@@ -130,16 +131,16 @@ def times(task: Task, attempts: list[Attempt]) -> Iterator[tuple[str, str]]:
         yield _("ended"), local(task.ended_at)
     if (wait := waited(task, attempts)) is not None:
         yield _("waited"), readable(wait)
-    if (run := ran(task, attempts)) is not None:
+    if (run := ran(attempts)) is not None:
         yield _("ran"), readable(run)
 
 
-def attempts_line(task: Task) -> str:
+def attempts_line(task: Any) -> str:
     counts = ticket_of(task) or dead_letter_of(task)
     if counts is None or not (counts.errors or counts.crashes):
-        return str(attempts_of(task))
+        return str(task.tries)
     return _("%(attempts)s (errors: %(errors)s, crashes: %(crashes)s)") % {
-        "attempts": attempts_of(task),
+        "attempts": task.tries,
         "errors": counts.errors,
         "crashes": counts.crashes,
     }

@@ -13,6 +13,7 @@ from django_perfectqueue.models import DEAD, LIVE, Status
 
 from ..base import QueueCommand, at_least
 from ..figures import BOUND, Figures, User, figures
+from ..hints import no_tasks
 from ..table import GAP, Column, lines, terminal_width
 from ..words import printable, readable
 
@@ -40,6 +41,9 @@ class Command(QueueCommand):
         for number, one in enumerate(found):
             if self.as_json:
                 self.print_json(summary(one, options["top"]))
+                continue
+            if options["queue"] and one.empty:
+                self.say(no_tasks(self.queue))
                 continue
             if number:
                 self.stdout.write("")

@@ -13,7 +13,7 @@ import sys
 from datetime import datetime
 from typing import Any
 
-from django.core.validators import MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Value, When
 from django.db.models.functions import Coalesce
@@ -397,6 +397,9 @@ class Lane(models.Model):
         return f"{self.queue}/{self.user}"
 
 
+LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000_000.0
+
+
 class FairShare(models.Model):
     """
     What a user is entitled to: of one queue, or where ``queue`` is empty of each.
@@ -418,7 +421,7 @@ class FairShare(models.Model):
     weight = models.FloatField(
         _("weight"),
         default=1.0,
-        validators=[MinValueValidator(0.001)],
+        validators=[MinValueValidator(LEAST_WEIGHT), MaxValueValidator(MOST_WEIGHT)],
         help_text=_("Twice the weight gets twice the processor time while users compete."),
     )
     max_running = models.PositiveIntegerField(
@@ -436,7 +439,10 @@ class FairShare(models.Model):
         verbose_name_plural = _("fair shares")
         constraints = [
             models.UniqueConstraint(fields=["user", "queue"], name="perfectqueue_share_user"),
-            models.CheckConstraint(condition=Q(weight__gt=0), name="perfectqueue_share_weight"),
+            models.CheckConstraint(
+                condition=Q(weight__gte=LEAST_WEIGHT, weight__lte=MOST_WEIGHT),
+                name="perfectqueue_share_weight",
+            ),
         ]
 
     def __str__(self) -> str:

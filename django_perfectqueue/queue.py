@@ -16,7 +16,6 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
-    Sequence,
 )
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -171,17 +170,6 @@ class Queue:
                 progress(read)
         return stored
 
-    def _store(
-        self, given: Sequence[store.Submission], *, whole: bool, now: datetime | None
-    ) -> Mapping[tuple[str, str], int]:
-        if not whole:
-            return store.submit(given, using=self.using, now=now)
-        with transaction.atomic(using=self.using):
-            fresh = store.submit(given, using=self.using, now=now)
-            if len(fresh) < len(given):
-                raise AlreadyExistsError(already(self.name, given, fresh))
-        return fresh
-
     def _submission(
         self,
         key: str,
@@ -194,15 +182,20 @@ class Queue:
         expires_at: When | None = None,
         now: datetime | None = None,
     ) -> store.Submission:
+        starts, ends = moment("run_at", run_at, now), moment("expires_at", expires_at, now)
+        if starts and ends and ends <= starts:
+            raise InvalidTaskError(
+                f"The task could never run: it expires at {ends}, before run_at."
+            )
         return store.Submission(
             queue=self.name,
             key=checked("key", key, KEY_LENGTH),
             type=checked("type", type, KEY_LENGTH),
-            user=checked("user", user, KEY_LENGTH) if user else "",
+            user="" if user in (None, "") else checked("user", user, KEY_LENGTH),
             payload=encoded(data),
             priority=checked_priority(priority),
-            run_at=moment("run_at", run_at, now),
-            expires_at=moment("expires_at", expires_at, now),
+            run_at=starts,
+            expires_at=ends,
         )
 
     def __getitem__(self, key: str) -> Task:

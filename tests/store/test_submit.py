@@ -151,6 +151,8 @@ class SubmitTests(TestCase):
             "a span that is none": {"run_at": "5 minutes"},
             "a span with a rest": {"run_at": "5m30"},
             "a time out of reach": {"run_at": 1e18},
+            "an expiry before the start": {"run_at": 60, "expires_at": 30},
+            "a user that is no text": {"user": 0},
             "a priority that is none": {"priority": "high"},
             "a priority out of range": {"priority": 2**31},
             "a conflict rule that is none": {"on_conflict": "merge"},

@@ -19,7 +19,10 @@ TAG = "perfectqueue"
 VENDORS = ("postgresql", "mysql", "sqlite")
 UTC = (None, "UTC", "Etc/UTC")
 SQLITE_WAIT = 5.0
-SQLITE_OPTIONS = """'OPTIONS': {'transaction_mode': 'IMMEDIATE', 'timeout': 20}"""
+SQLITE_OPTIONS = (
+    "'OPTIONS': {'transaction_mode': 'IMMEDIATE', 'timeout': 20,"
+    " 'init_command': 'PRAGMA journal_mode=WAL'}"
+)
 
 
 def register() -> None:

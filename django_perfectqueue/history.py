@@ -1,4 +1,4 @@
-"""What became of a task's attempts, in order: those that did not finish it, and the one that did."""
+"""A task's attempts, in order: those that did not finish it, and the one that did."""
 
 from __future__ import annotations
 
@@ -67,5 +67,6 @@ def remark(task: Task) -> str:
 
 def was_given_back(ticket: Ticket) -> bool:
     """Tell whether a release has put it off: that leaves the time at which it was due before."""
-    scheduled = ticket.state == State.SCHEDULED and ticket.alarm_at is not None
-    return scheduled and ticket.attempt > 0 and ticket.alarm_at > ticket.run_at
+    if ticket.state != State.SCHEDULED or ticket.alarm_at is None:
+        return False
+    return ticket.attempt > 0 and ticket.alarm_at > ticket.run_at

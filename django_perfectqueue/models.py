@@ -118,7 +118,7 @@ class TaskQuerySet(models.QuerySet["Task"]):
             default=0,
             output_field=models.IntegerField(),
         )
-        return self.annotate(  # type: ignore[no-redef]
+        return self.annotate(
             tries=Coalesce(counted, 0, output_field=models.IntegerField()) + one_more
         )
 

@@ -119,7 +119,8 @@ class DatabaseSettingsTests(SimpleTestCase):
 
         self.assertEqual(ids([late, brief]), ["W001", "W002"])
         for found in (late, brief):
-            self.assertIn("{'transaction_mode': 'IMMEDIATE', 'timeout': 20}", found.hint)
+            self.assertIn("{'transaction_mode': 'IMMEDIATE', 'timeout': 20, ", found.hint)
+            self.assertIn("'init_command': 'PRAGMA journal_mode=WAL'}", found.hint)
         self.assertEqual(database_errors(**SQLITE, OPTIONS=GOOD_SQLITE), [])
 
     def test_sqlite_in_memory_is_out_of_the_workers_reach(self):

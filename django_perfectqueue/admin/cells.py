@@ -7,7 +7,7 @@ from typing import Any
 
 from django.utils import timezone
 from django.utils.formats import date_format
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
 from django.utils.translation import gettext_lazy as _
@@ -42,8 +42,10 @@ def short(value: datetime | None) -> SafeString | str:
         return NOTHING
     local = template_localtime(value)
     today = template_localtime(timezone.now()).date()
-    text = date_format(local, "H:i:s" if local.date() == today else "Y-m-d H:i")
-    return format_html('<span title="{}">{}</span>', moment(value), text)
+    parts = ["H:i:s"] if local.date() == today else ["Y-m-d", "H:i"]
+    told = [(date_format(local, part),) for part in parts]
+    shown = format_html_join(" ", '<span class="pq-part">{}</span>', told)
+    return format_html('<span title="{}">{}</span>', moment(value), shown)
 
 
 def span(seconds: float | None) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from django_perfectqueue.models import Task, TaskQuerySet
 
-from .names import names
+from .names import NAMES, names
 
 FOUND = 1_000
 
 
-def queue_names(using: str) -> list[str]:
-    """Return the queues that have tasks, or the first fifty of them."""
-    return names(plain(using), "queue")
+def queue_names(using: str, *, limit: int = NAMES) -> list[str]:
+    """Return the queues that have tasks, or the first so many of them."""
+    return names(plain(using), "queue", limit=limit)
 
 
 def ids_by_key(start: str, queues: list[str], *, using: str) -> list[int]:

@@ -7,15 +7,16 @@ from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext_lazy as _
 
-from django_perfectqueue.models import Status, Task
+from django_perfectqueue.models import Status, Task, TaskQuerySet
 from django_perfectqueue.queue import database
 
 from .cells import NOTHING, badge, next_moment, short
@@ -28,7 +29,7 @@ from .verbs import VERBS
 
 @admin.register(Task)
 class TaskAdmin(SteeringAdmin):
-    list_display = ["key", "type", "for_user", "queue", "badge", "created", "when", "attempts"]
+    list_display = ["key", "kind", "for_user", "queue", "badge", "created", "when", "attempts"]
     list_filter = [StatusFilter, QueueFilter, UserFilter, TypeFilter, ReachFilter]
     ordering = ["-pk"]
     actions = ["force_finish", "cancel", "retry"]
@@ -37,10 +38,24 @@ class TaskAdmin(SteeringAdmin):
         "A key or its beginning, upper and lower case told apart. Where there are more than 50 "
         "queues, choose one first. At most 1,000 tasks of each queue are found."
     )
+    search_help_for_one = _("A key or its beginning, upper and lower case told apart.")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows = super().get_queryset(request).select_related("ticket", "dead_letter")
-        return rows.with_tries().defer("payload", "result_text", "dead_letter__message")
+        rows: TaskQuerySet = super().get_queryset(request)  # type: ignore[assignment]
+        rows = rows.with_tries().select_related("ticket", "dead_letter")
+        return rows.defer("payload", "result_text", "dead_letter__message")
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Leave out the queue where each row would name the same."""
+        hidden = {"queue"} if one_queue(request) else set()
+        return [column for column in self.list_display if column not in hidden]
+
+    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
+        """Say in short how to search where there is only one queue to search in."""
+        changelist = super().get_changelist_instance(request)
+        if one_queue(request):
+            changelist.search_help_text = self.search_help_for_one  # type: ignore[assignment]
+        return changelist
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -86,6 +101,13 @@ class TaskAdmin(SteeringAdmin):
         status = Status(task.status)
         return [verb for verb in VERBS.values() if status in verb.statuses and may(request, verb)]
 
+    @admin.display(description=_("type"))
+    def kind(self, task: Task) -> SafeString:
+        """Return its type, to be broken after a dot rather than anywhere."""
+        return format_html_join(
+            mark_safe(".<wbr>"), "{}", ([part] for part in task.type.split("."))
+        )
+
     @admin.display(description=_("user"), empty_value=NOTHING)
     def for_user(self, task: Task) -> SafeString | None:
         if not task.user:
@@ -109,3 +131,8 @@ class TaskAdmin(SteeringAdmin):
     @admin.display(description=_("attempts"))
     def attempts(self, task: Any) -> int:
         return int(task.tries)
+
+
+def one_queue(request: HttpRequest) -> bool:
+    """Tell whether a list shows one queue only: there is no other, or it was chosen."""
+    return "queue" in request.GET or len(queue_names(database(), limit=2)) < 2

@@ -9,7 +9,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import PayloadError
-from django_perfectqueue.history import Try
+from django_perfectqueue.history import Try, remark
 from django_perfectqueue.models import DeadLetter, State, Status, Task, Ticket, decode
 
 from .words import readable
@@ -77,6 +77,7 @@ def story(task: Any, attempts: Sequence[Try], *, with_data: bool) -> dict[str, A
         "worker": task.worker or None,
         "errors": counts.errors if counts else None,
         "crashes": counts.crashes if counts else None,
+        "note": remark(task) or None,
         "cancel_requested": bool(ticket and ticket.cancel_requested),
         "group": letter.group if letter else None,
         "message": letter.message if letter else None,

@@ -69,7 +69,7 @@ def instead(word: str, words: list[str]) -> str:
 
 
 def groups(queue: Queue) -> Iterator[str]:
-    """Yield the groups of its dead letters, with one look into the index for each."""
+    """Yield the groups of its dead letters, in the order of the index of groups."""
     letters = DeadLetter.objects.using(queue.using).filter(task__queue=queue.name)
     names = letters.order_by("group").values_list("group", flat=True)
     last = ""

@@ -98,6 +98,8 @@ def parsed(text: bytes | str) -> Any:
     except UnicodeDecodeError as error:
         raise InvalidTaskError(_("This is not UTF-8: %s.") % excerpt(text)) from error
     except json.JSONDecodeError as error:
+        if not text.strip():
+            raise InvalidTaskError(_("This is empty, and not JSON.")) from error
         raise InvalidTaskError(
             _("This is not JSON: %(text)s (%(problem)s at column %(column)s).")
             % {"text": excerpt(text), "problem": error.msg, "column": error.colno}

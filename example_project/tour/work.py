@@ -81,7 +81,7 @@ def progress(customers: Sequence[Standing], seconds: float, *, live: bool) -> li
     if live:
         return [in_bars(one) for one in customers]
     told = "   ".join(f"{one.customer} {one.charts}/{one.files}" for one in customers)
-    return [f"{seconds:5.1f} s   {told}"]
+    return [f"{seconds:5.1f} s   charts: {told}"]
 
 
 def in_bars(one: Standing) -> str:

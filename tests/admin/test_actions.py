@@ -36,6 +36,13 @@ class ForceFinishTests(AdminTestCase):
         )
         self.assertEqual((status(held), status(waiting)), ("finished", "finished"))
 
+    def test_it_asks_first_and_says_that_a_handler_is_interrupted(self):
+        task, _lease = running("k1")
+
+        asked = self.choose("force_finish", task)
+        self.assertContains(asked, "The handler of one that is running is interrupted")
+        self.assertNotEqual(status(task), "finished")
+
     def test_it_is_written_into_the_history(self):
         task = submit("k1")
         self.confirm(self.choose("force_finish", task))

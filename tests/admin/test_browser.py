@@ -68,6 +68,22 @@ class BrowserTests(StaticLiveServerTestCase):
         self.assertIn("1 task was force-finished.", self.page.inner_text(".messagelist"))
         self.assertEqual(self.errors, [])
 
+    def test_the_last_column_is_not_cut_at_a_desk(self):
+        for number in range(3):
+            submit(f"measure-upload-{number}", user="aurora-travel", type="reports.summarise")
+        failed("report-for-somebody-2030-01", user="cobalt-couriers", type="reports.summarise")
+        self.open("columns", viewport={"width": 1300, "height": 800})
+        beyond = "[...document.querySelectorAll('.results, #changelist-form')]"
+        beyond += ".map(box => box.scrollWidth - box.clientWidth)"
+
+        for queues in ("one", "two"):
+            with self.subTest(queues):
+                self.page.wait_for_selector("#result_list")
+                self.picture(queues)
+                self.assertLessEqual(max(self.page.evaluate(beyond)), 0)
+            submit(queue="reports")
+            self.page.reload()
+
     def test_nothing_is_wider_than_a_phone(self):
         task = failed("a-rather-long-key-" * 8)
         running("k2")

@@ -44,7 +44,47 @@ class StoryTests(AdminTestCase):
         response = self.story(task)
         for words in ("#1 retried", "ValueError", "no such file", "line 7", "2.5 s", "#2 retried"):
             self.assertContains(response, words)
+        [held] = acquire(now=after(3))
+        store.release([held], using="default", now=after(3))
+        [held] = acquire(now=after(4))
+        finish(held, now=after(5), seconds=0.5)
+        self.assertContains(self.story(task), "#3 finished")
+        self.assertContains(self.story(task), "Only the newest", count=0)
         self.assertContains(response, "<details><summary>Traceback</summary>")
+
+    @mock.patch.object(story, "ATTEMPTS", 2)
+    def test_the_newest_attempts_keep_their_numbers(self):
+        task, held = running("k1")
+        for second in (1, 2, 3):
+            retry(held, now=after(second))
+            [held] = acquire(now=after(second))
+
+        response = self.story(task)
+        self.assertNotContains(response, "#1 ")
+        for words in ("#2 retried", "#3 retried", "Only the newest 2 are shown."):
+            self.assertContains(response, words)
+
+    def test_a_task_just_put_back_waits_for_a_processor(self):
+        task = failed("k1")
+        self.assertNotIn("waits for", self.line(task))
+        task.retry()
+
+        self.assertEqual(self.line(task)["waits for"], "a processor")
+        self.assertNotContains(self.story(task), "gave it back untried")
+
+    def test_a_running_task_waits_for_nothing(self):
+        task, _held = running("k1", now=None)
+
+        self.assertNotIn("waits for", self.line(task))
+
+    def test_a_task_that_was_given_back_says_so(self):
+        task, held = running("k1", now=None)
+        store.release([held], using="default", delay=30)
+
+        self.assertContains(self.story(task), "A worker gave it back untried;")
+
+    def line(self, task):
+        return dict(self.story(task).context["line"])
 
     def test_a_failed_task_says_why_and_offers_retry_only(self):
         response = self.story(failed("k1", data={}))

@@ -1,6 +1,7 @@
 from django.test import TestCase
 
-from tests.factories import running, submit, submit_many
+from django_perfectqueue.store import release
+from tests.factories import acquire, finish, retry, running, submit, submit_many
 
 from .running import broken, refused, run, run_json
 
@@ -18,6 +19,23 @@ class ListTests(TestCase):
         self.assertRegex(out, r"held +report +running +\S+ ago +leased for \S+ +1\n")
         self.assertRegex(out, r"broken +report +failed +\S+ ago +ended \S+ ago +1\n")
         self.assertTrue(out.endswith("3 entries.\n"), out)
+
+    def test_attempts_are_those_that_count(self):
+        """
+        A release counts none, and a close from outside neither; the one that runs does.
+        """
+        _task, lease = running("released", now=None)
+        release([lease], using="default", delay=60)
+        running("held", now=None)
+        submit("closed", now=None).force_finish()
+        _task, lease = running("done", now=None)
+        retry(lease, now=None)
+        [lease] = acquire(now=None)
+        finish(lease, now=None)
+
+        counts = {row["key"]: row["attempts"] for row in run_json("pq_list")}
+
+        self.assertEqual(counts, {"released": 0, "held": 1, "closed": 0, "done": 2})
 
     def test_the_newest_come_first_or_the_oldest(self):
         submit_many(3, now=None)

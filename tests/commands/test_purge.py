@@ -23,6 +23,14 @@ class PurgeTests(TestCase):
         submit("gone", now=None).cancel_request()
         submit("live", now=None)
 
+    def test_a_queue_that_is_not_there_gets_those_that_are(self):
+        for mode in ("--yes", "--dry-run"):
+            with self.subTest(mode):
+                out = run("pq_purge", "--all", "--queue", "nosuch", mode)
+                self.assertEqual(out, "Queue 'nosuch' has no tasks. There is 'default'.\n")
+        told = run_json("pq_purge", "--all", "--queue", "nosuch", "--yes")
+        self.assertEqual(told, [{"deleted": 0}])
+
     def test_what_the_settings_keep_is_kept(self):
         self.assertEqual(run("pq_purge"), "0 tasks are deleted.\n")
         self.assertEqual(keys(), ["broken", "done", "gone", "live"])

@@ -2,7 +2,7 @@ from django.test import TestCase
 
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store import Failure
+from django_perfectqueue.store import Failure, release
 from tests.factories import finish, retry, running, submit
 
 from .running import broken, refused, run, run_json
@@ -31,6 +31,7 @@ class ShowTests(TestCase):
         self.assertRegex(out, r"waited +\S+\n")
         self.assertRegex(out, r"ran +\S+\n")
         self.assertRegex(out, r"Attempt 1: retried \S+ \S+ after \S+, host/1\n  ValueError: no\n")
+        self.assertRegex(out, r"Attempt 2: finished \S+ \S+ after \S+, host/2\n")
         self.assertIn('Data\n  {\n    "uid": 1\n  }\n', out)
         self.assertIn('Result\n  {\n    "rows": 3\n  }\n', out)
 
@@ -81,6 +82,44 @@ class ShowTests(TestCase):
         self.assertEqual((story["status"], story["errors"]), ("retrying", 1))
         [attempt] = story["history"]
         self.assertEqual((attempt["ending"], attempt["error"]), ("retried", "E"))
+
+    def test_a_success_is_the_last_of_the_history(self):
+        """
+        What was given back in between is no attempt, and takes no number.
+        """
+        _task, lease = running("k1", now=None)
+        retry(lease, now=None)
+        Queue().poll().release()
+        [told] = run_json("pq_show", "k1")
+        self.assertEqual((told["attempts"], len(told["history"])), (1, 1))
+        Queue().poll().finish()
+
+        [told] = run_json("pq_show", "k1")
+
+        self.assertEqual(told["attempts"], 2)
+        self.assertEqual(
+            [(attempt["attempt"], attempt["ending"]) for attempt in told["history"]],
+            [(1, "retried"), (2, "finished")],
+        )
+
+    def test_a_task_that_was_given_back_says_so(self):
+        _task, lease = running("k1", now=None)
+        release([lease], using="default", delay=30)
+
+        out = run("pq_show", "k1")
+
+        self.assertRegex(out, r"note +A worker gave it back untried; perhaps no worker has")
+        self.assertRegex(out, r"attempts +0\n")
+
+    def test_a_task_put_back_by_a_person_was_not_given_back(self):
+        broken("k1").retry()
+
+        self.assertNotIn("untried", run("pq_show", "k1"))
+
+    def test_a_task_that_was_closed_from_outside_says_so(self):
+        submit("k1").force_finish()
+
+        self.assertRegex(run("pq_show", "k1"), r"note +Someone closed it as finished\.\n")
 
     def test_it_has_not_waited_since_before_it_was_submitted(self):
         submit("k1", now=None, run_at=-3600)

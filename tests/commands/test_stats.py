@@ -101,4 +101,13 @@ class StatsTests(TestCase):
     def test_nothing_at_all_is_said_in_words(self):
         self.assertIn("no queues yet", run("pq_stats"))
         self.assertEqual(run_json("pq_stats"), [])
-        self.assertRegex(run("pq_stats", "--queue", "x"), r"Queue 'x'\n  waiting +0\n")
+        self.assertEqual(run_json("pq_stats", "--queue", "x")[0]["counts"]["waiting"], 0)
+
+    def test_a_queue_that_is_not_there_gets_those_that_are(self):
+        self.assertEqual(run("pq_stats", "--queue", "x"), "Queue 'x' has no tasks.\n")
+        submit("k", queue="reports")
+
+        self.assertEqual(
+            run("pq_stats", "--queue", "x"), "Queue 'x' has no tasks. There is 'reports'.\n"
+        )
+        self.assertIn("Did you mean 'reports'?", run("pq_stats", "--queue", "report"))

@@ -105,6 +105,31 @@ class RetryTests(TestCase):
         self.assertEqual(status(task, None), "failed")
         self.assertEqual(run_json("pq_retry", "--all", "--dry-run"), [{"key": "a"}])
 
+    def test_a_long_dry_run_names_the_first_and_counts_the_rest(self):
+        for number in range(3):
+            broken(f"boom-{number}")
+
+        with mock.patch.object(pq_retry, "KEYS_SHOWN", 1):
+            out = run("pq_retry", "--all", "--dry-run")
+            self.assertEqual(len(run_json("pq_retry", "--all", "--dry-run")), 3)
+
+        self.assertEqual(out, "boom-0\n… and 2 more\n3 tasks would be tried again.\n")
+
+    def test_a_group_that_is_not_there_gets_those_that_are(self):
+        broken("a")
+        broken("b")
+        submit("other", queue="reports", now=None).cancel_request()
+        DeadLetter.objects.filter(task__key="b").update(group="ValueError")
+        DeadLetter.objects.filter(task__key="other").update(group="OSError")
+
+        self.assertEqual(
+            run("pq_retry", "--group", "nosuch"),
+            "No task of queue 'default' ended for the reason 'nosuch'."
+            " There is 'ValueError', 'boom'.\n",
+        )
+        self.assertIn("Did you mean 'boom'?", run("pq_retry", "--group", "bom", "--dry-run"))
+        self.assertEqual(run_json("pq_retry", "--group", "nosuch"), [{"retried": 0}])
+
     def test_the_first_can_be_tried_before_the_rest(self):
         for number in range(3):
             broken(f"boom-{number}")

@@ -100,17 +100,20 @@ class BadSubmitTests(TestCase):
         The shell has mostly eaten the quotes, which the excerpt shows.
         """
         self.assert_refused("k", "t", "{uid: 1}", says="This is not JSON: {uid: 1} (")
+        self.assert_refused("k", "t", " ", says="This is empty, and not JSON. Quote it")
         self.assert_refused("k", "t", "", says="""Quote it for the shell: pq_submit k1""")
 
     def test_an_empty_key(self):
         self.assert_refused("", "t", "1", says="The key must not be empty.")
 
     def test_a_key_over_255_characters(self):
-        self.assert_refused("k" * 256, "t", "1", says="The key may have 255 characters")
+        self.assert_refused("k" * 256, "t", "1", says="The key may have at most 255 characters")
 
     @override_settings(PERFECTQUEUE={"MAX_PAYLOAD_SIZE": 10})
     def test_a_payload_over_the_limit(self):
-        self.assert_refused("k", "t", json.dumps("x" * 10), says="may have 10 bytes as JSON")
+        self.assert_refused(
+            "k", "t", json.dumps("x" * 10), says="may have at most 10 bytes as JSON"
+        )
 
     def test_a_payload_that_json_has_no_word_for(self):
         self.assert_refused("k", "t", "NaN", says="can't be written as JSON")

@@ -121,7 +121,7 @@ class TroubleTests(SimpleTestCase):
     def test_an_empty_or_endless_queue_name(self):
         message = refused(self, "pq_list", "--queue", "q" * 101)
 
-        self.assertIn("The queue may have 100 characters", message)
+        self.assertIn("The queue may have at most 100 characters", message)
 
     def test_an_interrupt_exits_like_one(self):
         with mock.patch("django_perfectqueue.queue.Queue.list", side_effect=KeyboardInterrupt):

@@ -53,7 +53,9 @@ class DemoTests(TransactionTestCase):
         return [json.loads(line) for line in told.splitlines()]
 
     def test_every_customer_gets_its_charts_and_the_defect_its_reason(self):
-        self.assertIn(DEFECT, self.run_demo())
+        told = self.run_demo()
+        self.assertIn(DEFECT, told)
+        self.assertRegex(told, r" s   charts: \S.* \d+/\d+ ")
         self.assert_charts(times=1)
         self.assertEqual([task["user"] for task in self.failed()], ["birch"])
 

@@ -12,11 +12,13 @@ from django_perfectqueue.models import DEAD, Outcome, TaskQuerySet
 from django_perfectqueue.queue import Task
 
 from ..base import at_least
+from ..hints import no_group
 from ..progress import Progress
 from ..steering import SteeringCommand
 from ..words import printable
 
 PAGE = 500
+KEYS_SHOWN = 100
 ENDINGS = [outcome.value for outcome in DEAD]
 
 
@@ -49,7 +51,9 @@ class Command(SteeringCommand):
             help=_("Of these, no more than the first N."),
         )
         parser.add_argument(
-            "--dry-run", action="store_true", help=_("Only say which tasks it would be.")
+            "--dry-run",
+            action="store_true",
+            help=_("Only list their keys, the first 100, and say how many."),
         )
 
     def act(self, **options: Any) -> None:
@@ -60,7 +64,9 @@ class Command(SteeringCommand):
             return
         dead = self.dead(options["group"], options["status"])
         keys = keys_of(dead, options["limit"])
-        if options["dry_run"]:
+        if options["group"] is not None and not self.as_json and not dead.exists():
+            self.say(printable(no_group(self.queue, options["group"])))
+        elif options["dry_run"]:
             self.tell(keys)
         else:
             self.retry(keys)
@@ -83,13 +89,16 @@ class Command(SteeringCommand):
             count += 1
             if self.as_json:
                 self.print_json({"key": key})
-            else:
-                self.say(printable(key))
-        if not self.as_json:
-            self.say(
-                ngettext("%s task would be tried again.", "%s tasks would be tried again.", count)
-                % count
-            )
+            elif count <= KEYS_SHOWN:
+                self.stdout.write(printable(key))
+        if self.as_json:
+            return
+        if count > KEYS_SHOWN:
+            self.stdout.write(_("… and %s more") % (count - KEYS_SHOWN))
+        self.say(
+            ngettext("%s task would be tried again.", "%s tasks would be tried again.", count)
+            % count
+        )
 
     def retry(self, keys: Iterator[str]) -> None:
         progress = Progress(self.stderr, _("%s tasks"))

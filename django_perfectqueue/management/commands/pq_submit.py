@@ -36,7 +36,7 @@ class Command(QueueCommand):
             "-t",
             "--time",
             metavar="TIME",
-            help=_("Not to start before this: unix seconds, or ISO 8601 with an offset."),
+            help=_("Not to start before this: a span, unix seconds, or ISO 8601 with an offset."),
         )
         parser.add_argument(
             "--in", metavar="SPAN", dest="span", help=_("Not to start before this is over: 5m30s.")

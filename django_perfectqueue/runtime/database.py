@@ -23,6 +23,14 @@ class AwayError(Exception):
     """The database is away, and there is no more time to wait for it."""
 
 
+def close_for_fork() -> None:
+    """Close every connection, and the pools behind them: none may be shared with a child."""
+    for connection in connections.all(initialized_only=True):
+        connection.close()
+        if close_pool := getattr(connection, "close_pool", None):
+            close_pool()
+
+
 class Link:
     """
     One thread's way to the database, over which a verb is repeated until it is done.

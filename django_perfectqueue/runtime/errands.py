@@ -44,7 +44,8 @@ class Errands:
         while errand := self.line.get():
             try:
                 errand()
-            except Exception:
+            except BaseException:
                 logger.exception("An errand failed.")
-            self.busy = False
+            finally:
+                self.busy = False
         connections.close_all()

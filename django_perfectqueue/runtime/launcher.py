@@ -49,7 +49,8 @@ class Generation:
         self.socket, theirs = socket.socketpair()
         self.socket.setblocking(False)
         self.echo = echo
-        with theirs:
+        with theirs, contextlib.ExitStack() as failing:
+            failing.callback(self.socket.close)
             self.process = subprocess.Popen(  # noqa: S603
                 command,
                 env={**environment, SUPERVISOR: str(theirs.fileno())},
@@ -58,6 +59,7 @@ class Generation:
                 stderr=subprocess.PIPE if echo else None,
                 start_new_session=True,
             )
+            failing.pop_all()
         for file in self.outputs:
             os.set_blocking(file, False)
 
@@ -207,8 +209,11 @@ class Launcher:
     def restart(self, stop_old_by: signal.Signals) -> None:
         self.stop_old_by = stop_old_by
         if self.next is None:
-            with held_back():
-                self.next = self.start()
+            try:
+                with held_back():
+                    self.next = self.start()
+            except OSError as error:
+                logger.error("The restart failed; the worker goes on as before. %s", error)
 
     def hand_over(self) -> None:
         """Make the next generation the current one, once it takes tasks."""

@@ -62,7 +62,7 @@ class Outbox:
     def post(self) -> Iterator[Post]:
         """Give all that waits to a transaction; keep it when the transaction raises."""
         with self.lock:
-            endings = self.posting_now = self.take()
+            endings = self.take()
             post = Post([done.completion for done in endings if done.completion is not None])
             try:
                 yield post
@@ -76,9 +76,11 @@ class Outbox:
             self.posted(endings)
 
     def take(self) -> list[Ending]:
-        taken = []
+        taken = self.posting_now = []
         while self.waiting:
-            taken.append(self.waiting.popleft())
+            # In both for a moment, and never in neither: task_ids() is asked from elsewhere.
+            taken.append(self.waiting[0])
+            self.waiting.popleft()
         self.characters = 0
         return taken
 

@@ -170,9 +170,12 @@ class Processor:
         self.link.insist(lambda: self.release(dropped, delay=self.options.RETRY_WAIT))
 
     def run_batch(self) -> None:
-        while not self.stopping and (lease := self.next_lease()):
-            if self.outbox.waiting and self.should_post(lease.type):
+        while not self.stopping:
+            # While it posts, the lease stays in the batch: what is held nowhere is given back.
+            if self.outbox.waiting and self.should_post_before_next():
                 self.link.insist(self.post)
+            if self.stopping or not (lease := self.next_lease()):
+                return
             self.run_one(lease)
 
     def next_lease(self) -> store.Lease | None:
@@ -184,7 +187,11 @@ class Processor:
         except IndexError:
             return None
 
-    def should_post(self, type_: str) -> bool:
+    def should_post_before_next(self) -> bool:
+        try:
+            type_ = self.batch[0].type
+        except IndexError:
+            return False
         return self.pace.may_be_long(type_) or self.outbox.is_late(time.monotonic())
 
     def run_one(self, lease: store.Lease) -> None:

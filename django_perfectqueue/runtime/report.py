@@ -41,9 +41,15 @@ class Reporter:
     def say(self, line: str) -> None:
         if self.verbosity >= USUAL:
             try:
-                self.write(line)
-            except OSError:
+                self.put(line)
+            except (OSError, ValueError):
                 self.verbosity = SILENT
+
+    def put(self, line: str) -> None:
+        try:
+            self.write(line)
+        except UnicodeEncodeError:
+            self.write(line.encode("ascii", "backslashreplace").decode())
 
     def head(self, line: str) -> None:
         self.say(self.bold(line))

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 from .bell import drain
 
+logger = logging.getLogger("django_perfectqueue.worker")
+
 STOP = signal.SIGTERM
 STOP_NOW = signal.SIGQUIT
 DETACH = signal.SIGINT
@@ -68,15 +70,20 @@ def held_back() -> Iterator[None]:
 
 
 def reopen_logs() -> None:
-    """Open the files of all log handlers anew, so that those moved away can be."""
+    """Open the files of all log handlers anew; one that can't be opened goes on as it was."""
+    refused = []
     for handler in file_handlers():
         handler.acquire()
         try:
             if handler.stream is not None:
-                handler.stream.close()
-                handler.stream = handler._open()
+                former, handler.stream = handler.stream, handler._open()
+                former.close()
+        except OSError as error:
+            refused.append(error)
         finally:
             handler.release()
+    for reason in refused:
+        logger.error("A log file can't be opened anew; the old one goes on. %s", reason)
 
 
 def file_handlers() -> set[logging.FileHandler]:

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from django.db import connections
 from django.utils.translation import gettext as _
 
 from django_perfectqueue import store
 
 from .bell import Bell, drain, readable
 from .child import Child, fork, next_fork
+from .database import close_for_fork
 from .janitor import Janitor
 from .plan import Plan
 from .processor import DONE, RECYCLED, Processor, Seat
@@ -38,6 +38,7 @@ from .undertaker import Estate, Undertaker
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
 TICK = 0.5
+HELPERS_LIMIT = 20.0
 
 
 @dataclass(slots=True, eq=False)
@@ -77,14 +78,14 @@ class Supervisor:
         self.janitor_born = 0.0
         self.undertakers: list[Child] = []
         self.stopping = False
-        self.now = time.monotonic()
+        self.now = self.listened_at = time.monotonic()
 
     def run(self) -> int:
         """Work until told to stop, or in a burst until all is done; return the exit code."""
         began = time.monotonic()
         self.mailbox.open(signal.SIGCHLD)
         try:
-            connections.close_all()
+            close_for_fork()
             self.work()
         except Exception:
             logger.critical("The supervisor failed.", exc_info=True)
@@ -193,14 +194,23 @@ class Supervisor:
             crashed=(running,) if running and not asked else (),
             why=store.Failure(error="crashed", message=message),
         )
-        self.undertakers.append(self.fork(Undertaker(self.plan, estate).run))
+        try:
+            self.undertakers.append(self.fork(Undertaker(self.plan, estate).run))
+        except OSError as error:
+            logger.error("What it held comes back with its lease. %s", error)
 
     def listen(self) -> None:
-        """Hear who is alive, and end who has not been heard of for too long."""
+        """
+        Hear who is alive, and end who has not been heard of for too long.
+
+        Who was frozen with the whole machine can't blame others for their silence.
+        """
+        frozen = self.now - self.listened_at > self.options.CHILD_HEARTBEAT_LIMIT / 2
+        self.listened_at = self.now
         for place in self.places:
             if place.child is None:
                 continue
-            if drain(place.pulse):
+            if drain(place.pulse) or frozen:
                 place.heard_at = self.now
             silent = self.now - place.heard_at
             if silent > self.options.CHILD_HEARTBEAT_LIMIT and not place.child.killed:
@@ -213,15 +223,16 @@ class Supervisor:
                 place.child.stopping_since = None
 
     def press(self) -> None:
-        for child in self.children():
-            child.press(
-                self.now,
-                interval=self.options.CHILD_KILL_INTERVAL,
-                limit=self.options.CHILD_GRACEFUL_KILL_LIMIT,
-            )
+        interval = self.options.CHILD_KILL_INTERVAL
+        for place in self.places:
+            if place.child is not None:
+                limit = self.options.CHILD_GRACEFUL_KILL_LIMIT
+                place.child.press(self.now, interval=interval, limit=limit)
         if self.stopping:
             for child in self.undertakers:
                 child.stop()
+        for child in (*self.undertakers, *([self.janitor] if self.janitor else [])):
+            child.press(self.now, interval=interval, limit=HELPERS_LIMIT)
 
     def fill(self) -> None:
         """Fork what is missing, unless it is too early."""
@@ -229,11 +240,22 @@ class Supervisor:
             return
         for place in self.places:
             if place.child is None and not place.vacant and self.now >= place.fork_at:
-                self.seat(place)
+                self.try_to_seat(place)
         limit = self.options.CHILD_FORK_FREQUENCY_LIMIT
         if self.janitor is None and self.now >= self.janitor_born + limit:
             self.janitor_born = self.now
-            self.janitor = self.fork(Janitor(self.plan, lifeline=self.lifeline).run)
+            try:
+                self.janitor = self.fork(Janitor(self.plan, lifeline=self.lifeline).run)
+            except OSError as error:
+                logger.error("The janitor can't be started. %s", error)
+
+    def try_to_seat(self, place: Place) -> None:
+        """Fork a processor; one that the machine has no room for must not end the others."""
+        try:
+            self.seat(place)
+        except OSError as error:
+            logger.error("A processor can't be started. %s", error)
+            place.fork_at = self.now + max(1.0, self.options.CHILD_FORK_FREQUENCY_LIMIT)
 
     def seat(self, place: Place) -> None:
         try:
@@ -254,8 +276,13 @@ class Supervisor:
         )
         drain(place.bell.ear)
         place.slate.sign_on()
-        place.child = self.fork(lambda: Processor(self.plan, seat, self.reporter).run())
-        os.close(beat)
+        try:
+            place.child = self.fork(lambda: Processor(self.plan, seat, self.reporter).run())
+        except OSError:
+            os.close(pulse)
+            raise
+        finally:
+            os.close(beat)
         words = {"number": place.number, "pid": place.child.pid}
         self.reporter.say(_("Processor %(number)s started, pid %(pid)s.") % words)
 
@@ -264,6 +291,7 @@ class Supervisor:
             self.let_go()
             return body()
 
+        close_for_fork()
         return fork(alone)
 
     def let_go(self) -> None:

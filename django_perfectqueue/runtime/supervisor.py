@@ -205,7 +205,8 @@ class Supervisor:
 
         Who was frozen with the whole machine can't blame others for their silence.
         """
-        frozen = self.now - self.listened_at > self.options.CHILD_HEARTBEAT_LIMIT / 2
+        longest = max(self.options.CHILD_HEARTBEAT_LIMIT / 2, 4 * TICK)
+        frozen = self.now - self.listened_at > longest
         self.listened_at = self.now
         for place in self.places:
             if place.child is None:

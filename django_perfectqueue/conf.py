@@ -106,6 +106,7 @@ class Options:
     DATABASE: str | None = _setting(None, _or_none(_name))
     DISPATCH: str | None = _setting(None, _or_none(_path))
     MAX_PAYLOAD_SIZE: int = _setting(1_048_576, _positive)
+    COMPRESS_ABOVE: int | None = _setting(None, _or_none(_count))
 
     ALIVE_TIME: float = _setting(300.0, _positive_seconds)
     MAX_ATTEMPTS: int = _setting(5, _positive)

@@ -8,8 +8,11 @@ changes on the way. Neither has an index on a column that the other phase writes
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import sys
+import zlib
 from datetime import datetime
 from typing import Any
 
@@ -23,6 +26,9 @@ from .exceptions import PayloadError
 from .fields import ExactCharField, ServerNow
 
 LAST_CHARACTER = chr(sys.maxunicode)
+
+
+GZIP = "gzip:"
 
 
 class Outcome(models.TextChoices):
@@ -216,10 +222,27 @@ class Task(models.Model):
 
 
 def decode(text: str) -> Any:
+    """
+    Return what a stored text means, compressed or not.
+
+    Raise PayloadError when it can't be read.
+    """
     try:
-        return json.loads(text)
-    except ValueError as error:
+        return json.loads(unpacked(text))
+    except (ValueError, OSError, EOFError, zlib.error) as error:
         raise PayloadError(f"The stored text is not JSON: {error}.") from error
+
+
+def packed(text: str) -> str:
+    """Return JSON text as gzip in base64, unless that would be longer."""
+    short = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+    return GZIP + short if len(GZIP) + len(short) < len(text) else text
+
+
+def unpacked(text: str) -> str:
+    if not text.startswith(GZIP):
+        return text
+    return gzip.decompress(base64.b64decode(text[len(GZIP) :], validate=True)).decode()
 
 
 class Ticket(models.Model):

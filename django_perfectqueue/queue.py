@@ -550,7 +550,8 @@ def encoded(value: Any, name: str = "The data") -> str:
             f"{name} may have at most {limit} bytes as JSON, by MAX_PAYLOAD_SIZE;"
             f" this has {len(text)}."
         )
-    return text
+    above = options().COMPRESS_ABOVE
+    return text if above is None or len(text) <= above else models.packed(text)
 
 
 def moment(name: str, value: When | None, now: datetime | None = None) -> datetime | None:

@@ -123,6 +123,29 @@ class QueueTests(TestCase):
         with self.assertRaises(PayloadError):
             _data = Task.objects.get().data
 
+    def test_long_data_can_be_stored_compressed(self):
+        data, queue = {"rows": ["ü"] * 1000}, Queue()
+        with override_settings(PERFECTQUEUE={"COMPRESS_ABOVE": 100}):
+            submit("long", data=data)
+            submit("short", data={"a": 1}, now=after(1))
+        held = queue.poll(now=after(2))
+
+        stored = dict(Task.objects.values_list("key", "payload"))
+        self.assertTrue(stored["long"].startswith("gzip:"))
+        self.assertLess(len(stored["long"]), 200)
+        self.assertEqual(stored["short"], '{"a":1}')
+        self.assertEqual((held.data, queue["long"].metadata().data), (data, data))
+        with override_settings(PERFECTQUEUE={"COMPRESS_ABOVE": 100}):
+            held.finish(data)
+        self.assertEqual(queue["long"].metadata().result, data)
+
+    def test_compressed_data_that_is_broken_is_told(self):
+        submit("k1")
+        for broken in ("gzip:", "gzip:!", "gzip:AAAA", "gzip:H4sIAAAAAAAC/w=="):
+            Task.objects.update(payload=broken)
+            with self.subTest(broken), self.assertRaises(PayloadError):
+                _data = Task.objects.get().data
+
     def test_its_length_is_what_has_yet_to_end(self):
         for key in ("a", "b", "c"):
             submit(key)

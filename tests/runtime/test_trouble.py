@@ -1,129 +1,110 @@
-"""What goes wrong around a processor must not cost it what it holds."""
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import unittest
 
-import logging
-import os
-from contextlib import closing
-from io import StringIO
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from unittest import mock
+from django.db import connection
 
-from django.core.management.color import no_style
-from django.db import OperationalError
-from django.test import SimpleTestCase, TransactionTestCase
-
-from django_perfectqueue import conf, store
-from django_perfectqueue.application import Dispatch
-from django_perfectqueue.models import State, Ticket
-from django_perfectqueue.queue import Queue
-from django_perfectqueue.runtime import signals
-from django_perfectqueue.runtime.bell import Bell
-from django_perfectqueue.runtime.launcher import Launcher
-from django_perfectqueue.runtime.plan import Plan
-from django_perfectqueue.runtime.processor import Processor, Seat
-from django_perfectqueue.runtime.report import Reporter
-from django_perfectqueue.runtime.slate import Slate
-
-ran = []
+from ..databases import SQLite, UnavailableError, environment_for, server_like
+from ..databases.server import DATABASE
+from ..waiting import wait_until
+from .workers import ROOT, Worker, WorkerTestCase
 
 
-class Noting(Dispatch):
-    routes = {"note": lambda task: ran.append((task.key, holder_of(task.key)))}
+class DatabaseRestartTests(WorkerTestCase):
+    """The database server is killed and comes back: the worker waits, and loses nothing."""
 
-
-def holder_of(key):
-    return Ticket.objects.values_list("holder", flat=True).get(task__key=key, state=State.RUNNING)
-
-
-class ConnectionLostTests(TransactionTestCase):
     def setUp(self):
-        ran.clear()
-        lifeline, pulse = os.pipe()
-        self.addCleanup(os.close, lifeline)
-        self.addCleanup(os.close, pulse)
-        plan = Plan(
-            dispatch=Noting,
-            queues=("default",),
-            using="default",
-            options=conf.options().replace(TASK_PREFETCH=1),
-            burst=True,
-        )
-        seat = Seat(
-            number=1,
-            holder=store.new_holder(),
-            slate=Slate(),
-            bell=Bell(),
-            pulse=pulse,
-            lifeline=lifeline,
-        )
-        reporter = Reporter(lambda text: None, no_style(), 0)
-        self.processor = Processor(plan, seat, reporter)
+        super().setUp()
+        try:
+            self.server = server_like(connection, durable=True)
+            self.server.require()
+        except UnavailableError as error:
+            raise unittest.SkipTest(str(error)) from error
+        if isinstance(self.server, SQLite):
+            self.skipTest("There is no server to kill.")
+        self.addCleanup(self.server.remove)
+        self.server.start()
+        self.manage("migrate", "--verbosity", "0")
 
-    def test_what_is_next_is_held_while_the_last_is_written(self):
+    def manage(self, *arguments):
+        command = [sys.executable, "-m", "django", *arguments]
+        environment = environment_for(self.server)
+        subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
+
+    def worker(self, *arguments, **settings):
+        worker = Worker(self.folder, *arguments, database=self.server, **settings)
+        self.addCleanup(worker.end)
+        return worker
+
+    def submit(self, key, type="wait", **data):
+        given = {"diary": str(self.diary), "until": str(self.gate), **data}
+        self.manage("pq_submit", key, type, json.dumps(given))
+
+    def finished(self):
+        """Return how many tasks have finished; none where the server does not answer."""
+        with (
+            contextlib.suppress(Exception),
+            contextlib.closing(self.server.connect(DATABASE)) as link,
+        ):
+            cursor = link.cursor()
+            cursor.execute("SELECT COUNT(*) FROM perfectqueue_task WHERE outcome = 'finished'")
+            return cursor.fetchone()[0]
+        return 0
+
+    def test_a_running_task_survives_a_restart_of_the_server(self):
         """
-        A connection that breaks between two tasks gives back what is held nowhere: a task
-        that is about to begin is held.
+        The handler has nothing to do with the queue's database; why should it start again?
         """
-        Queue().submit_many({"key": key, "type": "note"} for key in ("a", "b"))
-        finish, answers = store.finish, [OperationalError("gone")]
+        self.submit("k0")
+        worker = self.worker()
+        self.wait_for_note("start")
+        self.server.kill()
+        self.open_gate()
+        self.wait_for_note("end")
+        wait_until(lambda: "The database is away" in worker.errors, within=20)
+        self.server.start()
+        wait_until(lambda: self.finished() == 1, within=30)
 
-        def finish_at_the_second_try(*args, **kwargs):
-            if answers:
-                raise answers.pop()
-            return finish(*args, **kwargs)
+        self.submit("k1", "note")
+        wait_until(lambda: self.finished() == 2, within=20)
+        wait_until(lambda: "The database is back" in worker.errors)
+        self.assertNotIn("Traceback", worker.errors)
+        self.assertEqual(len(self.notes("start")), 1)
+        worker.send(signal.SIGTERM)
+        self.assertEqual(worker.wait(), 0, worker.errors)
 
-        self.processor.pace.may_be_long = lambda type_: True
-        self.processor.batch.extend(self.processor.acquire())
-        self.processor.batch.extend(self.processor.acquire())
-        with mock.patch.object(store, "finish", finish_at_the_second_try):
-            self.processor.run_batch()
+    def test_an_idle_worker_can_be_stopped_while_the_server_is_away(self):
+        worker = self.worker().ready()
+        self.submit("k0", "note")
+        wait_until(lambda: self.finished() == 1)
+        self.server.kill()
+        wait_until(lambda: "The database is away" in worker.errors, within=20)
+        worker.send(signal.SIGTERM)
+        self.assertEqual(worker.wait(30), 0, worker.errors)
+        self.assertNotIn("Traceback", worker.errors)
 
-        holder = self.processor.seat.holder
-        self.assertEqual(ran, [("a", holder), ("b", holder)])
-        self.assertEqual(answers, [])
-
-
-class LogTests(SimpleTestCase):
-    def test_a_log_that_cannot_be_opened_anew_goes_on(self):
-        """
-        USR2 disturbs no task, whatever has become of the folder of the logs.
-        """
-        with TemporaryDirectory() as folder:
-            inner = Path(folder, "logs")
-            inner.mkdir()
-            handler = logging.FileHandler(inner / "worker.log")
-            logger = logging.getLogger("django_perfectqueue.lost")
-            logger.addHandler(handler)
-            self.addCleanup(logger.removeHandler, handler)
-            with closing(handler):
-                inner.rename(Path(folder, "moved"))
-                with self.assertLogs("django_perfectqueue.worker", "ERROR"):
-                    signals.reopen_logs()
-                logger.error("after")
-            self.assertEqual(Path(folder, "moved", "worker.log").read_text(), "after\n")
+    def test_a_server_that_is_away_from_the_start_is_told_in_one_line(self):
+        self.server.kill()
+        worker = self.worker()
+        self.assertEqual(worker.wait(), 1)
+        self.assertIn("Can't reach the database 'default'", worker.errors)
+        self.assertNotIn("Traceback", worker.errors)
 
 
-class RestartTests(SimpleTestCase):
-    def test_an_interpreter_that_is_gone_changes_nothing(self):
-        launcher = Launcher(["/nowhere/python"], detach_wait=1)
-        self.addCleanup(launcher.mailbox.close)
-        with self.assertLogs("django_perfectqueue.launcher", "ERROR"):
-            launcher.restart(signals.STOP)
-        self.assertIsNone(launcher.next)
-
-
-class ReporterTests(SimpleTestCase):
-    def test_a_key_that_the_terminal_cannot_show_is_escaped(self):
-        shown = StringIO()
-
-        def write(text):
-            shown.write(text.encode("latin-1").decode("latin-1"))
-
-        Reporter(write, no_style(), 1).say("finished 仕事")
-        self.assertEqual(shown.getvalue(), "finished \\u4ed5\\u4e8b")
-
-    def test_an_output_that_is_closed_ends_the_talking_and_not_the_work(self):
-        closed = StringIO()
-        closed.close()
-
-        Reporter(closed.write, no_style(), 1).say("finished")
+class UnmigratedTests(WorkerTestCase):
+    def test_a_database_without_tables_is_told_with_what_helps(self):
+        try:
+            server = server_like(connection)
+            server.require()
+        except UnavailableError as error:
+            raise unittest.SkipTest(str(error)) from error
+        self.addCleanup(server.remove)
+        server.start()
+        worker = Worker(self.folder, database=server)
+        self.addCleanup(worker.end)
+        self.assertEqual(worker.wait(), 1)
+        self.assertIn("Run: manage.py migrate", worker.errors)
+        self.assertNotIn("Traceback", worker.errors)

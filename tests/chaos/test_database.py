@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from unittest import TestCase
 
@@ -20,11 +21,13 @@ SETTINGS = "tests.chaos.settings"
 
 class ServerKilledTests(TestCase):
     def setUp(self):
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        stack = ExitStack()
+        self.addCleanup(stack.close)
+        self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         self.log = self.folder / "log"
         self.log.touch()
         try:
-            self.server = self.enterContext(server_like(connection, durable=True))
+            self.server = stack.enter_context(server_like(connection, durable=True))
         except UnavailableError as error:
             self.skipTest(str(error))
         self.environment = {

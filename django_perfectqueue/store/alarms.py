@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from django.db import connections
+
 from ..models import State
 from .accounts import Accounts
 from .dialects import Dialect
@@ -21,7 +23,7 @@ RINGING = """
 SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT 1
 """
 RUNG = """
-SELECT "task_id", "lane", "state" FROM "perfectqueue_ticket"
+SELECT "task_id", "lane", "state"{may_be_lost} FROM "perfectqueue_ticket"
 WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT %(limit)s
 """
 READMIT = """
@@ -72,9 +74,12 @@ def ringing(using: str, now: datetime | None) -> bool:
 
 @repeated
 def answer_batch(*, using: str, now: datetime | None) -> int:
+    lasting = connections[using].in_atomic_block
     with unit(using) as (cursor, dialect):
-        statement = RUNG + dialect.skip_clause()
-        rung = dialect.execute(cursor, statement, {"limit": BATCH}, now=now).fetchall()
+        statement = RUNG.replace("{may_be_lost}", "" if lasting else dialect.may_be_lost)
+        statement += dialect.skip_clause()
+        rows = dialect.execute(cursor, statement, {"limit": BATCH}, now=now).fetchall()
+        rung = [row[:3] for row in rows]
         accounts = Accounts()
         lapsed = [task_id for task_id, _lane, state in rung if state == State.RUNNING]
         back = lose(cursor, dialect, accounts, lapsed, now=now)
@@ -93,13 +98,21 @@ def rouse(*, using: str) -> int:
     A submit marks its ticket when it sees its lane asleep. One that saw it awake and
     committed after the lane had fallen asleep is found here.
     """
+    with reading(using) as (cursor, dialect):
+        ids = asleep(cursor, dialect)
+    if not ids:
+        return 0
     with unit(using) as (cursor, dialect):
-        statement = SLEEPING.replace("{waiting_lanes}", dialect.waiting_lanes())
-        in_lane = dialect.in_lane.replace("{lane}", '"line"."lane"')
-        statement = statement.replace("{in_lane}", in_lane)
-        rows = dialect.execute(cursor, statement, {"limit": BATCH}).fetchall()
-        ids = [task_id for (task_id,) in rows if task_id is not None]
-        return wake(cursor, dialect, ids) if ids else 0
+        return wake(cursor, dialect, ids)
+
+
+def asleep(cursor: Any, dialect: Dialect) -> list[int]:
+    """Return the first waiting ticket of each lane that sleeps."""
+    statement = SLEEPING.replace("{waiting_lanes}", dialect.waiting_lanes())
+    in_lane = dialect.in_lane.replace("{lane}", '"line"."lane"')
+    statement = statement.replace("{in_lane}", in_lane)
+    rows = dialect.execute(cursor, statement, {"limit": BATCH}).fetchall()
+    return [task_id for (task_id,) in rows if task_id is not None]
 
 
 def admit(cursor: Any, dialect: Dialect, ids: list[int]) -> None:

@@ -382,38 +382,6 @@ class FinishWithAcquireTests(TestCase):
 
 
 class StatementTests(TransactionTestCase):
-    def test_draining_a_backlog_costs_few_statements_and_commits(self):
-        """A few for each batch of a hundred, and none for each task."""
-        count = 1000
-        submit_many(count, now=None)
-        with CaptureQueriesContext(connection) as queries:
-            done = self.drain()
-
-        sql = [query["sql"] for query in queries]
-        begins = sum(text.startswith("BEGIN") for text in sql)
-        commits = sum(text.startswith("COMMIT") for text in sql)
-        self.assertEqual(done, count)
-        limit = 0.07 if connection.vendor == "postgresql" else 0.11
-        self.assertLessEqual((len(sql) - begins - commits) / count, limit)
-        self.assertLessEqual(commits / count, 0.03)
-
-    def drain(self):
-        holder, done, returned = store.new_holder(), 0, []
-        while True:
-            held = acquire(100, now=None, holder=holder, finished=returned)
-            done += len(returned)
-            if not held:
-                return done
-            returned = [completion(lease) for lease in held]
-
-    def test_looking_at_an_idle_queue_costs_few_statements(self):
-        submit(run_at=3600)
-        acquire()
-
-        with CaptureQueriesContext(connection) as queries:
-            self.assertEqual(acquire(now=None), [])
-        self.assertLessEqual(len(queries), 12)
-
     def test_users_whose_lanes_ran_dry_are_passed_over_many_at_a_time(self):
         """A lane whose last task filled a batch is awake, and one look-up each is too much."""
         count = 1000

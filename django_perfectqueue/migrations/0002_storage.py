@@ -1,10 +1,11 @@
 """
 How PostgreSQL keeps the tables that a queue writes most.
 
-Half of each page is left free, and a little more where the end of a task adds to its row, so that the update of an acquire stays on its page and
-that of a finish touches no index. The live tables are small and turn over all the time:
-they are vacuumed by the number of dead rows, without pauses, and are not cut short,
-for which a vacuum would lock out everyone.
+Half of each page is left free, and a little more of those whose rows grow when a task
+ends: so the update of an acquire stays on its page, and that of a finish touches no
+index. The live tables are small and turn over all the time: they are vacuumed by the
+number of dead rows, without pauses, and are not cut short, for which a vacuum would lock
+out everyone.
 """
 
 from typing import Any

@@ -13,7 +13,7 @@ from typing import Any
 from django.db import connections
 
 from .accounts import Accounts
-from .alarms import BATCH, answer_alarms, rouse
+from .alarms import BATCH, answer_alarms, answer_ringing, rouse
 from .dialects import Dialect
 from .dialects.base import Row, numbers
 from .end import expire
@@ -91,7 +91,7 @@ def acquire(
         refused += haul.refused
     more = haul.ringing
     if more:
-        more = answer_alarms(using=using, now=now)
+        more = answer_ringing(using=using, now=now)
         haul = take(queues, **terms)
     leases = press_on(queues, haul, more=more, **terms)
     return leases or take_when_quiet(queues, **terms)

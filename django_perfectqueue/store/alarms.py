@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +14,7 @@ from .dialects import Dialect
 from .dialects.base import Row, Waking, numbers
 from .end import lose
 from .lanes import FIRST_COST
-from .shares import shares_of
+from .shares import Share, shares_of
 from .transaction import reading, repeated, unit
 
 BATCH = 500
@@ -30,9 +31,10 @@ READMIT = """
 UPDATE "perfectqueue_ticket" SET "state" = 0, "alarm_at" = NULL WHERE "task_id" IN ({ids})
 """
 OWNERS = """
-SELECT "ticket"."lane", "task"."queue", "task"."user"
+SELECT "ticket"."lane", "task"."queue", "task"."user", "lane"."id" IS NULL
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
+LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
 WHERE "ticket"."task_id" IN ({ids})
 """
 SLEEPING = """
@@ -62,8 +64,11 @@ def answer_alarms(*, using: str, now: datetime | None = None) -> bool:
     Do so much of it and no more; return whether some is left. Costs one index look-up
     when nothing is due.
     """
-    if not ringing(using, now):
-        return False
+    return ringing(using, now) and answer_ringing(using=using, now=now)
+
+
+def answer_ringing(*, using: str, now: datetime | None = None) -> bool:
+    """Do the same where an alarm is known to ring."""
     return all(answer_batch(using=using, now=now) == BATCH for _ in range(BATCHES))
 
 
@@ -128,8 +133,10 @@ def wake(cursor: Any, dialect: Dialect, ids: list[int]) -> int:
     return how many lanes that is.
     """
     rows = dialect.execute(cursor, OWNERS.replace("{ids}", numbers(ids))).fetchall()
-    owners = {lane: (queue, user) for lane, queue, user in rows}
-    shares = shares_of(cursor, dialect, set(owners.values()))
+    owners = {lane: (queue, user) for lane, queue, user, _new in rows}
+    shares: defaultdict[tuple[str, str], Share] = defaultdict(Share)
+    if fresh := {(queue, user) for _lane, queue, user, is_new in rows if is_new}:
+        shares.update(shares_of(cursor, dialect, fresh))
     queues = {queue for queue, _user in owners.values()}
     floors = {queue: floor(cursor, dialect, queue) for queue in queues}
     dialect.wake(

@@ -25,6 +25,13 @@ class NextPicksTests(SimpleTestCase):
 
         self.assertEqual((picks.count(1), picks.count(2)), (2, 40))
 
+    def test_very_short_tasks_are_served_several_at_a_time(self):
+        """Each lane that a batch touches is one account to write."""
+        lanes = [lane(number, cost=0.0001) for number in range(50)]
+        served = [pick.lane for pick in next_picks(lanes, 100)]
+        self.assertEqual(len(set(served)), 5)
+        self.assertEqual(served, sorted(served))
+
     def test_who_has_been_charged_less_goes_first(self):
         picks = order([lane(1, virtual_time=5.0), lane(2)], 5)
 

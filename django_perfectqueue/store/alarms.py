@@ -60,12 +60,13 @@ def answer_alarms(*, using: str, now: datetime | None = None) -> bool:
     Do so much of it and no more; return whether some is left. Costs one index look-up
     when nothing is due.
     """
-    if not ringing(using, now):
+    if not ringing(using=using, now=now):
         return False
     return all(answer_batch(using=using, now=now) == BATCH for _ in range(BATCHES))
 
 
-def ringing(using: str, now: datetime | None) -> bool:
+@repeated
+def ringing(*, using: str, now: datetime | None) -> bool:
     with reading(using) as (cursor, dialect):
         return dialect.execute(cursor, RINGING, now=now).fetchone() is not None
 

@@ -78,6 +78,10 @@ class Dialect(ABC):
     def passes(self, error: Exception) -> bool:
         """Tell whether the same transaction may go well if it is repeated."""
 
+    def lost(self, error: Exception) -> bool:
+        """Tell whether the connection is lost, or leads to a server that takes no writes now."""
+        return False
+
     @abstractmethod
     def submit(
         self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None

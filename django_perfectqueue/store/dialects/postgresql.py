@@ -11,12 +11,28 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from django.db import DatabaseError, InterfaceError, OperationalError
+
 from ..values import Completion, Submission
 from .base import TAKEN, Dialect, Entry, Row, Waking
 
 SERIALIZATION_FAILURE = "40001"
 DEADLOCK_DETECTED = "40P01"
 LOCK_NOT_AVAILABLE = "55P03"
+
+# The whole class 08 is lost, too.
+LOST = {
+    "25006",  # read_only_sql_transaction: the server has become a standby
+    "25P03",  # idle_in_transaction_session_timeout
+    "40003",  # statement_completion_unknown
+    "53300",  # too_many_connections
+    "57P01",  # admin_shutdown, and pg_terminate_backend()
+    "57P02",  # crash_shutdown
+    "57P03",  # cannot_connect_now: it starts, stops or recovers
+    "57P05",  # idle_session_timeout
+}
+# A driver that can't connect tells no code.
+REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password")
 
 SUBMIT = """
 WITH "clock" AS (SELECT {now} AS "now"),
@@ -157,9 +173,15 @@ class PostgreSQL(Dialect):
         return f"{{now}} + {seconds} * interval '1 second'"
 
     def passes(self, error: Exception) -> bool:
-        cause = error.__cause__
-        state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
-        return state in {SERIALIZATION_FAILURE, DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE}
+        return state_of(error) in {SERIALIZATION_FAILURE, DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE}
+
+    def lost(self, error: Exception) -> bool:
+        state = state_of(error)
+        if state is not None:
+            return state in LOST or state.startswith("08")
+        if type(error) not in (DatabaseError, InterfaceError, OperationalError):
+            return False
+        return not any(words in str(error) for words in REFUSED)
 
     def submit(
         self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
@@ -244,3 +266,9 @@ class PostgreSQL(Dialect):
             WAKE,
             {column: [getattr(lane, column) for lane in lanes] for column in columns},
         )
+
+
+def state_of(error: Exception) -> str | None:
+    """Return the code by which both drivers tell what has happened, if the server told it."""
+    cause = error.__cause__
+    return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)

@@ -1,13 +1,17 @@
 """Connections that are lost, and commits whose answers are."""
 
+import subprocess
+import sys
 import threading
 import time
-from contextlib import closing, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from functools import wraps
 from unittest import mock, skipUnless
 
 from django.db import Error, IntegrityError, OperationalError, connection, transaction
 from django.test import SimpleTestCase, TransactionTestCase, skipUnlessDBFeature
+from environ import Env
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import (
@@ -20,6 +24,7 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.store import transaction as patience
 from django_perfectqueue.store.dialects import DIALECTS
 
+from ..databases import UnavailableError, environment_for, server_like
 from ..databases.proxy import proxied
 from ..factories import assert_books_balance, elsewhere, submit, submit_many
 from ..waiting import wait_until
@@ -364,6 +369,55 @@ def settings(**changes):
     finally:
         connection.close()
         connection.settings_dict = given
+
+
+@skipUnlessDBFeature("has_select_for_update_skip_locked")
+class RestartTests(TransactionTestCase):
+    """The server is killed and comes back while a program submits and works."""
+
+    def setUp(self):
+        stack = ExitStack()
+        self.addCleanup(stack.close)
+        try:
+            self.server = stack.enter_context(server_like(connection, durable=True))
+        except UnavailableError as error:
+            self.skipTest(str(error))
+        command = [sys.executable, "-m", "django", "migrate", "--verbosity", "0"]
+        subprocess.run(command, env=environment_for(self.server), check=True)
+
+    def test_a_program_goes_on(self):
+        self.ended = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            program = pool.submit(self.live)
+            try:
+                for _time in range(2):
+                    time.sleep(0.5)
+                    self.server.kill()
+                    time.sleep(0.5)
+                    self.server.start()
+                time.sleep(0.5)
+            finally:
+                self.ended.set()
+            submitted, finished, left = program.result(60)
+        self.assertGreater(len(submitted), 10)
+        self.assertEqual(finished, submitted)
+        self.assertEqual(left, 0)
+
+    def live(self):
+        """Submit tasks, take and finish them; return the keys of each, and how many are left."""
+        submitted, finished = [], []
+        given = Env.db_url_config(self.server.url)
+        given["HOST"] = given["OPTIONS"].pop("unix_socket", None) or given["OPTIONS"].pop("host")
+        options = connection.settings_dict["OPTIONS"] | given["OPTIONS"]
+        options.pop("host", None)
+        with settings(**given | {"OPTIONS": options}), self.assertLogs(LOG, "WARNING"):
+            queue = Queue()
+            while not self.ended.is_set():
+                submitted.append(queue.submit(f"k{len(submitted)}", "report").key)
+                task = queue.poll()
+                task.finish()
+                finished.append(task.key)
+            return submitted, finished, len(queue)
 
 
 class FailedCommitTests(TransactionTestCase):

@@ -18,7 +18,7 @@ from .replace import replace
 from .settle import cancel, fail, release, retry
 from .steer import cancel_request, find, force_finish, redrive
 from .submit import CHUNK, in_chunks, submit, submit_all
-from .transaction import one_call, patiently
+from .transaction import calls_of_others, one_call, patiently
 from .update import update_payload
 from .values import Completion, Failure, Lease, Pulse, Submission, new_holder
 
@@ -33,6 +33,7 @@ __all__ = [
     "acquire",
     "answer_alarms",
     "apply_shares",
+    "calls_of_others",
     "cancel",
     "cancel_request",
     "clear",

@@ -79,10 +79,20 @@ def one_call() -> Iterator[None]:
 
     For who waits for a lost database by other rules than PATIENCE: it is told at once.
     """
-    if shared.get() is not None:
+    with sharing({} if (known := shared.get()) is None else known):
         yield
-        return
-    token = shared.set({})
+
+
+@contextmanager
+def calls_of_others() -> Iterator[None]:
+    """Let what is called in here be calls like any other, though it is inside of one_call()."""
+    with sharing(None):
+        yield
+
+
+@contextmanager
+def sharing(tries: dict[str, Tries] | None) -> Iterator[None]:
+    token = shared.set(tries)
     try:
         yield
     finally:
@@ -106,7 +116,10 @@ def recalled(verb: Callable[Concatenate[Tries, P], R]) -> Callable[P, R]:
     def patient(*args: P.args, **kwargs: P.kwargs) -> R:
         known = shared.get()
         tries = Tries() if known is None else known.setdefault(verb.__qualname__, Tries())
-        return patiently(lambda: verb(tries, *args, **kwargs), tries, using=str(kwargs["using"]))
+        act = functools.partial(verb, tries, *args, **kwargs)
+        result = patiently(act, tries, using=str(kwargs["using"]))
+        tries.doubtful.clear()
+        return result
 
     return patient
 

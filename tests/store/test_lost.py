@@ -420,6 +420,37 @@ class RestartTests(TransactionTestCase):
             return submitted, finished, len(queue)
 
 
+class SharedTriesTests(TransactionTestCase):
+    def test_what_went_well_is_in_no_doubt(self):
+        """Of two that submit a key inside one call, the second is refused."""
+        with store.one_call():
+            submit("k1", now=None)
+            with self.assertRaises(AlreadyExistsError):
+                submit("k1", now=None)
+
+    def test_who_waits_by_other_rules_is_told_at_once(self):
+        dialect = type(DIALECTS[connection.vendor])
+        lost = mock.patch.object(dialect, "lost", return_value=True)
+        look = mock.patch.object(Queue, "list", side_effect=OperationalError("gone"))
+        with lost, look as tried, self.assertNoLogs(LOG), store.one_call():
+            self.assertRaises(OperationalError, len, Queue())
+            self.assertEqual(tried.call_count, 1)
+
+    def test_a_later_try_of_the_same_call_settles_the_doubt_of_the_first(self):
+        """As a worker has it, which waits for its database by itself."""
+        real, answers = connection._commit, [OperationalError("gone")]
+
+        def lose_answer():
+            real()
+            if answers:
+                raise answers.pop()
+
+        with store.one_call(), mock.patch.object(connection, "_commit", lose_answer):
+            self.assertRaises(OperationalError, submit, "k1", now=None)
+            submit("k1", now=None)
+        self.assertEqual(Task.objects.count(), 1)
+
+
 class FailedCommitTests(TransactionTestCase):
     def test_a_transaction_that_is_refused_at_its_commit_is_repeated_whole(self):
         """A Galera cluster finds at the COMMIT that another node was first."""

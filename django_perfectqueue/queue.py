@@ -237,7 +237,7 @@ class Queue:
         return tasks
 
     def __len__(self) -> int:
-        return self.list().live().count()
+        return store.patiently(self.list().live().count, using=self.using)
 
     def __bool__(self) -> bool:
         return True
@@ -278,7 +278,7 @@ class Task:
 
     def exists(self) -> bool:
         """Tell whether it is in the queue, or has ended and is retained."""
-        return self.queue.list().filter(key=self.key).exists()
+        return store.patiently(self.queue.list().filter(key=self.key).exists, using=self.using)
 
     def metadata(self) -> models.Task:
         """
@@ -288,7 +288,7 @@ class Task:
         """
         rows = self.queue.list().select_related("ticket", "dead_letter")
         try:
-            row: models.Task = rows.get(key=self.key)
+            row: models.Task = store.patiently(lambda: rows.get(key=self.key), using=self.using)
         except models.Task.DoesNotExist:
             raise NotFoundError(
                 f"Queue '{self.queue.name}' has no task with the key '{self.key}'."

@@ -76,6 +76,8 @@ class QueueCommand(SummedUpCommand):
             using = known_alias(options["database"] or database())
             self.queue = Queue(options["queue"], using=using)
         with speaking(using):
+            # A database that was never reached is not waited for.
+            connections[using].ensure_connection()
             self.act(**options)
             self.stdout.flush()
 

@@ -17,6 +17,7 @@ from .tree import kill_tree, send, send_to_group
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
 CRASHED = 1
+CAN_LOOK_FIRST = hasattr(os, "waitid")  # not on macOS before Python 3.13
 
 Body = Callable[[], int]
 
@@ -61,12 +62,22 @@ class Child:
             send(self.pid, signal.SIGTERM)
 
     def reap(self) -> int | None:
-        """Return its exit code, negative for a signal, once it is dead."""
+        """
+        Return its exit code, negative for a signal, once it is dead.
+
+        What it has started goes before it is reaped: so long no other process has its id.
+        """
+        if CAN_LOOK_FIRST:
+            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None:
+                return None
+            if ended.si_code != os.CLD_EXITED or ended.si_status != 0:
+                send_to_group(self.pid, signal.SIGKILL)
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if not pid:
             return None
         code = os.waitstatus_to_exitcode(status)
-        if code != 0:
+        if code != 0 and not CAN_LOOK_FIRST:
             send_to_group(self.pid, signal.SIGKILL)
         return code
 

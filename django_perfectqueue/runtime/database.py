@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from django.db import Error, connections
 
+from django_perfectqueue import store
+
 from .bell import Bell
 
 R = TypeVar("R")
@@ -35,7 +37,8 @@ class Link:
     """
     One thread's way to the database, over which a verb is repeated until it is done.
 
-    Only for verbs that may be repeated when the answer to their commit was lost.
+    Only for verbs that may be repeated when the answer to their commit was lost. It waits
+    instead of the store, for as long as it takes.
     """
 
     def __init__(self, using: str, bell: Bell, patience: Callable[[], float]) -> None:
@@ -52,18 +55,20 @@ class Link:
 
         Raise AwayError when patience, in seconds since the trouble began, is at an end.
         """
-        while True:
-            try:
-                return self.once(verb)
-            except Error as error:
-                self.trouble(error)
-            self.wait()
+        with store.one_call():
+            while True:
+                try:
+                    return self.once(verb)
+                except Error as error:
+                    self.trouble(error)
+                self.wait()
 
     def once(self, verb: Callable[[], R]) -> R:
         """Call it, and tell when that ends a time of trouble."""
-        if self.away_since:
-            self.returned()
-        result = verb()
+        with store.one_call():
+            if self.away_since:
+                self.returned()
+            result = verb()
         if self.away_since:
             self.back()
         return result
@@ -83,9 +88,13 @@ class Link:
     def wait(self) -> None:
         if time.monotonic() - self.away_since >= self.patience():
             raise AwayError(f"The database '{self.using}' is away.")
+        self.bell.wait(self.pause())
+
+    def pause(self) -> float:
+        """Return how long to wait for the next try: ever longer, and never in step."""
         self.waits += 1
-        pause = min(LONGEST, SHORTEST * 2 ** min(self.waits, 10))
-        self.bell.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311
+        longest = min(LONGEST, SHORTEST * 2.0 ** min(self.waits, 10))
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311
 
     def back(self) -> None:
         seconds = time.monotonic() - self.away_since

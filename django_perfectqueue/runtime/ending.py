@@ -41,7 +41,8 @@ def announce(word: str, task: AcquiredTask, handler: type[Application] | None) -
     """Send the signal for what has become of a task, if anyone listens."""
     signal = SIGNALS.get(word)
     if signal is not None and signal.receivers:
-        signal.send_robust(sender=handler, queue=task.lease.queue, task=task)
+        with store.calls_of_others():
+            signal.send_robust(sender=handler, queue=task.lease.queue, task=task)
 
 
 def announce_start(task: AcquiredTask, handler: type[Application]) -> None:

@@ -63,11 +63,11 @@ class Heart:
         )
         if alive_time is not None:
             self.renewed_at = max(self.renewed_at, before)
-        for lease, pulse in zip(held, pulses, strict=True):
-            if not pulse.held:
-                self.lost(lease)
-            elif pulse.cancel_requested:
-                self.cancelled(lease)
+        told = list(zip(held, pulses, strict=True))
+        for lease in [lease for lease, pulse in told if not pulse.held]:
+            self.lost(lease)
+        for lease in [lease for lease, pulse in told if pulse.held and pulse.cancel_requested]:
+            self.cancelled(lease)
 
     def have_lapsed(self, now: float) -> bool:
         """Tell whether the leases have run out for sure, whatever the database would say."""
@@ -92,8 +92,20 @@ class Heart:
             reason = CancelRequestedError(f"Task '{lease.key}' is to be cancelled.")
             self.processor.runner.kill(running, reason)
         elif self.processor.drop(lease):
-            using = self.processor.plan.using
-            store.cancel(lease, seconds=0.0, using=using, worker=self.processor.worker)
+            self.cancel(lease)
+
+    def cancel(self, lease: store.Lease) -> None:
+        """Cancel what has yet to run; one that can't be cancelled now stays in hand."""
+        using, worker = self.processor.plan.using, self.processor.worker
+        try:
+            store.cancel(lease, seconds=0.0, using=using, worker=worker)
+        except PreemptedError:
+            logger.warning("A task was taken away before it ran. key=%s", lease.key)
+        except BaseException:
+            self.processor.hold_again([lease])
+            raise
+        else:
+            self.processor.slate.count("cancelled")
 
     def running(self, lease: store.Lease) -> Running | None:
         running = self.processor.runner.running

@@ -25,6 +25,7 @@ logger = logging.getLogger("django_perfectqueue.keeper")
 TICK = 0.05
 TOO_LONG = 1.0
 LAST_ERRAND = 10.0
+LEAST_TRIES = 20
 
 
 class Keeper:
@@ -41,6 +42,7 @@ class Keeper:
         self.lifeline = lifeline
         self.bell = Bell()
         self.errands = Errands()
+        self.no_errand_before = 0.0
         self.interval = processor.options.CHILD_HEARTBEAT_INTERVAL
         self.next_beat = 0.0
         self.dozing = False
@@ -98,8 +100,11 @@ class Keeper:
         self.tell_of_stop()
         if self.processor.heart.have_lapsed(now):
             self.processor.heart.lapse()
-        if not self.errands.busy and (errand := self.errand(now)):
+        if self.may_send(now) and (errand := self.errand(now)):
             self.errands.send(lambda: self.in_time_of_trouble(errand))
+
+    def may_send(self, now: float) -> bool:
+        return not self.errands.busy and now >= self.no_errand_before
 
     def beat(self, now: float) -> None:
         if now >= self.next_beat:
@@ -139,8 +144,11 @@ class Keeper:
         )
 
     def in_time_of_trouble(self, errand: Callable[[], None]) -> None:
+        """Do it, or do none for a while: ever longer, but never for so long that a lease lapses."""
+        aside = self.processor.aside
         try:
-            errand()
+            aside.once(errand)
         except Error as error:
-            self.processor.aside.trouble(error)
-            time.sleep(TICK)
+            aside.trouble(error)
+            longest = self.processor.options.ALIVE_TIME / LEAST_TRIES
+            self.no_errand_before = time.monotonic() + min(aside.pause(), longest)

@@ -123,6 +123,7 @@ class Launcher:
         self.older: list[Generation] = []
         self.next: Generation | None = None
         self.stop_old_by: signal.Signals = STOP
+        self.once_more: signal.Signals | None = None
         self.leave_at = float("inf")
         self.stopping = False
         self.by_hand = os.isatty(0)
@@ -207,13 +208,17 @@ class Launcher:
             sys.stdout.flush()
 
     def restart(self, stop_old_by: signal.Signals) -> None:
+        """Start the next generation, or once more after the one that is starting already."""
         self.stop_old_by = stop_old_by
-        if self.next is None:
-            try:
-                with held_back():
-                    self.next = self.start()
-            except OSError as error:
-                logger.error("The restart failed; the worker goes on as before. %s", error)
+        if self.next is not None:
+            self.once_more = stop_old_by
+            logger.info("A restart is under way; another follows. pid=%s", self.next.process.pid)
+            return
+        try:
+            with held_back():
+                self.next = self.start()
+        except OSError as error:
+            logger.error("The restart failed; the worker goes on as before. %s", error)
 
     def hand_over(self) -> None:
         """Make the next generation the current one, once it takes tasks."""
@@ -227,6 +232,10 @@ class Launcher:
             logger.error("The restart failed; the worker goes on as before. code=%s", code)
             self.next.close()
             self.next = None
+        if self.next is None and self.once_more is not None:
+            again, self.once_more = self.once_more, None
+            if not self.stopping:
+                self.restart(again)
 
     def close(self) -> None:
         self.mailbox.close()

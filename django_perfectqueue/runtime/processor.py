@@ -70,6 +70,7 @@ class Processor:
         self.stopping_now = False
         self.remaining = plan.options.MAX_REQUEST_PER_CHILD
         self.batch: deque[store.Lease] = deque()
+        self.unsure = False
         self.strange: set[str] = set()
         self.pace = Pace(plan.options.TASK_PREFETCH)
         self.outbox = Outbox(self.posted)
@@ -180,12 +181,33 @@ class Processor:
 
     def next_lease(self) -> store.Lease | None:
         """Return what to run next; what can no longer be held for sure is let go."""
-        if self.heart.have_lapsed(time.monotonic()):
-            self.heart.lapse()
+        while True:
+            if self.unsure:
+                self.link.insist(self.make_sure)
+            if self.heart.have_lapsed(time.monotonic()):
+                self.heart.lapse()
+            try:
+                lease = self.batch.popleft()
+            except IndexError:
+                return None
+            if not self.unsure:
+                return lease
+            self.batch.appendleft(lease)
+
+    def make_sure(self) -> None:
+        """Let go of what the database says is not held: it may have been given back unheard."""
+        self.unsure = False
         try:
-            return self.batch.popleft()
-        except IndexError:
-            return None
+            if held := list(self.batch):
+                self.heart.beat(held, None)
+        except BaseException:
+            self.unsure = True
+            raise
+
+    def hold_again(self, leases: Sequence[store.Lease]) -> None:
+        """Put back into the batch what may have been let go, or not: the answer was lost."""
+        self.unsure = True
+        self.batch.extendleft(reversed(leases))
 
     def should_post_before_next(self) -> bool:
         try:
@@ -251,7 +273,7 @@ class Processor:
             try:
                 self.release(rest)
             except BaseException:
-                self.batch.extendleft(reversed(rest))
+                self.hold_again(rest)
                 raise
 
     def release(self, leases: Sequence[store.Lease], *, delay: float = 0.0) -> None:

@@ -34,7 +34,7 @@ class Running:
     """An attempt that is going on."""
 
     task: AcquiredTask
-    handler: Application
+    handler: Application | None = None
     active: bool = True
     told: set[type[BaseException]] = field(default_factory=set)
 
@@ -56,21 +56,23 @@ class Runner:
         self.left: set[type[Application]] = set()
 
     def run(self, task: AcquiredTask) -> Ending:
+        running = self.running = Running(task)
         try:
-            handler = self.dispatch.handler_for(task.type)(task)
-        except UnknownTypeError as error:
-            return self.settle(task, None, lambda: task.release(options().RETRY_WAIT), error)
-        except BaseException as error:
-            return self.after_error(task, None, error)
-        running = self.running = Running(task, handler)
-        handler.interrupter = functools.partial(self.guard.interrupt, running)
-        try:
-            return self.perform(running)
+            try:
+                handler = self.dispatch.handler_for(task.type)(task)
+            except UnknownTypeError as error:
+                return self.settle(task, None, lambda: task.release(options().RETRY_WAIT), error)
+            except BaseException as error:
+                self.tidy.up()
+                return self.after_error(task, None, error)
+            handler.interrupter = functools.partial(self.guard.interrupt, running)
+            running.handler = handler
+            return self.perform(running, handler)
         finally:
             self.running = None
 
-    def perform(self, running: Running) -> Ending:
-        task, handler = running.task, running.handler
+    def perform(self, running: Running, handler: Application) -> Ending:
+        task = running.task
         announce_start(task, type(handler))
         try:
             result = self.guard.call(running, functools.partial(only_here, handler.run))
@@ -84,11 +86,12 @@ class Runner:
 
     def kill(self, running: Running, reason: BaseException) -> None:
         """Have a handler give up, for each kind of reason once; called from other threads."""
-        if not running.active or type(reason) in running.told:
+        handler = running.handler
+        if handler is None or not running.active or type(reason) in running.told:
             return
         running.told.add(type(reason))
         try:
-            running.handler.kill(reason)
+            handler.kill(reason)
         except Exception:
             logger.exception("A handler's kill() raised. %s", about(running.task))
 

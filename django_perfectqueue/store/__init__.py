@@ -3,7 +3,7 @@ The only code that writes task rows: one verb a file.
 
 A verb takes plain values and the alias of a database, runs in one transaction or joins
 the caller's, reads the time from the server unless it is given as ``now``, and repeats
-itself where the database asks for it.
+itself where the database asks for it or the connection is lost.
 """
 
 from .acquire import acquire
@@ -18,6 +18,7 @@ from .replace import replace
 from .settle import cancel, fail, release, retry
 from .steer import cancel_request, find, force_finish, redrive
 from .submit import CHUNK, in_chunks, submit, submit_all
+from .transaction import calls_of_others, one_call, patiently
 from .update import update_payload
 from .values import Completion, Failure, Lease, Pulse, Submission, new_holder
 
@@ -32,6 +33,7 @@ __all__ = [
     "acquire",
     "answer_alarms",
     "apply_shares",
+    "calls_of_others",
     "cancel",
     "cancel_request",
     "clear",
@@ -43,6 +45,8 @@ __all__ = [
     "heartbeat",
     "in_chunks",
     "new_holder",
+    "one_call",
+    "patiently",
     "purge",
     "redrive",
     "release",

@@ -12,6 +12,7 @@ from typing import Any
 
 from django.db import connections
 
+from ..models import State
 from .accounts import Accounts
 from .alarms import BATCH, answer_alarms, answer_ringing, rouse
 from .dialects import Dialect
@@ -19,7 +20,7 @@ from .dialects.base import Row, numbers
 from .end import expire
 from .finish import close
 from .lanes import OpenLane, Pick, counted, next_picks
-from .transaction import REPEATS, pauses, reading, repeated, unit
+from .transaction import REPEATS, Tries, pauses, reading, recalled, repeated, unit
 from .values import Completion, Lease
 
 LANES_READ_AT_LEAST = 8
@@ -53,6 +54,10 @@ SELECT "id", "virtual_time", "cost", "weight", "max_running", "running", (
 FROM "perfectqueue_lane"
 WHERE "queue" = %(queue)s AND "open" = TRUE AND "id" NOT IN ({passed})
 ORDER BY "turn" LIMIT %(limit)s
+"""
+TAKEN = """
+SELECT "task_id", "attempt", "holder", "state" FROM "perfectqueue_ticket"
+WHERE "task_id" IN ({ids}) ORDER BY "task_id"
 """
 LOCKED = """
 SELECT "id", "virtual_time", "cost", "weight", "max_running", "running"
@@ -142,6 +147,7 @@ def take_when_quiet(
             return leases
 
 
+@repeated
 def what_is_left(queues: Sequence[str], *, using: str, now: datetime | None) -> tuple[bool, bool]:
     """Tell whether an alarm rings, and whether a task may be taken, both at one moment."""
     names = {f"queue{number}": queue for number, queue in enumerate(queues)}
@@ -170,8 +176,9 @@ class Haul:
     contended: bool
 
 
-@repeated
+@recalled
 def take(
+    tries: Tries,
     queues: Sequence[str],
     *,
     limit: int,
@@ -193,6 +200,9 @@ def take(
     refused: list[Completion] = []
     lasting = bool(finished) or connections[using].in_atomic_block
     with unit(using) as (cursor, dialect):
+        for lost in tries.doubtful:
+            if left := still_held(cursor, dialect, lost.leases):
+                return Haul(left, lost.refused, lost.ringing, lost.advanced, lost.contended)
         accounts = Accounts()
         if finished:
             refused = close(cursor, dialect, accounts, finished, worker=worker, now=now)
@@ -202,8 +212,28 @@ def take(
             if len(taken) < limit and not claim.ringing:
                 taken += claim.from_queue(queue, limit - len(taken))
         slept = accounts.write(cursor, dialect)
-    advanced = claim.expired > 0 or (claim.stopped and slept > 0)
-    return Haul(taken, refused, claim.ringing, advanced, claim.contended)
+        advanced = claim.expired > 0 or (claim.stopped and slept > 0)
+        haul = Haul(taken, refused, claim.ringing, advanced, claim.contended)
+        if taken:
+            tries.commits(haul)
+    return haul
+
+
+def still_held(cursor: Any, dialect: Dialect, leases: list[Lease]) -> list[Lease]:
+    """
+    Return which of these were taken indeed, by a try that got no answer, and are held yet.
+
+    Their rows are locked whatever is in them: so a commit that is still under way is
+    waited for.
+    """
+    ids = numbers(lease.task_id for lease in leases)
+    statement = TAKEN.replace("{ids}", ids) + dialect.lock_clause()
+    rows = set(dialect.execute(cursor, statement).fetchall())
+    return [
+        lease
+        for lease in leases
+        if (lease.task_id, lease.attempt, lease.holder, State.RUNNING) in rows
+    ]
 
 
 class Claim:

@@ -64,7 +64,7 @@ def answer_alarms(*, using: str, now: datetime | None = None) -> bool:
     Do so much of it and no more; return whether some is left. Costs one index look-up
     when nothing is due.
     """
-    return ringing(using, now) and answer_ringing(using=using, now=now)
+    return ringing(using=using, now=now) and answer_ringing(using=using, now=now)
 
 
 def answer_ringing(*, using: str, now: datetime | None = None) -> bool:
@@ -72,7 +72,8 @@ def answer_ringing(*, using: str, now: datetime | None = None) -> bool:
     return all(answer_batch(using=using, now=now) == BATCH for _ in range(BATCHES))
 
 
-def ringing(using: str, now: datetime | None) -> bool:
+@repeated
+def ringing(*, using: str, now: datetime | None) -> bool:
     with reading(using) as (cursor, dialect):
         return dialect.execute(cursor, RINGING, now=now).fetchone() is not None
 

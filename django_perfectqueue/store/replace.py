@@ -16,7 +16,7 @@ from .dialects import Dialect
 from .end import REMOVE
 from .steer import FIND, live
 from .submit import submit
-from .transaction import REPEATS, repeated, unit
+from .transaction import REPEATS, Tries, recalled, unit
 from .values import Submission
 
 FORGET = 'DELETE FROM "perfectqueue_task" WHERE "id" = %(task_id)s'
@@ -27,8 +27,10 @@ FORGET_STORY = (
 )
 
 
-@repeated
-def replace(submission: Submission, *, using: str, now: datetime | None = None) -> None:
+@recalled
+def replace(
+    tries: Tries, submission: Submission, *, using: str, now: datetime | None = None
+) -> None:
     """
     Put a task in the place of the one with its key, which is forgotten.
 
@@ -39,8 +41,11 @@ def replace(submission: Submission, *, using: str, now: datetime | None = None) 
     with unit(using) as (cursor, dialect):
         for _repeat in range(REPEATS):
             row = dialect.execute(cursor, FIND, names).fetchone()
+            if row and row[0] in tries.doubtful:
+                return
             free = row is None or forget(cursor, dialect, row[0], submission.key)
-            if free and submit([submission], using=using, now=now):
+            if free and (stored := submit([submission], using=using, now=now)):
+                tries.doubtful += stored.values()
                 return
         raise AlreadyExistsError(
             f"Queue '{submission.queue}' already has a task with the key '{submission.key}'."

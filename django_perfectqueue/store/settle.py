@@ -7,13 +7,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from ..exceptions import PreemptedError
 from ..models import Attempt, Outcome
 from .accounts import Accounts
 from .dialects import Dialect
 from .dialects.base import numbers
 from .end import CANCELLED, Held, bury, record
 from .fence import hold, hold_all
-from .transaction import repeated, unit
+from .transaction import Tries, recalled, unit
 from .values import Failure, Lease
 
 MOST_ERRORS = 32_767
@@ -30,8 +31,22 @@ WHERE "task_id" IN ({ids})
 """
 
 
-@repeated
+RECORDED = """
+SELECT 1 FROM "perfectqueue_attempt"
+WHERE "task_id" = %(task_id)s AND "number" = %(attempt)s AND "ending" = %(ending)s
+"""
+CLOSED_BY = """
+SELECT 1 FROM "perfectqueue_task"
+WHERE "id" = %(task_id)s AND "attempt" = %(attempt)s AND "outcome" = %(outcome)s
+"""
+TRACE = """
+SELECT 1 FROM "perfectqueue_attempt" WHERE "task_id" = %(task_id)s AND "number" = %(attempt)s
+"""
+
+
+@recalled
 def retry(
+    tries: Tries,
     lease: Lease,
     *,
     wait: float,
@@ -48,7 +63,12 @@ def retry(
     PreemptedError, and write nothing, when the lease has passed on.
     """
     with unit(using) as (cursor, dialect):
-        cancel = hold(cursor, dialect, lease)
+        try:
+            cancel = hold(cursor, dialect, lease)
+        except PreemptedError:
+            if was_ended(cursor, dialect, tries, lease, Attempt.Ending.RETRIED):
+                return not was_closed(cursor, dialect, lease, Outcome.CANCELLED)
+            raise
         accounts = Accounts()
         held = Held.of(lease, worker=worker, seconds=seconds)
         record(cursor, dialect, held, Attempt.Ending.RETRIED, why, now=now)
@@ -59,11 +79,13 @@ def retry(
             dialect.execute(cursor, RETRY, values, now=now, after={"due": wait})
         accounts.end(lease, seconds)
         accounts.write(cursor, dialect)
+        tries.commits(lease)
     return not cancel
 
 
-@repeated
+@recalled
 def fail(
+    tries: Tries,
     lease: Lease,
     *,
     why: Failure,
@@ -78,6 +100,7 @@ def fail(
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
     end(
+        tries,
         lease,
         Outcome.FAILED,
         Attempt.Ending.FAILED,
@@ -89,8 +112,9 @@ def fail(
     )
 
 
-@repeated
+@recalled
 def cancel(
+    tries: Tries,
     lease: Lease,
     *,
     seconds: float,
@@ -105,6 +129,7 @@ def cancel(
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
     end(
+        tries,
         lease,
         Outcome.CANCELLED,
         Attempt.Ending.CANCELLED,
@@ -117,6 +142,7 @@ def cancel(
 
 
 def end(
+    tries: Tries,
     lease: Lease,
     status: Outcome,
     ending: Attempt.Ending,
@@ -128,7 +154,12 @@ def end(
     now: datetime | None,
 ) -> None:
     with unit(using) as (cursor, dialect):
-        hold(cursor, dialect, lease)
+        try:
+            hold(cursor, dialect, lease)
+        except PreemptedError:
+            if was_ended(cursor, dialect, tries, lease, ending):
+                return
+            raise
         accounts = Accounts()
         held = Held.of(lease, worker=worker, seconds=seconds)
         if status == Outcome.FAILED:
@@ -137,10 +168,26 @@ def end(
         bury(cursor, dialect, held, status, why, now=now)
         accounts.end(lease, seconds)
         accounts.write(cursor, dialect)
+        tries.commits(lease)
 
 
-@repeated
+def was_ended(
+    cursor: Any, dialect: Dialect, tries: Tries, lease: Lease, ending: Attempt.Ending
+) -> bool:
+    """Tell whether an earlier try, whose answer was lost, has ended this attempt so."""
+    values = {"task_id": lease.task_id, "attempt": lease.attempt, "ending": ending.value}
+    return lease in tries.doubtful and bool(dialect.execute(cursor, RECORDED, values).fetchone())
+
+
+def was_closed(cursor: Any, dialect: Dialect, lease: Lease, outcome: Outcome) -> bool:
+    """Tell whether a task has ended so with this attempt as its last."""
+    values = {"task_id": lease.task_id, "attempt": lease.attempt, "outcome": outcome.value}
+    return bool(dialect.execute(cursor, CLOSED_BY, values).fetchone())
+
+
+@recalled
 def release(
+    tries: Tries,
     leases: Sequence[Lease],
     *,
     using: str,
@@ -163,7 +210,10 @@ def release(
         for lease in held:
             accounts.end(lease, None)
         accounts.write(cursor, dialect)
-    return [lease for lease in leases if lease not in held]
+        missed = [lease for lease in leases if lease not in held]
+        refused = [lease for lease in missed if not was_released(cursor, dialect, tries, lease)]
+        tries.doubtful += [lease for lease in leases if lease not in refused]
+    return refused
 
 
 def let_go(
@@ -173,3 +223,17 @@ def let_go(
         ids = numbers(sorted(lease.task_id for lease in leases))
         statement = RELEASE.replace("{ids}", ids)
         dialect.execute(cursor, statement, now=now, after={"due": delay})
+
+
+def was_released(cursor: Any, dialect: Dialect, tries: Tries, lease: Lease) -> bool:
+    """
+    Tell whether an earlier try, whose answer was lost, has released this lease.
+
+    That alone leaves no trace: whatever else may have ended the attempt since does.
+    """
+    values = {"task_id": lease.task_id, "attempt": lease.attempt}
+    return (
+        lease in tries.doubtful
+        and not dialect.execute(cursor, TRACE, values).fetchone()
+        and not was_closed(cursor, dialect, lease, Outcome.FINISHED)
+    )

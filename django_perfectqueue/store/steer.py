@@ -12,7 +12,7 @@ from .accounts import Accounts
 from .dialects import Dialect
 from .end import CANCELLED, REMOVE, Held, bury
 from .lanes import lane_id
-from .transaction import reading, repeated, unit
+from .transaction import Tries, reading, recalled, repeated, unit
 
 FIND = 'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %(key)s'
 TASK = """
@@ -60,6 +60,7 @@ class Ticket:
     crashes: int
 
 
+@repeated
 def find(queue: str, key: str, *, using: str) -> int:
     """
     Return a task's id.
@@ -73,23 +74,29 @@ def find(queue: str, key: str, *, using: str) -> int:
     return int(row[0])
 
 
-@repeated
-def force_finish(task_id: int, *, using: str, now: datetime | None = None) -> None:
+@recalled
+def force_finish(tries: Tries, task_id: int, *, using: str, now: datetime | None = None) -> None:
     """
     Close a task as finished, whoever holds it; the holder learns it by its next write.
 
     Raise NotFoundError when it is gone, AlreadyFinishedError when it has ended.
     """
     with unit(using) as (cursor, dialect):
-        ticket = live(cursor, dialect, task_id)
+        try:
+            ticket = live(cursor, dialect, task_id)
+        except AlreadyFinishedError:
+            if tries.doubtful and outcome_of(cursor, dialect, task_id) == Outcome.FINISHED:
+                return
+            raise
         dialect.execute(cursor, REMOVE, {"task_id": task_id})
         values = {"task_id": task_id, "attempt": ticket.attempt}
         dialect.execute(cursor, FORCE, values, now=now)
         drop(cursor, dialect, ticket)
+        tries.commits(task_id)
 
 
-@repeated
-def cancel_request(task_id: int, *, using: str, now: datetime | None = None) -> bool:
+@recalled
+def cancel_request(tries: Tries, task_id: int, *, using: str, now: datetime | None = None) -> bool:
     """
     Cancel a task that has yet to run, or ask the one who runs it to stop.
 
@@ -97,7 +104,12 @@ def cancel_request(task_id: int, *, using: str, now: datetime | None = None) -> 
     AlreadyFinishedError when it has ended.
     """
     with unit(using) as (cursor, dialect):
-        ticket = live(cursor, dialect, task_id)
+        try:
+            ticket = live(cursor, dialect, task_id)
+        except AlreadyFinishedError:
+            if tries.doubtful and outcome_of(cursor, dialect, task_id) == Outcome.CANCELLED:
+                return True
+            raise
         if ticket.state == State.RUNNING:
             dialect.execute(cursor, FLAG, {"task_id": task_id})
             return False
@@ -108,11 +120,12 @@ def cancel_request(task_id: int, *, using: str, now: datetime | None = None) -> 
             crashes=ticket.crashes,
         )
         bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
+        tries.commits(task_id)
         return True
 
 
-@repeated
-def redrive(task_id: int, *, using: str, now: datetime | None = None) -> None:
+@recalled
+def redrive(tries: Tries, task_id: int, *, using: str, now: datetime | None = None) -> None:
     """
     Put a failed, cancelled or expired task back in its line, or hasten one that waits.
 
@@ -120,22 +133,32 @@ def redrive(task_id: int, *, using: str, now: datetime | None = None) -> None:
     NotFoundError when it is gone, AlreadyFinishedError when it has finished,
     NotSupportedError while it is waiting or running.
     """
-    with unit(using) as (cursor, dialect):
-        task = known(cursor, dialect, task_id)
-        queue, key, user, priority, outcome, attempt = task
-        if outcome == Outcome.FINISHED:
-            raise AlreadyFinishedError(f"Task '{key}' has finished.")
-        values = {"task_id": task_id}
-        if not outcome:
-            hasten(cursor, dialect, task_id, key, now)
-            return
-        dialect.execute(cursor, REOPEN, values)
-        if not cursor.rowcount:
-            known(cursor, dialect, task_id)
-            raise AlreadyFinishedError(f"Task '{key}' was put back by someone else.")
-        dialect.execute(cursor, RAISE, values)
-        values |= {"lane": lane_id(queue, user), "rank": -priority, "attempt": attempt}
-        dialect.execute(cursor, REQUEUE, values, now=now)
+    try:
+        with unit(using) as (cursor, dialect):
+            put_back(cursor, dialect, task_id, now)
+            tries.commits(task_id)
+    except (AlreadyFinishedError, NotSupportedError):
+        # It had not finished, nor was it in its line, when an earlier try put it there.
+        if not tries.doubtful:
+            raise
+
+
+def put_back(cursor: Any, dialect: Dialect, task_id: int, now: datetime | None) -> None:
+    task = known(cursor, dialect, task_id)
+    queue, key, user, priority, outcome, attempt = task
+    if outcome == Outcome.FINISHED:
+        raise AlreadyFinishedError(f"Task '{key}' has finished.")
+    values = {"task_id": task_id}
+    if not outcome:
+        hasten(cursor, dialect, task_id, key, now)
+        return
+    dialect.execute(cursor, REOPEN, values)
+    if not cursor.rowcount:
+        known(cursor, dialect, task_id)
+        raise AlreadyFinishedError(f"Task '{key}' was put back by someone else.")
+    dialect.execute(cursor, RAISE, values)
+    values |= {"lane": lane_id(queue, user), "rank": -priority, "attempt": attempt}
+    dialect.execute(cursor, REQUEUE, values, now=now)
 
 
 def hasten(cursor: Any, dialect: Dialect, task_id: int, key: str, now: datetime | None) -> None:
@@ -151,6 +174,12 @@ def known(cursor: Any, dialect: Dialect, task_id: int) -> Any:
     if row is None:
         raise NotFoundError(f"There is no task with the id {task_id}.")
     return row
+
+
+def outcome_of(cursor: Any, dialect: Dialect, task_id: int) -> str:
+    """Return how a task has ended."""
+    _queue, _key, _user, _priority, outcome, _attempt = known(cursor, dialect, task_id)
+    return str(outcome)
 
 
 def live(cursor: Any, dialect: Dialect, task_id: int) -> Ticket:

@@ -1,23 +1,29 @@
-"""One verb, one transaction; and again when the database asks for it."""
+"""One verb, one transaction; and again when the database asks for it, or was away."""
 
 from __future__ import annotations
 
 import functools
+import itertools
+import logging
 import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from contextvars import ContextVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from django.db import OperationalError, connections, transaction
-from django.db.utils import DatabaseError
+from django.db import Error, connections, transaction
 
 from .dialects import Dialect, dialect_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+logger = logging.getLogger("django_perfectqueue.database")
+
+PATIENCE = 10.0
 REPEATS = 10
+LONGEST_PAUSE = 0.5
 
 
 @contextmanager
@@ -48,31 +54,154 @@ def reading(using: str) -> Iterator[tuple[Any, Dialect]]:
         yield cursor, dialect_of(using)
 
 
-def repeated(verb: Callable[P, R]) -> Callable[P, R]:
+class Tries:
     """
-    Repeat a verb whose transaction lost against another: a deadlock, a busy database.
+    The tries of one call, and what each of them was about to commit.
 
-    Inside a caller's transaction it is the caller's to repeat, and the error goes up.
+    When the connection is lost, so may be the answer to a commit that went through. So a
+    verb notes what it has done as the last thing before its commit, and a later try that
+    finds its work done looks whether it was itself.
     """
+
+    def __init__(self) -> None:
+        self.doubtful: list[Any] = []
+
+    def commits(self, note: Any) -> None:
+        self.doubtful.append(note)
+
+
+shared: ContextVar[dict[str, Tries] | None] = ContextVar("shared", default=None)
+
+
+@contextmanager
+def one_call() -> Iterator[None]:
+    """
+    Let all that is called in here, over and over, be tries of one call.
+
+    For who waits for a lost database by other rules than PATIENCE: it is told at once.
+    """
+    with sharing({} if (known := shared.get()) is None else known):
+        yield
+
+
+@contextmanager
+def calls_of_others() -> Iterator[None]:
+    """Let what is called in here be calls like any other, though it is inside of one_call()."""
+    with sharing(None):
+        yield
+
+
+@contextmanager
+def sharing(tries: dict[str, Tries] | None) -> Iterator[None]:
+    token = shared.set(tries)
+    try:
+        yield
+    finally:
+        shared.reset(token)
+
+
+def repeated(verb: Callable[P, R]) -> Callable[P, R]:
+    """Repeat what does no harm if it is done twice, as patiently() does."""
 
     @functools.wraps(verb)
     def patient(*args: P.args, **kwargs: P.kwargs) -> R:
-        using = str(kwargs["using"])
-        if connections[using].in_atomic_block:
-            return verb(*args, **kwargs)
-        for pause in pauses():
-            try:
-                return verb(*args, **kwargs)
-            except (OperationalError, DatabaseError) as error:
-                if not dialect_of(using).passes(error):
-                    raise
-            time.sleep(pause)
-        return verb(*args, **kwargs)
+        return patiently(lambda: verb(*args, **kwargs), Tries(), using=str(kwargs["using"]))
 
     return patient
 
 
+def recalled(verb: Callable[Concatenate[Tries, P], R]) -> Callable[P, R]:
+    """Repeat a verb that must know what its earlier tries may have done."""
+
+    @functools.wraps(verb)
+    def patient(*args: P.args, **kwargs: P.kwargs) -> R:
+        known = shared.get()
+        tries = Tries() if known is None else known.setdefault(verb.__qualname__, Tries())
+        act = functools.partial(verb, tries, *args, **kwargs)
+        result = patiently(act, tries, using=str(kwargs["using"]))
+        tries.doubtful.clear()
+        return result
+
+    return patient
+
+
+def patiently(act: Callable[[], R], tries: Tries | None = None, *, using: str) -> R:
+    """
+    Repeat for up to PATIENCE seconds what lost against another transaction, or lost its
+    connection.
+
+    Once it is repeated in any case: a connection may have been dead for long. Inside a
+    caller's transaction it is the caller's to repeat, and the error goes up.
+    """
+    if is_callers(connections[using]):
+        return act()
+    trouble = Trouble(using, tries or Tries())
+    for pause in pauses():
+        known = len(trouble.tries.doubtful)
+        try:
+            return act()
+        except Error as error:
+            if not trouble.may_pass(error, known):
+                raise
+        time.sleep(pause)
+    raise AssertionError("There is always another pause.")
+
+
+class Trouble:
+    """The errors of one call."""
+
+    def __init__(self, using: str, tries: Tries) -> None:
+        self.using = using
+        self.tries = tries
+        self.until = time.monotonic() + PATIENCE
+        self.repeats = 0
+        self.told = False
+
+    def may_pass(self, error: Error, known: int) -> bool:
+        """Prepare for one more try, and tell whether there is to be one."""
+        dialect = dialect_of(self.using)
+        if dialect.passes(error):
+            del self.tries.doubtful[known:]
+        elif dialect.lost(error) and shared.get() is None:
+            self.reconnect(error)
+        else:
+            return False
+        self.repeats += 1
+        return self.repeats == 1 or time.monotonic() < self.until
+
+    def reconnect(self, error: Error) -> None:
+        drop(connections[self.using])
+        if not self.told:
+            self.told = True
+            logger.warning(
+                "The connection to the database is lost; trying again."
+                " database=%s seconds=%.0f error=%s: %s",
+                self.using,
+                PATIENCE,
+                type(error).__name__,
+                " ".join(str(error).split()),
+            )
+
+
+def is_callers(connection: Any) -> bool:
+    """Tell whether a transaction may be open that only the caller can repeat."""
+    if connection.in_atomic_block:
+        return True
+    if connection.connection is None:
+        return not connection.settings_dict["AUTOCOMMIT"]
+    return not connection.autocommit
+
+
+def drop(connection: Any) -> None:
+    """Close a connection, whether or not there is still someone at the other end."""
+    try:
+        connection.close()
+    except Error:
+        connection.connection = None
+
+
 def pauses() -> Iterator[float]:
     """Yield what to wait before each repetition: ever longer, and never in step."""
-    for repeat in range(REPEATS):
-        yield random.uniform(0.5, 1.5) * min(0.5, 0.005 * 2**repeat)  # noqa: S311
+    for repeat in itertools.count():
+        longest = min(LONGEST_PAUSE, 0.005 * 2 ** min(repeat, 10))
+        yield random.uniform(0.5, 1.5) * longest  # noqa: S311

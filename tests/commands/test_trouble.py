@@ -104,6 +104,8 @@ class DatabaseTests(unittest.TestCase):
 
 
 class TroubleTests(SimpleTestCase):
+    databases = {"default"}
+
     def test_an_unknown_alias_gets_the_aliases_that_there_are(self):
         for command in EVERY:
             with self.subTest(command):

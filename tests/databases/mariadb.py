@@ -43,6 +43,7 @@ class MariaDB(Server):
             find_programs(PROGRAMS)["mariadb-install-db"],
             "--no-defaults",
             f"--datadir={self.data}",
+            f"--tmpdir={self.home}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
         )
@@ -52,6 +53,8 @@ class MariaDB(Server):
             str(find_programs(PROGRAMS)["mariadbd"]),
             "--no-defaults",
             f"--datadir={self.data}",
+            # A server that starts deletes what others keep in a folder that they share.
+            f"--tmpdir={self.home}",
             f"--socket={self.socket}",
             f"--pid-file={self.home / 'pid'}",
             "--skip-networking",

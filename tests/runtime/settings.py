@@ -16,4 +16,7 @@ if log := given.pop("LOG", None):
         "loggers": {"django_perfectqueue": {"handlers": ["file"], "level": "INFO"}},
     }
 
+if pool := given.pop("POOL", None):
+    DATABASES["default"]["OPTIONS"]["pool"] = pool  # noqa: F405
+
 PERFECTQUEUE = given

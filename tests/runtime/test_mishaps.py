@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from contextlib import closing
 from io import StringIO
 from pathlib import Path
@@ -14,6 +15,7 @@ from django.test import SimpleTestCase, TransactionTestCase
 
 from django_perfectqueue import conf, store
 from django_perfectqueue.application import Dispatch
+from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.models import State, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.runtime import signals
@@ -82,6 +84,107 @@ class ConnectionLostTests(TransactionTestCase):
         self.assertEqual(ran, [("a", holder), ("b", holder)])
         self.assertEqual(answers, [])
 
+    def take(self, *keys):
+        """Have the processor hold these tasks, with none of them running."""
+        Queue().submit_many({"key": key, "type": "note"} for key in keys)
+        while len(self.processor.batch) < len(keys):
+            self.processor.batch.extend(self.processor.acquire())
+
+    def lose_answer(self, verb):
+        """Have the answer to a verb's commit lost, once."""
+        real, answers = getattr(store, verb), [OperationalError("gone")]
+
+        def lost(*args, **kwargs):
+            real(*args, **kwargs)
+            raise answers.pop()
+
+        return mock.patch.object(store, verb, lost)
+
+    def test_what_was_given_back_unheard_is_not_run_here_too(self):
+        """
+        Its release was stored, and another has it by now.
+        """
+        self.take("a", "b")
+        with self.lose_answer("release"), self.assertLogs("django_perfectqueue.database"):
+            self.processor.keeper.in_time_of_trouble(self.processor.release_rest)
+        taken = Queue().poll()
+        self.processor.run_batch()
+
+        self.assertEqual((taken.key, ran), ("a", []))
+        taken.heartbeat()
+        self.assertEqual(len(self.processor.batch), 0)
+
+    def test_what_could_not_be_given_back_is_run_here(self):
+        self.take("a", "b")
+        with (
+            mock.patch.object(store, "release", side_effect=OperationalError("gone")),
+            self.assertLogs("django_perfectqueue.database"),
+        ):
+            self.processor.keeper.in_time_of_trouble(self.processor.release_rest)
+        self.processor.run_batch()
+
+        self.assertEqual([key for key, _holder in ran], ["a", "b"])
+
+    def test_a_cancel_that_is_refused_disturbs_no_other(self):
+        """
+        The lease may be lost between the look and the cancel.
+        """
+        self.take("a", "b")
+        for lease in self.processor.batch:
+            Queue()[lease.key].cancel_request()
+        cancel, refusals = store.cancel, [PreemptedError("lost")]
+
+        def refuse_first(*args, **kwargs):
+            if refusals:
+                raise refusals.pop()
+            cancel(*args, **kwargs)
+
+        with (
+            mock.patch.object(store, "cancel", refuse_first),
+            self.assertLogs("django_perfectqueue.keeper", "WARNING") as log,
+        ):
+            self.processor.heart.beat(list(self.processor.batch), None)
+
+        self.assertIn("A task was taken away before it ran. key=a", log.output[0])
+        self.assertEqual(Queue()["b"].metadata().status, "cancelled")
+        self.assertEqual(len(self.processor.batch), 0)
+
+    def test_what_could_not_be_cancelled_stays_in_hand(self):
+        """
+        Held by nobody who knows of it, it would count a crash when its lease lapses.
+        """
+        self.take("a")
+        [lease] = self.processor.batch
+        Queue()["a"].cancel_request()
+        with (
+            mock.patch.object(store, "cancel", side_effect=OperationalError("gone")),
+            self.assertRaises(OperationalError),
+        ):
+            self.processor.heart.beat([lease], None)
+        self.assertEqual(list(self.processor.batch), [lease])
+
+        self.processor.run_batch()
+        self.assertEqual((Queue()["a"].metadata().status, ran), ("cancelled", []))
+
+    def test_errands_come_ever_more_rarely_while_the_database_is_away(self):
+        keeper, waits = self.processor.keeper, []
+
+        def fail():
+            raise OperationalError("gone")
+
+        with self.assertLogs("django_perfectqueue.database") as log:
+            for _time in range(12):
+                now = time.monotonic()
+                keeper.in_time_of_trouble(fail)
+                self.assertFalse(keeper.may_send(now))
+                waits.append(keeper.no_errand_before - now)
+            keeper.in_time_of_trouble(lambda: None)
+        self.assertEqual(len(log.output), 2)
+        self.assertLess(waits[0], 0.5)
+        self.assertGreater(min(waits[-5:]), 2.0)
+        self.assertLess(max(waits), 6.0)
+        self.assertEqual(len(set(waits)), len(waits))
+
 
 class LogTests(SimpleTestCase):
     def test_a_log_that_cannot_be_opened_anew_goes_on(self):
@@ -104,6 +207,55 @@ class LogTests(SimpleTestCase):
 
 
 class RestartTests(SimpleTestCase):
+    def setUp(self):
+        self.started = []
+
+    def launcher(self):
+        launcher = Launcher(["python"], detach_wait=1)
+        self.addCleanup(launcher.mailbox.close)
+        launcher.start = self.start
+        launcher.current = self.start()
+        return launcher
+
+    def start(self):
+        generation = mock.Mock()
+        generation.is_ready.return_value = False
+        generation.code.return_value = None
+        self.started.append(generation)
+        return generation
+
+    def test_a_second_restart_while_the_first_is_under_way_is_done_as_well(self):
+        """
+        What is starting may have read the code before it changed again.
+        """
+        launcher = self.launcher()
+        for _time in range(3):
+            launcher.pass_on(signals.RESTART)
+        self.assertEqual(len(self.started), 2)
+        for number, count in ((1, 3), (2, 3)):
+            self.started[number].is_ready.return_value = True
+            launcher.hand_over()
+            self.assertEqual(len(self.started), count)
+            self.assertIs(launcher.current, self.started[number])
+        self.started[1].send.assert_called_once_with(signals.STOP)
+
+    def test_a_restart_that_failed_is_no_end_to_the_next(self):
+        launcher = self.launcher()
+        for _time in range(2):
+            launcher.pass_on(signals.RESTART)
+        self.started[1].code.return_value = 1
+        with self.assertLogs("django_perfectqueue.launcher", "ERROR"):
+            launcher.hand_over()
+        self.assertIs(launcher.next, self.started[2])
+
+    def test_a_stop_takes_the_second_restart_back(self):
+        launcher = self.launcher()
+        for signum in (signals.RESTART, signals.RESTART, signals.STOP):
+            launcher.pass_on(signum)
+        self.started[1].is_ready.return_value = True
+        launcher.hand_over()
+        self.assertEqual(len(self.started), 2)
+
     def test_an_interpreter_that_is_gone_changes_nothing(self):
         launcher = Launcher(["/nowhere/python"], detach_wait=1)
         self.addCleanup(launcher.mailbox.close)

@@ -66,6 +66,28 @@ class SlateTests(SimpleTestCase):
         self.assertEqual((slate.running, slate.counts()["finished"]), (2**62, 3))
 
 
+class ChildTests(SimpleTestCase):
+    def test_what_a_child_has_started_goes_before_it_is_reaped(self):
+        """
+        Reaped, its id may be another's, and that one's group would be killed.
+        """
+        seen = []
+
+        def look(group, signum):
+            seen.append(os.waitid(os.P_PID, group, os.WEXITED | os.WNOHANG | os.WNOWAIT).si_pid)
+
+        child = fork(lambda: 1)
+        with mock.patch("django_perfectqueue.runtime.child.send_to_group", look):
+            wait_until(lambda: child.reap() == 1)
+        self.assertEqual(seen, [child.pid])
+
+    def test_what_a_child_that_ends_well_has_started_is_left(self):
+        child = fork(lambda: 0)
+        with mock.patch("django_perfectqueue.runtime.child.send_to_group") as send:
+            wait_until(lambda: child.reap() == 0)
+        send.assert_not_called()
+
+
 class NextForkTests(SimpleTestCase):
     def test_who_dies_young_again_and_again_is_replaced_later_and_later(self):
         """

@@ -310,6 +310,32 @@ class ConnectionTests(RunnerMixin, TransactionTestCase):
         self.assertEqual([line.split(":")[0] for line in log.output][-1], "WARNING")
         self.assertIn("The database is back", log.output[-1])
 
+    def test_a_task_whose_handler_cannot_be_made_is_held_until_that_is_written(self):
+        """
+        What is held nowhere is given back once the database is there again, and would run
+        without the error having been counted.
+        """
+
+        class Fragile(Application):
+            def __init__(self, task):
+                raise ValueError("boom")
+
+        submit("task", now=None)
+        task = Queue().poll()
+        runner, held = runner_for(Fragile), []
+        self.addCleanup(runner.bell.close)
+        runner.link.returned = lambda: held.append(runner.running.task)
+        write, failures = store.retry, [OperationalError("gone")]
+
+        def away(*args, **kwargs):
+            if failures:
+                raise failures.pop()
+            return write(*args, **kwargs)
+
+        with mock.patch.object(store, "retry", away), self.assertLogs("django_perfectqueue"):
+            ending = runner.run(task)
+        self.assertEqual((ending.word, held, runner.running), ("retried", [task], None))
+
 
 class KillTests(RunnerMixin, TransactionTestCase):
     def test_a_reason_is_told_once_and_only_while_the_handler_runs(self):

@@ -84,6 +84,10 @@ class Dialect(ABC):
     def passes(self, error: Exception) -> bool:
         """Tell whether the same transaction may go well if it is repeated."""
 
+    def lost(self, error: Exception) -> bool:
+        """Tell whether the connection is lost, or leads to a server that takes no writes now."""
+        return False
+
     @abstractmethod
     def submit(
         self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
@@ -93,6 +97,12 @@ class Dialect(ABC):
 
         Each is given with its lane, and with whether to mark it for a lane that sleeps.
         """
+
+    def submit_one(
+        self, cursor: Any, task: Submission, lane: int, *, token: int, now: datetime | None
+    ) -> dict[tuple[str, str], int]:
+        """Store a task, where ``in_one``, and leave a token in its ticket."""
+        raise NotSupportedError("This database takes several statements for it.")
 
     @abstractmethod
     def claim(

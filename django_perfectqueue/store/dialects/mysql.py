@@ -16,6 +16,37 @@ DUPLICATE_ENTRY = 1062
 RECORD_CHANGED = 1020
 LOCK_WAIT_TIMEOUT = 1205
 DEADLOCK = 1213
+ROLLED_BACK_AT_COMMIT = 3101
+
+LOST = {
+    0,  # the driver's own, for a connection that it has closed
+    1040,  # too many connections
+    1047,  # Galera: the node is not ready
+    1053,  # the server shuts down
+    1077,
+    1079,
+    1080,
+    1152,  # aborted
+    1158,  # network errors, as the server sees them
+    1159,
+    1160,
+    1161,
+    1180,  # error during COMMIT: Galera has lost the node
+    1184,
+    1290,  # read-only: the server has become a replica
+    1792,
+    1836,
+    1927,  # MariaDB: killed
+    2002,  # can't connect
+    2003,
+    2005,
+    2006,  # gone away
+    2012,
+    2013,  # lost
+    2055,
+    3169,  # MySQL: killed
+    4031,  # idle for too long
+}
 
 INSERT_TASK = """
 INSERT INTO "perfectqueue_task" (
@@ -115,13 +146,21 @@ class MySQL(Dialect):
         return value.replace(tzinfo=timezone.utc)  # type: ignore[no-any-return]
 
     def passes(self, error: Exception) -> bool:
-        return number_of(error) in {RECORD_CHANGED, LOCK_WAIT_TIMEOUT, DEADLOCK}
+        return number_of(error) in {
+            RECORD_CHANGED,
+            LOCK_WAIT_TIMEOUT,
+            DEADLOCK,
+            ROLLED_BACK_AT_COMMIT,
+        }
+
+    def lost(self, error: Exception) -> bool:
+        return number_of(error) in LOST
 
     def submit(
         self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
     ) -> dict[tuple[str, str], int]:
         if len(given) == 1 and given[0][0].run_at is None:
-            return self.submit_one(cursor, *given[0][:2], now)
+            return self.insert_one(cursor, *given[0][:2], now)
         fresh = self.insert_tasks(cursor, [task for task, _lane, _mark in given], now)
         tickets = [
             (fresh[task.queue, task.key], lane, mark, task)
@@ -132,7 +171,7 @@ class MySQL(Dialect):
             self.insert_tickets(cursor, tickets)
         return {key: task_id for key, (task_id, _run_at, _created_at) in fresh.items()}
 
-    def submit_one(
+    def insert_one(
         self, cursor: Any, task: Submission, lane: int, now: datetime | None
     ) -> dict[tuple[str, str], int]:
         """Store a task that may run at once, without reading back what the server wrote."""

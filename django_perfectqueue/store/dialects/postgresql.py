@@ -11,12 +11,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from django.db import DatabaseError, InterfaceError, OperationalError
+
 from ..values import Completion, Submission
 from .base import TAKEN, Dialect, Entry, Row, Waking
 
 SERIALIZATION_FAILURE = "40001"
 DEADLOCK_DETECTED = "40P01"
 LOCK_NOT_AVAILABLE = "55P03"
+
+# The whole class 08 is lost, too.
+LOST = {
+    "25006",  # read_only_sql_transaction: the server has become a standby
+    "25P03",  # idle_in_transaction_session_timeout
+    "40003",  # statement_completion_unknown
+    "53300",  # too_many_connections
+    "57P01",  # admin_shutdown, and pg_terminate_backend()
+    "57P02",  # crash_shutdown
+    "57P03",  # cannot_connect_now: it starts, stops or recovers
+    "57P05",  # idle_session_timeout
+}
+# A driver that can't connect tells no code.
+REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password")
 
 SUBMIT = """
 WITH "clock" AS (SELECT {now} AS "now"),
@@ -76,9 +92,10 @@ WITH "stored" AS (
 )
 INSERT INTO "perfectqueue_ticket" (
     "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
-    "cancel_requested"
+    "holder", "cancel_requested"
 )
-SELECT "id", %(lane)s, {state}, %(rank)s, "run_at", {alarm_at}, 0, 0, 0, false FROM "stored"
+SELECT "id", %(lane)s, {state}, %(rank)s, "run_at", {alarm_at}, 0, 0, 0, %(token)s, false
+FROM "stored"
 RETURNING "task_id"
 """
 AT_ONCE = {
@@ -216,15 +233,19 @@ class PostgreSQL(Dialect):
         return f"{{now}} + {seconds} * interval '1 second'"
 
     def passes(self, error: Exception) -> bool:
-        cause = error.__cause__
-        state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
-        return state in {SERIALIZATION_FAILURE, DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE}
+        return state_of(error) in {SERIALIZATION_FAILURE, DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE}
+
+    def lost(self, error: Exception) -> bool:
+        state = state_of(error)
+        if state is not None:
+            return state in LOST or state.startswith("08")
+        if type(error) not in (DatabaseError, InterfaceError, OperationalError):
+            return False
+        return not any(words in str(error) for words in REFUSED)
 
     def submit(
         self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
     ) -> dict[tuple[str, str], int]:
-        if len(given) == 1:
-            return self.submit_one(cursor, *given[0][:2], now)
         tasks = [task for task, _lane, _mark in given]
         parameters = {
             "queue": texts(task.queue for task in tasks),
@@ -242,7 +263,7 @@ class PostgreSQL(Dialect):
         return {(queue, key): task_id for queue, key, task_id in rows}
 
     def submit_one(
-        self, cursor: Any, task: Submission, lane: int, now: datetime | None
+        self, cursor: Any, task: Submission, lane: int, *, token: int, now: datetime | None
     ) -> dict[tuple[str, str], int]:
         statement = SUBMIT_ONE
         for name, sql in (AT_ONCE if task.run_at is None else AT_ITS_TIME).items():
@@ -258,6 +279,7 @@ class PostgreSQL(Dialect):
             "expires_at": task.expires_at,
             "lane": lane,
             "rank": -task.priority,
+            "token": token,
         }
         row = self.execute(cursor, statement, parameters, now=now).fetchone()
         return {(task.queue, task.key): row[0]} if row else {}
@@ -364,3 +386,9 @@ def quoted(text: str | None) -> str:
 
 def time_of(moment: datetime | None) -> str | None:
     return None if moment is None else f'"{moment.isoformat()}"'
+
+
+def state_of(error: Exception) -> str | None:
+    """Return the code by which both drivers tell what has happened, if the server told it."""
+    cause = error.__cause__
+    return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)

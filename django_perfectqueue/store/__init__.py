@@ -9,12 +9,17 @@ itself where the database asks for it.
 from .acquire import acquire
 from .alarms import answer_alarms, rouse
 from .apply import apply_shares
+from .bell import ear, ring
 from .clear import clear
+from .datagrams import Datagrams, longest_path
 from .finish import finish
 from .give_back import give_back
 from .heartbeat import heartbeat
+from .look import Outlook, look
+from .notices import Notices
 from .purge import Swept, purge
 from .replace import replace
+from .rings import Ring
 from .settle import cancel, fail, release, retry
 from .steer import cancel_request, find, force_finish, redrive
 from .submit import CHUNK, in_chunks, submit, submit_all
@@ -24,9 +29,13 @@ from .values import Completion, Failure, Lease, Pulse, Submission, new_holder
 __all__ = [
     "CHUNK",
     "Completion",
+    "Datagrams",
     "Failure",
     "Lease",
+    "Notices",
+    "Outlook",
     "Pulse",
+    "Ring",
     "Submission",
     "Swept",
     "acquire",
@@ -35,6 +44,7 @@ __all__ = [
     "cancel",
     "cancel_request",
     "clear",
+    "ear",
     "fail",
     "find",
     "finish",
@@ -42,12 +52,15 @@ __all__ = [
     "give_back",
     "heartbeat",
     "in_chunks",
+    "longest_path",
+    "look",
     "new_holder",
     "purge",
     "redrive",
     "release",
     "replace",
     "retry",
+    "ring",
     "rouse",
     "submit",
     "submit_all",

@@ -85,7 +85,6 @@ def answer_batch(*, using: str, now: datetime | None) -> int:
         return len(rung)
 
 
-@repeated
 def rouse(*, using: str) -> int:
     """
     Wake the lanes that sleep although they have waiting tickets; return how many.
@@ -93,13 +92,26 @@ def rouse(*, using: str) -> int:
     A submit marks its ticket when it sees its lane asleep. One that saw it awake and
     committed after the lane had fallen asleep is found here.
     """
+    with reading(using) as (cursor, dialect):
+        if not sleeping(cursor, dialect):
+            return 0
+    return rouse_batch(using=using)
+
+
+@repeated
+def rouse_batch(*, using: str) -> int:
     with unit(using) as (cursor, dialect):
-        statement = SLEEPING.replace("{waiting_lanes}", dialect.waiting_lanes())
-        in_lane = dialect.in_lane.replace("{lane}", '"line"."lane"')
-        statement = statement.replace("{in_lane}", in_lane)
-        rows = dialect.execute(cursor, statement, {"limit": BATCH}).fetchall()
-        ids = [task_id for (task_id,) in rows if task_id is not None]
+        ids = sleeping(cursor, dialect)
         return wake(cursor, dialect, ids) if ids else 0
+
+
+def sleeping(cursor: Any, dialect: Dialect) -> list[int]:
+    """Return a waiting ticket of each lane that sleeps; so many lanes and no more."""
+    statement = SLEEPING.replace("{waiting_lanes}", dialect.waiting_lanes())
+    in_lane = dialect.in_lane.replace("{lane}", '"line"."lane"')
+    statement = statement.replace("{in_lane}", in_lane)
+    rows = dialect.execute(cursor, statement, {"limit": BATCH}).fetchall()
+    return [task_id for (task_id,) in rows if task_id is not None]
 
 
 def admit(cursor: Any, dialect: Dialect, ids: list[int]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from ..exceptions import PreemptedError
 from ..models import Attempt, Outcome
 from .accounts import Accounts
+from .bell import ring
 from .dialects import Dialect
 from .end import CANCELLED, Held, bury, record
 from .fence import hold
@@ -59,6 +60,8 @@ def retry(
             dialect.execute(cursor, RETRY, values, now=now, after={"due": wait})
         accounts.end(lease, seconds)
         accounts.write(cursor, dialect)
+    if not cancel:
+        ring(lease.queue, using=using, delay=wait)
     return not cancel
 
 
@@ -164,6 +167,8 @@ def release(
             else:
                 accounts.end(lease, None)
         accounts.write(cursor, dialect)
+    for queue in {lease.queue for lease in leases if lease not in refused}:
+        ring(queue, using=using, delay=delay)
     return refused
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from ..exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
 from ..models import Outcome, State
 from .accounts import Accounts
+from .bell import ring
 from .dialects import Dialect
 from .end import CANCELLED, REMOVE, Held, bury
 from .lanes import lane_id
@@ -86,6 +87,9 @@ def force_finish(task_id: int, *, using: str, now: datetime | None = None) -> No
         values = {"task_id": task_id, "attempt": ticket.attempt}
         dialect.execute(cursor, FORCE, values, now=now)
         drop(cursor, dialect, ticket)
+    if ticket.state == State.RUNNING:
+        # Its lane may have been full.
+        ring(using=using)
 
 
 @repeated
@@ -128,14 +132,15 @@ def redrive(task_id: int, *, using: str, now: datetime | None = None) -> None:
         values = {"task_id": task_id}
         if not outcome:
             hasten(cursor, dialect, task_id, key, now)
-            return
-        dialect.execute(cursor, REOPEN, values)
-        if not cursor.rowcount:
-            known(cursor, dialect, task_id)
-            raise AlreadyFinishedError(f"Task '{key}' was put back by someone else.")
-        dialect.execute(cursor, RAISE, values)
-        values |= {"lane": lane_id(queue, user), "rank": -priority, "attempt": attempt}
-        dialect.execute(cursor, REQUEUE, values, now=now)
+        else:
+            dialect.execute(cursor, REOPEN, values)
+            if not cursor.rowcount:
+                known(cursor, dialect, task_id)
+                raise AlreadyFinishedError(f"Task '{key}' was put back by someone else.")
+            dialect.execute(cursor, RAISE, values)
+            values |= {"lane": lane_id(queue, user), "rank": -priority, "attempt": attempt}
+            dialect.execute(cursor, REQUEUE, values, now=now)
+    ring(queue, using=using)
 
 
 def hasten(cursor: Any, dialect: Dialect, task_id: int, key: str, now: datetime | None) -> None:

@@ -63,6 +63,7 @@ class Dialect(ABC):
     the server's clock, or for the time that the caller gave.
     """
 
+    notifies = False
     in_lane = '"ticket"."lane" = {lane}'
     beyond_lane = '"ticket"."lane" > "line"."lane"'
 

@@ -142,6 +142,8 @@ WHERE NOT "lane"."awake"
 
 
 class PostgreSQL(Dialect):
+    notifies = True
+
     # A condition on the state alone is left out, since the partial index implies it, and
     # the index is then read from its start. A comparison of rows begins at the lane.
     in_lane = (

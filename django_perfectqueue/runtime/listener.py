@@ -20,6 +20,7 @@ PROOF_WAIT = 2.0
 STEPS = 16
 SOONEST = 0.02
 GRACE = 0.05
+WHILE_BUSY = 0.1
 MARGIN = 0.002
 
 
@@ -116,7 +117,7 @@ class Listener(Attendant):
 
     def look(self) -> None:
         """See whether there is something to take, and wake a processor for it."""
-        wait = self.shortest
+        wait = min(self.shortest, WHILE_BUSY)
         if self.belfry.has_free():
             outlook = store.look(self.plan.queues, using=self.plan.using)
             if outlook.due:

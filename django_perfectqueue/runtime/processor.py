@@ -239,7 +239,9 @@ class Processor:
         while not self.stopping:
             tended = self.seat.belfry.is_tended()
             pause = LOOK_UP_AFTER if tended else self.options.POLL_INTERVAL
-            if self.seat.bell.wait(pause * random.uniform(0.7, 1.0)) or not tended:  # noqa: S311
+            rung = self.seat.bell.wait(pause * random.uniform(0.7, 1.0))  # noqa: S311
+            if rung or not tended:
+                logger.debug("A processor looks for tasks. pid=%s rung=%s", os.getpid(), rung)
                 return
             if time.monotonic() >= look_at:
                 if self.link.insist(self.look).due:

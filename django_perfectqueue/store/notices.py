@@ -41,7 +41,7 @@ class Notices:
         self.heard: list[str] = []
         self.token = ""
         self.proven = False
-        connections[using] = apart(using)
+        self.connection: Any = None
 
     @property
     def is_open(self) -> bool:
@@ -51,6 +51,8 @@ class Notices:
         """Listen, also for what prove() sends. Raise what the database does."""
         self.proven = False
         self.heard.clear()
+        if self.connection is None:
+            self.connection = connections[self.using] = apart(self.using)
         with connections[self.using].cursor() as cursor:
             cursor.execute(f"LISTEN {CHANNEL}")
         self.listening = connections[self.using].connection
@@ -81,7 +83,9 @@ class Notices:
         return parsed(heard)
 
     def close(self) -> None:
-        connections[self.using].close()
+        self.listening = None
+        if self.connection is not None:
+            self.connection.close()
 
 
 def received(connection: Any) -> list[str]:

@@ -11,7 +11,7 @@ from .alarms import answer_alarms, rouse
 from .apply import apply_shares
 from .bell import ear, ring
 from .clear import clear
-from .datagrams import Datagrams, longest_path
+from .datagrams import Datagrams
 from .finish import finish
 from .give_back import give_back
 from .heartbeat import heartbeat
@@ -52,7 +52,6 @@ __all__ = [
     "give_back",
     "heartbeat",
     "in_chunks",
-    "longest_path",
     "look",
     "new_holder",
     "purge",

@@ -86,10 +86,9 @@ def folder(parent: str, vendor: str, *identity: Any) -> str:
     return os.path.join(parent, PREFIX + digest.hexdigest())
 
 
-def longest_path(using: str) -> int:
-    """Return how many bytes a socket's path has at most; LONGEST_PATH may be used."""
-    folder = folder_of(using)
-    return 0 if folder is None else len(os.fsencode(folder)) + 1 + LONGEST_NAME
+def fits(folder: str) -> bool:
+    """Tell whether the path of a socket in this folder is short enough for the system."""
+    return len(os.fsencode(folder)) + 1 + LONGEST_NAME <= LONGEST_PATH
 
 
 def is_folder(path: str) -> bool:

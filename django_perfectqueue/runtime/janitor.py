@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from django_perfectqueue import store
 
 from .attendant import Attendant
+from .belfry import Belfry
 from .plan import Plan
 
 SWEEP_INTERVAL = 5.0
@@ -21,10 +22,12 @@ class Janitor(Attendant):
     Answers alarms and deletes what retention lets go, in small batches.
 
     Processors do the former themselves when they acquire; but all may be busy for long.
+    While one is free the listener sees to it.
     """
 
-    def __init__(self, plan: Plan, *, lifeline: int) -> None:
+    def __init__(self, plan: Plan, belfry: Belfry, *, lifeline: int) -> None:
         super().__init__(plan, lifeline=lifeline)
+        self.belfry = belfry
         self.purge = Purge(plan)
 
     def work(self) -> None:
@@ -35,11 +38,12 @@ class Janitor(Attendant):
                 self.purge_some()
                 next_purge = time.monotonic() + self.plan.options.PURGE_INTERVAL
             pause = min(SWEEP_INTERVAL, self.plan.options.PURGE_INTERVAL)
-            self.wait(pause * random.uniform(0.7, 1.0))  # noqa: S311
+            self.wait(pause * random.uniform(0.8, 1.0))  # noqa: S311
 
     def sweep(self) -> None:
-        while store.answer_alarms(using=self.plan.using) and not self.stopping:
-            pass
+        more = not (self.belfry.has_free() and self.belfry.is_tended())
+        while more and not self.stopping:
+            more = store.answer_alarms(using=self.plan.using)
         store.rouse(using=self.plan.using)
 
     def purge_some(self) -> None:

@@ -123,7 +123,7 @@ class Listener(Attendant):
             if outlook.due:
                 self.belfry.wake_one()
                 self.pause = self.shortest
-            wait = self.pause * random.uniform(0.8, 1.0)  # noqa: S311
+            wait = self.pause * random.uniform(0.9, 1.0)  # noqa: S311
             self.pause = min(self.longest, self.pause * 2)
             if outlook.wait is not None:
                 wait = min(wait, outlook.wait + MARGIN)

@@ -86,7 +86,7 @@ class Supervisor:
         limit = self.options.CHILD_FORK_FREQUENCY_LIMIT
 
         def tidy() -> int:
-            return Janitor(self.plan, lifeline=self.lifeline).run()
+            return Janitor(self.plan, self.belfry, lifeline=self.lifeline).run()
 
         def listen() -> int:
             return Listener(self.plan, self.belfry, lifeline=self.lifeline).run()

@@ -181,7 +181,7 @@ class IdleTests(ServerCase):
         self.idle_worker("--processors", "8", POLL_INTERVAL=1.0)
         time.sleep(3.0)
         with contextlib.closing(self.server.connect(DATABASE)) as link:
-            seconds = 12.0
+            seconds = 24.0
             before = self.statements(link)
             time.sleep(seconds)
             counted = self.statements(link) - before

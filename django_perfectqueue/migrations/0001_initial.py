@@ -346,7 +346,11 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="task",
-            index=models.Index(fields=["user", "id"], name="perfectqueue_task_user"),
+            index=models.Index(
+                condition=models.Q(("user", ""), _negated=True),
+                fields=["user", "id"],
+                name="perfectqueue_task_user",
+            ),
         ),
         migrations.AddConstraint(
             model_name="task",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 SPAN = 0.25
 LONG = 0.05
-MOST = 100
+MOST = 200
 GROWTH = 4
 MEMORY = 0.9
 

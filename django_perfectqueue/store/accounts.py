@@ -28,6 +28,14 @@ class Account:
     measured: float = 0.0
     runs: int = 0
 
+    def end(self, charge: float, seconds: float | None) -> None:
+        """A task that was charged so much in advance has left its holder."""
+        self.running -= 1
+        self.seconds += (seconds or 0.0) - charge
+        if seconds is not None:
+            self.measured += seconds
+            self.runs += 1
+
     def entry(self, lane: int) -> Entry:
         mean = max(self.measured / self.runs, LEAST_COST) if self.runs else 0.0
         return Entry(
@@ -52,7 +60,10 @@ class Accounts:
     short: set[int] = field(default_factory=set)
 
     def of(self, lane: int) -> Account:
-        return self.lanes.setdefault(lane, Account())
+        account = self.lanes.get(lane)
+        if account is None:
+            account = self.lanes[lane] = Account()
+        return account
 
     def begin(self, lane: int, cost: float) -> None:
         """A task was taken, and its lane charged in advance."""
@@ -62,12 +73,7 @@ class Accounts:
 
     def end(self, lease: Lease, seconds: float | None) -> None:
         """A task has left its holder after so many seconds; None gives the charge back."""
-        account = self.of(lease.lane)
-        account.running -= 1
-        account.seconds += (seconds or 0.0) - lease.charge
-        if seconds is not None:
-            account.measured += seconds
-            account.runs += 1
+        self.of(lease.lane).end(lease.charge, seconds)
 
     def found_short(self, lane: int) -> None:
         """A lane had fewer waiting tickets than were wanted: it may be empty."""

@@ -10,8 +10,10 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from django.db import connections
+
 from .accounts import Accounts
-from .alarms import BATCH, answer_alarms, rouse
+from .alarms import BATCH, answer_alarms, answer_ringing, rouse
 from .dialects import Dialect
 from .dialects.base import Row, numbers
 from .end import expire
@@ -26,21 +28,21 @@ OTHERS = 6
 ROUNDS_IN_VAIN = 20
 LANES_PROBED = 500
 
-LANE = """
-SELECT "id", "virtual_time", "cost", "weight", "max_running", "running"
+RINGS = """EXISTS (SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now})"""
+OPEN = """
+SELECT "id", "virtual_time", "cost", "weight", "max_running", "running"{more}
 FROM "perfectqueue_lane"
-"""
-OPEN = (
-    LANE
-    + """
 WHERE "queue" = %(queue)s AND "open" = TRUE AND "id" NOT IN ({passed})
 ORDER BY "turn" LIMIT %(limit)s
 """
-)
-LEFT = """
-SELECT EXISTS (SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now}),
+LEFT = f"""
+SELECT {RINGS},
     EXISTS (
-        SELECT 1 FROM "perfectqueue_lane" WHERE "queue" IN ({queues}) AND "open" = TRUE
+        SELECT 1 FROM "perfectqueue_lane"
+        WHERE "queue" IN ({{queues}}) AND "open" = TRUE AND EXISTS (
+            SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
+            WHERE "ticket"."state" = 0 AND {{in_lane}}
+        )
     )
 """
 PROBE = """
@@ -52,12 +54,10 @@ FROM "perfectqueue_lane"
 WHERE "queue" = %(queue)s AND "open" = TRUE AND "id" NOT IN ({passed})
 ORDER BY "turn" LIMIT %(limit)s
 """
-LOCKED = (
-    LANE
-    + """
-WHERE "id" IN ({lanes}) ORDER BY "id"
+LOCKED = """
+SELECT "id", "virtual_time", "cost", "weight", "max_running", "running"
+FROM "perfectqueue_lane" WHERE "id" IN ({lanes}) ORDER BY "id"
 """
-)
 
 
 def acquire(
@@ -86,10 +86,13 @@ def acquire(
         "using": using,
         "now": now,
     }
-    more = answer_alarms(using=using, now=now)
-    haul = take(queues, finished=finished, worker=worker, **terms)
+    haul = take(queues, finished=finished, worker=worker, heed=True, **terms)
     if refused is not None:
         refused += haul.refused
+    more = haul.ringing
+    if more:
+        more = answer_ringing(using=using, now=now)
+        haul = take(queues, **terms)
     leases = press_on(queues, haul, more=more, **terms)
     return leases or take_when_quiet(queues, **terms)
 
@@ -140,10 +143,12 @@ def take_when_quiet(
 
 
 def what_is_left(queues: Sequence[str], *, using: str, now: datetime | None) -> tuple[bool, bool]:
-    """Tell whether an alarm rings, and whether a lane is open, both at one moment."""
+    """Tell whether an alarm rings, and whether a task may be taken, both at one moment."""
     names = {f"queue{number}": queue for number, queue in enumerate(queues)}
     statement = LEFT.replace("{queues}", ", ".join(f"%({name})s" for name in names))
     with reading(using) as (cursor, dialect):
+        in_lane = dialect.in_lane.replace("{lane}", '"perfectqueue_lane"."id"')
+        statement = statement.replace("{in_lane}", in_lane)
         ringing, is_open = dialect.execute(cursor, statement, names, now=now).fetchone()
     return bool(ringing), bool(is_open)
 
@@ -153,12 +158,14 @@ class Haul:
     """
     What one transaction took and refused.
 
-    Where it took nothing, ``advanced`` tells that it has cleared away what stood before
-    others, and ``contended`` that others held or filled lanes that it has passed over.
+    Where it took nothing, ``ringing`` tells that an alarm has to be answered first,
+    ``advanced`` that it has cleared away what stood before others, and ``contended`` that
+    others held or filled lanes that it has passed over.
     """
 
     leases: list[Lease]
     refused: list[Completion]
+    ringing: bool
     advanced: bool
     contended: bool
 
@@ -174,20 +181,29 @@ def take(
     now: datetime | None,
     finished: Sequence[Completion] = (),
     worker: str = "",
+    heed: bool = False,
 ) -> Haul:
+    """
+    Take tasks in one transaction; with ``heed`` none while an alarm rings.
+
+    What it writes may be lost in a crash of the server unless it finishes tasks: they are
+    then taken again.
+    """
     taken: list[Lease] = []
     refused: list[Completion] = []
+    lasting = bool(finished) or connections[using].in_atomic_block
     with unit(using) as (cursor, dialect):
         accounts = Accounts()
         if finished:
             refused = close(cursor, dialect, accounts, finished, worker=worker, now=now)
         claim = Claim(cursor, dialect, accounts, using, alive_time, holder, now)
+        claim.heed, claim.lasting = heed, lasting
         for queue in queues:
-            if len(taken) < limit:
+            if len(taken) < limit and not claim.ringing:
                 taken += claim.from_queue(queue, limit - len(taken))
         slept = accounts.write(cursor, dialect)
     advanced = claim.expired > 0 or (claim.stopped and slept > 0)
-    return Haul(taken, refused, advanced, claim.contended)
+    return Haul(taken, refused, claim.ringing, advanced, claim.contended)
 
 
 class Claim:
@@ -210,6 +226,10 @@ class Claim:
         self.alive_time = alive_time
         self.holder = holder
         self.now = now
+        self.moment = dialect.moment
+        self.heed = False
+        self.lasting = True
+        self.ringing = False
         self.locked = False
         self.expired = 0
         self.stopped = False
@@ -228,6 +248,8 @@ class Claim:
             read = self.probed if vain else self.open_lanes
             known = len(passed)
             lanes = read(queue, limit - len(taken), passed)
+            if self.ringing:
+                break
             picks = next_picks(lanes, limit - len(taken))
             if not picks:
                 if len(passed) == known:
@@ -235,7 +257,7 @@ class Claim:
                 vain = True
                 continue
             expired = self.expired
-            taken += self.serve(picks)
+            taken += self.serve(picks, alone=len(lanes) == 1 and not passed)
             short = self.accounts.short & {lane.id for lane in lanes}
             passed |= short | {lane.id for lane in lanes if lane.room is not None}
             if not short and (taken or self.expired == expired):
@@ -244,11 +266,26 @@ class Claim:
         return taken
 
     def open_lanes(self, queue: str, limit: int, passed: set[int]) -> list[OpenLane]:
-        """Read the lanes that are next; ``passed`` grows by those that can't be served."""
+        """
+        Read the lanes that are next; ``passed`` grows by those that can't be served.
+
+        The first look tells as well whether an alarm rings.
+        """
+        more = "" if self.lasting else self.dialect.may_be_lost
+        if self.heed:
+            more += f", {RINGS}"
         statement = OPEN.replace("{passed}", numbers(sorted(passed)) if passed else "0")
+        statement = statement.replace("{more}", more)
         parameters = {"queue": queue, "limit": max(limit, LANES_READ_AT_LEAST)}
-        rows = self.dialect.execute(self.cursor, statement, parameters).fetchall()
-        return self.served(self.current(rows, passed), passed)
+        rows = self.dialect.execute(self.cursor, statement, parameters, now=self.now).fetchall()
+        if self.heed:
+            self.heed = False
+            self.ringing = bool(rows[0][-1]) if rows else self.rings()
+        return self.served(self.current([row[:6] for row in rows], passed), passed)
+
+    def rings(self) -> bool:
+        row = self.dialect.execute(self.cursor, f"SELECT {RINGS}", now=self.now).fetchone()
+        return bool(row[0])
 
     def probed(self, queue: str, limit: int, passed: set[int]) -> list[OpenLane]:
         """
@@ -310,14 +347,15 @@ class Claim:
         self.locked = True
         return [row for row in rows if row[0] in chosen]
 
-    def serve(self, picks: list[Pick]) -> list[Lease]:
+    def serve(self, picks: list[Pick], *, alone: bool) -> list[Lease]:
+        """Take what was picked; a lane that has less is asleep from now on, unless alone."""
         wants = counted(picks)
         rows = self.dialect.claim(
             self.cursor, wants, holder=self.holder, seconds=self.alive_time, now=self.now
         )
         lines = in_lines(rows)
         for lane, count in wants.items():
-            if len(lines[lane]) < count:
+            if len(lines[lane]) < count and not alone:
                 self.accounts.found_short(lane)
         leases: list[Lease] = []
         late: list[Lease] = []
@@ -327,34 +365,32 @@ class Claim:
             row = line.popleft()
             lease = self.lease(row, pick)
             self.accounts.begin(pick.lane, pick.cost)
-            (late if row[8] else leases).append(lease)
+            (late if row[7] else leases).append(lease)
         for lease in late:
             expire(self.cursor, self.dialect, self.accounts, lease, now=self.now)
         self.expired += len(late)
         return leases
 
     def lease(self, row: Row, pick: Pick) -> Lease:
-        task_id, attempt, lane, errors, crashes, _rank, run_at, alarm_at, _late = row[:9]
-        queue, key, type_, user, payload, priority, created_at = row[9:]
-        moment = self.dialect.moment
+        task_id, attempt, lane, errors, crashes, _rank, run_at, _late = row[:8]
+        queue, key, type_, user, payload, priority, created_at = row[8:]
         return Lease(
-            using=self.using,
-            task_id=task_id,
-            attempt=attempt,
-            holder=self.holder,
-            held_until=moment(alarm_at),
-            lane=lane,
-            charge=pick.cost,
-            errors=errors,
-            crashes=crashes,
-            queue=queue,
-            key=key,
-            type=type_,
-            user=user,
-            payload=payload,
-            priority=priority,
-            created_at=moment(created_at),
-            run_at=moment(run_at),
+            self.using,
+            task_id,
+            attempt,
+            self.holder,
+            lane,
+            pick.cost,
+            errors,
+            crashes,
+            queue,
+            key,
+            type_,
+            user,
+            payload,
+            priority,
+            self.moment(created_at),
+            self.moment(run_at),
         )
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from datetime import datetime
 from typing import Any
+
+from django.db import connections
 
 from ..models import State
 from .accounts import Accounts
@@ -11,7 +14,7 @@ from .dialects import Dialect
 from .dialects.base import Row, Waking, numbers
 from .end import lose
 from .lanes import FIRST_COST
-from .shares import shares_of
+from .shares import Share, shares_of
 from .transaction import reading, repeated, unit
 
 BATCH = 500
@@ -21,16 +24,17 @@ RINGING = """
 SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT 1
 """
 RUNG = """
-SELECT "task_id", "lane", "state" FROM "perfectqueue_ticket"
+SELECT "task_id", "lane", "state"{may_be_lost} FROM "perfectqueue_ticket"
 WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT %(limit)s
 """
 READMIT = """
 UPDATE "perfectqueue_ticket" SET "state" = 0, "alarm_at" = NULL WHERE "task_id" IN ({ids})
 """
 OWNERS = """
-SELECT "ticket"."lane", "task"."queue", "task"."user"
+SELECT "ticket"."lane", "task"."queue", "task"."user", "lane"."id" IS NULL
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
+LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
 WHERE "ticket"."task_id" IN ({ids})
 """
 SLEEPING = """
@@ -60,8 +64,11 @@ def answer_alarms(*, using: str, now: datetime | None = None) -> bool:
     Do so much of it and no more; return whether some is left. Costs one index look-up
     when nothing is due.
     """
-    if not ringing(using, now):
-        return False
+    return ringing(using, now) and answer_ringing(using=using, now=now)
+
+
+def answer_ringing(*, using: str, now: datetime | None = None) -> bool:
+    """Do the same where an alarm is known to ring."""
     return all(answer_batch(using=using, now=now) == BATCH for _ in range(BATCHES))
 
 
@@ -72,9 +79,12 @@ def ringing(using: str, now: datetime | None) -> bool:
 
 @repeated
 def answer_batch(*, using: str, now: datetime | None) -> int:
+    lasting = connections[using].in_atomic_block
     with unit(using) as (cursor, dialect):
-        statement = RUNG + dialect.skip_clause()
-        rung = dialect.execute(cursor, statement, {"limit": BATCH}, now=now).fetchall()
+        statement = RUNG.replace("{may_be_lost}", "" if lasting else dialect.may_be_lost)
+        statement += dialect.skip_clause()
+        rows = dialect.execute(cursor, statement, {"limit": BATCH}, now=now).fetchall()
+        rung = [row[:3] for row in rows]
         accounts = Accounts()
         lapsed = [task_id for task_id, _lane, state in rung if state == State.RUNNING]
         back = lose(cursor, dialect, accounts, lapsed, now=now)
@@ -85,6 +95,7 @@ def answer_batch(*, using: str, now: datetime | None) -> int:
         return len(rung)
 
 
+@repeated
 def rouse(*, using: str) -> int:
     """
     Wake the lanes that sleep although they have waiting tickets; return how many.
@@ -93,20 +104,15 @@ def rouse(*, using: str) -> int:
     committed after the lane had fallen asleep is found here.
     """
     with reading(using) as (cursor, dialect):
-        if not sleeping(cursor, dialect):
-            return 0
-    return rouse_batch(using=using)
-
-
-@repeated
-def rouse_batch(*, using: str) -> int:
+        ids = asleep(cursor, dialect)
+    if not ids:
+        return 0
     with unit(using) as (cursor, dialect):
-        ids = sleeping(cursor, dialect)
-        return wake(cursor, dialect, ids) if ids else 0
+        return wake(cursor, dialect, ids)
 
 
-def sleeping(cursor: Any, dialect: Dialect) -> list[int]:
-    """Return a waiting ticket of each lane that sleeps; so many lanes and no more."""
+def asleep(cursor: Any, dialect: Dialect) -> list[int]:
+    """Return the first waiting ticket of each lane that sleeps."""
     statement = SLEEPING.replace("{waiting_lanes}", dialect.waiting_lanes())
     in_lane = dialect.in_lane.replace("{lane}", '"line"."lane"')
     statement = statement.replace("{in_lane}", in_lane)
@@ -127,8 +133,10 @@ def wake(cursor: Any, dialect: Dialect, ids: list[int]) -> int:
     return how many lanes that is.
     """
     rows = dialect.execute(cursor, OWNERS.replace("{ids}", numbers(ids))).fetchall()
-    owners = {lane: (queue, user) for lane, queue, user in rows}
-    shares = shares_of(cursor, dialect, set(owners.values()))
+    owners = {lane: (queue, user) for lane, queue, user, _new in rows}
+    shares: defaultdict[tuple[str, str], Share] = defaultdict(Share)
+    if fresh := {(queue, user) for _lane, queue, user, is_new in rows if is_new}:
+        shares.update(shares_of(cursor, dialect, fresh))
     queues = {queue for queue, _user in owners.values()}
     floors = {queue: floor(cursor, dialect, queue) for queue in queues}
     dialect.wake(

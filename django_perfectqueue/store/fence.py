@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..exceptions import PreemptedError
 from .dialects import Dialect
+from .dialects.base import numbers
 from .values import Lease
 
 HELD = """
 SELECT "cancel_requested" FROM "perfectqueue_ticket"
 WHERE "task_id" = %(task_id)s AND "attempt" = %(attempt)s AND "holder" = %(holder)s
     AND "state" = 2
+"""
+ALL_HELD = """
+SELECT "task_id", "attempt", "holder", "cancel_requested" FROM "perfectqueue_ticket"
+WHERE "task_id" IN ({ids}) AND "state" = 2 ORDER BY "task_id"
 """
 
 
@@ -30,3 +36,15 @@ def hold(cursor: Any, dialect: Dialect, lease: Lease) -> bool:
             " its lease ran out, or someone ended it."
         )
     return bool(row[0])
+
+
+def hold_all(cursor: Any, dialect: Dialect, leases: Sequence[Lease]) -> dict[Lease, bool]:
+    """
+    Lock the tickets of the leases that still hold theirs, in the order of their ids;
+    return each of these with whether its task is to be cancelled.
+    """
+    ids = numbers(sorted(lease.task_id for lease in leases))
+    statement = ALL_HELD.replace("{ids}", ids) + dialect.lock_clause()
+    found = {tuple(row[:3]): bool(row[3]) for row in dialect.execute(cursor, statement).fetchall()}
+    fences = {lease: (lease.task_id, lease.attempt, lease.holder) for lease in leases}
+    return {lease: found[fence] for lease, fence in fences.items() if fence in found}

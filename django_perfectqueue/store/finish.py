@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from .accounts import Accounts
-from .dialects import Dialect
+from .accounts import Account, Accounts
+from .dialects import Dialect, dialect_of
 from .dialects.base import numbers
-from .transaction import repeated, unit
+from .transaction import reading, repeated, unit
 from .values import Completion
 
 WRITTEN = """
@@ -34,11 +34,25 @@ def finish(
     attempt has finished already is not refused: a commit whose answer was lost may be
     repeated.
     """
+    if len(completions) == 1 and dialect_of(using).in_one:
+        return finish_one(completions[0], using=using, worker=worker, now=now)
     with unit(using) as (cursor, dialect):
         accounts = Accounts()
         refused = close(cursor, dialect, accounts, completions, worker=worker, now=now)
         accounts.write(cursor, dialect)
     return refused
+
+
+def finish_one(
+    done: Completion, *, using: str, worker: str, now: datetime | None
+) -> list[Completion]:
+    account = Account()
+    account.end(done.lease.charge, done.seconds)
+    terms: dict[str, Any] = {"worker": worker, "monotonic": time.monotonic(), "now": now}
+    with reading(using) as (cursor, dialect):
+        if dialect.finish_one(cursor, done, account.entry(done.lease.lane), **terms):
+            return []
+        return without_written(cursor, dialect, [done], worker)
 
 
 def close(

@@ -7,13 +7,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from ..exceptions import PreemptedError
 from ..models import Attempt, Outcome
 from .accounts import Accounts
 from .bell import ring
 from .dialects import Dialect
+from .dialects.base import numbers
 from .end import CANCELLED, Held, bury, record
-from .fence import hold
+from .fence import hold, hold_all
 from .transaction import repeated, unit
 from .values import Failure, Lease
 
@@ -27,7 +27,7 @@ WHERE "task_id" = %(task_id)s
 """
 RELEASE = """
 UPDATE "perfectqueue_ticket" SET "state" = 1, "alarm_at" = {due}, "holder" = NULL
-WHERE "task_id" = %(task_id)s
+WHERE "task_id" IN ({ids})
 """
 
 
@@ -158,24 +158,23 @@ def release(
     """
     with unit(using) as (cursor, dialect):
         accounts = Accounts()
-        refused = []
-        for lease in sorted(leases, key=lambda lease: lease.task_id):
-            try:
-                let_go(cursor, dialect, lease, delay, now)
-            except PreemptedError:
-                refused.append(lease)
-            else:
-                accounts.end(lease, None)
+        held = hold_all(cursor, dialect, leases)
+        let_go(cursor, dialect, [lease for lease in held if not held[lease]], delay, now)
+        for lease in (lease for lease in held if held[lease]):
+            untried = Held.of(lease, worker="", seconds=None)
+            bury(cursor, dialect, untried, Outcome.CANCELLED, CANCELLED, now=now)
+        for lease in held:
+            accounts.end(lease, None)
         accounts.write(cursor, dialect)
-    for queue in {lease.queue for lease in leases if lease not in refused}:
+    for queue in {lease.queue for lease in held}:
         ring(queue, using=using, delay=delay)
-    return refused
+    return [lease for lease in leases if lease not in held]
 
 
-def let_go(cursor: Any, dialect: Dialect, lease: Lease, delay: float, now: datetime | None) -> None:
-    if hold(cursor, dialect, lease):
-        held = Held.of(lease, worker="", seconds=None)
-        bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
-    else:
-        values = {"task_id": lease.task_id}
-        dialect.execute(cursor, RELEASE, values, now=now, after={"due": delay})
+def let_go(
+    cursor: Any, dialect: Dialect, leases: Sequence[Lease], delay: float, now: datetime | None
+) -> None:
+    if leases:
+        ids = numbers(sorted(lease.task_id for lease in leases))
+        statement = RELEASE.replace("{ids}", ids)
+        dialect.execute(cursor, statement, now=now, after={"due": delay})

@@ -7,8 +7,9 @@ from datetime import datetime
 
 from django.db import transaction
 
+from .dialects import dialect_of
 from .lanes import lane_id
-from .transaction import repeated, unit
+from .transaction import reading, repeated, unit
 from .values import Submission
 
 CHUNK = 1000
@@ -35,7 +36,8 @@ def submit(
         if task.run_at is None:
             marked.add(lane)
         given.append((task, lane, mark))
-    with unit(using) as (cursor, dialect):
+    opened = reading(using) if dialect_of(using).in_one else unit(using)
+    with opened as (cursor, dialect):
         return dialect.submit(cursor, given, now) if given else {}
 
 
@@ -48,7 +50,7 @@ def submit_all(
 
     None are stored when one has a key that is taken.
     """
-    with unit(using), transaction.atomic(using=using):
+    with unit(using, apart=True):
         fresh = submit(submissions, using=using, now=now)
         if len(fresh) < len(submissions):
             transaction.set_rollback(True, using=using)

@@ -21,13 +21,14 @@ REPEATS = 10
 
 
 @contextmanager
-def unit(using: str) -> Iterator[tuple[Any, Dialect]]:
+def unit(using: str, *, apart: bool = False) -> Iterator[tuple[Any, Dialect]]:
     """
     Open one transaction, or join the caller's; yield a cursor and the dialect.
 
     A verb refuses before it writes, so a refusal leaves the caller's transaction good.
+    One that is to be undone by itself asks to be ``apart``: in a savepoint, that is.
     """
-    if connections[using].in_atomic_block:
+    if connections[using].in_atomic_block and not apart:
         with reading(using) as opened:
             yield opened
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 
 from .fence import hold
@@ -34,4 +33,4 @@ def update_payload(
         values = {"task_id": lease.task_id}
         dialect.execute(cursor, RENEW, values, now=now, after={"until": alive_time})
         dialect.execute(cursor, UPDATE, values | {"payload": payload})
-    return replace(lease, payload=payload)
+    return lease._replace(payload=payload)

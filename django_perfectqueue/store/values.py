@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import secrets
-import time
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +23,9 @@ class Submission:
     expires_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class Lease(NamedTuple):
     """
-    A task in the hands of one holder, good until ``held_until``.
+    A task in the hands of one holder.
 
     ``attempt`` and ``holder`` fence every write; ``charge`` is the seconds that its lane
     has been charged in advance.
@@ -37,7 +35,6 @@ class Lease:
     task_id: int
     attempt: int
     holder: int
-    held_until: datetime
     lane: int
     charge: float
     errors: int
@@ -50,7 +47,6 @@ class Lease:
     priority: int
     created_at: datetime
     run_at: datetime
-    taken: float = field(default_factory=time.monotonic, compare=False)
 
     @property
     def tries(self) -> int:
@@ -76,12 +72,11 @@ class Failure:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class Completion(NamedTuple):
     """A handler that has returned. Times are the host's monotonic clock, in seconds."""
 
     lease: Lease
-    result: str | None = None
+    result: str | None
     started: float
     ended: float
 

@@ -54,9 +54,7 @@ class DecisionTests(TestCase):
         A task that lost its processor twice still has its attempts, which are counted apart.
         """
         task = self.handler.task
-        task.lease = type(task.lease)(
-            **{name: getattr(task.lease, name) for name in task.lease.__slots__} | {"crashes": 2}
-        )
+        task.lease = task.lease._replace(crashes=2)
         self.handler.decide("unexpected_error_raised", error=ValueError())
         self.assertEqual(status(Queue()["parcel"], now=None), "waiting")
 

@@ -18,7 +18,7 @@ class PaceTests(SimpleTestCase):
         """
         A processor that knows nothing of its tasks must not keep many from the others.
         """
-        self.assertEqual(limits(Pace(), 0.0001, 6), [1, 4, 16, 64, 100, 100])
+        self.assertEqual(limits(Pace(), 0.0001, 6), [1, 4, 16, 64, 200, 200])
 
     def test_long_tasks_are_taken_one_by_one(self):
         self.assertEqual(limits(Pace(), 2.0, 4), [1, 1, 1, 1])

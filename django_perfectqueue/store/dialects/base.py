@@ -64,6 +64,14 @@ class Dialect(ABC):
     """
 
     notifies = False
+    """Whether the bell is this database's own, and reaches every host."""
+
+    in_one = False
+    """Whether a task is submitted, and one is finished, by a single statement."""
+
+    may_be_lost = ""
+    """A column that lets the transaction be lost, as a whole, if the server crashes."""
+
     in_lane = '"ticket"."lane" = {lane}'
     beyond_lane = '"ticket"."lane" > "line"."lane"'
 
@@ -102,8 +110,8 @@ class Dialect(ABC):
         """
         Take up to so many waiting tickets of each lane.
 
-        Return rows of task id, attempt, lane, errors, crashes, rank, due time, end of the
-        lease, whether expired, and the columns of TAKEN.
+        Return rows of task id, attempt, lane, errors, crashes, rank, due time, whether
+        expired, and the columns of TAKEN.
         """
 
     @abstractmethod
@@ -117,6 +125,19 @@ class Dialect(ABC):
         now: datetime | None,
     ) -> set[int]:
         """Close the tickets that are still held as given; return their task ids."""
+
+    def finish_one(
+        self,
+        cursor: Any,
+        done: Completion,
+        entry: Entry,
+        *,
+        worker: str,
+        monotonic: float,
+        now: datetime | None,
+    ) -> bool:
+        """Close a ticket that is still held as given, and charge its lane, where ``in_one``."""
+        raise NotSupportedError("This database takes several statements for it.")
 
     @abstractmethod
     def charge(self, cursor: Any, entries: Sequence[Entry]) -> None:

@@ -50,7 +50,7 @@ WHERE "task_id" IN ({ids})
 
 READ = f"""
 SELECT "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
-    "ticket"."crashes", "ticket"."rank", "ticket"."run_at", "ticket"."alarm_at",
+    "ticket"."crashes", "ticket"."rank", "ticket"."run_at",
     COALESCE("task"."expires_at" <= {{now}}, 0), {TAKEN}
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
@@ -120,6 +120,8 @@ class MySQL(Dialect):
     def submit(
         self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
     ) -> dict[tuple[str, str], int]:
+        if len(given) == 1 and given[0][0].run_at is None:
+            return self.submit_one(cursor, *given[0][:2], now)
         fresh = self.insert_tasks(cursor, [task for task, _lane, _mark in given], now)
         tickets = [
             (fresh[task.queue, task.key], lane, mark, task)
@@ -129,6 +131,22 @@ class MySQL(Dialect):
         if tickets:
             self.insert_tickets(cursor, tickets)
         return {key: task_id for key, (task_id, _run_at, _created_at) in fresh.items()}
+
+    def submit_one(
+        self, cursor: Any, task: Submission, lane: int, now: datetime | None
+    ) -> dict[tuple[str, str], int]:
+        """Store a task that may run at once, without reading back what the server wrote."""
+        try:
+            self.insert_all(cursor, [task], now)
+        except IntegrityError as error:
+            if number_of(error) != DUPLICATE_ENTRY:
+                raise
+            return {}
+        task_id = int(cursor.lastrowid)
+        alarm_at = "NULL" if self.awake(cursor, {lane}) else "{now}"
+        row = f"({task_id}, {lane}, 0, {-task.priority}, {{now}}, {alarm_at}, 0, 0, 0, 0)"
+        self.execute(cursor, INSERT_TICKET + row, now=now)
+        return {(task.queue, task.key): task_id}
 
     def insert_tasks(
         self, cursor: Any, tasks: Sequence[Submission], now: datetime | None

@@ -70,7 +70,7 @@ WHERE "task_id" IN (SELECT "value" FROM json_each(%(ids)s))
 
 READ = f"""
 SELECT "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
-    "ticket"."crashes", "ticket"."rank", "ticket"."run_at", "ticket"."alarm_at",
+    "ticket"."crashes", "ticket"."rank", "ticket"."run_at",
     COALESCE("task"."expires_at" <= {{now}}, 0), {TAKEN}
 FROM json_each(%(ids)s) AS "given"
 JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."task_id" = "given"."value"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from django.utils.module_loading import import_string
 from .conf import SETTING, Options, given, options, problems
 from .exceptions import ConfigError
 from .queue import database
+from .store import datagrams
 
 TAG = "perfectqueue"
 VENDORS = ("postgresql", "mysql", "sqlite")
@@ -105,6 +107,8 @@ def check_database_settings(app_configs: Any = None, **kwargs: Any) -> list[Chec
                 "Take TIME_ZONE out of that database's settings; the project's own may stay.",
             )
         )
+    if vendor != "postgresql" and options().BELL and (folder := datagrams.folder_of(alias)):
+        found += bell_problems(folder)
     return found
 
 
@@ -147,6 +151,28 @@ def sqlite_problems(alias: str, entry: Mapping[str, Any]) -> Iterator[CheckMessa
             3,
             f"The SQLite database '{alias}' is in memory, where no worker can see its tasks.",
             f"Set DATABASES['{alias}']['NAME'] to a file.",
+        )
+
+
+def bell_problems(folder: str) -> Iterator[CheckMessage]:
+    parent = os.path.dirname(folder)
+    hint = (
+        f"Set {SETTING}['BELL_FOLDER'] to another folder, which workers and those who submit"
+        f" share, or {SETTING}['BELL'] to False."
+    )
+    if not os.access(folder if os.path.lexists(folder) else parent, os.W_OK | os.X_OK):
+        yield warning(
+            6,
+            f"There can be no bell in '{parent}': it is no folder, or not for this user to write"
+            " to. Workers will see tasks only when they look.",
+            hint,
+        )
+    elif not datagrams.fits(folder):
+        yield warning(
+            7,
+            f"There can be no bell in '{parent}': the path is too long for a socket. Workers will"
+            " see tasks only when they look.",
+            hint,
         )
 
 

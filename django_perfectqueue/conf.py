@@ -9,8 +9,10 @@ from __future__ import annotations
 import difflib
 import functools
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -62,6 +64,16 @@ def _name(value: Any) -> str | None:
 def _path(value: Any) -> str | None:
     if not isinstance(value, str) or "." not in value:
         return "must be a dotted path to a class, such as 'myapp.tasks.TaskDispatch'"
+    return None
+
+
+def _true_or_false(value: Any) -> str | None:
+    return None if isinstance(value, bool) else "must be True or False"
+
+
+def _folder(value: Any) -> str | None:
+    if not isinstance(value, str | Path) or not os.path.isabs(value):
+        return "must be the absolute path of a folder"
     return None
 
 
@@ -122,6 +134,8 @@ class Options:
     PROCESSOR_TYPE: str = _setting("process", _one_of("process"))
     TASK_PREFETCH: int | None = _setting(None, _or_none(_count))
     POLL_INTERVAL: float = _setting(1.0, _positive_seconds)
+    BELL: bool = _setting(True, _true_or_false)
+    BELL_FOLDER: str | Path | None = _setting(None, _or_none(_folder))  # noqa: RUF009
     TASK_HEARTBEAT_INTERVAL: float = _setting(2.0, _positive_seconds)
     MAX_REQUEST_PER_CHILD: int | None = _setting(None, _or_none(_positive))
 

@@ -135,8 +135,10 @@ class Queue:
                 raise AlreadyExistsError(
                     f"Queue '{self.name}' already has a task with the key '{key}'."
                 )
-            if on_conflict == "replace":
-                store.replace(submission, using=self.using, now=now)
+            if on_conflict == "ignore":
+                return task
+            store.replace(submission, using=self.using, now=now)
+        store.ring(self.name, using=self.using, delay=until(submission, now))
         return task
 
     def submit_many(
@@ -164,6 +166,9 @@ class Queue:
                 raise AlreadyExistsError(already(self.name, given, fresh))
             if fresh and (not stored or not connections[self.using].in_atomic_block):
                 transaction.on_commit(wake, using=self.using, robust=True)
+            if fresh:
+                soonest = min(until(task, now) for task in given if (task.queue, task.key) in fresh)
+                store.ring(self.name, using=self.using, delay=soonest)
             read += len(given)
             stored += len(fresh)
             if progress:
@@ -486,6 +491,13 @@ class AcquiredTask:
     arelease = twin(release)
     afail = twin(fail)
     acancel = twin(cancel)
+
+
+def until(submission: store.Submission, now: datetime | None) -> float:
+    """Return in how many seconds a task may run."""
+    if submission.run_at is None:
+        return 0.0
+    return max(0.0, (submission.run_at - (now or timezone.now())).total_seconds())
 
 
 def already(

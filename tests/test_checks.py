@@ -1,4 +1,6 @@
 from copy import deepcopy
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from unittest import mock
 
 from django.core import checks
@@ -137,6 +139,22 @@ class DatabaseSettingsTests(SimpleTestCase):
             self.assertEqual(ids(database_errors(OPTIONS={"isolation_level": level})), ["W004"])
         for level in levels()["good"]:
             self.assertEqual(database_errors(OPTIONS={"isolation_level": level}), [])
+
+    def test_a_folder_where_no_bell_can_hang(self):
+        with TemporaryDirectory() as folder:
+            long = Path(folder, "x" * 100)
+            long.mkdir()
+            told = [(folder, []), (long, ["W007"]), (Path(folder, "nowhere"), ["W006"])]
+            for place, expected in told:
+                for values in ({"BELL_FOLDER": place}, {"BELL_FOLDER": place, "BELL": False}):
+                    with self.subTest(values), override_settings(PERFECTQUEUE=values):
+                        needed = connection.vendor != "postgresql" and values.get("BELL", True)
+                        found = ids(check_database_settings())
+                        self.assertEqual(found, expected if needed else [])
+
+    def test_the_bells_settings_are_checked(self):
+        for values in ({"BELL": "yes"}, {"BELL_FOLDER": "run"}, {"BELL_FOLDER": 5}):
+            self.assertEqual(ids(settings_errors(**values)), ["E001"])
 
     @override_settings(PERFECTQUEUE={"DATABASE": 5})
     def test_wrong_settings_are_told_once(self):

@@ -2,6 +2,7 @@
 The processes that run tasks, one role a file.
 
     launcher ── supervisor ─┬─ processors: runner, keeper
+                            ├─ listener
                             └─ janitor
 
 The launcher is the command itself; it starts the supervisor as a fresh interpreter and

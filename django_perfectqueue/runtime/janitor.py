@@ -2,79 +2,48 @@
 
 from __future__ import annotations
 
-import logging
 import random
-import signal
 import time
 from dataclasses import dataclass, field
 
-from django.db import connections
-
 from django_perfectqueue import store
 
-from .bell import Bell, readable
-from .database import AwayError, Link
+from .attendant import Attendant
+from .belfry import Belfry
 from .plan import Plan
-from .signals import ALL, REOPEN_LOGS, reopen_logs
 
-logger = logging.getLogger("django_perfectqueue.janitor")
-
-SWEEP_INTERVAL = 2.0
-LAST_TRIES = 2.0
+SWEEP_INTERVAL = 5.0
 MOST_BATCHES = 200
 ENDED = ("finished", "failed", "cancelled", "expired")
 
 
-class Janitor:
+class Janitor(Attendant):
     """
     Answers alarms and deletes what retention lets go, in small batches.
 
     Processors do the former themselves when they acquire; but all may be busy for long.
+    While one is free the listener sees to it.
     """
 
-    def __init__(self, plan: Plan, *, lifeline: int) -> None:
-        self.plan = plan
-        self.lifeline = lifeline
-        self.bell = Bell()
-        self.stopping = False
-        self.link = Link(plan.using, self.bell, self.patience)
+    def __init__(self, plan: Plan, belfry: Belfry, *, lifeline: int) -> None:
+        super().__init__(plan, lifeline=lifeline)
+        self.belfry = belfry
         self.purge = Purge(plan)
-        self.logs_moved = False
 
-    def run(self) -> int:
-        self.open_signals()
+    def work(self) -> None:
         next_purge = time.monotonic()
-        try:
-            while not self.stopping:
-                self.link.insist(self.sweep)
-                if time.monotonic() >= next_purge:
-                    self.purge_some()
-                    next_purge = time.monotonic() + self.plan.options.PURGE_INTERVAL
-                self.wait(min(SWEEP_INTERVAL, self.plan.options.PURGE_INTERVAL))
-        except AwayError:
-            pass
-        connections.close_all()
-        return 0
-
-    def open_signals(self) -> None:
-        for signum in ALL:
-            signal.signal(signum, self.on_signal)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ALL, signal.SIGCHLD})
-
-    def on_signal(self, signum: int, frame: object) -> None:
-        if signum == REOPEN_LOGS:
-            self.logs_moved = True
-        else:
-            self.stopping = True
-        self.bell.ring()
-
-    def patience(self) -> float:
-        return LAST_TRIES if self.stopping else float("inf")
+        while not self.stopping:
+            self.link.insist(self.sweep)
+            if time.monotonic() >= next_purge:
+                self.purge_some()
+                next_purge = time.monotonic() + self.plan.options.PURGE_INTERVAL
+            pause = min(SWEEP_INTERVAL, self.plan.options.PURGE_INTERVAL)
+            self.wait(pause * random.uniform(0.8, 1.0))  # noqa: S311
 
     def sweep(self) -> None:
-        while store.answer_alarms(using=self.plan.using) and not self.stopping:
-            pass
+        more = not (self.belfry.has_free() and self.belfry.is_tended())
+        while more and not self.stopping:
+            more = store.answer_alarms(using=self.plan.using)
         store.rouse(using=self.plan.using)
 
     def purge_some(self) -> None:
@@ -86,15 +55,6 @@ class Janitor:
                 return
             if not self.link.insist(self.purge.batch):
                 return
-
-    def wait(self, seconds: float) -> None:
-        if self.logs_moved:
-            self.logs_moved = False
-            reopen_logs()
-        pause = seconds * random.uniform(0.7, 1.0)  # noqa: S311
-        if self.lifeline in readable([self.bell.ear, self.lifeline], pause):
-            self.stopping = True
-        self.bell.wait(0)
 
 
 @dataclass

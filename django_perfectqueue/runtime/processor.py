@@ -9,13 +9,14 @@ import signal
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from django_perfectqueue import conf, store
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.queue import AcquiredTask
 
+from .belfry import Belfry
 from .bell import Bell
 from .database import AwayError, Link
 from .ending import Ending, announce
@@ -35,6 +36,8 @@ logger = logging.getLogger("django_perfectqueue.processor")
 DONE = 0
 RECYCLED = 3
 LAST_TRIES = 10.0
+LOOK_UP_AFTER = 5.0
+LOOK_AFTER = 60.0
 
 UNCERTAIN = store.Failure(error="lost", message="The answer to its acquire was lost.")
 
@@ -49,6 +52,7 @@ class Seat:
     bell: Bell
     pulse: int
     lifeline: int
+    belfry: Belfry = field(default_factory=Belfry)
 
 
 class Processor:
@@ -71,6 +75,7 @@ class Processor:
         self.remaining = plan.options.MAX_REQUEST_PER_CHILD
         self.batch: deque[store.Lease] = deque()
         self.unsure = False
+        self.asked = 0
         self.strange: set[str] = set()
         self.pace = Pace(plan.options.TASK_PREFETCH)
         self.outbox = Outbox(self.posted)
@@ -124,8 +129,12 @@ class Processor:
         while not self.stopping:
             if self.remaining == 0:
                 return RECYCLED
+            self.seat.bell.wait(0)
+            self.slate.seek()
             taken = self.link.insist(self.acquire)
             self.batch.extend(taken)
+            if taken:
+                self.pass_on(len(taken))
             self.keeper.wake()
             self.put_strange_back()
             self.run_batch()
@@ -142,6 +151,7 @@ class Processor:
         limit = self.pace.limit()
         if self.remaining is not None:
             limit = min(limit, self.remaining)
+        self.asked = limit
         before = time.monotonic()
         with self.outbox.post() as post:
             taken = store.acquire(
@@ -156,6 +166,15 @@ class Processor:
             )
         self.heart.renewed_at = before
         return taken
+
+    def pass_on(self, taken: int) -> None:
+        """
+        Wake one more where there may be more: it got all that it asked for, or it was rung
+        for something that came too late for what it has taken.
+        """
+        self.slate.rest()
+        if taken >= self.asked or self.slate.was_rung:
+            self.seat.belfry.wake_one()
 
     def put_strange_back(self) -> None:
         """Let tasks of unknown types wait for a release that knows them."""
@@ -232,7 +251,27 @@ class Processor:
             self.stop()
 
     def idle(self) -> None:
-        self.seat.bell.wait(self.options.POLL_INTERVAL * random.uniform(0.7, 1.0))  # noqa: S311
+        """
+        Wait for a ring; for no longer than POLL_INTERVAL when no one is there to ring.
+
+        A look every minute or so keeps the connection alive, and catches what everyone
+        else has missed.
+        """
+        look_at = time.monotonic() + LOOK_AFTER * random.uniform(0.7, 1.0)  # noqa: S311
+        while not self.stopping:
+            tended = self.seat.belfry.is_tended()
+            pause = LOOK_UP_AFTER if tended else self.options.POLL_INTERVAL
+            rung = self.seat.bell.wait(pause * random.uniform(0.7, 1.0))  # noqa: S311
+            if rung or not tended:
+                logger.debug("A processor looks for tasks. pid=%s rung=%s", os.getpid(), rung)
+                return
+            if time.monotonic() >= look_at:
+                if self.link.insist(self.look).due:
+                    return
+                look_at = time.monotonic() + LOOK_AFTER
+
+    def look(self) -> store.Outlook:
+        return store.look(self.plan.queues, using=self.plan.using)
 
     def post(self) -> None:
         """Write what has run and has not been written."""
@@ -295,6 +334,7 @@ class Processor:
     def close(self) -> None:
         """Leave nothing behind that another could be running, or that has run."""
         self.stopping = True
+        self.slate.rest()
         for act in (self.release_rest, self.post):
             try:
                 self.link.insist(act)

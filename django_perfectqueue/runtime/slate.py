@@ -5,11 +5,13 @@ from __future__ import annotations
 import mmap
 
 COUNTED = ("finished", "retried", "failed", "cancelled", "released", "preempted", "left")
+SEEKING = 2 + len(COUNTED)
+RUNG = SEEKING + 1
 
 
 class Slate:
     """
-    A page of memory that one processor writes and its supervisor reads.
+    A page of memory that one processor writes and its supervisor reads, and its siblings.
 
     It costs no system call to write; so it can be written for every task.
     """
@@ -29,8 +31,30 @@ class Slate:
         """Whether the processor has left nothing behind; else it was ended by what it ran."""
         return bool(self.numbers[1])
 
+    @property
+    def is_free(self) -> bool:
+        """Whether it would wake for a task, or is looking for one, and has not been rung."""
+        return bool(self.numbers[SEEKING]) and not self.numbers[RUNG]
+
+    @property
+    def was_rung(self) -> bool:
+        return bool(self.numbers[RUNG])
+
+    def seek(self) -> None:
+        """Begin to look for tasks: a ring that comes from now on must not be lost."""
+        self.numbers[RUNG] = 0
+        self.numbers[SEEKING] = 1
+
+    def rest(self) -> None:
+        """Look no more; ``was_rung`` tells whether someone has counted on it."""
+        self.numbers[SEEKING] = 0
+
+    def mark_rung(self) -> None:
+        self.numbers[RUNG] = 1
+
     def sign_on(self) -> None:
-        self.numbers[0] = self.numbers[1] = 0
+        for place in (0, 1, SEEKING, RUNG):
+            self.numbers[place] = 0
 
     def sign_off(self) -> None:
         self.numbers[1] = 1

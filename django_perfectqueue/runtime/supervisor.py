@@ -14,10 +14,13 @@ from django.utils.translation import gettext as _
 
 from django_perfectqueue import store
 
+from .belfry import Belfry
 from .bell import Bell, drain, readable
 from .child import Child, fork, next_fork
 from .database import close_for_fork
+from .helper import LIMIT, Helper
 from .janitor import Janitor
+from .listener import Listener
 from .plan import Plan
 from .processor import DONE, RECYCLED, Processor, Seat
 from .report import Reporter
@@ -38,7 +41,6 @@ from .undertaker import Estate, Undertaker
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
 TICK = 0.5
-HELPERS_LIMIT = 20.0
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +61,7 @@ class Place:
 
 class Supervisor:
     """
-    Keeps PROCESSORS processors and a janitor alive until it is told to stop.
+    Keeps PROCESSORS processors, a listener and a janitor alive until it is told to stop.
 
     It has one thread and no connection to the database, so it may fork at any time and
     is never held up.
@@ -74,11 +76,23 @@ class Supervisor:
         self.lifeline, self.hold = os.pipe()
         os.set_blocking(self.lifeline, False)
         self.places = [Place(number) for number in range(1, self.options.PROCESSORS + 1)]
-        self.janitor: Child | None = None
-        self.janitor_born = 0.0
+        self.belfry = Belfry([(place.slate, place.bell) for place in self.places])
+        self.helpers = self.needed_helpers()
         self.undertakers: list[Child] = []
         self.stopping = False
         self.now = self.listened_at = time.monotonic()
+
+    def needed_helpers(self) -> list[Helper]:
+        limit = self.options.CHILD_FORK_FREQUENCY_LIMIT
+
+        def tidy() -> int:
+            return Janitor(self.plan, self.belfry, lifeline=self.lifeline).run()
+
+        def listen() -> int:
+            return Listener(self.plan, self.belfry, lifeline=self.lifeline).run()
+
+        janitor = Helper("janitor", tidy, limit)
+        return [janitor] if self.plan.burst else [Helper("listener", listen, limit), janitor]
 
     def run(self) -> int:
         """Work until told to stop, or in a burst until all is done; return the exit code."""
@@ -150,15 +164,13 @@ class Supervisor:
             send(child.pid, REOPEN_LOGS)
 
     def children(self) -> list[Child]:
-        seated = [place.child for place in self.places if place.child is not None]
-        return seated + ([self.janitor] if self.janitor is not None else [])
+        everyone = [place.child for place in self.places] + [one.child for one in self.helpers]
+        return [child for child in everyone if child is not None]
 
     def reap(self) -> None:
         self.undertakers = [child for child in self.undertakers if child.reap() is None]
-        if self.janitor is not None and (code := self.janitor.reap()) is not None:
-            if code and not self.janitor.killed:
-                logger.error("The janitor died. code=%s", code)
-            self.janitor = None
+        for helper in self.helpers:
+            helper.reap(self.now)
         for place in self.places:
             if place.child is not None and (code := place.child.reap()) is not None:
                 self.bury(place, place.child, code)
@@ -172,6 +184,9 @@ class Supervisor:
         if not left:
             self.give_back(place, child, code)
         place.slate.end()
+        place.slate.rest()
+        if place.slate.was_rung:
+            self.belfry.wake_one()
         early = self.now - child.born < self.options.CHILD_FORK_FREQUENCY_LIMIT
         place.deaths = 0 if as_told else place.deaths + 1 if early else 1
         limit = self.options.CHILD_FORK_FREQUENCY_LIMIT
@@ -232,8 +247,10 @@ class Supervisor:
         if self.stopping:
             for child in self.undertakers:
                 child.stop()
-        for child in (*self.undertakers, *([self.janitor] if self.janitor else [])):
-            child.press(self.now, interval=interval, limit=HELPERS_LIMIT)
+        for child in self.undertakers:
+            child.press(self.now, interval=interval, limit=LIMIT)
+        for helper in self.helpers:
+            helper.press(self.now, interval=interval)
 
     def fill(self) -> None:
         """Fork what is missing, unless it is too early."""
@@ -242,13 +259,8 @@ class Supervisor:
         for place in self.places:
             if place.child is None and not place.vacant and self.now >= place.fork_at:
                 self.try_to_seat(place)
-        limit = self.options.CHILD_FORK_FREQUENCY_LIMIT
-        if self.janitor is None and self.now >= self.janitor_born + limit:
-            self.janitor_born = self.now
-            try:
-                self.janitor = self.fork(Janitor(self.plan, lifeline=self.lifeline).run)
-            except OSError as error:
-                logger.error("The janitor can't be started. %s", error)
+        for helper in self.helpers:
+            helper.fill(self.fork, self.now)
 
     def try_to_seat(self, place: Place) -> None:
         """Fork a processor; one that the machine has no room for must not end the others."""
@@ -274,6 +286,7 @@ class Supervisor:
             bell=place.bell,
             pulse=beat,
             lifeline=self.lifeline,
+            belfry=self.belfry,
         )
         drain(place.bell.ear)
         place.slate.sign_on()
@@ -312,9 +325,10 @@ class Supervisor:
             if not all(place.vacant for place in self.places):
                 return False
             self.stopping = True
-        if self.janitor is not None:
-            self.janitor.stop()
-        return self.janitor is None
+        helpers = [helper.child for helper in self.helpers if helper.child is not None]
+        for child in helpers:
+            child.stop()
+        return not helpers
 
     def wait(self) -> None:
         pulses = [place.pulse for place in self.places if place.child is not None]

@@ -9,12 +9,17 @@ itself where the database asks for it or the connection is lost.
 from .acquire import acquire
 from .alarms import answer_alarms, rouse
 from .apply import apply_shares
+from .bell import ear, ring
 from .clear import clear
+from .datagrams import Datagrams
 from .finish import finish
 from .give_back import give_back
 from .heartbeat import heartbeat
+from .look import Outlook, look
+from .notices import Notices
 from .purge import Swept, purge
 from .replace import replace
+from .rings import Ring
 from .settle import cancel, fail, release, retry
 from .steer import cancel_request, find, force_finish, redrive
 from .submit import CHUNK, in_chunks, submit, submit_all
@@ -25,9 +30,13 @@ from .values import Completion, Failure, Lease, Pulse, Submission, new_holder
 __all__ = [
     "CHUNK",
     "Completion",
+    "Datagrams",
     "Failure",
     "Lease",
+    "Notices",
+    "Outlook",
     "Pulse",
+    "Ring",
     "Submission",
     "Swept",
     "acquire",
@@ -37,6 +46,7 @@ __all__ = [
     "cancel",
     "cancel_request",
     "clear",
+    "ear",
     "fail",
     "find",
     "finish",
@@ -44,6 +54,7 @@ __all__ = [
     "give_back",
     "heartbeat",
     "in_chunks",
+    "look",
     "new_holder",
     "one_call",
     "patiently",
@@ -52,6 +63,7 @@ __all__ = [
     "release",
     "replace",
     "retry",
+    "ring",
     "rouse",
     "submit",
     "submit_all",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .alarms import floor
+from .bell import ring
 from .dialects.base import Waking
 from .lanes import lane_id
 from .shares import shares_of
@@ -67,3 +68,5 @@ def apply_shares(user: str, *, using: str) -> None:
                 "paused": share.paused,
             }
             dialect.execute(cursor, APPLY, values)
+    for lane in lanes:
+        ring(lane.queue, using=using)

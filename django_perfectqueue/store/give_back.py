@@ -9,6 +9,7 @@ from typing import Any
 from ..models import Outcome
 from .accounts import Accounts
 from .alarms import admit
+from .bell import ring
 from .dialects import Dialect
 from .dialects.base import Row, numbers
 from .end import CANCELLED, Held, bury, lose
@@ -60,6 +61,8 @@ def give_back(
         accounts.lock(cursor, dialect, [row[1] for row in left])
         admit(cursor, dialect, sorted(back))
         accounts.write(cursor, dialect)
+    if back:
+        ring(using=using)
     return len(left)
 
 

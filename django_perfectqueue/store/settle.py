@@ -10,6 +10,7 @@ from typing import Any
 from ..exceptions import PreemptedError
 from ..models import Attempt, Outcome
 from .accounts import Accounts
+from .bell import ring
 from .dialects import Dialect
 from .dialects.base import numbers
 from .end import CANCELLED, Held, bury, record
@@ -80,6 +81,8 @@ def retry(
         accounts.end(lease, seconds)
         accounts.write(cursor, dialect)
         tries.commits(lease)
+    if not cancel:
+        ring(lease.queue, using=using, delay=wait)
     return not cancel
 
 
@@ -213,6 +216,8 @@ def release(
         missed = [lease for lease in leases if lease not in held]
         refused = [lease for lease in missed if not was_released(cursor, dialect, tries, lease)]
         tries.doubtful += [lease for lease in leases if lease not in refused]
+    for queue in {lease.queue for lease in held}:
+        ring(queue, using=using, delay=delay)
     return refused
 
 

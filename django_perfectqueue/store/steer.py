@@ -9,6 +9,7 @@ from typing import Any
 from ..exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
 from ..models import Outcome, State
 from .accounts import Accounts
+from .bell import ring
 from .dialects import Dialect
 from .end import CANCELLED, REMOVE, Held, bury
 from .lanes import lane_id
@@ -93,6 +94,9 @@ def force_finish(tries: Tries, task_id: int, *, using: str, now: datetime | None
         dialect.execute(cursor, FORCE, values, now=now)
         drop(cursor, dialect, ticket)
         tries.commits(task_id)
+    if ticket.state == State.RUNNING:
+        # Its lane may have been full.
+        ring(using=using)
 
 
 @recalled
@@ -135,15 +139,17 @@ def redrive(tries: Tries, task_id: int, *, using: str, now: datetime | None = No
     """
     try:
         with unit(using) as (cursor, dialect):
-            put_back(cursor, dialect, task_id, now)
+            queue = put_back(cursor, dialect, task_id, now)
             tries.commits(task_id)
+            ring(queue, using=using)
     except (AlreadyFinishedError, NotSupportedError):
         # It had not finished, nor was it in its line, when an earlier try put it there.
         if not tries.doubtful:
             raise
 
 
-def put_back(cursor: Any, dialect: Dialect, task_id: int, now: datetime | None) -> None:
+def put_back(cursor: Any, dialect: Dialect, task_id: int, now: datetime | None) -> str:
+    """Return the queue to which the task was put back."""
     task = known(cursor, dialect, task_id)
     queue, key, user, priority, outcome, attempt = task
     if outcome == Outcome.FINISHED:
@@ -151,7 +157,7 @@ def put_back(cursor: Any, dialect: Dialect, task_id: int, now: datetime | None) 
     values = {"task_id": task_id}
     if not outcome:
         hasten(cursor, dialect, task_id, key, now)
-        return
+        return str(queue)
     dialect.execute(cursor, REOPEN, values)
     if not cursor.rowcount:
         known(cursor, dialect, task_id)
@@ -159,6 +165,7 @@ def put_back(cursor: Any, dialect: Dialect, task_id: int, now: datetime | None) 
     dialect.execute(cursor, RAISE, values)
     values |= {"lane": lane_id(queue, user), "rank": -priority, "attempt": attempt}
     dialect.execute(cursor, REQUEUE, values, now=now)
+    return str(queue)
 
 
 def hasten(cursor: Any, dialect: Dialect, task_id: int, key: str, now: datetime | None) -> None:

@@ -8,12 +8,13 @@ from tests.settings import *  # noqa: F403
 
 given = json.loads(Path(os.environ["PERFECTQUEUE_TEST_SETTINGS"]).read_text())
 
+level = given.pop("LOG_LEVEL", "INFO")
 if log := given.pop("LOG", None):
     LOGGING = {
         "version": 1,
         "disable_existing_loggers": False,
         "handlers": {"file": {"class": "logging.FileHandler", "filename": log}},
-        "loggers": {"django_perfectqueue": {"handlers": ["file"], "level": "INFO"}},
+        "loggers": {"django_perfectqueue": {"handlers": ["file"], "level": level}},
     }
 
 if pool := given.pop("POOL", None):

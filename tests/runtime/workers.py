@@ -23,6 +23,8 @@ from ..waiting import wait_until
 ROOT = Path(__file__).resolve().parent.parent.parent
 MARK = "PERFECTQUEUE_TEST_WORKER"
 
+HELPERS = 2
+
 QUICK = {
     "POLL_INTERVAL": 0.05,
     "TASK_HEARTBEAT_INTERVAL": 0.1,
@@ -81,6 +83,15 @@ class Worker:
     def processors(self):
         """Return the ids of all processors that were started so far."""
         return [int(pid) for pid in re.findall(r"Processor \d+ started, pid (\d+)", self.output)]
+
+    def helpers(self):
+        """Return the ids of the listener and the janitor, once both are there."""
+
+        def found():
+            return set(children(self.supervisor)) - set(self.processors())
+
+        wait_until(lambda: len(found()) == HELPERS)
+        return found()
 
     def ready(self):
         """Wait until it takes tasks."""

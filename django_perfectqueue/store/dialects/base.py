@@ -63,6 +63,9 @@ class Dialect(ABC):
     the server's clock, or for the time that the caller gave.
     """
 
+    notifies = False
+    """Whether the bell is this database's own, and reaches every host."""
+
     in_one = False
     """Whether a task is submitted, and one is finished, by a single statement."""
 

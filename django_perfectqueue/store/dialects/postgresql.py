@@ -216,6 +216,7 @@ WHERE NOT "lane"."awake"
 
 
 class PostgreSQL(Dialect):
+    notifies = True
     in_one = True
     may_be_lost = ", (SELECT set_config('synchronous_commit', 'off', true))"
     # A condition on the state alone is left out, since the partial index implies it, and

@@ -1,0 +1,61 @@
+"""See from afar whether there is something to take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from .transaction import reading
+
+LANES_PROBED = 500
+
+LOOK = """
+SELECT {now}, (
+    SELECT "alarm_at" FROM "perfectqueue_ticket"
+    WHERE "alarm_at" IS NOT NULL ORDER BY "alarm_at" LIMIT 1
+), EXISTS (
+    SELECT 1 FROM (
+        SELECT "id" FROM "perfectqueue_lane"
+        WHERE "queue" IN ({queues}) AND "open" = TRUE LIMIT %(most)s
+    ) AS "lane"
+    WHERE EXISTS (
+        SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
+        WHERE "ticket"."state" = 0 AND {in_lane}
+    )
+), EXISTS (
+    SELECT 1 FROM "perfectqueue_lane"
+    WHERE "queue" IN ({queues}) AND "open" = TRUE LIMIT 1 OFFSET %(most)s
+)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """
+    Whether an acquire is likely to find something, and in how many seconds the clock will
+    have something to move; None when there is nothing for it.
+    """
+
+    due: bool
+    wait: float | None
+
+
+def look(queues: Sequence[str], *, using: str, now: datetime | None = None) -> Outlook:
+    """
+    Tell whether something is due in these queues, in one statement that locks nothing.
+
+    So many open lanes that not all can be probed count as something.
+    """
+    names = {f"queue{number}": queue for number, queue in enumerate(queues)}
+    with reading(using) as (cursor, dialect):
+        statement = LOOK.replace("{in_lane}", dialect.in_lane.replace("{lane}", '"lane"."id"'))
+        statement = statement.replace("{queues}", ", ".join(f"%({name})s" for name in names))
+        values = {**names, "most": LANES_PROBED}
+        row = dialect.execute(cursor, statement, values, now=now).fetchone()
+        moment, alarm, waiting, many = row
+        wait = None
+        if alarm is not None:
+            wait = (dialect.moment(alarm) - dialect.moment(moment)).total_seconds()
+    ringing = wait is not None and wait <= 0
+    return Outlook(bool(waiting or many or ringing), None if ringing else wait)

@@ -1,0 +1,108 @@
+"""The bell of PostgreSQL: NOTIFY and LISTEN."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from contextlib import closing
+from typing import Any
+
+from django.db import connections
+
+from .rings import Ring, parsed
+
+CHANNEL = "perfectqueue"
+NOTIFY = "SELECT pg_notify(%s, %s)"
+PROOF = "proof"
+
+
+def send(message: str, *, using: str) -> None:
+    """
+    Notify all who listen, in a transaction of its own.
+
+    In one that has written, NOTIFY would hold a lock of the whole server's until that is
+    on disk, and let commits go only one by one.
+    """
+    with connections[using].cursor() as cursor:
+        cursor.execute(NOTIFY, [CHANNEL, message])
+
+
+class Notices:
+    """
+    Hears NOTIFY over the connection of this thread, which it makes one of its own.
+
+    It may turn out that nothing is ever heard: a pooler that lends out a connection for
+    one transaction takes it away together with what was to be heard there.
+    """
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self.listening: Any = None
+        self.heard: list[str] = []
+        self.token = ""
+        self.proven = False
+        self.connection: Any = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.listening is not None and self.listening is connections[self.using].connection
+
+    def open(self) -> None:
+        """Listen, also for what prove() sends. Raise what the database does."""
+        self.proven = False
+        self.heard.clear()
+        if self.connection is None:
+            self.connection = connections[self.using] = apart(self.using)
+        with connections[self.using].cursor() as cursor:
+            cursor.execute(f"LISTEN {CHANNEL}")
+        self.listening = connections[self.using].connection
+        if hasattr(self.listening, "add_notify_handler"):
+            self.listening.add_notify_handler(lambda notice: self.heard.append(notice.payload))
+
+    def prove(self) -> None:
+        """Send, over another connection, what sets ``proven`` once it is heard."""
+        self.token = secrets.token_hex(8)
+        with closing(apart(self.using)) as connection, connection.cursor() as cursor:
+            cursor.execute(NOTIFY, [CHANNEL, f"{PROOF} {self.token}"])
+
+    def give_up(self) -> None:
+        """Listen no more."""
+        with connections[self.using].cursor() as cursor:
+            cursor.execute(f"UNLISTEN {CHANNEL}")
+        self.listening = None
+
+    def fileno(self) -> int:
+        return int(self.listening.fileno())
+
+    def hear(self) -> Iterable[Ring]:
+        """Return what has come, also during other statements. Raise what the database does."""
+        with connections[self.using].wrap_database_errors:
+            self.heard += received(self.listening)
+        heard, self.heard[:] = list(self.heard), []
+        self.proven = self.proven or f"{PROOF} {self.token}" in heard
+        return parsed(heard)
+
+    def close(self) -> None:
+        self.listening = None
+        if self.connection is not None:
+            self.connection.close()
+
+
+def received(connection: Any) -> list[str]:
+    """Return the payloads that the driver has, or can read without waiting."""
+    if hasattr(connection, "add_notify_handler"):
+        connection.pgconn.consume_input()
+        return [notice.extra.decode() for notice in iter(connection.pgconn.notifies, None)]
+    connection.poll()
+    payloads = [notice.payload for notice in connection.notifies]
+    connection.notifies.clear()
+    return payloads
+
+
+def apart(using: str) -> Any:
+    """Return a new connection, outside any pool of Django's."""
+    connection = connections.create_connection(using)
+    given = connection.settings_dict["OPTIONS"]
+    own = {name: value for name, value in given.items() if name != "pool"}
+    connection.settings_dict = {**connection.settings_dict, "OPTIONS": own}
+    return connection

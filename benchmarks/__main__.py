@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return show(options)
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, leave)
+    options.output = options.output or new_file()
     options.peers = those_installed(options.peers or plan.all_peers(short=options.short))
     with contextlib.ExitStack() as stack:
         sites = started(options.databases or plan.DATABASES, stack)
@@ -46,6 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         records = measured(options, sites, runner)
     print(report.tables(records))
     return 1 if any("error" in record for record in records) else 0
+
+
+def new_file() -> Path:
+    """Return the path of a file that is named by the time."""
+    return Path(tempfile.gettempdir()) / f"benchmarks-{time.strftime('%Y-%m-%d-%H%M%S')}.jsonl"
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -63,7 +70,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     option("--rounds", type=int, help=f"how often each is measured; {ROUNDS}, or 1 if --short")
     option("--tasks", type=int, help="how many tasks a peer of common speed drains")
     option("--many", type=int, help="how many tasks a large backlog has")
-    option("--output", type=Path, default=Path("benchmarks.jsonl"), help="where results go")
+    option("--output", type=Path, help="where results go; a new file in the temporary folder")
     option("--report", type=Path, nargs="+", metavar="FILE", help="print tables of results")
     option("--into", type=Path, metavar="PAGE", help="with --report: replace the tables there")
     return parser.parse_args(arguments)
@@ -133,6 +140,7 @@ def measured(
     versions = {database: site.version() for database, site in sites.items()}
     records = [{"machine": machine.described(options.peers, versions)}]
     began = time.monotonic()
+    say(f"{len(jobs)} samples, each written to {options.output}")
     with options.output.open("w") as file:
         write(file, records[0])
         for number, job in enumerate(jobs, 1):
@@ -179,5 +187,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        os.write(2, b"Interrupted; nothing is left running.\n")
+        os.write(2, b"Interrupted; nothing is left running, and what was measured is kept.\n")
         sys.exit(130)

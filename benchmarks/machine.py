@@ -30,7 +30,6 @@ def described(peers: Iterable[str], servers: dict[str, str]) -> dict[str, Any]:
         "processor": processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0,
         "memory_gib": memory(),
-        "sync_us": sync_time(),
         "servers": servers,
         "packages": {name: installed(name) for name in dict.fromkeys(packages) if installed(name)},
     }

@@ -34,8 +34,12 @@ class Place:
 
     def django(self, *, persistent: bool) -> dict[str, Any]:
         """Return the entry of DATABASES."""
-        common = {"NAME": self.name, "HOST": self.host, "USER": self.user}
-        common["CONN_MAX_AGE"] = None if persistent else 0
+        common = {
+            "NAME": self.name,
+            "HOST": self.host,
+            "USER": self.user,
+            "CONN_MAX_AGE": None if persistent else 0,
+        }
         if self.kind == "sqlite":
             options = {
                 "transaction_mode": "IMMEDIATE",

@@ -19,7 +19,7 @@ RECORD = struct.Struct("=iiq")
 
 class Start(NamedTuple):
     pid: int
-    index: int
+    task: int
     at: int
     """Nanoseconds of the clock that all processes of a machine share."""
 

@@ -22,6 +22,11 @@ LEGEND = (
     "‡ not every task ran exactly once, or not all were done."
 )
 
+NOISE = (
+    ("sync_us", "Write and sync of 8 KiB after each sample, µs", 0),
+    ("others", "Cores that worked for other processes while a queue was drained", 2),
+)
+
 Record = dict[str, Any]
 
 
@@ -50,10 +55,22 @@ def tables(records: Iterable[Record]) -> str:
         if found:
             parts.append(f"### {title}\n\n{found}")
     parts += [LEGEND] if results.marked() else []
+    parts += filter(None, [noise(records)])
     failed = [record for record in records if "error" in record]
     if failed:
         parts.append("### What failed\n\n" + "\n".join(map(failure, failed)))
     return "\n\n".join(parts)
+
+
+def noise(records: Iterable[Record]) -> str:
+    """Tell what the machine did beside, and how its disk varied."""
+    records = list(records)
+    parts = []
+    for name, words, digits in NOISE:
+        values = [record[name] for record in records if name in record and "metric" in record]
+        if values:
+            parts.append(f"{words}: {spread(values, digits)}.")
+    return " ".join(parts)
 
 
 def failure(record: Record) -> str:
@@ -152,7 +169,6 @@ def machine(said: Record) -> str:
             f"- Begun: {said['started']}",
             f"- Machine: {said['cores']} cores of {said['processor']}, {said['memory_gib']:g} GiB,"
             f" {said['system']}",
-            f"- Write and sync of 8 KiB: {said['sync_us']:.0f} µs at the beginning",
             f"- Databases: {servers}",
             f"- Python {said['python']}; {packages}",
         ]

@@ -40,6 +40,13 @@ def processor_time(roots: Iterable[int]) -> float:
     return ticks / TICKS
 
 
+def busy() -> float:
+    """Return the seconds that all processors have worked so far, whoever for."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _, _, interrupt, soft, steal = map(int, words[:8])
+    return (user + nice + system + interrupt + soft + steal) / TICKS
+
+
 def memory(roots: Iterable[int]) -> float:
     """Return the MiB in use, each page shared among those that use it (PSS)."""
     total = 0

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from typing import Any
 
+from benchmarks import tree
 from benchmarks.probe import Start
 from benchmarks.stand import Stand, Workers
 
@@ -55,6 +56,7 @@ def drained(stand: Stand, processes: int, count: int, *, leave: bool = False) ->
         "boot": (starts[0].at - launched) / 1e9,
         **window(starts, processes, last),
         **per_task(before, after),
+        "others": others(before, after),
         **({} if leave or capped else checked(starts, count, pending)),
     }
 
@@ -65,7 +67,11 @@ class Used:
     def __init__(self, stand: Stand, workers: Workers) -> None:
         self.tasks = stand.probe.count()
         self.workers = workers.processor_time()
-        self.server = stand.server_time() if stand.place.server else None
+        self.server = stand.server_time()
+        self.has_server = bool(stand.place.server)
+        self.own = time.process_time()
+        self.busy = tree.busy()
+        self.at = time.monotonic()
 
 
 def wait_for_all(stand: Stand, processes: int, count: int) -> None:
@@ -119,14 +125,20 @@ def per_task(before: Used, after: Used) -> dict[str, float]:
     if tasks < 1:
         return {}
     found = {"worker_us": (after.workers - before.workers) / tasks * 1e6}
-    if before.server is not None and after.server is not None:
+    if before.has_server:
         found["server_us"] = (after.server - before.server) / tasks * 1e6
     return found
 
 
+def others(before: Used, after: Used) -> float:
+    """Return how many cores worked for others than the benchmark."""
+    ours = after.workers - before.workers + after.server - before.server + after.own - before.own
+    return max(0.0, (after.busy - before.busy - ours) / (after.at - before.at))
+
+
 def checked(starts: list[Start], count: int, pending: int) -> dict[str, Any]:
     """Tell whether every task ran, and none of them twice."""
-    runs = Counter(start.index for start in starts)
+    runs = Counter(start.task for start in starts)
     missing = sum(index not in runs for index in range(count))
     repeated = len(starts) - len(runs)
     return {

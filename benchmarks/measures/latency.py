@@ -32,7 +32,7 @@ def measure(stand: Stand, variant: str) -> dict[str, Any]:
         sent = submitted(stand)
         expected = stand.scale.latencies + 1
         stand.wait_for(lambda: stand.probe.count() >= expected, 60, "The last task")
-    began_at = {start.index: start.at for start in stand.probe.read()}
+    began_at = {start.task: start.at for start in stand.probe.read()}
     waits = sorted((began_at[index] - at) / 1e6 for index, at in sent.items())
     return {
         "n": len(waits),

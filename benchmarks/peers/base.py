@@ -24,7 +24,7 @@ SERIES = {
 }
 UUID = {
     "postgresql": "md5({seed} || series.n::text)::uuid",
-    "mariadb": "md5(concat({seed}, '-', series.n))",
+    "mariadb": "insert(insert(md5(concat({seed}, '-', series.n)), 13, 1, '4'), 17, 1, '8')",
     "sqlite": "printf('%016x%016x', {seed}, series.n)",
 }
 TOMORROW = {
@@ -48,7 +48,7 @@ class Peer:
     packages: ClassVar[tuple[str, ...]] = ()
     metrics: ClassVar[tuple[str, ...]] = ("submit", "drain", "snapshot", "latency", "counts")
     backlogs: ClassVar[tuple[str, ...]] = ()
-    size: ClassVar[float] = 1.0
+    size: float = 1.0
 
     def __init__(self, place: Place) -> None:
         self.place = place

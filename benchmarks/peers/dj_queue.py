@@ -37,8 +37,8 @@ class DjQueue(DjangoPeer):
         self.noop.enqueue(index)
 
     def submit_many(self, indexes: Iterable[int]) -> None:
-        calls = [(self.noop, [index], {}) for index in indexes]
-        self.noop.get_backend().enqueue_all(calls)
+        backend: Any = self.noop.get_backend()
+        backend.enqueue_all([(self.noop, [index], {}) for index in indexes])
 
     def stock(self, kind: str, count: int) -> None:
         self.submit(0)

@@ -40,11 +40,10 @@ class PgBench(Raw):
     databases = ("postgresql",)
     metrics = ("submit", "drain")
     backlogs = ()
-    size = 2.0
 
     def __init__(self, place: Place) -> None:
         super().__init__(place, batch=1)
-        self.size = type(self).size
+        self.size = 2.0
 
     @classmethod
     def lacks(cls) -> str:

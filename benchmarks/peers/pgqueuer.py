@@ -49,4 +49,4 @@ class PgQueuer(Peer):
         return [script("pgq", "run", *self.options, main)] * processes
 
     def pending(self) -> int:
-        return int(self.link.value("SELECT count(*) FROM pgqueuer WHERE execute_after <= now()"))
+        return int(self.link.value("SELECT count(*) FROM pgqueuer"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from typing import ClassVar
 
 from benchmarks.place import Place
 from benchmarks.workers.raw import TABLE
@@ -25,15 +26,13 @@ COLUMNS = {
 
 
 class Raw(Peer):
-    metrics = ("submit", "bulk", "drain", "snapshot", "counts")
-    backlogs = ("waiting",)
-    size = 10.0
+    metrics: ClassVar[tuple[str, ...]] = ("submit", "bulk", "drain", "snapshot", "counts")
+    backlogs: ClassVar[tuple[str, ...]] = ("waiting",)
 
     def __init__(self, place: Place, *, batch: int) -> None:
         super().__init__(place)
         self.batch = batch
-        if batch == 1:
-            self.size = 1.0
+        self.size = 1.0 if batch == 1 else 10.0
 
     def prepare(self) -> None:
         kind = self.place.kind

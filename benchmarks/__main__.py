@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from benchmarks import machine, plan, report
+from benchmarks import machine, plan, report, tree
 from benchmarks.measures import MEASURES
 from benchmarks.peers import PEERS, missing
 from benchmarks.runner import Runner
@@ -25,6 +25,7 @@ from benchmarks.servers import Site
 from tests.databases import ServerError, UnavailableError
 
 ROUNDS = 3
+PATIENCE = 5.0
 EPILOG = """
 The results are written as they come, one JSON object a line; --report makes tables of them.
 docs/reference/benchmarks.md tells what is measured, and how.
@@ -70,6 +71,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     option("--rounds", type=int, help=f"how often each is measured; {ROUNDS}, or 1 if --short")
     option("--tasks", type=int, help="how many tasks a peer of common speed drains")
     option("--many", type=int, help="how many tasks a large backlog has")
+    option("--patience", type=float, help="seconds to wait for others to be quiet before a sample")
     option("--output", type=Path, help="where results go; a new file in the temporary folder")
     option("--report", type=Path, nargs="+", metavar="FILE", help="print tables of results")
     option("--into", type=Path, metavar="PAGE", help="with --report: replace the tables there")
@@ -139,11 +141,14 @@ def measured(
     )
     versions = {database: site.version() for database, site in sites.items()}
     records = [{"machine": machine.described(options.peers, versions)}]
+    patience = options.patience if options.patience is not None else PATIENCE * (not options.short)
     began = time.monotonic()
     say(f"{len(jobs)} samples, each written to {options.output}")
     with options.output.open("w") as file:
         write(file, records[0])
         for number, job in enumerate(jobs, 1):
+            if patience:
+                tree.wait_for_quiet(patience)
             found = runner.take(job, sites[job.database])
             record = {**job.as_json(), "sync_us": machine.sync_time(), **found}
             write(file, record)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 from benchmarks.measures import MEASURES
 from benchmarks.peers import OURS, PEERS, kind_of
@@ -12,6 +13,7 @@ from benchmarks.scale import Scale
 DATABASES = ("sqlite", "postgresql", "mariadb")
 IN_SHORT = (OURS, "perfectqueue-each", "pgqueuer", "django-tasks-db", "raw-100", "pgbench")
 METRICS_IN_SHORT = ("submit", "bulk", "drain", "latency", "counts")
+BESIDE_ITSELF = ("backlog", "snapshot")
 VARIANTS_IN_SHORT = {"drain": ("1", "2"), "latency": ("1",)}
 PARTS = {
     "perfectqueue-each": ("drain", "counts"),
@@ -34,18 +36,22 @@ def jobs(
     """
     Yield the samples round by round, the peers of one measure next to each other.
 
-    What disturbs the machine for a minute then disturbs all peers of that minute.
+    What disturbs the machine for a minute then disturbs all peers of that minute. Where a
+    peer is compared with itself, its variants are next to each other instead.
     """
-    for number in range(1, rounds + 1):
-        for metric in metrics:
-            for variant in variants(metric, short=short):
-                for database in databases:
-                    for peer in peers:
-                        if takes_part(peer, metric, variant, database):
-                            yield Job(number, metric, variant, database, peer, scale)
+    for number, metric in itertools.product(range(1, rounds + 1), metrics):
+        there = variants(metric, short=short)
+        if metric in BESIDE_ITSELF:
+            found = itertools.product(databases, peers, there)
+        else:
+            turned = itertools.product(there, databases, peers)
+            found = ((database, peer, variant) for variant, database, peer in turned)
+        for database, peer, variant in found:
+            if takes_part(peer, metric, variant, database):
+                yield Job(number, metric, variant, database, peer, scale)
 
 
-def variants(metric: str, *, short: bool) -> Iterable[str]:
+def variants(metric: str, *, short: bool) -> Sequence[str]:
     there: tuple[str, ...] = MEASURES[metric].VARIANTS
     return VARIANTS_IN_SHORT.get(metric, there) if short else there
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import time
 import uuid
@@ -100,7 +101,8 @@ class Stand:
         finally:
             end_all(f"{WORKERS}={mark}")
             for process in started:
-                process.kill()
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.databases.lifetime import running
 
 TICKS = os.sysconf("SC_CLK_TCK")
 TIMES = slice(11, 15)
+MOMENT, HARDLY = 0.5, 0.2
 
 
 def family(roots: Iterable[int]) -> set[int]:
@@ -41,10 +43,28 @@ def processor_time(roots: Iterable[int]) -> float:
 
 
 def busy() -> float:
-    """Return the seconds that all processors have worked so far, whoever for."""
-    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    """Return the seconds that all processors have worked so far, whoever for; 0 if unknown."""
+    figures = Path("/proc/stat")
+    if not figures.exists():
+        return 0.0
+    words = figures.read_text().split("\n", 1)[0].split()[1:]
     user, nice, system, _, _, interrupt, soft, steal = map(int, words[:8])
     return (user + nice + system + interrupt + soft + steal) / TICKS
+
+
+def wait_for_quiet(limit: float) -> float:
+    """
+    Wait up to so many seconds for a moment in which hardly anyone works.
+
+    Return how many cores worked in the last moment looked at.
+    """
+    deadline = time.monotonic() + limit
+    while True:
+        before = busy()
+        time.sleep(MOMENT)
+        cores = (busy() - before) / MOMENT
+        if cores < HARDLY or time.monotonic() > deadline:
+            return cores
 
 
 def memory(roots: Iterable[int]) -> float:

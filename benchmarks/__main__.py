@@ -15,9 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from benchmarks import machine, plan, report, tree
+from benchmarks import machine, plan, report
 from benchmarks.measures import MEASURES
 from benchmarks.peers import PEERS, missing
+from benchmarks.quiet import Quiet
 from benchmarks.runner import Runner
 from benchmarks.sample import Job
 from benchmarks.scale import SHORT, Scale
@@ -142,15 +143,15 @@ def measured(
     versions = {database: site.version() for database, site in sites.items()}
     records = [{"machine": machine.described(options.peers, versions)}]
     patience = options.patience if options.patience is not None else PATIENCE * (not options.short)
-    began = time.monotonic()
+    quiet, began = Quiet(), time.monotonic()
     say(f"{len(jobs)} samples, each written to {options.output}")
     with options.output.open("w") as file:
         write(file, records[0])
         for number, job in enumerate(jobs, 1):
             if patience:
-                tree.wait_for_quiet(patience)
+                quiet.wait(patience)
             found = runner.take(job, sites[job.database])
-            record = {**job.as_json(), "sync_us": machine.sync_time(), **found}
+            record = {**job.as_json(), "sync_us": quiet.sync_time(), **found}
             write(file, record)
             records.append(record)
             passed = time.monotonic() - began

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import statistics
 import sys
-import tempfile
-import time
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import installed, kind_of
-from tests.databases.lifetime import folder_for_sockets
 
 ALWAYS = ("django", "psycopg", "psycopg2-binary", "mysqlclient")
 
@@ -45,15 +41,3 @@ def processor() -> str:
 
 def memory() -> float:
     return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-
-
-def sync_time(times: int = 25) -> float:
-    """Return the median of what it takes to write 8 KiB and have the disk keep them, in µs."""
-    block, spent = b"x" * 8192, []
-    with tempfile.TemporaryFile(buffering=0, dir=folder_for_sockets()) as file:
-        for _ in range(times):
-            began = time.perf_counter()
-            os.pwrite(file.fileno(), block, 0)
-            os.fsync(file.fileno())
-            spent.append(time.perf_counter() - began)
-    return statistics.median(spent) * 1e6

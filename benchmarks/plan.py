@@ -14,7 +14,7 @@ DATABASES = ("sqlite", "postgresql", "mariadb")
 IN_SHORT = (OURS, "perfectqueue-each", "pgqueuer", "django-tasks-db", "raw-100", "pgbench")
 METRICS_IN_SHORT = ("submit", "bulk", "drain", "latency", "counts")
 BESIDE_ITSELF = ("backlog", "snapshot")
-VARIANTS_IN_SHORT = {"drain": ("1", "2"), "latency": ("1",)}
+VARIANTS_IN_SHORT = {"drain": ("1",), "latency": ("1",)}
 PARTS = {
     "perfectqueue-each": ("drain", "counts"),
     "perfectqueue-users": ("bulk", "drain", "backlog", "counts"),

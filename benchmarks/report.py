@@ -27,6 +27,8 @@ NOISE = (
     ("others", "Cores that worked for other processes while a queue was drained", 2),
 )
 
+DISTURBING = 0.2
+
 Record = dict[str, Any]
 
 
@@ -70,6 +72,8 @@ def noise(records: Iterable[Record]) -> str:
         values = [record[name] for record in records if name in record and "metric" in record]
         if values:
             parts.append(f"{words}: {spread(values, digits)}.")
+        if name == "others" and values and statistics.median(values) > DISTURBING:
+            parts.append("**That many disturb: take the figures again on a quiet machine.**")
     return " ".join(parts)
 
 
@@ -147,9 +151,8 @@ def spread(values: Sequence[float], digits: int) -> str:
     if not values:
         return "-"
     middle = f"{statistics.median(values):,.{digits}f}"
-    if len(values) == 1:
-        return middle
-    return f"{middle} ({min(values):,.{digits}f}-{max(values):,.{digits}f})"
+    least, most = (f"{value:,.{digits}f}" for value in (min(values), max(values)))
+    return middle if least == most else f"{middle} ({least}-{most})"
 
 
 def in_columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -163,8 +166,10 @@ def in_columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def machine(said: Record) -> str:
     servers = ", ".join(f"{name} {version}" for name, version in said["servers"].items())
     packages = ", ".join(f"{name} {version}" for name, version in said["packages"].items())
+    short = ["**The short form: it shows what the tables hold, and is too small to rest on.**", ""]
     return "\n".join(
         [
+            *(short if "--short" in said["command"] else ()),
             f"- Command: `{said['command']}`",
             f"- Begun: {said['started']}",
             f"- Machine: {said['cores']} cores of {said['processor']}, {said['memory_gib']:g} GiB,"

@@ -130,5 +130,11 @@ class Stand:
             return ""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
 
+    def server_us(self, since: float, tasks: int) -> dict[str, float]:
+        """Return what the server used per task since then, where there is a server."""
+        if not self.place.server:
+            return {}
+        return {"server_us": (self.server_time() - since) / tasks * 1e6}
+
     def server_time(self) -> float:
         return tree.processor_time([self.place.server]) if self.place.server else 0.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +12,6 @@ from tests.databases.lifetime import running
 
 TICKS = os.sysconf("SC_CLK_TCK")
 TIMES = slice(11, 15)
-MOMENT, HARDLY = 0.5, 0.2
 
 
 def family(roots: Iterable[int]) -> set[int]:
@@ -50,21 +48,6 @@ def busy() -> float:
     words = figures.read_text().split("\n", 1)[0].split()[1:]
     user, nice, system, _, _, interrupt, soft, steal = map(int, words[:8])
     return (user + nice + system + interrupt + soft + steal) / TICKS
-
-
-def wait_for_quiet(limit: float) -> float:
-    """
-    Wait up to so many seconds for a moment in which hardly anyone works.
-
-    Return how many cores worked in the last moment looked at.
-    """
-    deadline = time.monotonic() + limit
-    while True:
-        before = busy()
-        time.sleep(MOMENT)
-        cores = (busy() - before) / MOMENT
-        if cores < HARDLY or time.monotonic() > deadline:
-            return cores
 
 
 def memory(roots: Iterable[int]) -> float:

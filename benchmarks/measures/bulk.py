@@ -21,6 +21,6 @@ def measure(stand: Stand, variant: str) -> dict[str, Any]:
     return {
         "n": count,
         "rate": count / seconds,
-        "server_us": (stand.server_time() - server) / count * 1e6,
+        **stand.server_us(server, count),
         "whole": stand.peer.pending() == count + 100,
     }

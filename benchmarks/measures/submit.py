@@ -32,5 +32,5 @@ def timed(stand: Stand, first: int, count: int) -> dict[str, Any]:
         "n": count,
         "rate": count / seconds,
         "client_us": (time.process_time() - own) / count * 1e6,
-        "server_us": (stand.server_time() - server) / count * 1e6,
+        **stand.server_us(server, count),
     }

@@ -78,11 +78,11 @@ class CommandTests(SimpleTestCase):
                 self.assertEqual(sample["ran"], sample["n"])
         self.assertIn("| raw-100 |", printed)
         self.assert_nothing_is_left()
-        self.page.write_text("before\n<!-- tables: begin -->\nold\n<!-- tables: end -->\nafter\n")
+        self.page.write_text("before\n<!-- tables: begin -->\nstale\n<!-- tables: end -->\nafter\n")
         self.run_to_the_end("--report", str(self.results), "--into", str(self.page))
         put = self.page.read_text()
         self.assertIn(printed.strip(), put)
-        self.assertNotIn("old", put)
+        self.assertNotIn("stale", put)
 
     def test_an_interrupted_run_leaves_nothing_running(self):
         arguments = (*SMALLEST, "--peers", "raw-100", "--rounds", "500")

@@ -1,0 +1,197 @@
+"""The command line: python -m benchmarks."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from benchmarks import machine, plan, report
+from benchmarks.measures import MEASURES
+from benchmarks.peers import PEERS, missing
+from benchmarks.quiet import Quiet
+from benchmarks.runner import Runner
+from benchmarks.sample import Job
+from benchmarks.scale import SHORT, Scale
+from benchmarks.servers import Site
+from tests.databases import ServerError, UnavailableError
+
+ROUNDS = 3
+PATIENCE = 5.0
+EPILOG = """
+The results are written as they come, one JSON object a line; --report makes tables of them.
+docs/reference/benchmarks.md tells what is measured, and how.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parsed(arguments)
+    if options.report:
+        return show(options)
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, leave)
+    options.output = options.output or new_file()
+    options.peers = those_installed(options.peers or plan.all_peers(short=options.short))
+    with contextlib.ExitStack() as stack:
+        sites = started(options.databases or plan.DATABASES, stack)
+        if not sites or not options.peers:
+            say("There is nothing to measure.")
+            return 1
+        runner = stack.enter_context(Runner())
+        records = measured(options, sites, runner)
+    print(report.tables(records))
+    return 1 if any("error" in record for record in records) else 0
+
+
+def new_file() -> Path:
+    """Return the path of a file that is named by the time."""
+    return Path(tempfile.gettempdir()) / f"benchmarks-{time.strftime('%Y-%m-%d-%H%M%S')}.jsonl"
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure this queue beside others and beside the database alone.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    option = parser.add_argument
+    option("--short", action="store_true", help="about two minutes: few peers, small numbers")
+    option("--databases", type=names(plan.DATABASES), help="of " + ", ".join(plan.DATABASES))
+    option("--peers", type=names(PEERS), help="of " + ", ".join(PEERS))
+    option("--metrics", type=names(MEASURES), help="of " + ", ".join(MEASURES))
+    option("--rounds", type=int, help=f"how often each is measured; {ROUNDS}, or 1 if --short")
+    option("--tasks", type=int, help="how many tasks a peer of common speed drains")
+    option("--many", type=int, help="how many tasks a large backlog has")
+    option("--patience", type=float, help="seconds to wait for others to be quiet before a sample")
+    option("--output", type=Path, help="where results go; a new file in the temporary folder")
+    option("--report", type=Path, nargs="+", metavar="FILE", help="print tables of results")
+    option("--into", type=Path, metavar="PAGE", help="with --report: replace the tables there")
+    return parser.parse_args(arguments)
+
+
+def names(known: Any) -> Callable[[str], list[str]]:
+    def split(text: str) -> list[str]:
+        given = [name.strip() for name in text.split(",") if name.strip()]
+        for name in given:
+            if name not in known:
+                there = ", ".join(known)
+                raise argparse.ArgumentTypeError(f"there is no {name!r}; there are {there}")
+        return given
+
+    return split
+
+
+def show(options: argparse.Namespace) -> int:
+    try:
+        records = [record for file in options.report for record in report.read(file)]
+        text = report.tables(records)
+        if options.into:
+            report.put(text, options.into)
+        else:
+            print(text)
+    except (OSError, ValueError) as error:
+        say(str(error))
+        return 1
+    return 0
+
+
+def those_installed(peers: Sequence[str]) -> list[str]:
+    found = []
+    for peer in peers:
+        lack = missing(peer)
+        if lack:
+            say(f"{peer}: {lack}")
+        else:
+            found.append(peer)
+    return found
+
+
+def started(databases: Sequence[str], stack: contextlib.ExitStack) -> dict[str, Site]:
+    """Start a server of each kind that can be had; say what the others lack."""
+    sites = {}
+    for database in databases:
+        try:
+            sites[database] = stack.enter_context(Site(database))
+        except (UnavailableError, ServerError) as error:
+            say(f"{database}: {error}")
+    return sites
+
+
+def measured(
+    options: argparse.Namespace, sites: dict[str, Site], runner: Runner
+) -> list[dict[str, Any]]:
+    jobs = list(
+        plan.jobs(
+            peers=options.peers,
+            databases=list(sites),
+            metrics=options.metrics or plan.all_metrics(short=options.short),
+            rounds=options.rounds or (1 if options.short else ROUNDS),
+            scale=scale_of(options),
+            short=options.short,
+        )
+    )
+    versions = {database: site.version() for database, site in sites.items()}
+    records = [{"machine": machine.described(options.peers, versions)}]
+    patience = options.patience if options.patience is not None else PATIENCE * (not options.short)
+    quiet, began = Quiet(), time.monotonic()
+    say(f"{len(jobs)} samples, each written to {options.output}")
+    with options.output.open("w") as file:
+        write(file, records[0])
+        for number, job in enumerate(jobs, 1):
+            if patience:
+                quiet.wait(patience)
+            found = runner.take(job, sites[job.database])
+            record = {**job.as_json(), "sync_us": quiet.sync_time(), **found}
+            write(file, record)
+            records.append(record)
+            passed = time.monotonic() - began
+            say(f"{number}/{len(jobs)} {passed:4.0f} s  round {job.round}  {told(job, found)}")
+    return records
+
+
+def scale_of(options: argparse.Namespace) -> Scale:
+    scale = SHORT if options.short else Scale()
+    given = {name: getattr(options, name) for name in ("tasks", "many")}
+    return replace(scale, **{name: value for name, value in given.items() if value})
+
+
+def write(file: Any, record: dict[str, Any]) -> None:
+    file.write(json.dumps(record) + "\n")
+    file.flush()
+
+
+def told(job: Job, found: dict[str, Any]) -> str:
+    if "error" in found:
+        return f"{job}: FAILED: {found['error']}"
+    trouble = "" if found.get("whole", True) else "  NOT WHOLE"
+    if "rate" in found:
+        return f"{job}: {found['rate']:,.0f}/s{trouble}"
+    if "p50" in found:
+        return f"{job}: {found['p50']:.1f} ms{trouble}"
+    return f"{job}: {found['finish']['statements']:.2f} statements{trouble}"
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def leave(signum: int, _: object) -> NoReturn:
+    sys.exit(128 + signum)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        os.write(2, b"Interrupted; nothing is left running, and what was measured is kept.\n")
+        sys.exit(130)

@@ -1,0 +1,30 @@
+"""huey: ``huey_consumer`` with processes; at most once."""
+
+from __future__ import annotations
+
+from .base import Peer, script
+
+
+class Huey(Peer):
+    packages = ("huey", "peewee")
+    backlogs = ("waiting",)
+    size = 0.5
+
+    def prepare(self) -> None:
+        from benchmarks.workers.huey import noop
+
+        self.noop = noop
+
+    def submit(self, index: int) -> None:
+        self.noop(index)
+
+    def stock(self, kind: str, count: int) -> None:
+        self.submit(0)
+        self.copy("task", count, {})
+
+    def workers(self, processes: int) -> list[list[str]]:
+        queue = "benchmarks.workers.huey.huey"
+        return [script("huey_consumer", queue, "-w", processes, "-k", "process")]
+
+    def pending(self) -> int:
+        return int(self.link.value("SELECT count(*) FROM task"))

@@ -1,0 +1,85 @@
+"""This package: ``pq_worker`` with its default settings, fair shares on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+from benchmarks.place import Place
+
+from .base import DjangoPeer, manage
+
+DISPATCH = "benchmarks.workers.perfectqueue.NoopDispatch"
+DAY = timedelta(days=1)
+
+
+class PerfectQueue(DjangoPeer):
+    """
+    ``type`` is ``noop``, or ``each`` for a handler that finishes its task by itself, which
+    is then in a commit of its own. ``users`` is how many users the tasks run for.
+    """
+
+    apps = ("django_perfectqueue",)
+    metrics = ("submit", "bulk", "drain", "snapshot", "latency", "counts")
+    backlogs = ("waiting", "scheduled", "finished")
+    persistent = False
+    size = 2.0
+
+    def __init__(self, place: Place, *, type: str = "noop", users: int = 0) -> None:
+        super().__init__(place)
+        self.type = type
+        self.users = users
+
+    def prepare(self) -> None:
+        super().prepare()
+        from django_perfectqueue.queue import Queue
+
+        self.queue = Queue()
+
+    def submit(self, index: int) -> None:
+        self.queue.submit(f"task-{index}", self.type, {"i": index}, user=self.user(index))
+
+    def submit_many(self, indexes: Iterable[int]) -> None:
+        self.queue.submit_many(self.task("task", index) for index in indexes)
+
+    def task(self, name: str, index: int, **more: Any) -> dict[str, Any]:
+        return {
+            "key": f"{name}-{index}",
+            "type": self.type,
+            "data": {"i": index},
+            "user": self.user(index),
+            **more,
+        }
+
+    def user(self, index: int) -> str | None:
+        return f"user-{index % self.users}" if self.users else None
+
+    def stock(self, kind: str, count: int) -> None:
+        if kind == "waiting":
+            self.submit_many(range(count))
+        elif kind == "scheduled":
+            later = (self.task("later", index, run_at=DAY) for index in range(count))
+            self.queue.submit_many(later)
+        else:
+            self.copy_a_finished_task(count)
+
+    def copy_a_finished_task(self, count: int) -> None:
+        """Finish one task as a worker does, and copy its row: an ended task has no other."""
+        from django_perfectqueue.models import Task
+
+        self.queue.submit("done-0", self.type, {"i": 0})
+        task = self.queue.poll()
+        assert task is not None
+        task.finish()
+        number = "CAST(series.n AS CHAR)" if self.place.kind == "mariadb" else "series.n"
+        joined = f"concat('done-', {number})"
+        if self.place.kind == "sqlite":
+            joined = f"'done-' || {number}"
+        self.copy(Task._meta.db_table, count, {"key": joined})
+
+    def workers(self, processes: int) -> list[list[str]]:
+        return [manage("pq_worker", DISPATCH, "--processors", processes)]
+
+    def pending(self) -> int:
+        return len(self.queue)

@@ -1,0 +1,52 @@
+"""pgqueuer: ``pgq run`` with asyncpg, submitting with psycopg; batches of 10 unless told."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+
+from benchmarks.place import Place
+
+from .base import NOW, Peer, script
+
+
+class PgQueuer(Peer):
+    databases = ("postgresql",)
+    packages = ("pgqueuer", "asyncpg", "psycopg", "typer")
+    metrics = ("submit", "bulk", "drain", "snapshot", "latency", "counts")
+    backlogs = ("waiting", "scheduled")
+    size = 4.0
+
+    def __init__(self, place: Place, *, batch: int | None = None) -> None:
+        super().__init__(place)
+        self.options = [] if batch is None else ["--batch-size", batch]
+
+    def prepare(self) -> None:
+        install = script("pgq", "--pg-dsn", self.place.dsn, "install")
+        subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
+        import psycopg
+        from pgqueuer.db import SyncPsycopgDriver
+        from pgqueuer.queries import SyncQueries
+
+        connection = psycopg.connect(self.place.dsn, autocommit=True)
+        self.queries = SyncQueries(SyncPsycopgDriver(connection))
+
+    def submit(self, index: int) -> None:
+        self.queries.enqueue("noop", b"%d" % index)
+
+    def submit_many(self, indexes: Iterable[int]) -> None:
+        payloads: list[bytes | None] = [b"%d" % index for index in indexes]
+        self.queries.enqueue(["noop"] * len(payloads), payloads, [0] * len(payloads))
+
+    def stock(self, kind: str, count: int) -> None:
+        self.submit(0)
+        when = NOW["postgresql"] if kind == "waiting" else "now() + interval '1 day'"
+        self.copy("pgqueuer", count, {"execute_after": when})
+        self.link.run("DELETE FROM pgqueuer WHERE id = (SELECT min(id) FROM pgqueuer)")
+
+    def workers(self, processes: int) -> list[list[str]]:
+        main = "benchmarks.workers.pgqueuer:main"
+        return [script("pgq", "run", *self.options, main)] * processes
+
+    def pending(self) -> int:
+        return int(self.link.value("SELECT count(*) FROM pgqueuer"))

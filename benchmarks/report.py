@@ -1,0 +1,329 @@
+"""Tables of results, in Markdown: medians with their range, and ratios of the same round."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers import OURS
+
+BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
+MARKS = (
+    ("capped", lambda found: bool(found.get("capped")), "†"),
+    ("narrow", lambda found: bool(found.get("narrow")), "*"),
+    ("broken", lambda found: found.get("whole") is False, "‡"),
+)
+LEGEND = (
+    "† time ran out before all were done, so this is the rate until then. "
+    "* a process had its first task when most were done, so this is the rate since the first. "
+    "‡ not every task ran exactly once, or not all were done."
+)
+
+NOISE = (
+    ("sync_us", "Write and sync of 8 KiB after each sample, µs", 0),
+    ("others", "Cores that worked for other processes while a queue was drained", 2),
+)
+
+DISTURBING = 0.2
+
+Record = dict[str, Any]
+
+
+def read(file: Path) -> list[Record]:
+    """Return the records of a file; its rounds are not taken for those of another file."""
+    records = [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
+    return [{**record, "file": str(file)} for record in records]
+
+
+def put(text: str, page: Path) -> None:
+    """Replace the tables of a page; raise ValueError when it has no place for them."""
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{page} has no lines {BEGIN} and {END}.")
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")
+
+
+def tables(records: Iterable[Record]) -> str:
+    """Return everything as Markdown."""
+    records = list(records)
+    results = Results(record for record in records if "metric" in record and "error" not in record)
+    parts = [machine(record["machine"]) for record in records if "machine" in record]
+    for title, table in SECTIONS:
+        found = table(results)
+        if found:
+            parts.append(f"### {title}\n\n{found}")
+    parts += [LEGEND] if results.marked() else []
+    parts += filter(None, [noise(records)])
+    failed = [record for record in records if "error" in record]
+    if failed:
+        parts.append("### What failed\n\n" + "\n".join(map(failure, failed)))
+    return "\n\n".join(parts)
+
+
+def noise(records: Iterable[Record]) -> str:
+    """Tell what the machine did beside, and how its disk varied."""
+    records = list(records)
+    parts = []
+    for name, words, digits in NOISE:
+        values = [record[name] for record in records if name in record and "metric" in record]
+        if values:
+            parts.append(f"{words}: {spread(values, digits)}.")
+        if name == "others" and values and statistics.median(values) > DISTURBING:
+            parts.append("**That many disturb: take the figures again on a quiet machine.**")
+    return " ".join(parts)
+
+
+def failure(record: Record) -> str:
+    what = f"{record['metric']} {record['variant']}, {record['peer']} on {record['database']}"
+    return f"- {what}: {record['error'].splitlines()[0]}"
+
+
+class Results:
+    """The samples, found by what was measured."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.samples: dict[tuple[str, str, str, str], dict[Any, Record]] = {}
+        for record in records:
+            name = (record["metric"], record["variant"], record["database"], record["peer"])
+            rounds = self.samples.setdefault(name, {})
+            rounds[record.get("file"), record["round"]] = record
+
+    def of(self, *name: str) -> dict[Any, Record]:
+        """Return the samples by round: of a metric, variant, database and peer."""
+        return self.samples.get(name, {})  # type: ignore[arg-type]
+
+    def names(self, metric: str, place: int) -> list[str]:
+        """Return what there is of a metric at a place of the name, in the order measured."""
+        return list(dict.fromkeys(name[place] for name in self.samples if name[0] == metric))
+
+    def databases(self, metric: str) -> list[str]:
+        return self.names(metric, 2)
+
+    def peers(self, metric: str, database: str) -> list[str]:
+        there = [name for name in self.samples if name[0] == metric and name[2] == database]
+        return list(dict.fromkeys(name[3] for name in there))
+
+    def values(self, name: tuple[str, str, str, str], *path: str) -> list[float]:
+        found = [inside(record, path) for record in self.of(*name).values()]
+        return [value for value in found if value is not None]
+
+    def cell(self, name: tuple[str, str, str, str], *path: str, digits: int = 0) -> str:
+        """Return the median and, if there is more than one sample, the range."""
+        text = spread(self.values(name, *path), digits)
+        return text + self.marks(name) if path == ("rate",) else text
+
+    def ratio(
+        self,
+        above: tuple[str, str, str, str],
+        below: tuple[str, str, str, str],
+        *path: str,
+    ) -> str:
+        """Return the median of the ratios of samples of the same round."""
+        first, second = self.of(*above), self.of(*below)
+        pairs = [
+            (inside(first[round_], path), inside(second[round_], path))
+            for round_ in first
+            if round_ in second
+        ]
+        found = [one / other for one, other in pairs if one is not None and other]
+        return f"{statistics.median(found):.2f}" if found else "-"
+
+    def marks(self, name: tuple[str, str, str, str]) -> str:
+        found = self.of(*name).values()
+        return "".join(mark for _, holds, mark in MARKS if any(map(holds, found)))
+
+    def marked(self) -> bool:
+        return any(self.marks(name) for name in self.samples)
+
+
+def inside(record: Record, path: Sequence[str]) -> float | None:
+    value: Any = record
+    for step in path:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value  # type: ignore[no-any-return]
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    if not values:
+        return "-"
+    middle = f"{statistics.median(values):,.{digits}f}"
+    least, most = (f"{value:,.{digits}f}" for value in (min(values), max(values)))
+    return middle if least == most else f"{middle} ({least}-{most})"
+
+
+def in_columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table whose first column is text and whose others are figures."""
+    if not rows:
+        return ""
+    rule = ["---"] + ["---:"] * (len(heads) - 1)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (heads, rule, *rows))
+
+
+def machine(said: Record) -> str:
+    servers = ", ".join(f"{name} {version}" for name, version in said["servers"].items())
+    packages = ", ".join(f"{name} {version}" for name, version in said["packages"].items())
+    short = ["**The short form: it shows what the tables hold, and is too small to rest on.**", ""]
+    return "\n".join(
+        [
+            *(short if "--short" in said["command"] else ()),
+            f"- Command: `{said['command']}`",
+            f"- Begun: {said['started']}",
+            f"- Machine: {said['cores']} cores of {said['processor']}, {said['memory_gib']:g} GiB,"
+            f" {said['system']}",
+            f"- Databases: {servers}",
+            f"- Python {said['python']}; {packages}",
+        ]
+    )
+
+
+def rates(metric: str, variant: str) -> Any:
+    """Return what makes the table of a metric with one rate."""
+
+    def table(results: Results) -> str:
+        rows = []
+        for database in results.databases(metric):
+            for peer in results.peers(metric, database):
+                name = (metric, variant, database, peer)
+                rows.append(
+                    [
+                        f"{peer} on {database}",
+                        results.cell(name, "rate"),
+                        results.ratio((metric, variant, database, OURS), name, "rate"),
+                        results.cell(name, "client_us"),
+                        results.cell(name, "server_us"),
+                    ]
+                )
+        heads = ["", "tasks/s", f"{OURS} ÷ it", "client µs", "server µs"]
+        return in_columns(heads, rows)
+
+    return table
+
+
+def drain(results: Results) -> str:
+    parts = []
+    for database in results.databases("drain"):
+        variants = sorted(results.names("drain", 1))
+        rows = []
+        for peer in results.peers("drain", database):
+            names = [("drain", variant, database, peer) for variant in variants]
+            ours = [("drain", variant, database, OURS) for variant in variants]
+            pairs = zip(ours, names, strict=True)
+            rows.append(
+                [
+                    peer,
+                    *(results.cell(name, "rate") for name in names),
+                    " / ".join(results.ratio(*pair, "rate") for pair in pairs),
+                    results.cell(names[0], "worker_us"),
+                    results.cell(names[0], "server_us"),
+                    results.cell(names[0], "n").partition(" ")[0],
+                ]
+            )
+        heads = [
+            f"{database}, tasks/s",
+            *(f"{variant} process" + "es" * (variant != "1") for variant in variants),
+            f"{OURS} ÷ it",
+            "worker µs",
+            "server µs",
+            "tasks",
+        ]
+        parts.append(in_columns(heads, rows))
+        parts.append(each_beside_the_floor(results, database, variants))
+    return "\n\n".join(filter(None, parts))
+
+
+def each_beside_the_floor(results: Results, database: str, variants: Sequence[str]) -> str:
+    """Return the ratio of one durable finish a task to the least that this takes."""
+    ratios = [
+        results.ratio(
+            ("drain", variant, database, f"{OURS}-each"),
+            ("drain", variant, database, "pgbench"),
+            "rate",
+        )
+        for variant in variants
+    ]
+    if not any(ratio != "-" for ratio in ratios):
+        return ""
+    return f"{OURS}-each ÷ pgbench, which commits as often: {' / '.join(ratios)}."
+
+
+def latency(results: Results) -> str:
+    rows = []
+    for database in results.databases("latency"):
+        for peer in results.peers("latency", database):
+            for variant in results.names("latency", 1):
+                name = ("latency", variant, database, peer)
+                if not results.of(*name):
+                    continue
+                many = f", {variant} processes" if variant != "1" else ""
+                rows.append(
+                    [
+                        f"{peer} on {database}{many}",
+                        *(
+                            results.cell(name, part, digits=1)
+                            for part in ("p50", "p95", "p99", "max")
+                        ),
+                        results.cell(name, "worker_idle", digits=1),
+                        results.cell(name, "server_idle", digits=1),
+                        results.cell(name, "memory"),
+                        results.cell(name, "processes"),
+                    ]
+                )
+    heads = [
+        *("", "p50 ms", "p95 ms", "p99 ms", "max ms", "idle worker %", "idle server %"),
+        *("memory MiB", "processes"),
+    ]
+    return in_columns(heads, rows)
+
+
+def beside(metric: str, base: str) -> Any:
+    """Return what makes the table of a metric whose variants are compared with one of them."""
+
+    def table(results: Results) -> str:
+        variants = results.names(metric, 1)
+        others = [variant for variant in variants if variant != base]
+        rows = []
+        for database in results.databases(metric):
+            for peer in results.peers(metric, database):
+                first = (metric, base, database, peer)
+                cells = [f"{peer} on {database}", results.cell(first, "rate")]
+                for variant in others:
+                    name = (metric, variant, database, peer)
+                    cells += [results.cell(name, "rate"), results.ratio(name, first, "rate")]
+                rows.append(cells)
+        heads = ["tasks/s", base]
+        for variant in others:
+            heads += [variant, f"÷ {base}"]
+        return in_columns(heads, rows)
+
+    return table
+
+
+def counts(results: Results) -> str:
+    columns = ("statements", "commits", "syncs", "wal_bytes")
+    rows = []
+    for database in results.databases("counts"):
+        for peer in results.peers("counts", database):
+            name = ("counts", "1", database, peer)
+            cells = [peer + results.marks(name)]
+            for column in columns:
+                pair = [results.values(name, part, column) for part in ("submit", "finish")]
+                digits = 0 if column == "wal_bytes" else 2
+                cells.append(" + ".join(spread(values, digits) for values in pair))
+            rows.append(cells)
+    heads = ["submit + finish", *(column.replace("_", " ") for column in columns)]
+    return in_columns(heads, rows)
+
+
+SECTIONS = (
+    ("Submit one by one", rates("submit", "one")),
+    ("Submit in bulk", rates("bulk", "many")),
+    ("Drain", drain),
+    ("Latency and idleness", latency),
+    ("Beside a large backlog", beside("backlog", "waiting-few")),
+    ("Beside an old snapshot", beside("snapshot", "free")),
+    ("What PostgreSQL counts, per task", counts),
+)

@@ -1,0 +1,85 @@
+"""Takes the samples one after the other, and leaves nothing running."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks import probe
+from benchmarks.sample import Job
+from benchmarks.servers import Site
+from benchmarks.undertaker import ROOT, RUN, end_all, hire
+from tests.databases import die_with_parent
+
+PATIENCE = 900.0
+IN_MEMORY = Path("/dev/shm")
+
+
+class Runner:
+    """Used as a context manager: what was started in the block has ended after it."""
+
+    def __init__(self, *, patience: float = PATIENCE) -> None:
+        self.patience = patience
+        self.run = uuid.uuid4().hex
+
+    def __enter__(self) -> Runner:
+        self.folder = Path(tempfile.mkdtemp(prefix="pq-benchmark-", dir=in_memory()))
+        self.undertaker = hire(self.run, self.folder)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        end_all(f"{RUN}={self.run}")
+        self.undertaker.communicate()
+
+    def take(self, job: Job, site: Site) -> dict[str, Any]:
+        """Return what came of one sample; what went wrong is in it."""
+        with site.fresh() as place, self.room() as folder:
+            environment = {
+                **site.environment(),
+                **place.environment(),
+                RUN: self.run,
+                probe.VARIABLE: str(folder / "probe"),
+            }
+            result, log = folder / "result.json", folder / "sample.log"
+            with log.open("wb") as out:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "benchmarks.sample", json.dumps(job.as_json()), result],
+                    cwd=ROOT,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                    preexec_fn=die_with_parent(),
+                )
+            try:
+                process.wait(self.patience)
+            except subprocess.TimeoutExpired:
+                return {"error": f"It took longer than {self.patience:g} s."}
+            finally:
+                end_all(f"{RUN}={self.run}")
+                process.wait()
+            if not result.exists():
+                return {"error": f"It ended by itself.\n{log.read_text(errors='replace')[-2000:]}"}
+            found: dict[str, Any] = json.loads(result.read_text())
+            return found
+
+    @contextlib.contextmanager
+    def room(self) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            yield Path(folder)
+
+
+def in_memory() -> str:
+    """Return the folder for the probes: in memory where there is one."""
+    if IN_MEMORY.is_dir() and os.access(IN_MEMORY, os.W_OK):
+        return str(IN_MEMORY)
+    return tempfile.gettempdir()

@@ -1,0 +1,104 @@
+"""Database servers of the benchmark's own, as durable as they come out of the box."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.driver import Link, connect
+from benchmarks.place import Place
+from tests.databases import MariaDB, PostgreSQL, Server, SQLite, environment_for
+
+STATEMENTS = "pg_stat_statements"
+SERVERS: dict[str, type[Server]] = {
+    "postgresql": PostgreSQL,
+    "mariadb": MariaDB,
+    "sqlite": SQLite,
+}
+QUIET_DATABASES = {"postgresql": "postgres", "mariadb": "mysql"}
+
+
+class Site:
+    """One server, and a fresh database on it for each sample."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.server = SERVERS[kind](durable=True)
+        self.numbers = itertools.count(1)
+
+    def __enter__(self) -> Site:
+        self.server.__enter__()
+        try:
+            if self.kind == "postgresql":
+                self.prepare_to_count()
+        except BaseException:
+            self.server.remove()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.server.remove()
+
+    def prepare_to_count(self) -> None:
+        """Have the server ready to count statements, which it does only when asked to."""
+        with contextlib.closing(self.link()) as link:
+            there = link.run("SELECT 1 FROM pg_available_extensions WHERE name = %s", STATEMENTS)
+            if there:
+                link.run(f"ALTER SYSTEM SET shared_preload_libraries = '{STATEMENTS}'")
+        if there:
+            self.server.restart()
+            self.execute(f"ALTER SYSTEM SET {STATEMENTS}.track = 'none'")
+            self.execute("SELECT pg_reload_conf()")
+
+    def link(self) -> Link:
+        return connect(self.place(), database=QUIET_DATABASES[self.kind])
+
+    def place(self, name: str = "") -> Place:
+        home = self.server.home
+        process = self.server.process
+        pid = process.pid if process else 0
+        if self.kind == "postgresql":
+            return Place(self.kind, name, str(home), "postgres", pid)
+        if self.kind == "mariadb":
+            return Place(self.kind, name, str(home / "mysql.sock"), "root", pid)
+        return Place(self.kind, str(home / f"{name}.sqlite3"))
+
+    @contextlib.contextmanager
+    def fresh(self) -> Iterator[Place]:
+        """Make a database, and drop it on leaving."""
+        name = f"sample_{next(self.numbers)}"
+        place = self.place(name)
+        if self.kind == "sqlite":
+            try:
+                yield place
+            finally:
+                for file in Path(place.name).parent.glob(f"{name}.sqlite3*"):
+                    file.unlink(missing_ok=True)
+            return
+        self.execute(f"CREATE DATABASE {name}")
+        try:
+            yield place
+        finally:
+            if self.server.is_running:
+                force = " WITH (FORCE)" if self.kind == "postgresql" else ""
+                self.execute(f"DROP DATABASE {name}{force}")
+
+    def execute(self, sql: str) -> None:
+        with contextlib.closing(self.link()) as link:
+            link.run(sql)
+
+    def environment(self) -> dict[str, str]:
+        return environment_for(self.server)
+
+    def version(self) -> str:
+        if self.kind == "sqlite":
+            import sqlite3
+
+            return sqlite3.sqlite_version
+        with contextlib.closing(self.link()) as link:
+            said = link.value(
+                "SHOW server_version" if self.kind == "postgresql" else "SELECT version()"
+            )
+        return str(said).split()[0]

@@ -1,0 +1,16 @@
+"""The settings of every peer that runs on Django; the environment says what differs."""
+
+import json
+import os
+
+from benchmarks.place import this_place
+
+given = json.loads(os.environ.get("BENCHMARK_DJANGO", "{}"))
+
+SECRET_KEY = "not a secret"
+USE_TZ = True
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+INSTALLED_APPS = given.pop("apps", [])
+DATABASES = {"default": this_place().django(persistent=given.pop("persistent", False))}
+
+globals().update(given)

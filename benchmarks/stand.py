@@ -1,0 +1,140 @@
+"""What every measure needs: the peer, its workers, and the probe."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks import probe, tree
+from benchmarks.driver import connect
+from benchmarks.peers.base import Peer
+from benchmarks.place import Place
+from benchmarks.scale import Scale
+from benchmarks.undertaker import WORKERS, end_all
+from tests.databases import die_with_parent
+
+ROOT = Path(__file__).resolve().parent.parent
+STEP = 0.005
+
+
+class StuckError(Exception):
+    """What was waited for did not come; the message holds the end of the worker's log."""
+
+
+class Workers:
+    def __init__(self, processes: list[subprocess.Popen[bytes]]) -> None:
+        self.pids = [process.pid for process in processes]
+        self.processes = processes
+
+    def processor_time(self) -> float:
+        return tree.processor_time(self.pids)
+
+    def memory(self) -> float:
+        return tree.memory(self.pids)
+
+    def count(self) -> int:
+        return len(tree.family(self.pids))
+
+    def have_ended(self) -> bool:
+        return all(process.poll() is not None for process in self.processes)
+
+
+class Stand:
+    def __init__(self, peer: Peer, place: Place, folder: Path, scale: Scale) -> None:
+        self.peer = peer
+        self.place = place
+        self.folder = folder
+        self.scale = scale
+        self.probe = probe.Reader(Path(os.environ[probe.VARIABLE]))
+
+    def prepare(self, processes: int) -> None:
+        """Make the peer's tables and settings, for a worker of so many processes."""
+        self.peer.enter(processes)
+        self.peer.prepare()
+
+    def size(self, tasks: int) -> int:
+        return max(1, round(tasks * self.peer.size))
+
+    def checkpoint(self) -> None:
+        """Have PostgreSQL write now what it would otherwise write during the measure."""
+        if self.place.kind == "postgresql":
+            with contextlib.closing(connect(self.place)) as link:
+                link.run("CHECKPOINT")
+
+    def analyze(self) -> None:
+        """Have the server know now how many rows there are, as it would in a while."""
+        with contextlib.closing(connect(self.place)) as link:
+            if self.place.kind == "postgresql":
+                link.run("ANALYZE")
+            elif self.place.kind == "mariadb":
+                for (table,) in link.run("SHOW TABLES"):
+                    link.run(f"ANALYZE TABLE `{table}`")
+
+    @contextlib.contextmanager
+    def workers(self, processes: int) -> Iterator[Workers]:
+        """Start the peer's workers, and kill them on leaving."""
+        mark = uuid.uuid4().hex
+        environment = {**os.environ, WORKERS: mark}
+        started: list[subprocess.Popen[bytes]] = []
+        try:
+            with self.log.open("ab") as log:
+                for command in self.peer.workers(processes):
+                    started.append(
+                        subprocess.Popen(
+                            command,
+                            cwd=ROOT,
+                            env=environment,
+                            stdin=subprocess.DEVNULL,
+                            stdout=log,
+                            stderr=log,
+                            start_new_session=True,
+                            preexec_fn=die_with_parent(),
+                        )
+                    )
+            yield Workers(started)
+        finally:
+            end_all(f"{WORKERS}={mark}")
+            for process in started:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "worker.log"
+
+    def wait_for(self, condition: Callable[[], bool], within: float, what: str) -> None:
+        """Return when it holds; raise StuckError when it does not in so many seconds."""
+        deadline = time.monotonic() + within
+        while not condition():
+            if time.monotonic() > deadline:
+                raise StuckError(f"{what} did not come within {within:g} s.\n{self.end_of_log()}")
+            time.sleep(STEP)
+
+    def wait_for_first(self, workers: Workers) -> None:
+        def begun() -> bool:
+            if self.probe.count() == 0 and workers.have_ended():
+                raise StuckError(f"The workers have ended by themselves.\n{self.end_of_log()}")
+            return self.probe.count() > 0
+
+        self.wait_for(begun, 60, "The first task")
+
+    def end_of_log(self) -> str:
+        if not self.log.exists():
+            return ""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
+
+    def server_us(self, since: float, tasks: int) -> dict[str, float]:
+        """Return what the server used per task since then, where there is a server."""
+        if not self.place.server:
+            return {}
+        return {"server_us": (self.server_time() - since) / tasks * 1e6}
+
+    def server_time(self) -> float:
+        return tree.processor_time([self.place.server]) if self.place.server else 0.0

@@ -1,0 +1,61 @@
+"""What a process and all that it started use, as Linux tells it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.databases.lifetime import running
+
+TICKS = os.sysconf("SC_CLK_TCK")
+TIMES = slice(11, 15)
+
+
+def family(roots: Iterable[int]) -> set[int]:
+    """Return these processes that are alive, and all below them."""
+    offspring = defaultdict(list)
+    alive = set()
+    for pid, parent in running():
+        alive.add(pid)
+        offspring[parent].append(pid)
+    found: set[int] = set()
+    waiting = [pid for pid in roots if pid in alive]
+    while waiting:
+        pid = waiting.pop()
+        found.add(pid)
+        waiting += offspring[pid]
+    return found
+
+
+def processor_time(roots: Iterable[int]) -> float:
+    """Return the seconds of processor time used so far, by those that have ended, too."""
+    ticks = 0
+    for pid in family(roots):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, words[TIMES]))
+    return ticks / TICKS
+
+
+def busy() -> float:
+    """Return the seconds that all processors have worked so far, whoever for; 0 if unknown."""
+    figures = Path("/proc/stat")
+    if not figures.exists():
+        return 0.0
+    words = figures.read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _, _, interrupt, soft, steal = map(int, words[:8])
+    return (user + nice + system + interrupt + soft + steal) / TICKS
+
+
+def memory(roots: Iterable[int]) -> float:
+    """Return the MiB in use, each page shared among those that use it (PSS)."""
+    total = 0
+    for pid in family(roots):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                if line.startswith("Pss:"):
+                    total += int(line.split()[1])
+    return total / 1024

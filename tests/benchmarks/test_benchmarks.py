@@ -1,0 +1,155 @@
+"""The benchmarks still run; how fast anything is, is no test's business."""
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+import uuid
+from pathlib import Path
+
+from django.test import SimpleTestCase
+
+from ..databases import die_with_parent
+from ..databases.lifetime import processes_with
+from ..waiting import wait_until
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MARK = "PERFECTQUEUE_TEST_BENCHMARK"
+SMALLEST = ("--short", "--databases", "sqlite", "--tasks", "20", "--metrics", "drain")
+
+
+def setUpModule():
+    if not (ROOT / "benchmarks").is_dir():
+        raise unittest.SkipTest("The benchmarks are not beside the tests.")
+
+
+class CommandTests(SimpleTestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.results = Path(folder.name) / "results.jsonl"
+        self.page = Path(folder.name) / "page.md"
+        self.name = uuid.uuid4().hex
+
+    def start(self, *arguments):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks", *arguments],
+            cwd=ROOT,
+            env={**os.environ, MARK: self.name},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=die_with_parent(),
+        )
+        self.addCleanup(self.end, process)
+        return process
+
+    def end(self, process):
+        for pid in processes_with(f"{MARK}={self.name}"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+    def run_to_the_end(self, *arguments):
+        """Return what it printed; fail when it did not end well."""
+        process = self.start(*arguments)
+        printed, complained = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 0, complained)
+        return printed
+
+    def assert_nothing_is_left(self):
+        wait_until(lambda: not processes_with(f"{MARK}={self.name}"), within=20)
+
+    def test_the_smallest_run_drains_and_makes_its_tables(self):
+        peers = "perfectqueue,raw-100"
+        printed = self.run_to_the_end(*SMALLEST, "--peers", peers, "--output", str(self.results))
+        head, *samples = map(json.loads, self.results.read_text().splitlines())
+        self.assertEqual(list(head["machine"]["servers"]), ["sqlite"])
+        self.assertEqual({sample["peer"] for sample in samples}, set(peers.split(",")))
+        for sample in samples:
+            with self.subTest(f"{sample['peer']} {sample['variant']}"):
+                self.assertTrue(sample["whole"], sample)
+                self.assertEqual(sample["ran"], sample["n"])
+        self.assertIn("| raw-100 |", printed)
+        self.assert_nothing_is_left()
+        self.page.write_text("before\n<!-- tables: begin -->\nstale\n<!-- tables: end -->\nafter\n")
+        self.run_to_the_end("--report", str(self.results), "--into", str(self.page))
+        put = self.page.read_text()
+        self.assertIn(printed.strip(), put)
+        self.assertNotIn("stale", put)
+
+    def test_an_interrupted_run_leaves_nothing_running(self):
+        arguments = (*SMALLEST, "--peers", "raw-100", "--rounds", "500")
+        process = self.start(*arguments, "--output", str(self.results))
+        wait_until(
+            lambda: self.results.exists() and self.results.read_text().count("\n") > 1, within=60
+        )
+        process.send_signal(signal.SIGINT)
+        _, complained = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, complained)
+        self.assert_nothing_is_left()
+
+    def test_a_killed_run_leaves_nothing_running(self):
+        process = self.start(*SMALLEST, "--peers", "perfectqueue", "--output", str(self.results))
+        wait_until(lambda: len(processes_with(f"{MARK}={self.name}")) > 4, within=60)
+        process.kill()
+        process.communicate(timeout=60)
+        self.assert_nothing_is_left()
+
+    def test_an_unknown_peer_is_refused_with_those_there_are(self):
+        process = self.start("--peers", "nobody")
+        _, complained = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 2)
+        self.assertIn("there is no 'nobody'; there are perfectqueue", complained)
+
+
+class ReportTests(SimpleTestCase):
+    def test_ratios_are_of_the_same_round(self):
+        from benchmarks import report
+
+        rates = {"perfectqueue": [100, 900], "huey": [10, 300]}
+        records = [
+            {
+                "metric": "submit",
+                "variant": "one",
+                "database": "sqlite",
+                "peer": peer,
+                "round": number,
+                "rate": rate,
+            }
+            for peer, measured in rates.items()
+            for number, rate in enumerate(measured)
+        ]
+        told = report.tables(records)
+        self.assertIn("| huey on sqlite | 155 (10-300) | 6.50 |", told)
+
+    def test_what_failed_and_what_is_not_whole_is_told(self):
+        from benchmarks import report
+
+        name = {"metric": "drain", "database": "sqlite", "peer": "huey", "round": 1}
+        told = report.tables(
+            [
+                {**name, "variant": "1", "rate": 5.0, "n": 10, "whole": False},
+                {**name, "variant": "2", "error": "StuckError: no task ran\nmore"},
+            ]
+        )
+        self.assertIn("| huey | 5‡ |", told)
+        self.assertIn("- drain 2, huey on sqlite: StuckError: no task ran\n", told + "\n")
+
+    def test_a_peer_that_is_not_there_is_said_and_passed_over(self):
+        from unittest import mock
+
+        from benchmarks import __main__, peers
+
+        with (
+            mock.patch.object(peers, "installed", return_value=""),
+            contextlib.redirect_stderr(io.StringIO()) as said,
+        ):
+            self.assertEqual(__main__.those_installed(["huey", "raw-1"]), ["raw-1"])
+        self.assertEqual(said.getvalue(), "huey: not installed: pip install huey peewee\n")

@@ -31,6 +31,7 @@ def register() -> None:
     checks.register(check_settings, TAG)
     checks.register(check_database_settings, TAG)
     checks.register(check_server, Tags.database)
+    checks.register(check_server_settings, Tags.database)
     checks.register(check_dispatch)
 
 
@@ -98,6 +99,15 @@ def check_database_settings(app_configs: Any = None, **kwargs: Any) -> list[Chec
             )
         ]
     found = list(sqlite_problems(alias, entry) if vendor == "sqlite" else isolation(alias, entry))
+    if not entry["AUTOCOMMIT"]:
+        found.append(
+            error(
+                12,
+                f"DATABASES['{alias}']['AUTOCOMMIT'] is False: heartbeats would never be committed,"
+                " and running tasks lose their leases.",
+                "Take AUTOCOMMIT out of that database's settings.",
+            )
+        )
     if vendor != "postgresql" and entry["TIME_ZONE"] not in UTC:
         found.append(
             error(
@@ -227,6 +237,92 @@ def check_server(
             )
         )
     return found
+
+
+def check_server_settings(
+    app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """Check how the server is set up. Run with ``check --database`` and by migrate."""
+    alias = alias_in_force()
+    if alias is None or alias not in (databases or ()) or alias not in connections:
+        return []
+    if (problems := SERVER_PROBLEMS.get(connections[alias].vendor)) is None:
+        return []
+    with connections[alias].cursor() as cursor:
+        return list(problems(alias, cursor))
+
+
+def postgresql_server(alias: str, cursor: Any) -> Iterator[CheckMessage]:
+    cursor.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", [[*POSTGRESQL]])
+    values = dict(cursor.fetchall())
+    if values["transaction_read_only"] == "on":
+        yield read_only(alias, "transaction_read_only is on, as on a standby")
+    for name in ("fsync", "full_page_writes", "synchronous_commit"):
+        if values[name] == "off":
+            yield forgetful(alias, name, "off", "on")
+    level = values["transaction_isolation"]
+    told = "isolation_level" in connections[alias].settings_dict["OPTIONS"]
+    if not told and level not in ("read committed", "read uncommitted"):
+        yield warning(
+            4,
+            f"The server of the database '{alias}' has the isolation level '{level}', at which"
+            " processors hinder each other and see old rows.",
+            "Set default_transaction_isolation to 'read committed', for the role or the database.",
+        )
+
+
+def mysql_server(alias: str, cursor: Any) -> Iterator[CheckMessage]:
+    cursor.execute("SELECT @@read_only, @@innodb_flush_log_at_trx_commit")
+    fixed, flush = cursor.fetchone()
+    if fixed not in (0, "OFF"):
+        yield read_only(alias, "read_only is on, as on a replica")
+    if flush != 1:
+        yield forgetful(alias, "innodb_flush_log_at_trx_commit", str(flush), "1")
+
+
+def sqlite_server(alias: str, cursor: Any) -> Iterator[CheckMessage]:
+    [[mode]] = cursor.execute("PRAGMA journal_mode").fetchall()
+    if mode not in ("wal", "memory"):
+        yield warning(
+            9,
+            f"The SQLite database '{alias}' has the journal mode '{mode}', at which those who read"
+            " and those who write wait for each other.",
+            f"Add {SQLITE_OPTIONS} to DATABASES['{alias}'].",
+        )
+    [[kept]] = cursor.execute("PRAGMA synchronous").fetchall()
+    if kept == 0:
+        yield forgetful(alias, "synchronous", "OFF", "NORMAL")
+
+
+POSTGRESQL = (
+    "transaction_read_only",
+    "fsync",
+    "full_page_writes",
+    "synchronous_commit",
+    "transaction_isolation",
+)
+SERVER_PROBLEMS = {
+    "postgresql": postgresql_server,
+    "mysql": mysql_server,
+    "sqlite": sqlite_server,
+}
+
+
+def read_only(alias: str, why: str) -> CheckMessage:
+    return error(
+        13,
+        f"The server of the database '{alias}' takes no writes: {why}.",
+        f"Name the primary in DATABASES['{alias}'], or another alias in {SETTING}['DATABASE'].",
+    )
+
+
+def forgetful(alias: str, name: str, value: str, good: str) -> CheckMessage:
+    return warning(
+        8,
+        f"The server of the database '{alias}' may forget what it has confirmed: {name} is"
+        f" {value}. After a crash submitted tasks may be gone, and finished ones run again.",
+        f"Set {name} to {good}, unless this is a database for tests.",
+    )
 
 
 def check_dispatch(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:

@@ -78,6 +78,17 @@ def condition(status: str, now: datetime | None = None) -> Q:
     return Q(dead_letter__status=word)
 
 
+def id_for(status: str | None) -> str:
+    """
+    Return the column of task ids by which to list what has this status.
+
+    That of the small table which tells the status, lest a database sort all that have it.
+    """
+    if status in (Status.SCHEDULED, Status.RETRYING, Status.RUNNING):
+        return "ticket__task_id"
+    return "dead_letter__task_id" if status in DEAD else "id"
+
+
 def live_conditions(now: datetime | None = None, *, to: str = "") -> dict[Status, Q]:
     """Return what holds for the tickets of each live status; ``to`` leads to the ticket."""
 

@@ -11,6 +11,7 @@ DEBUG = False
 ALLOWED_HOSTS = ["*"]
 ROOT_URLCONF = "tests.urls"
 STATIC_URL = "static/"
+SILENCED_SYSTEM_CHECKS = ["perfectqueue.W006"]  # the tests' servers are fast and forgetful
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 TEST_RUNNER = "tests.runner.Runner"

@@ -1,7 +1,9 @@
+import sqlite3
+from contextlib import closing, contextmanager
 from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from unittest import mock
+from unittest import mock, skipUnless
 
 from django.core import checks
 from django.db import connection, connections
@@ -11,6 +13,7 @@ from django_perfectqueue.checks import (
     check_database_settings,
     check_dispatch,
     check_server,
+    check_server_settings,
     check_settings,
 )
 
@@ -132,6 +135,12 @@ class DatabaseSettingsTests(SimpleTestCase):
         tests = {**SQLITE, "NAME": "file:memorydb_default?mode=memory", "OPTIONS": GOOD_SQLITE}
         self.assertEqual(database_errors(**tests), [])
 
+    def test_a_database_that_commits_nothing_by_itself(self):
+        """
+        A heartbeat is one statement, and relies on being committed at once.
+        """
+        self.assertEqual(ids(database_errors(AUTOCOMMIT=False)), ["E012"])
+
     def test_an_isolation_level_at_which_processors_hinder_each_other(self):
         if connection.vendor == "sqlite":
             self.skipTest("SQLite has one isolation level.")
@@ -210,6 +219,85 @@ class ServerTests(TestCase):
             with self.assertRaises(AssertionError):
                 checks.run_checks(tags=[checks.Tags.database], databases=["default"])
             checks.run_checks(tags=["perfectqueue"], databases=["default"])
+
+
+class ServerSettingsTests(TestCase):
+    def found(self):
+        return check_server_settings(databases=["default"])
+
+    def test_the_tests_own_server_lacks_nothing_but_memory(self):
+        self.assertLessEqual(set(ids(self.found())), {"W008"})
+
+    def test_no_server_is_asked_unless_it_is_named(self):
+        with self.assertNumQueries(0):
+            self.assertEqual(check_server_settings(), [])
+            self.assertEqual(check_server_settings(databases=["other"]), [])
+
+    @skipUnless(connection.vendor == "postgresql", "PostgreSQL's settings")
+    def test_postgresql_that_may_forget_or_takes_no_writes(self):
+        for setting, value, expected in (
+            ("synchronous_commit", "on", []),
+            ("synchronous_commit", "local", []),
+            ("synchronous_commit", "off", ["W008"]),
+            ("transaction_isolation", "repeatable read", ["W004"]),
+            ("transaction_read_only", "on", ["E013"]),
+        ):
+            values = GOOD_POSTGRESQL | {setting: value}
+            with self.subTest(f"{setting} {value}"), answers(list(values.items())):
+                self.assertEqual(ids(self.found()), expected)
+
+    @skipUnless(connection.vendor == "mysql", "MySQL's settings")
+    def test_mysql_that_may_forget_or_takes_no_writes(self):
+        for row, expected in (
+            ((0, 1), []),
+            ((0, 2), ["W008"]),
+            ((1, 1), ["E013"]),
+            (("NO_LOCK", 1), ["E013"]),
+        ):
+            with self.subTest(row), answers([row]):
+                self.assertEqual(ids(self.found()), expected)
+
+    @skipUnless(connection.vendor == "sqlite", "SQLite's pragmas")
+    def test_sqlite_whose_readers_keep_out_writers(self):
+        with file_opened("PRAGMA journal_mode = DELETE"):
+            [found] = self.found()
+
+        self.assertEqual(ids([found]), ["W009"])
+        self.assertIn("'delete'", found.msg)
+        self.assertIn("PRAGMA journal_mode=WAL", found.hint)
+
+    @skipUnless(connection.vendor == "sqlite", "SQLite's pragmas")
+    def test_sqlite_that_may_forget(self):
+        with file_opened("PRAGMA journal_mode = WAL", "PRAGMA synchronous = OFF"):
+            self.assertEqual(ids(self.found()), ["W008"])
+
+
+GOOD_POSTGRESQL = {
+    "transaction_read_only": "off",
+    "fsync": "on",
+    "full_page_writes": "on",
+    "synchronous_commit": "on",
+    "transaction_isolation": "read committed",
+}
+
+
+def answers(rows):
+    """Have the server answer so, whatever it is asked."""
+    cursor = mock.MagicMock()
+    cursor.__enter__.return_value = cursor
+    cursor.fetchall.return_value = rows
+    cursor.fetchone.return_value = rows[0]
+    return mock.patch.object(connection, "cursor", return_value=cursor)
+
+
+@contextmanager
+def file_opened(*commands):
+    """Have the tasks in a file of SQLite that was opened with these commands."""
+    with TemporaryDirectory() as folder, closing(sqlite3.connect(f"{folder}/db")) as opened:
+        for command in commands:
+            opened.execute(command)
+        with mock.patch.object(connection, "cursor", return_value=closing(opened.cursor())):
+            yield
 
 
 class DispatchTests(SimpleTestCase):

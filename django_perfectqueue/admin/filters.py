@@ -14,13 +14,14 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_perfectqueue.models import DEAD, DeadLetter, Lane, Outcome, Status
+from django_perfectqueue.models import DEAD, LIVE, DeadLetter, Lane, Status, Ticket
 from django_perfectqueue.queue import database
 
 from .names import names
 from .search import plain, queue_names
 
 REACH = 100_000
+FEW = (*DEAD, Status.RUNNING, Status.STALLED)
 
 
 class ValueFilter(admin.SimpleListFilter):
@@ -130,7 +131,7 @@ class ReachFilter(ValueFilter):
     """
     How far back to look where no index finds the rows: by default not through the whole table.
 
-    It is there only when such a filter is chosen.
+    It is there only when such a filter is chosen, and never for the statuses that few have.
     """
 
     title = _("reach")
@@ -138,15 +139,23 @@ class ReachFilter(ValueFilter):
 
     def has_output(self) -> bool:
         chosen = self.request.GET
-        if chosen.get("q") or chosen.get("status") in DEAD:
+        status = chosen.get("status")
+        if chosen.get("q") or status in FEW:
             return False
-        scanning = chosen.get("queue") or chosen.get("type")
-        return bool(scanning) or chosen.get("status") == Outcome.FINISHED
+        return bool(status or chosen.get("queue") or chosen.get("type"))
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if self.value() == "all":
             return queryset
+        if request.GET.get("status") in LIVE:
+            return self.newest_live(queryset)
         return queryset.filter(pk__gt=self.floor(request.GET.get("user", "")))
+
+    def newest_live(self, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Look among those that have yet to end, however many that are younger have ended."""
+        live = Ticket.objects.using(database()).order_by("-pk").values_list("pk", flat=True)
+        floor = next(iter(live[REACH : REACH + 1]), 0)
+        return queryset.filter(pk__gt=floor, ticket__task_id__gt=floor)
 
     def floor(self, user: str) -> int:
         """Return the id above which to look."""

@@ -16,7 +16,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext_lazy as _
 
-from django_perfectqueue.models import Status, Task, TaskQuerySet
+from django_perfectqueue.models import Status, Task, TaskQuerySet, id_for
 from django_perfectqueue.queue import database
 
 from .cells import NOTHING, badge, next_moment, short
@@ -31,7 +31,6 @@ from .verbs import VERBS
 class TaskAdmin(SteeringAdmin):
     list_display = ["key", "kind", "for_user", "queue", "badge", "created", "when", "attempts"]
     list_filter = [StatusFilter, QueueFilter, UserFilter, TypeFilter, ReachFilter]
-    ordering = ["-pk"]
     actions = ["force_finish", "cancel", "retry"]
     search_fields = ["key"]
     search_help_text = _(
@@ -44,6 +43,10 @@ class TaskAdmin(SteeringAdmin):
         rows: TaskQuerySet = super().get_queryset(request)  # type: ignore[assignment]
         rows = rows.with_tries().select_related("ticket", "dead_letter")
         return rows.defer("payload", "result_text", "dead_letter__message")
+
+    def get_ordering(self, request: HttpRequest | None) -> list[Any]:
+        status = request.GET.get("status") if request else None
+        return [f"-{id_for(status)}"]
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Leave out the queue where each row would name the same."""

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from django_perfectqueue import store
+from django_perfectqueue.store.purge import BATCH
 
 from .attendant import Attendant
 from .belfry import Belfry
@@ -14,6 +15,7 @@ from .plan import Plan
 
 SWEEP_INTERVAL = 5.0
 MOST_BATCHES = 200
+MOSTLY_OVER = BATCH // 2
 ENDED = ("finished", "failed", "cancelled", "expired")
 
 
@@ -64,7 +66,8 @@ class Purge:
 
     The front one goes up from the oldest task and stops where they begin to be too
     young. What it has passed, because it was alive then or is kept for longer, is left
-    to the slow one, which goes round and round, a batch at a time.
+    to the slow one, which goes round and round: a batch at a time, and on at once where
+    most of what it finds is over, as after a backlog that was submitted at one go.
     """
 
     plan: Plan
@@ -73,22 +76,28 @@ class Purge:
     at_front: bool = field(default=True, init=False)
 
     def begin(self) -> None:
-        """Start a round: one batch of the slow hand, then the front one."""
+        """Start a round: the slow hand, then the front one."""
         self.at_front = False
 
     def batch(self) -> bool:
         """Delete one batch; return whether the round goes on."""
         if not self.at_front:
-            self.at_front = True
-            if self.front:
-                reached = self.swept(self.slow).reached
-                self.slow = 0 if reached is None or reached >= self.front else reached
+            self.at_front = not (self.front and self.slow_batch())
             return True
         swept = self.swept(self.front)
         if swept.stopped or swept.reached is None:
             return False
         self.front = swept.reached
         return True
+
+    def slow_batch(self) -> bool:
+        """Move the slow hand; return whether it is to go on at once."""
+        swept = self.swept(self.slow)
+        if swept.reached is None or swept.reached >= self.front:
+            self.slow = 0
+            return False
+        self.slow = swept.reached
+        return swept.deleted > MOSTLY_OVER
 
     def swept(self, after: int) -> store.Swept:
         options = self.plan.options

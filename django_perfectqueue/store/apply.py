@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from .alarms import floor
 from .bell import ring
+from .dialects import Dialect
 from .dialects.base import Waking
 from .lanes import lane_id
 from .shares import shares_of
 from .transaction import repeated, unit
 
+NEXT_QUEUE = 'SELECT MIN("queue") FROM "perfectqueue_lane" WHERE "queue" > %(last)s'
 QUEUES = """
-SELECT DISTINCT "queue" FROM "perfectqueue_lane"
-UNION SELECT "queue" FROM "perfectqueue_fairshare" WHERE "user" = %(user)s AND "queue" <> ''
+SELECT "queue" FROM "perfectqueue_fairshare" WHERE "user" = %(user)s AND "queue" <> ''
 """
 APPLY = """
 UPDATE "perfectqueue_lane"
@@ -34,8 +38,7 @@ def apply_shares(user: str, *, using: str) -> None:
     place as one that wakes: it has saved no credit.
     """
     with unit(using) as (cursor, dialect):
-        found = dialect.execute(cursor, QUEUES, {"user": user}).fetchall()
-        owners = {(queue, user) for (queue,) in found}
+        owners = {(queue, user) for queue in queues_of(cursor, dialect, user)}
         shares = shares_of(cursor, dialect, owners)
         lanes = []
         for queue, _user in owners:
@@ -70,3 +73,20 @@ def apply_shares(user: str, *, using: str) -> None:
             dialect.execute(cursor, APPLY, values)
     for lane in lanes:
         ring(lane.queue, using=using)
+
+
+def queues_of(cursor: Any, dialect: Dialect, user: str) -> Iterator[str]:
+    """
+    Yield the queues in which a user may have a lane, some of them twice.
+
+    The index of the lanes is read by jumping from queue to queue: there may be a lane
+    for each of millions of users.
+    """
+    found = dialect.execute(cursor, QUEUES, {"user": user}).fetchall()
+    yield from (queue for (queue,) in found)
+    queue = ""
+    while row := dialect.execute(cursor, NEXT_QUEUE, {"last": queue}).fetchone():
+        [queue] = row
+        if queue is None:
+            return
+        yield queue

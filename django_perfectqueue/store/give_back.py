@@ -20,7 +20,7 @@ HELD = """
 SELECT "task_id", "lane", "attempt", "errors", "crashes", "cancel_requested"
 FROM "perfectqueue_ticket"
 WHERE "state" = 2 AND "holder" = %(holder)s AND "alarm_at" <= {horizon}
-ORDER BY "task_id"
+ORDER BY "task_id" + 0
 """
 FREE = """
 UPDATE "perfectqueue_ticket" SET "holder" = NULL WHERE "task_id" IN ({ids})

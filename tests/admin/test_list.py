@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 from django_perfectqueue.admin import filters, paginator
 from django_perfectqueue.models import Status, Task
 
-from ..factories import failed, finish, running, submit, submit_many
+from ..factories import acquire, failed, finish, running, submit, submit_many
 from .staff import LIST, AdminTestCase, staff
 
 HOUR = 3600
@@ -189,6 +189,26 @@ class BoundTests(AdminTestCase):
         submit("new", user="ann", type="rare")
 
         self.assertEqual(self.keys(user="ann", type="rare"), ["new", "old"])
+
+    @mock.patch.object(filters, "REACH", 3)
+    def test_what_has_yet_to_end_is_found_behind_all_that_has_ended(self):
+        submit("old", run_at=HOUR, now=None)
+        submit_many(5, now=None)
+        finish(*acquire(5, now=None), now=None)
+        self.assertEqual(self.keys(status="scheduled"), ["old"])
+
+        for number in range(4):
+            submit(f"new-{number}", run_at=HOUR, now=None)
+        newest = ["new-3", "new-2", "new-1"]
+        self.assertEqual(self.keys(status="scheduled"), newest)
+        self.assertEqual(self.keys(status="scheduled", reach="all"), [*newest, "new-0", "old"])
+
+    @mock.patch.object(filters, "REACH", 3)
+    def test_what_runs_is_found_behind_any_backlog(self):
+        running("oldest", now=None)
+        submit_many(5, now=None)
+
+        self.assertEqual(self.keys(status="running"), ["oldest"])
 
 
 class PlanTests(TransactionTestCase):

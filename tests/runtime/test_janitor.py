@@ -7,6 +7,7 @@ from django_perfectqueue.conf import Options
 from django_perfectqueue.models import Task
 from django_perfectqueue.runtime.janitor import Purge
 from django_perfectqueue.runtime.plan import Plan
+from django_perfectqueue.store.purge import BATCH
 
 from ..factories import acquire, after, failed, finish, submit
 from ..tasks import SampleDispatch
@@ -51,12 +52,13 @@ class HandsTests(SimpleTestCase):
         self.asked = []
         self.young_from = 35
         self.last = 60
+        self.over_from = 1000
 
     def purge(self, retention, *, using, after, keep):
         self.asked.append(after)
         stopped = after + 10 > self.young_from
         reached = after + 10 if after + 10 < self.last else None
-        return store.Swept(0, reached, stopped)
+        return store.Swept(BATCH if after >= self.over_from else 0, reached, stopped)
 
     def rounds(self, count):
         purge = Purge(plan())
@@ -88,3 +90,16 @@ class HandsTests(SimpleTestCase):
         first, second = self.rounds(2)
         self.assertEqual(first, [0, 10, 20, 30, 40, 50])
         self.assertEqual(second, [0, 50])
+
+    def test_the_slow_hand_goes_on_where_most_is_over(self):
+        """
+        The front hand has passed a backlog while it waited. At a batch a round it takes
+        longer to be deleted than to be run.
+        """
+        self.young_from = 1000
+        purge = Purge(plan())
+        with mock.patch.object(store, "purge", self.purge):
+            whole_round(purge)
+            self.asked, self.over_from = [], 0
+            whole_round(purge)
+        self.assertEqual(self.asked, [0, 10, 20, 30, 40, 50])

@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.fields import ServerNow
-from django_perfectqueue.models import Status, Task, TaskQuerySet
+from django_perfectqueue.models import Status, Task, TaskQuerySet, id_for
 
 from ..base import QueueCommand, at_least
 from ..facts import content, situation, summary
@@ -79,7 +79,8 @@ class Command(QueueCommand):
                 tasks = tasks.filter(**{field: options[field]})
         if prefix := options["key_prefix"]:
             tasks = tasks.key_begins(prefix)
-        tasks = tasks.order_by("id" if options["oldest_first"] else "-id")
+        order = id_for(options["status"])
+        tasks = tasks.order_by(order if options["oldest_first"] else f"-{order}")
         if options["after"] is not None:
             tasks = behind(tasks, options["after"])
         return tasks.defer("result_text", *(() if options["data"] else ("payload",)))
@@ -140,8 +141,9 @@ class Listing:
 
 
 def behind(tasks: TaskQuerySet, task_id: int) -> TaskQuerySet:
-    descending = "-id" in tasks.query.order_by
-    return tasks.filter(id__lt=task_id) if descending else tasks.filter(id__gt=task_id)
+    order = str(tasks.query.order_by[0])
+    side = "lt" if order.startswith("-") else "gt"
+    return tasks.filter(**{f"{order.lstrip('-')}__{side}": task_id})
 
 
 def narrowed(options: dict[str, Any]) -> bool:

@@ -1,0 +1,281 @@
+"""One short act for each statement that the store, the commands and the admin have."""
+
+import io
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.test import Client
+
+from django_perfectqueue import store
+from django_perfectqueue.models import Lane, State, Task, Ticket
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.lanes import lane_id
+
+from ..factories import completion
+from .filling import RETENTION
+
+USING = {"using": "default"}
+BATCH = 100
+DRY = 200
+ADMIN = "/admin/perfectqueue"
+KEPT = {"finished": RETENTION, "cancelled": RETENTION, "failed": None}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is done, and to how many tasks; ``prepare`` is not measured, and gives what it takes."""
+
+    name: str
+    act: Callable
+    tasks: int = 1
+    prepare: Callable = tuple
+
+
+def acquired(count=BATCH, holder=7):
+    """Take tasks; return the leases and their holder."""
+    leases = acquire(count, holder)
+    assert len(leases) > count * 0.8, len(leases)
+    return leases, holder
+
+
+def acquire(count=BATCH, holder=7, **options):
+    return store.acquire(
+        ["default"], limit=count, alive_time=300.0, holder=holder, **USING, **options
+    )
+
+
+def finish(leases, _holder):
+    assert not store.finish([completion(lease) for lease in leases], worker="w", **USING)
+
+
+def go_on(leases, _holder):
+    assert len(acquire(finished=[completion(lease) for lease in leases], worker="w")) > BATCH * 0.8
+
+
+def beat(leases, _holder):
+    assert all(pulse.held for pulse in store.heartbeat(leases, alive_time=300.0, **USING))
+
+
+def retry(leases, _holder):
+    for lease in leases[:10]:
+        store.retry(lease, wait=5.0, why=store.Failure(), seconds=1.0, **USING)
+
+
+def fail(leases, _holder):
+    for lease in leases[:10]:
+        store.fail(lease, why=store.Failure(), seconds=1.0, **USING)
+
+
+def release(leases, _holder):
+    assert not store.release(leases, **USING)
+
+
+def give_back(leases, holder):
+    why = store.Failure()
+    crashed = [lease.task_id for lease in leases[:10]]
+    given = store.give_back(holder, alive_time=300.0, crashed=crashed, why=why, **USING)
+    assert given == len(leases), given
+
+
+def update(leases, _holder):
+    store.update_payload(leases[0], "{}", alive_time=300.0, **USING)
+
+
+def make_due(state):
+    def prepare():
+        later = Ticket.objects.filter(state=state, alarm_at__isnull=False)
+        ids = list(later.order_by("-pk").values_list("pk", flat=True)[:BATCH])
+        Ticket.objects.filter(pk__in=ids).update(alarm_at="2020-01-01T00:00:00Z", crashes=0)
+        return ()
+
+    return prepare
+
+
+def answer():
+    assert not store.answer_alarms(**USING)
+
+
+def leave_lanes_dry():
+    """Have lanes at the head that are awake and empty, as after many short bursts."""
+    dry = Lane.objects.filter(queue="default", awake=False).values_list("pk", flat=True)
+    Lane.objects.filter(pk__in=list(dry[:DRY])).update(awake=True, virtual_time=0.0)
+    return ()
+
+
+def put_lanes_to_sleep():
+    ids = [lane_id("default", f"user{number}") for number in range(BATCH)]
+    Lane.objects.filter(pk__in=ids).update(awake=False)
+    return ()
+
+
+def rouse():
+    assert store.rouse(**USING) > 0
+
+
+def submit_many():
+    tasks = [{"key": f"new-{n}", "type": "report", "user": f"user{n % 50}"} for n in range(1000)]
+    assert Queue().submit_many(tasks) == 1000
+
+
+def purge(after=0):
+    store.purge(KEPT, after=after, **USING)
+
+
+def at_share(share):
+    """Return an act of a purge that begins so far into the ids."""
+
+    def prepare():
+        return (round(Task.objects.order_by("-pk").values_list("pk", flat=True)[0] * share),)
+
+    return prepare
+
+
+def steered(verb):
+    return lambda task_id: verb(task_id, **USING)
+
+
+def newest(**conditions):
+    """Return a preparation that gives the id of a task."""
+
+    def prepare():
+        return (Task.objects.filter(**conditions).order_by("-pk").values_list("pk", flat=True)[0],)
+
+    return prepare
+
+
+def key_of(prepare):
+    def prepared():
+        return (Task.objects.get(pk=prepare()[0]),)
+
+    return prepared
+
+
+def show(task):
+    command("pq_show", task.key, "--queue", task.queue)
+
+
+def command(*arguments):
+    with suppress(SystemExit):
+        call_command(*arguments, stdout=io.StringIO(), stderr=io.StringIO(), no_color=True)
+
+
+def commanded(*arguments):
+    return lambda: command(*arguments)
+
+
+def client():
+    visitor = Client()
+    visitor.force_login(
+        User.objects.get_or_create(username="boss", is_staff=True, is_superuser=True)[0]
+    )
+    return (visitor,)
+
+
+def page(path, **query):
+    def act(visitor):
+        response = visitor.get(f"{ADMIN}/{path}", query)
+        assert response.status_code == 200, response.status_code
+        response.content  # noqa: B018
+
+    return act
+
+
+def story(visitor):
+    page(f"task/{visitor.task}/change/")(visitor)
+
+
+def visitor_of(prepare):
+    def prepared():
+        [visitor] = client()
+        [visitor.task] = prepare()
+        return (visitor,)
+
+    return prepared
+
+
+waiting = newest(ticket__state=State.WAITING)
+running = newest(ticket__state=State.RUNNING)
+failed = newest(dead_letter__status="failed")
+STATUSES = (
+    "waiting", "scheduled", "retrying", "blocked", "running", "stalled",
+    "finished", "failed", "cancelled", "expired",
+)  # fmt: skip
+
+STORE = [
+    Scenario("submit", lambda: Queue().submit("new", "report", {}, user="user3")),
+    Scenario("submit for a new user", lambda: Queue().submit("new", "report", {}, user="nobody")),
+    Scenario("submit a taken key", lambda: Queue().submit("key-9", "t", {}, on_conflict="ignore")),
+    Scenario("submit_many", submit_many, 1000),
+    Scenario("acquire", acquire, BATCH),
+    Scenario("acquire one", lambda: acquire(1), 1),
+    Scenario("acquire past dry lanes", lambda: acquire(1), DRY, leave_lanes_dry),
+    Scenario("acquire with finished", go_on, BATCH, acquired),
+    Scenario("finish", finish, BATCH, acquired),
+    Scenario("heartbeat", beat, BATCH, acquired),
+    Scenario("retry", retry, 10, acquired),
+    Scenario("fail", fail, 10, acquired),
+    Scenario("release", release, BATCH, acquired),
+    Scenario("give back", give_back, BATCH, acquired),
+    Scenario("update data", update, 1, acquired),
+    Scenario("no alarm", answer),
+    Scenario("alarms of scheduled tasks", answer, BATCH, make_due(State.SCHEDULED)),
+    Scenario("alarms of lapsed leases", answer, BATCH, make_due(State.RUNNING)),
+    Scenario("purge what is old", purge, 1000),
+    Scenario("purge where all is too young", purge, 1000, at_share(0.5)),
+    Scenario("purge behind the end", purge, 1, at_share(1.0)),
+    Scenario("cancel a waiting task", steered(store.cancel_request), 1, waiting),
+    Scenario("cancel a running task", steered(store.cancel_request), 1, running),
+    Scenario("force finish", steered(store.force_finish), 1, running),
+    Scenario("redrive a failed task", steered(store.redrive), 1, failed),
+]
+EDITS = [
+    Scenario("edit a share", lambda: store.apply_shares("user3", **USING), 10),
+]
+ROUSE = [
+    Scenario("rouse", rouse, 400, put_lanes_to_sleep),
+    Scenario("rouse none", lambda: store.rouse(**USING), 400),
+]
+COMMANDS = [
+    Scenario("pq_show", show, 1, key_of(failed)),
+    Scenario("pq_list", commanded("pq_list"), BATCH),
+    Scenario("pq_list --user", commanded("pq_list", "--user", "user3"), BATCH),
+    Scenario("pq_list --type", commanded("pq_list", "--type", "type-3"), BATCH),
+    Scenario("pq_list --key-prefix", commanded("pq_list", "--key-prefix", "key-77"), BATCH),
+    *(
+        Scenario(f"pq_list --status {status}", commanded("pq_list", "--status", status), BATCH)
+        for status in STATUSES
+    ),
+    Scenario("pq_retry --group", commanded("pq_retry", "--group", "error-3", "--limit", "5"), 5),
+    Scenario("pq_stats", commanded("pq_stats")),
+    Scenario("pq_purge", commanded("pq_purge", "--older-than", "20000d")),
+]
+PAGES = [
+    Scenario("task list", page("task/"), BATCH, client),
+    Scenario("task list, page 5", page("task/", p=5), BATCH, client),
+    *(
+        Scenario(f"task list, {status}", page("task/", status=status), BATCH, client)
+        for status in STATUSES
+    ),
+    Scenario("task list, user", page("task/", user="user3"), BATCH, client),
+    Scenario("task list, queue", page("task/", queue="other"), BATCH, client),
+    Scenario("task list, type", page("task/", type="type-3"), BATCH, client),
+    Scenario("task list, type*", page("task/", type="type-3*"), BATCH, client),
+    Scenario("task list, user's", page("task/", user="user3", status="running"), BATCH, client),
+    Scenario("task list, key", page("task/", q="key-777"), BATCH, client),
+    Scenario("task list, begin of keys", page("task/", q="key-"), BATCH, client),
+    Scenario("task page, waiting", story, 1, visitor_of(waiting)),
+    Scenario("task page, failed", story, 1, visitor_of(failed)),
+    Scenario("dead letters", page("deadletter/"), BATCH, client),
+    Scenario("dead letters, status", page("deadletter/", status="cancelled"), BATCH, client),
+    Scenario("dead letters, group", page("deadletter/", group="error-3"), BATCH, client),
+    Scenario("lanes", page("lane/"), BATCH, client),
+    Scenario("lanes, queue", page("lane/", queue="other"), BATCH, client),
+    Scenario("lanes, user", page("lane/", q="user3"), BATCH, client),
+    Scenario("fair shares", page("fairshare/"), BATCH, client),
+    Scenario("fair shares, user", page("fairshare/", q="share-7"), BATCH, client),
+    Scenario("fair shares, paused", page("fairshare/", paused__exact="1"), BATCH, client),
+]  # fmt: skip
+ALL = STORE + EDITS + ROUSE + COMMANDS + PAGES

@@ -24,6 +24,7 @@ from django.utils.translation import gettext_lazy as _
 
 from .exceptions import PayloadError
 from .fields import ExactCharField, ServerNow
+from .indexes import PartialIndex
 
 LAST_CHARACTER = chr(sys.maxunicode)
 
@@ -211,8 +212,12 @@ class Task(models.Model):
             models.UniqueConstraint(fields=["queue", "key"], name="perfectqueue_task_key"),
         ]
         indexes = [
-            models.Index(
-                fields=["user", "id"], condition=~Q(user=""), name="perfectqueue_task_user"
+            PartialIndex(
+                fields=["user", "id"],
+                condition=~Q(user=""),
+                on=["postgresql"],
+                whole=["user", "id"],
+                name="perfectqueue_task_user",
             ),
         ]
 
@@ -302,9 +307,11 @@ class Ticket(models.Model):
         verbose_name_plural = _("tickets")
         default_permissions = ("view",)
         indexes = [
-            models.Index(
-                fields=["state", "lane", "rank", "run_at", "task"],
+            PartialIndex(
+                fields=["lane", "rank", "run_at", "task"],
                 condition=Q(state=State.WAITING),
+                on=["postgresql", "sqlite"],
+                whole=["state", "lane", "rank", "run_at", "task"],
                 name="perfectqueue_ticket_line",
             ),
             models.Index(
@@ -434,7 +441,7 @@ class Lane(models.Model):
         verbose_name_plural = _("lanes")
         default_permissions = ("view",)
         indexes = [
-            models.Index(fields=["queue", "open", "turn"], name="perfectqueue_lane_turn"),
+            models.Index(fields=["queue", "-open", "turn"], name="perfectqueue_lane_turn"),
         ]
 
     def __str__(self) -> str:

@@ -2,6 +2,7 @@ import django.core.validators
 import django.db.models.deletion
 import django.db.models.expressions
 import django_perfectqueue.fields
+import django_perfectqueue.indexes
 from django.db import migrations, models
 
 
@@ -346,10 +347,12 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="task",
-            index=models.Index(
+            index=django_perfectqueue.indexes.PartialIndex(
                 condition=models.Q(("user", ""), _negated=True),
                 fields=["user", "id"],
                 name="perfectqueue_task_user",
+                on=["postgresql"],
+                whole=["user", "id"],
             ),
         ),
         migrations.AddConstraint(
@@ -384,7 +387,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="lane",
-            index=models.Index(fields=["queue", "open", "turn"], name="perfectqueue_lane_turn"),
+            index=models.Index(fields=["queue", "-open", "turn"], name="perfectqueue_lane_turn"),
         ),
         migrations.AddIndex(
             model_name="deadletter",
@@ -396,10 +399,12 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="ticket",
-            index=models.Index(
+            index=django_perfectqueue.indexes.PartialIndex(
                 condition=models.Q(("state", 0)),
-                fields=["state", "lane", "rank", "run_at", "task"],
+                fields=["lane", "rank", "run_at", "task"],
                 name="perfectqueue_ticket_line",
+                on=["postgresql", "sqlite"],
+                whole=["state", "lane", "rank", "run_at", "task"],
             ),
         ),
         migrations.AddIndex(

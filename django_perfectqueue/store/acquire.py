@@ -29,7 +29,9 @@ OTHERS = 6
 ROUNDS_IN_VAIN = 20
 LANES_PROBED = 500
 
-RINGS = """EXISTS (SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now})"""
+RINGS = """(
+    SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT 1
+) IS NOT NULL"""
 OPEN = """
 SELECT "id", "virtual_time", "cost", "weight", "max_running", "running"{more}
 FROM "perfectqueue_lane"
@@ -49,7 +51,7 @@ SELECT {RINGS},
 PROBE = """
 SELECT "id", "virtual_time", "cost", "weight", "max_running", "running", (
     SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
-    WHERE "ticket"."state" = 0 AND {in_lane} LIMIT 1
+    WHERE "ticket"."state" = 0 AND {in_lane} ORDER BY "ticket"."rank" LIMIT 1
 )
 FROM "perfectqueue_lane"
 WHERE "queue" = %(queue)s AND "open" = TRUE AND "id" NOT IN ({passed})

@@ -10,6 +10,7 @@ from typing import Any
 from .accounts import Account, Accounts
 from .dialects import Dialect, dialect_of
 from .dialects.base import numbers
+from .recover import retake
 from .transaction import reading, repeated, unit
 from .values import Completion
 
@@ -32,10 +33,11 @@ def finish(
 
     Refused is what another attempt holds by now, or someone has ended. What this same
     attempt has finished already is not refused: a commit whose answer was lost may be
-    repeated.
+    repeated. Nor is what this attempt holds but for a crash of the server.
     """
-    if len(completions) == 1 and dialect_of(using).in_one:
-        return finish_one(completions[0], using=using, worker=worker, now=now)
+    alone = len(completions) == 1 and dialect_of(using).in_one
+    if alone and finish_one(completions[0], using=using, worker=worker, now=now):
+        return []
     with unit(using) as (cursor, dialect):
         accounts = Accounts()
         refused = close(cursor, dialect, accounts, completions, worker=worker, now=now)
@@ -43,16 +45,14 @@ def finish(
     return refused
 
 
-def finish_one(
-    done: Completion, *, using: str, worker: str, now: datetime | None
-) -> list[Completion]:
+def finish_one(done: Completion, *, using: str, worker: str, now: datetime | None) -> bool:
+    """Close a task by one statement; return whether it was held indeed."""
     account = Account()
     account.end(done.lease.charge, done.seconds)
+    entry = account.entry(done.lease.lane)
     terms: dict[str, Any] = {"worker": worker, "monotonic": time.monotonic(), "now": now}
     with reading(using) as (cursor, dialect):
-        if dialect.finish_one(cursor, done, account.entry(done.lease.lane), **terms):
-            return []
-        return without_written(cursor, dialect, [done], worker)
+        return dialect.finish_one(cursor, done, entry, **terms)
 
 
 def close(
@@ -64,12 +64,17 @@ def close(
     worker: str,
     now: datetime | None,
 ) -> list[Completion]:
-    ids = dialect.finish(cursor, completions, worker=worker, monotonic=time.monotonic(), now=now)
+    terms: dict[str, Any] = {"worker": worker, "monotonic": time.monotonic(), "now": now}
+    ids = dialect.finish(cursor, completions, **terms)
+    missed = [done for done in completions if done.lease.task_id not in ids]
+    refused = without_written(cursor, dialect, missed, worker) if missed else []
+    if back := retake(cursor, dialect, accounts, [done.lease for done in refused], now=now):
+        ids |= dialect.finish(cursor, [done for done in refused if done.lease in back], **terms)
+        refused = [done for done in refused if done.lease not in back]
     for done in completions:
         if done.lease.task_id in ids:
             accounts.end(done.lease, done.seconds)
-    missed = [done for done in completions if done.lease.task_id not in ids]
-    return without_written(cursor, dialect, missed, worker) if missed else []
+    return refused
 
 
 def without_written(

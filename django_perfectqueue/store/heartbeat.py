@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from .dialects.base import numbers
+from .recover import recover
 from .transaction import reading, repeated
 from .values import Lease, Pulse
 
@@ -19,7 +20,6 @@ WHERE "task_id" IN ({ids}) AND "state" = 2
 """
 
 
-@repeated
 def heartbeat(
     leases: Sequence[Lease],
     *,
@@ -33,6 +33,18 @@ def heartbeat(
     With an ``alive_time`` of None only look. Costs one statement to look and one to
     renew, however many they are.
     """
+    pulses = beat(leases, using=using, alive_time=alive_time, now=now)
+    lost = [lease for lease, pulse in zip(leases, pulses, strict=True) if not pulse.held]
+    if not lost or not (back := recover(lost, using=using, now=now)):
+        return pulses
+    held = Pulse(held=True, cancel_requested=False)
+    return [held if lease in back else pulse for lease, pulse in zip(leases, pulses, strict=True)]
+
+
+@repeated
+def beat(
+    leases: Sequence[Lease], *, using: str, alive_time: float | None, now: datetime | None
+) -> list[Pulse]:
     ids = numbers(sorted(lease.task_id for lease in leases))
     holders = numbers(sorted({lease.holder for lease in leases}))
     with reading(using) as (cursor, dialect):

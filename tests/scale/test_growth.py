@@ -9,7 +9,7 @@ from .case import ScaleTestCase, forget, measured, not_counting, refresh
 from .filling import SCALE, mostly
 from .scenarios import ALL, COMMANDS, EDITS, PAGES, ROUSE, STORE
 
-A_TASK = 20
+A_TASK = 36
 A_LIST = 8_000
 ODD = 100
 FEW = 1_000
@@ -19,21 +19,13 @@ GROWS = {
     "pq_stats": "It counts all that has yet to end.",
     "pq_purge": "It looks at every task once.",
     "pq_list --key-prefix": "It sorts all that begin so, or reads past those that do not.",
-    "lanes": "No index has the order of the list.",
-    "lanes, queue": "No index has the order of the list.",
     "fair shares": "MariaDB sorts the rows that someone has entered.",
     "fair shares, user": "Any part of a name is looked for among them.",
     "fair shares, paused": "So are those that are paused.",
 }
 GROWS_ON = {
-    "postgresql": {
-        "acquire past dry lanes": "Whether a lane has a ticket is asked by a scan of the tickets.",
-        "rouse": "Whether a lane has a ticket is asked by a scan of the tickets.",
-    },
-    "mysql": {
-        "rouse": "MariaDB reads all waiting tickets for the lanes that have some.",
-        "rouse none": "MariaDB reads all waiting tickets for the lanes that have some.",
-    },
+    "postgresql": {},
+    "mysql": {},
     "sqlite": {
         f"task list, {status}": "SQLite reads all that the clock will move."
         for status in ("scheduled", "retrying", "running")

@@ -136,8 +136,12 @@ class MySQL(Dialect):
         return f"TIMESTAMPADD(MICROSECOND, ROUND({seconds} * 1000000), {{now}})"
 
     def waiting_lanes(self) -> str:
-        # Read as a loose index scan; a recursive query would stop at the 1,000th lane.
-        return 'SELECT DISTINCT "lane" FROM "perfectqueue_ticket" WHERE "state" = 0'
+        # A loose index scan; a recursive query would stop at the 1,000th lane.
+        return """
+            SELECT "lane" FROM (
+                SELECT DISTINCT "state", "lane" FROM "perfectqueue_ticket" WHERE "state" = 0
+            ) AS "known"
+        """
 
     def parameter(self, moment: datetime | None) -> Any:
         return moment and str(naive(moment))

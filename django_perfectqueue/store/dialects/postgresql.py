@@ -219,13 +219,6 @@ class PostgreSQL(Dialect):
     notifies = True
     in_one = True
     may_be_lost = ", (SELECT set_config('synchronous_commit', 'off', true))"
-    # A condition on the state alone is left out, since the partial index implies it, and
-    # the index is then read from its start. A comparison of rows begins at the lane.
-    in_lane = (
-        '("ticket"."state", "ticket"."lane") >= (0, {lane})'
-        ' AND ("ticket"."state", "ticket"."lane") <= (0, {lane})'
-    )
-    beyond_lane = '("ticket"."state", "ticket"."lane") > (0, "line"."lane")'
 
     def now(self, given: datetime | None) -> str:
         return "statement_timestamp()" if given is None else "%(now)s::timestamptz"

@@ -76,6 +76,7 @@ class Processor:
         self.batch: deque[store.Lease] = deque()
         self.unsure = False
         self.asked = 0
+        self.rested = False
         self.strange: set[str] = set()
         self.pace = Pace(plan.options.TASK_PREFETCH)
         self.outbox = Outbox(self.posted)
@@ -142,6 +143,7 @@ class Processor:
                 if self.plan.burst:
                     return DONE
                 self.idle()
+                self.rested = True
         return DONE
 
     def acquire(self) -> list[store.Lease]:
@@ -152,6 +154,8 @@ class Processor:
         if self.remaining is not None:
             limit = min(limit, self.remaining)
         self.asked = limit
+        if lone := self.lone_task(limit):
+            return lone
         before = time.monotonic()
         with self.outbox.post() as post:
             taken = store.acquire(
@@ -165,6 +169,23 @@ class Processor:
                 worker=self.worker,
             )
         self.heart.renewed_at = before
+        return taken
+
+    def lone_task(self, limit: int) -> list[store.Lease]:
+        """After a rest, take what may be the only task there is by the shortest way."""
+        rested, self.rested = self.rested, False
+        if not rested or self.outbox.waiting or len(self.plan.queues) > 1:
+            return []
+        before = time.monotonic()
+        taken = store.take_alone(
+            self.plan.queues[0],
+            limit=limit,
+            alive_time=self.options.ALIVE_TIME,
+            holder=self.seat.holder,
+            using=self.plan.using,
+        )
+        if taken:
+            self.heart.renewed_at = before
         return taken
 
     def pass_on(self, taken: int) -> None:

@@ -23,6 +23,7 @@ from .rings import Ring
 from .settle import cancel, fail, release, retry
 from .steer import cancel_request, find, force_finish, redrive
 from .submit import CHUNK, in_chunks, submit, submit_all
+from .take_alone import take_alone
 from .transaction import calls_of_others, one_call, patiently
 from .update import update_payload
 from .values import Completion, Failure, Lease, Pulse, Submission, new_holder
@@ -67,5 +68,6 @@ __all__ = [
     "rouse",
     "submit",
     "submit_all",
+    "take_alone",
     "update_payload",
 ]

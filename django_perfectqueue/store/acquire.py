@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -258,7 +258,6 @@ class Claim:
         self.alive_time = alive_time
         self.holder = holder
         self.now = now
-        self.moment = dialect.moment
         self.heed = False
         self.lasting = True
         self.ringing = False
@@ -389,13 +388,18 @@ class Claim:
         for lane, count in wants.items():
             if len(lines[lane]) < count and not alone:
                 self.accounts.found_short(lane)
+        whose: dict[str, Any] = {
+            "using": self.using,
+            "holder": self.holder,
+            "moment": self.dialect.moment,
+        }
         leases: list[Lease] = []
         late: list[Lease] = []
         for pick in picks:
             if not (line := lines[pick.lane]):
                 continue
             row = line.popleft()
-            lease = self.lease(row, pick)
+            lease = leased(row, cost=pick.cost, **whose)
             self.accounts.begin(pick.lane, pick.cost)
             (late if row[7] else leases).append(lease)
         for lease in late:
@@ -403,27 +407,30 @@ class Claim:
         self.expired += len(late)
         return leases
 
-    def lease(self, row: Row, pick: Pick) -> Lease:
-        task_id, attempt, lane, errors, crashes, _rank, run_at, _late = row[:8]
-        queue, key, type_, user, payload, priority, created_at = row[8:]
-        return Lease(
-            self.using,
-            task_id,
-            attempt,
-            self.holder,
-            lane,
-            pick.cost,
-            errors,
-            crashes,
-            queue,
-            key,
-            type_,
-            user,
-            payload,
-            priority,
-            self.moment(created_at),
-            self.moment(run_at),
-        )
+
+def leased(
+    row: Sequence[Any], *, using: str, holder: int, cost: float, moment: Callable[[Any], datetime]
+) -> Lease:
+    task_id, attempt, lane, errors, crashes, _rank, run_at, _late = row[:8]
+    queue, key, type_, user, payload, priority, created_at = row[8:]
+    return Lease(
+        using,
+        task_id,
+        attempt,
+        holder,
+        lane,
+        cost,
+        errors,
+        crashes,
+        queue,
+        key,
+        type_,
+        user,
+        payload,
+        priority,
+        moment(created_at),
+        moment(run_at),
+    )
 
 
 def in_lines(rows: list[Row]) -> defaultdict[int, deque[Row]]:

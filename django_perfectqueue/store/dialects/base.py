@@ -67,7 +67,7 @@ class Dialect(ABC):
     """Whether the bell is this database's own, and reaches every host."""
 
     in_one = False
-    """Whether a task is submitted, and one is finished, by a single statement."""
+    """Whether one task is submitted, taken or finished by a single statement."""
 
     may_be_lost = ""
     """A column that lets the transaction be lost, as a whole, if the server crashes."""
@@ -123,6 +123,22 @@ class Dialect(ABC):
         Return rows of task id, attempt, lane, errors, crashes, rank, due time, whether
         expired, and the columns of TAKEN.
         """
+
+    def claim_alone(
+        self,
+        cursor: Any,
+        queue: str,
+        limit: int,
+        *,
+        holder: int,
+        seconds: float,
+        now: datetime | None,
+    ) -> list[Row]:
+        """
+        Take from the only open lane of a queue, where ``in_one``, unless it has a cap or an
+        alarm rings; return rows as claim() does, each with what its lane was charged.
+        """
+        raise NotSupportedError("This database takes several statements for it.")
 
     @abstractmethod
     def finish(

@@ -13,6 +13,7 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError
 
+from ..lanes import LEAST_COST
 from ..values import Completion, Submission
 from .base import TAKEN, Dialect, Entry, Row, Waking
 
@@ -131,6 +132,47 @@ WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
 RETURNING "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
     "ticket"."crashes", "ticket"."rank", "ticket"."run_at",
     COALESCE("task"."expires_at" <= {{now}}, false), {TAKEN}
+"""
+
+CLAIM_ALONE = f"""
+WITH "open" AS (
+    SELECT "id", "cost", "max_running" FROM "perfectqueue_lane"
+    WHERE "queue" = %(queue)s AND "open" = TRUE ORDER BY "turn" LIMIT 2
+),
+"only" AS (
+    SELECT "id", GREATEST("cost", {LEAST_COST}) AS "cost" FROM "open"
+    WHERE "max_running" IS NULL AND (SELECT count(*) FROM "open") = 1
+        AND (
+            SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {{now}}
+            ORDER BY "alarm_at" LIMIT 1
+        ) IS NULL
+        AND (SELECT set_config('synchronous_commit', 'off', true)) = 'off'
+),
+"taken" AS (
+    UPDATE "perfectqueue_ticket" AS "ticket"
+    SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
+        "alarm_at" = {{later}}
+    FROM "perfectqueue_task" AS "task"
+    WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
+        SELECT "task_id" FROM "perfectqueue_ticket"
+        WHERE "state" = 0 AND "lane" = (SELECT "id" FROM "only")
+        ORDER BY "rank", "run_at", "task_id" LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
+        "ticket"."crashes", "ticket"."rank", "ticket"."run_at",
+        COALESCE("task"."expires_at" <= {{now}}, false), {TAKEN}
+),
+"charged" AS (
+    UPDATE "perfectqueue_lane" AS "lane"
+    SET "running" = "lane"."running" + "count"."tasks",
+        "virtual_time" = "lane"."virtual_time"
+            + "count"."tasks" * (SELECT "cost" FROM "only") / "lane"."weight"
+    FROM (SELECT count(*) AS "tasks" FROM "taken") AS "count"
+    WHERE "lane"."id" = (SELECT "id" FROM "only") AND "count"."tasks" > 0
+)
+SELECT "taken".*, (SELECT "cost" FROM "only") FROM "taken"
+ORDER BY "taken"."rank", "taken"."run_at", "taken"."task_id"
 """
 
 FINISH = """
@@ -294,6 +336,21 @@ class PostgreSQL(Dialect):
             "holder": holder,
             "seconds": seconds,
         }
+        rows: list[Row] = self.execute(cursor, statement, parameters, now=now).fetchall()
+        return rows
+
+    def claim_alone(
+        self,
+        cursor: Any,
+        queue: str,
+        limit: int,
+        *,
+        holder: int,
+        seconds: float,
+        now: datetime | None,
+    ) -> list[Row]:
+        statement = CLAIM_ALONE.replace("{later}", self.later("%(seconds)s"))
+        parameters = {"queue": queue, "limit": limit, "holder": holder, "seconds": seconds}
         rows: list[Row] = self.execute(cursor, statement, parameters, now=now).fetchall()
         return rows
 

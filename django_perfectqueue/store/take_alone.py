@@ -1,0 +1,51 @@
+"""Take from the only lane there is, by one statement."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from .accounts import Accounts
+from .acquire import leased
+from .dialects import dialect_of
+from .end import expire
+from .transaction import reading, unit
+from .values import Lease
+
+
+def take_alone(
+    queue: str,
+    *,
+    limit: int,
+    alive_time: float,
+    holder: int,
+    using: str,
+    now: datetime | None = None,
+) -> list[Lease]:
+    """
+    Take up to ``limit`` due tasks where a single lane is open, it has no cap, and no alarm
+    rings; else none. Where the database needs several statements for it, none either.
+
+    For one that has nothing to do: it may be what starts a lone task. It commits
+    asynchronously and is not repeated, so the caller must know what to do with tasks that
+    were taken when the answer was lost, as acquire() does by itself.
+    """
+    if not dialect_of(using).in_one:
+        return []
+    with reading(using) as (cursor, dialect):
+        rows = dialect.claim_alone(cursor, queue, limit, holder=holder, seconds=alive_time, now=now)
+    leases: list[Lease] = []
+    late: list[Lease] = []
+    for *row, cost in rows:
+        lease = leased(row, using=using, holder=holder, cost=cost, moment=dialect.moment)
+        (late if row[7] else leases).append(lease)
+    if late:
+        end_late(late, using=using, now=now)
+    return leases
+
+
+def end_late(late: list[Lease], *, using: str, now: datetime | None) -> None:
+    with unit(using) as (cursor, dialect):
+        accounts = Accounts()
+        for lease in late:
+            expire(cursor, dialect, accounts, lease, now=now)
+        accounts.write(cursor, dialect)

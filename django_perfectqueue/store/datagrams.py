@@ -46,7 +46,7 @@ def send(message: str, *, using: str) -> None:
     ):
         sender.setblocking(False)
         for entry in islice(entries, MOST_LISTENERS):
-            if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
+            if is_socket(entry.path):
                 deliver(sender, message.encode(), entry.path)
 
 
@@ -93,10 +93,19 @@ def fits(folder: str) -> bool:
 
 def is_folder(path: str) -> bool:
     """Tell whether it is a folder, and no link to one."""
+    return stat.S_ISDIR(mode_of(path))
+
+
+def is_socket(path: str) -> bool:
+    return stat.S_ISSOCK(mode_of(path))
+
+
+def mode_of(path: str) -> int:
+    """Return its mode, or 0 when it is not there, or no longer: its owner may just leave."""
     try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
+        return os.lstat(path).st_mode
     except OSError:
-        return False
+        return 0
 
 
 class Datagrams:

@@ -327,6 +327,19 @@ class DatagramTests(SimpleTestCase):
         second.close()
         self.assertEqual(list(self.parent.iterdir()), [])
 
+    def test_one_who_leaves_meanwhile_keeps_no_one_from_hearing_it(self):
+        ears = [self.ear(), self.ear()]
+
+        def found(entries, most):
+            first, *rest = entries
+            ears.pop(first.path == ears[1].path).close()
+            return first, *rest
+
+        with mock.patch.object(datagrams, "islice", found):
+            self.ring()
+        [left] = ears
+        self.assertEqual(list(left.hear()), [Ring("default")])
+
     def test_the_socket_of_one_who_died_is_removed(self):
         ear = self.ear()
         ear.socket.close()

@@ -170,7 +170,8 @@ def bell_problems(folder: str) -> Iterator[CheckMessage]:
         f"Set {SETTING}['BELL_FOLDER'] to another folder, which workers and those who submit"
         f" share, or {SETTING}['BELL'] to False."
     )
-    if not os.access(folder if os.path.lexists(folder) else parent, os.W_OK | os.X_OK):
+    place = folder if os.path.lexists(folder) else parent
+    if not (os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)):
         yield warning(
             6,
             f"There can be no bell in '{parent}': it is no folder, or not for this user to write"

@@ -153,7 +153,10 @@ class DatabaseSettingsTests(SimpleTestCase):
         with TemporaryDirectory() as folder:
             long = Path(folder, "x" * 100)
             long.mkdir()
+            file = Path(folder, "file")
+            file.touch(mode=0o777)
             told = [(folder, []), (long, ["W007"]), (Path(folder, "nowhere"), ["W006"])]
+            told.append((file, ["W006"]))
             for place, expected in told:
                 for values in ({"BELL_FOLDER": place}, {"BELL_FOLDER": place, "BELL": False}):
                     with self.subTest(values), override_settings(PERFECTQUEUE=values):

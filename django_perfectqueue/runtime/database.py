@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import time
 from collections.abc import Callable
@@ -79,8 +80,9 @@ class Link:
             self.away_since = time.monotonic()
             self.waits = 0
             logger.error(
-                "The database is away; waiting for it. database=%s error=%s: %s",
+                "The database is away; waiting for it. database=%s pid=%s error=%s: %s",
                 self.using,
+                os.getpid(),
                 type(error).__name__,
                 in_one_line(error),
             )
@@ -99,7 +101,12 @@ class Link:
     def back(self) -> None:
         seconds = time.monotonic() - self.away_since
         self.away_since = 0.0
-        logger.warning("The database is back. database=%s seconds=%.1f", self.using, seconds)
+        logger.warning(
+            "The database is back. database=%s pid=%s seconds=%.1f",
+            self.using,
+            os.getpid(),
+            seconds,
+        )
 
 
 def in_one_line(error: BaseException) -> str:

@@ -71,7 +71,7 @@ class Listener(Attendant):
         try:
             self.ear.open()
         except OSError as error:
-            self.go_without("The bell can't be heard: no socket can be made. %s", error)
+            self.go_without(f"no socket can be made. {error}")
             return
         if isinstance(self.ear, store.Notices):
             self.prove(self.ear)
@@ -86,14 +86,16 @@ class Listener(Attendant):
         if not (self.stopping or ear.proven):
             ear.give_up()
             self.go_without(
-                "No notification arrives: there seems to be a pooler in transaction mode before"
-                " the database. Give the worker a connection without it, or in session mode."
+                "no notification arrives. There seems to be a pooler in transaction mode before"
+                " the database; give the worker a connection without it, or in session mode."
             )
 
-    def go_without(self, message: str, *words: object) -> None:
+    def go_without(self, why: str) -> None:
+        """Say why the bell is not heard, and look for tasks from now on."""
         logger.warning(
-            f"{message} Until then the worker looks for tasks. database=%s seconds=%s",
-            *words,
+            "The worker can't hear the bell, and looks for tasks instead: %s"
+            " database=%s seconds=%s",
+            why,
             self.plan.using,
             self.longest,
         )

@@ -11,7 +11,8 @@ RUNG = SEEKING + 1
 
 class Slate:
     """
-    A page of memory that one processor writes and its supervisor reads, and its siblings.
+    A page of memory that one processor writes, and that its supervisor, the listener and
+    the other processors read; these write only that they have rung for it.
 
     It costs no system call to write; so it can be written for every task.
     """

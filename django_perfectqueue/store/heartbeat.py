@@ -31,7 +31,8 @@ def heartbeat(
     Renew leases for so many seconds from now; return what became of each.
 
     With an ``alive_time`` of None only look. Costs one statement to look and one to
-    renew, however many they are.
+    renew, however many they are. A lease that only a crash of the server has undone is
+    taken back, for ALIVE_TIME, and counts as held.
     """
     pulses = beat(leases, using=using, alive_time=alive_time, now=now)
     lost = [lease for lease, pulse in zip(leases, pulses, strict=True) if not pulse.held]

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from benchmarks import machine, plan, report
 from benchmarks.measures import MEASURES
-from benchmarks.peers import PEERS, missing
+from benchmarks.peers import PEERS, installed, kind_of, missing
 from benchmarks.quiet import Quiet
 from benchmarks.runner import Runner
 from benchmarks.sample import Job
@@ -40,14 +40,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, leave)
     options.output = options.output or new_file()
-    options.peers = those_installed(options.peers or plan.all_peers(short=options.short))
+    if lack := lacking():
+        say(lack)
+        return 1
+    databases = options.databases or plan.DATABASES
+    asked = options.peers or plan.all_peers(short=options.short)
+    options.peers = those_installed(those_with(databases, asked))
     with contextlib.ExitStack() as stack:
-        sites = started(options.databases or plan.DATABASES, stack)
-        if not sites or not options.peers:
-            say("There is nothing to measure.")
+        sites = started(databases if options.peers else (), stack)
+        jobs = those_asked_for(options, list(sites))
+        if not jobs:
+            say("There is nothing to measure: no peer takes part in this on these databases.")
+            return 1
+        try:
+            file = stack.enter_context(options.output.open("w"))
+        except OSError as error:
+            say(f"The results can't be written: {error}")
             return 1
         runner = stack.enter_context(Runner())
-        records = measured(options, sites, runner)
+        records = measured(options, jobs, sites, runner, file)
     print(report.tables(records))
     return 1 if any("error" in record for record in records) else 0
 
@@ -65,18 +76,27 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     option = parser.add_argument
-    option("--short", action="store_true", help="about two minutes: few peers, small numbers")
+    option("--short", action="store_true", help="a few minutes: few peers, small numbers")
     option("--databases", type=names(plan.DATABASES), help="of " + ", ".join(plan.DATABASES))
     option("--peers", type=names(PEERS), help="of " + ", ".join(PEERS))
     option("--metrics", type=names(MEASURES), help="of " + ", ".join(MEASURES))
-    option("--rounds", type=int, help=f"how often each is measured; {ROUNDS}, or 1 if --short")
-    option("--tasks", type=int, help="how many tasks a peer of common speed drains")
-    option("--many", type=int, help="how many tasks a large backlog has")
+    option("--rounds", type=count, help=f"how often each is measured; {ROUNDS}, or 1 if --short")
+    option("--tasks", type=count, help="how many tasks a peer of common speed drains")
+    option("--many", type=count, help="how many tasks a large backlog has")
     option("--patience", type=float, help="seconds to wait for others to be quiet before a sample")
     option("--output", type=Path, help="where results go; a new file in the temporary folder")
     option("--report", type=Path, nargs="+", metavar="FILE", help="print tables of results")
     option("--into", type=Path, metavar="PAGE", help="with --report: replace the tables there")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.into and not options.report:
+        parser.error("--into goes with --report")
+    return options
+
+
+def count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
 
 
 def names(known: Any) -> Callable[[str], list[str]]:
@@ -105,7 +125,20 @@ def show(options: argparse.Namespace) -> int:
     return 0
 
 
+def lacking() -> str:
+    """Return what must be installed before anything can be measured, or nothing."""
+    if installed("django"):
+        return ""
+    return f'{sys.executable} has no Django: python -m pip install -e ".[benchmarks]"'
+
+
+def those_with(databases: Sequence[str], peers: Sequence[str]) -> list[str]:
+    """Return the peers that work with one of these databases."""
+    return [peer for peer in peers if set(databases) & set(kind_of(peer).databases)]
+
+
 def those_installed(peers: Sequence[str]) -> list[str]:
+    """Return the peers that can run here; say what the others lack."""
     found = []
     for peer in peers:
         lack = missing(peer)
@@ -127,35 +160,43 @@ def started(databases: Sequence[str], stack: contextlib.ExitStack) -> dict[str, 
     return sites
 
 
-def measured(
-    options: argparse.Namespace, sites: dict[str, Site], runner: Runner
-) -> list[dict[str, Any]]:
-    jobs = list(
+def those_asked_for(options: argparse.Namespace, databases: Sequence[str]) -> list[Job]:
+    """Return the samples to be taken of what is there."""
+    return list(
         plan.jobs(
             peers=options.peers,
-            databases=list(sites),
+            databases=databases,
             metrics=options.metrics or plan.all_metrics(short=options.short),
             rounds=options.rounds or (1 if options.short else ROUNDS),
             scale=scale_of(options),
             short=options.short,
         )
     )
+
+
+def measured(
+    options: argparse.Namespace,
+    jobs: Sequence[Job],
+    sites: dict[str, Site],
+    runner: Runner,
+    file: TextIO,
+) -> list[dict[str, Any]]:
+    """Take the samples, and write each to the file at once; return them all."""
     versions = {database: site.version() for database, site in sites.items()}
     records = [{"machine": machine.described(options.peers, versions)}]
     patience = options.patience if options.patience is not None else PATIENCE * (not options.short)
     quiet, began = Quiet(), time.monotonic()
     say(f"{len(jobs)} samples, each written to {options.output}")
-    with options.output.open("w") as file:
-        write(file, records[0])
-        for number, job in enumerate(jobs, 1):
-            if patience:
-                quiet.wait(patience)
-            found = runner.take(job, sites[job.database])
-            record = {**job.as_json(), "sync_us": quiet.sync_time(), **found}
-            write(file, record)
-            records.append(record)
-            passed = time.monotonic() - began
-            say(f"{number}/{len(jobs)} {passed:4.0f} s  round {job.round}  {told(job, found)}")
+    write(file, records[0])
+    for number, job in enumerate(jobs, 1):
+        if patience:
+            quiet.wait(patience)
+        found = runner.take(job, sites[job.database])
+        record = {**job.as_json(), "sync_us": quiet.sync_time(), **found}
+        write(file, record)
+        records.append(record)
+        passed = time.monotonic() - began
+        say(f"{number}/{len(jobs)} {passed:4.0f} s  round {job.round}  {told(job, found)}")
     return records
 
 
@@ -165,7 +206,7 @@ def scale_of(options: argparse.Namespace) -> Scale:
     return replace(scale, **{name: value for name, value in given.items() if value})
 
 
-def write(file: Any, record: dict[str, Any]) -> None:
+def write(file: TextIO, record: dict[str, Any]) -> None:
     file.write(json.dumps(record) + "\n")
     file.flush()
 

@@ -33,9 +33,18 @@ Record = dict[str, Any]
 
 
 def read(file: Path) -> list[Record]:
-    """Return the records of a file; its rounds are not taken for those of another file."""
-    records = [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
-    return [{**record, "file": str(file)} for record in records]
+    """
+    Return the records of a file; its rounds are not taken for those of another file.
+
+    Raise ValueError when it holds something else.
+    """
+    try:
+        records = [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
+        return [{**record, "file": str(file)} for record in records]
+    except (ValueError, TypeError):
+        raise ValueError(
+            f"{file} holds no results of benchmarks, one JSON object a line."
+        ) from None
 
 
 def put(text: str, page: Path) -> None:

@@ -102,6 +102,22 @@ class CommandTests(SimpleTestCase):
         process.communicate(timeout=60)
         self.assert_nothing_is_left()
 
+    def test_what_can_not_be_done_is_said_in_one_line(self):
+        alone = ("--short", "--databases", "sqlite", "--peers", "raw-100")
+        self.results.write_text("nonsense")
+        told = {
+            (*alone, "--output", "/nowhere/results"): "can't be written",
+            (*alone, "--metrics", "counts"): "nothing to measure",
+            ("--report", str(self.results)): "holds no results",
+        }
+        for arguments, expected in told.items():
+            with self.subTest(expected):
+                process = self.start(*arguments)
+                _, complained = process.communicate(timeout=60)
+                self.assertEqual(process.returncode, 1)
+                self.assertEqual(complained.count("\n"), 1, complained)
+                self.assertIn(expected, complained)
+
     def test_an_unknown_peer_is_refused_with_those_there_are(self):
         process = self.start("--peers", "nobody")
         _, complained = process.communicate(timeout=60)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Any
 
 from django.db import connections
@@ -10,7 +9,7 @@ from django.db import connections
 from .bell import Bell, readable
 from .database import AwayError, Link
 from .plan import Plan
-from .signals import ALL, REOPEN_LOGS, reopen_logs
+from .signals import REOPEN_LOGS, reopen_logs, take_signals
 
 LAST_TRIES = 2.0
 
@@ -31,7 +30,7 @@ class Attendant:
         self.logs_moved = False
 
     def run(self) -> int:
-        self.open_signals()
+        take_signals(self.on_signal)
         try:
             self.work()
         except AwayError:
@@ -47,12 +46,6 @@ class Attendant:
 
     def close(self) -> None:
         """Put away what it has made."""
-
-    def open_signals(self) -> None:
-        for signum in ALL:
-            signal.signal(signum, self.on_signal)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ALL, signal.SIGCHLD})
 
     def on_signal(self, signum: int, frame: object) -> None:
         if signum == REOPEN_LOGS:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import signal
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from .pace import Pace
 from .plan import Plan, worker_name
 from .report import Reporter
 from .runner import Runner
-from .signals import ALL, REOPEN_LOGS, RESTART_NOW, STOP_NOW
+from .signals import REOPEN_LOGS, RESTART_NOW, STOP_NOW, take_signals
 from .slate import Slate
 
 logger = logging.getLogger("django_perfectqueue.processor")
@@ -90,7 +89,8 @@ class Processor:
 
     def run(self) -> int:
         """Work until told to stop, recycled, or in a burst until nothing is due."""
-        self.open_signals()
+        self.guard.install()
+        take_signals(self.on_signal)
         self.plan.dispatch.after_fork()
         self.keeper.start()
         try:
@@ -99,13 +99,6 @@ class Processor:
             return DONE
         finally:
             self.close()
-
-    def open_signals(self) -> None:
-        self.guard.install()
-        for signum in ALL:
-            signal.signal(signum, self.on_signal)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ALL, signal.SIGCHLD})
 
     def on_signal(self, signum: int, frame: object) -> None:
         if signum == REOPEN_LOGS:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .bell import drain
 
@@ -57,6 +57,14 @@ class Mailbox:
 
 def ignore(signum: int, frame: object) -> None:
     """Be there: a signal without a handler would not reach the mailbox."""
+
+
+def take_signals(handler: Callable[[int, object], None]) -> None:
+    """Have all signals of a worker handled in a forked child; those held back so far come in."""
+    for signum in ALL:
+        signal.signal(signum, handler)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ALL, signal.SIGCHLD})
 
 
 @contextlib.contextmanager

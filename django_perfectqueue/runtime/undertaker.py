@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import dataclass
 
 from django.db import connections
@@ -12,7 +11,7 @@ from django_perfectqueue import store
 from .bell import Bell
 from .database import AwayError, Link
 from .plan import Plan
-from .signals import ALL, REOPEN_LOGS
+from .signals import REOPEN_LOGS, take_signals
 
 LAST_TRIES = 10.0
 
@@ -42,19 +41,13 @@ class Undertaker:
         self.link = Link(plan.using, self.bell, self.patience)
 
     def run(self) -> int:
-        self.open_signals()
+        take_signals(self.on_signal)
         try:
             self.link.insist(self.give_back)
         except AwayError:
             return 0
         connections.close_all()
         return 0
-
-    def open_signals(self) -> None:
-        for signum in ALL:
-            signal.signal(signum, self.on_signal)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ALL, signal.SIGCHLD})
 
     def on_signal(self, signum: int, frame: object) -> None:
         if signum != REOPEN_LOGS:

@@ -93,9 +93,16 @@ class Link:
         self.bell.wait(self.pause())
 
     def pause(self) -> float:
-        """Return how long to wait for the next try: ever longer, and never in step."""
+        """
+        Return how long to wait for the next try: ever longer, and never in step.
+
+        The first comes at once: the server may be there, and only the connection have been
+        dead for long.
+        """
         self.waits += 1
-        longest = min(LONGEST, SHORTEST * 2.0 ** min(self.waits, 10))
+        if self.waits == 1:
+            return 0.0
+        longest = min(LONGEST, SHORTEST * 2.0 ** min(self.waits - 1, 10))
         return longest * random.uniform(0.5, 1.0)  # noqa: S311
 
     def back(self) -> None:

@@ -12,6 +12,7 @@ from django.test import SimpleTestCase
 from django_perfectqueue.runtime import bell, signals, tree
 from django_perfectqueue.runtime.bell import Bell
 from django_perfectqueue.runtime.child import fork, next_fork
+from django_perfectqueue.runtime.database import Link
 from django_perfectqueue.runtime.launcher import first_environment
 from django_perfectqueue.runtime.report import Reporter, in_parts
 from django_perfectqueue.runtime.slate import Slate
@@ -186,3 +187,15 @@ class WordsTests(SimpleTestCase):
         self.addCleanup(os.environ.pop, "PERFECTQUEUE_CAME_LATER")
         if Path("/proc/self/environ").exists():
             self.assertNotIn("PERFECTQUEUE_CAME_LATER", first_environment())
+
+
+class LinkTests(SimpleTestCase):
+    def test_the_first_new_try_comes_at_once_and_the_others_later_and_later(self):
+        bell = Bell()
+        self.addCleanup(bell.close)
+        link = Link("default", bell, lambda: float("inf"))
+        first, *pauses = [link.pause() for _try in range(9)]
+        self.assertEqual(first, 0.0)
+        for pause, longest in zip(pauses, (0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0), strict=True):
+            self.assertLessEqual(pause, longest)
+            self.assertGreaterEqual(pause, longest / 2)

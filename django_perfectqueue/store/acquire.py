@@ -302,7 +302,7 @@ class Claim:
 
         The first look tells as well whether an alarm rings.
         """
-        more = "" if self.lasting else self.dialect.may_be_lost
+        more = "" if self.lasting else self.dialect.asynchronous_commit
         if self.heed:
             more += f", {RINGS}"
         statement = OPEN.replace("{passed}", numbers(sorted(passed)) if passed else "0")

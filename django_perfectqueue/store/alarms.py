@@ -24,7 +24,7 @@ RINGING = """
 SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT 1
 """
 RUNG = """
-SELECT "task_id", "lane", "state"{may_be_lost} FROM "perfectqueue_ticket"
+SELECT "task_id", "lane", "state"{asynchronous_commit} FROM "perfectqueue_ticket"
 WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT %(limit)s
 """
 READMIT = """
@@ -82,7 +82,9 @@ def ringing(*, using: str, now: datetime | None) -> bool:
 def answer_batch(*, using: str, now: datetime | None) -> int:
     lasting = connections[using].in_atomic_block
     with unit(using) as (cursor, dialect):
-        statement = RUNG.replace("{may_be_lost}", "" if lasting else dialect.may_be_lost)
+        statement = RUNG.replace(
+            "{asynchronous_commit}", "" if lasting else dialect.asynchronous_commit
+        )
         statement += dialect.skip_clause()
         rows = dialect.execute(cursor, statement, {"limit": BATCH}, now=now).fetchall()
         rung = [row[:3] for row in rows]

@@ -35,7 +35,7 @@ def finish(
     attempt has finished already is not refused: a commit whose answer was lost may be
     repeated. Nor is what this attempt holds but for a crash of the server.
     """
-    alone = len(completions) == 1 and dialect_of(using).in_one
+    alone = len(completions) == 1 and dialect_of(using).single_statement
     if alone and finish_one(completions[0], using=using, worker=worker, now=now):
         return []
     with unit(using) as (cursor, dialect):
@@ -68,7 +68,8 @@ def close(
     ids = dialect.finish(cursor, completions, **terms)
     missed = [done for done in completions if done.lease.task_id not in ids]
     refused = without_written(cursor, dialect, missed, worker) if missed else []
-    if back := retake(cursor, dialect, accounts, [done.lease for done in refused], now=now):
+    leases = [done.lease for done in refused]
+    if back := retake(cursor, dialect, accounts, leases, alive_time=0.0, now=now):
         ids |= dialect.finish(cursor, [done for done in refused if done.lease in back], **terms)
         refused = [done for done in refused if done.lease not in back]
     for done in completions:

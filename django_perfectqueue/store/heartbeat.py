@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from ..conf import options
 from .dialects.base import numbers
 from .recover import recover
 from .transaction import reading, repeated
@@ -36,7 +37,8 @@ def heartbeat(
     """
     pulses = beat(leases, using=using, alive_time=alive_time, now=now)
     lost = [lease for lease, pulse in zip(leases, pulses, strict=True) if not pulse.held]
-    if not lost or not (back := recover(lost, using=using, now=now)):
+    again = options().ALIVE_TIME if alive_time is None else alive_time
+    if not lost or not (back := recover(lost, alive_time=again, using=using, now=now)):
         return pulses
     held = Pulse(held=True, cancel_requested=False)
     return [held if lease in back else pulse for lease, pulse in zip(leases, pulses, strict=True)]

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from ..conf import options
 from ..models import State
 from .accounts import Accounts
 from .dialects import Dialect
@@ -26,11 +25,13 @@ WHERE "task_id" IN ({ids})
 
 
 @repeated
-def recover(leases: Sequence[Lease], *, using: str, now: datetime | None = None) -> set[Lease]:
-    """Return which of these leases hold again, for ALIVE_TIME from now."""
+def recover(
+    leases: Sequence[Lease], *, alive_time: float, using: str, now: datetime | None = None
+) -> set[Lease]:
+    """Return which of these leases hold again, for so many seconds from now."""
     with unit(using) as (cursor, dialect):
         accounts = Accounts()
-        back = retake(cursor, dialect, accounts, leases, now=now)
+        back = retake(cursor, dialect, accounts, leases, alive_time=alive_time, now=now)
         accounts.write(cursor, dialect)
     return back
 
@@ -41,6 +42,7 @@ def retake(
     accounts: Accounts,
     leases: Sequence[Lease],
     *,
+    alive_time: float,
     now: datetime | None,
 ) -> set[Lease]:
     """
@@ -50,7 +52,7 @@ def retake(
     one attempt less than its lease: whoever has taken it since, or has given it back, has
     counted one more.
     """
-    if not (leases and dialect.may_be_lost):
+    if not (leases and dialect.asynchronous_commit):
         return set()
     ids = numbers(sorted(lease.task_id for lease in leases))
     statement = FORGOTTEN.replace("{ids}", ids) + dialect.lock_clause()
@@ -60,7 +62,7 @@ def retake(
         own = sorted(lease.task_id for lease in forgotten if lease.holder == holder)
         values = {"holder": holder, "running": State.RUNNING.value}
         statement = RETAKE.replace("{ids}", numbers(own))
-        until = {"until": options().ALIVE_TIME}
+        until = {"until": alive_time}
         dialect.execute(cursor, statement, values, now=now, after=until)
     for lease in forgotten:
         accounts.begin(lease.lane, lease.charge)

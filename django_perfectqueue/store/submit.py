@@ -47,7 +47,7 @@ def submit(
     A key that is taken, in the database or earlier in the same batch, is passed over.
     Nothing is locked but the new rows.
     """
-    if len(submissions) == 1 and dialect_of(using).in_one:
+    if len(submissions) == 1 and dialect_of(using).single_statement:
         return submit_one(tries, submissions[0], using=using, now=now)
     with unit(using) as (cursor, dialect):
         return store_some(cursor, dialect, tries, submissions, now)

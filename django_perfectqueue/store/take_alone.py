@@ -29,7 +29,7 @@ def take_alone(
     asynchronously and is not repeated, so the caller must know what to do with tasks that
     were taken when the answer was lost, as acquire() does by itself.
     """
-    if not dialect_of(using).in_one:
+    if not dialect_of(using).single_statement:
         return []
     with reading(using) as (cursor, dialect):
         rows = dialect.claim_alone(cursor, queue, limit, holder=holder, seconds=alive_time, now=now)

@@ -66,10 +66,10 @@ class Dialect(ABC):
     notifies = False
     """Whether the bell is this database's own, and reaches every host."""
 
-    in_one = False
+    single_statement = False
     """Whether one task is submitted, taken or finished by a single statement."""
 
-    may_be_lost = ""
+    asynchronous_commit = ""
     """A column that lets the transaction be lost, as a whole, if the server crashes."""
 
     in_lane = '"ticket"."lane" = {lane}'
@@ -104,7 +104,7 @@ class Dialect(ABC):
     def submit_one(
         self, cursor: Any, task: Submission, lane: int, *, token: int, now: datetime | None
     ) -> dict[tuple[str, str], int]:
-        """Store a task, where ``in_one``, and leave a token in its ticket."""
+        """Store a task, where ``single_statement``, and leave a token in its ticket."""
         raise NotSupportedError("This database takes several statements for it.")
 
     @abstractmethod
@@ -135,8 +135,9 @@ class Dialect(ABC):
         now: datetime | None,
     ) -> list[Row]:
         """
-        Take from the only open lane of a queue, where ``in_one``, unless it has a cap or an
-        alarm rings; return rows as claim() does, each with what its lane was charged.
+        Take from the only open lane of a queue, where ``single_statement``, unless it has
+        a cap or an alarm rings; return rows as claim() does, each with what its lane was
+        charged.
         """
         raise NotSupportedError("This database takes several statements for it.")
 
@@ -162,7 +163,10 @@ class Dialect(ABC):
         monotonic: float,
         now: datetime | None,
     ) -> bool:
-        """Close a ticket that is still held as given, and charge its lane, where ``in_one``."""
+        """
+        Close a ticket that is still held as given, and charge its lane, where
+        ``single_statement``; return whether it was.
+        """
         raise NotSupportedError("This database takes several statements for it.")
 
     @abstractmethod

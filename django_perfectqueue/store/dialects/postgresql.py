@@ -259,8 +259,8 @@ WHERE NOT "lane"."awake"
 
 class PostgreSQL(Dialect):
     notifies = True
-    in_one = True
-    may_be_lost = ", (SELECT set_config('synchronous_commit', 'off', true))"
+    single_statement = True
+    asynchronous_commit = ", (SELECT set_config('synchronous_commit', 'off', true))"
 
     def now(self, given: datetime | None) -> str:
         return "statement_timestamp()" if given is None else "%(now)s::timestamptz"

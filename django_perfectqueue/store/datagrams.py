@@ -46,8 +46,10 @@ def send(message: str, *, using: str) -> None:
     ):
         sender.setblocking(False)
         for entry in islice(entries, MOST_LISTENERS):
-            if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
-                deliver(sender, message.encode(), entry.path)
+            # One who leaves just now must not keep the others from hearing it.
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
+                    deliver(sender, message.encode(), entry.path)
 
 
 def deliver(sender: socket.socket, message: bytes, path: str) -> None:

@@ -4,7 +4,7 @@ import socket
 import stat
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock
@@ -326,6 +326,15 @@ class DatagramTests(SimpleTestCase):
         self.assertEqual(list(second.hear()), [Ring("default")])
         second.close()
         self.assertEqual(list(self.parent.iterdir()), [])
+
+    def test_one_who_leaves_just_now_keeps_the_ring_from_no_one(self):
+        first, second = self.ear(), self.ear()
+        with os.scandir(self.folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.path != first.path)
+        first.close()
+        with mock.patch.object(os, "scandir", return_value=nullcontext(found)):
+            self.ring()
+        self.assertEqual(list(second.hear()), [Ring("default")])
 
     def test_the_socket_of_one_who_died_is_removed(self):
         ear = self.ear()

@@ -19,7 +19,7 @@ from .dialects import Dialect
 from .dialects.base import Row, numbers
 from .end import expire
 from .finish import close
-from .lanes import OpenLane, Pick, counted, next_picks
+from .lanes import QUANTUM, OpenLane, Pick, counted, next_picks
 from .transaction import REPEATS, Tries, is_callers, pauses, reading, recalled, repeated, unit
 from .values import Completion, Lease
 
@@ -281,7 +281,9 @@ class Claim:
             lanes = read(queue, limit - len(taken), passed)
             if self.ringing:
                 break
-            picks = next_picks(lanes, limit - len(taken))
+            # Where lanes have less than a quantum, the others get one turn each at a time.
+            quantum = QUANTUM if rounds == 1 else 0.0
+            picks = next_picks(lanes, limit - len(taken), quantum)
             if not picks:
                 if len(passed) == known:
                     break

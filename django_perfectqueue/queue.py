@@ -543,7 +543,7 @@ def checked_priority(value: Any) -> int:
         raise InvalidTaskError(
             f"The priority must be a whole number from {SMALLEST} to {LARGEST}, not {value!r}."
         )
-    return value
+    return int(value)
 
 
 def encoded(value: Any, name: str = "The data") -> str:

@@ -269,14 +269,15 @@ class Processor:
         Wait for a ring; for no longer than POLL_INTERVAL when no one is there to ring.
 
         A look every minute or so keeps the connection alive, and catches what everyone
-        else has missed.
+        else has missed. Who was to be rung but was not, since the ringer died just then, looks
+        as well: no one else would ring it.
         """
         look_at = time.monotonic() + LOOK_AFTER * random.uniform(0.7, 1.0)  # noqa: S311
         while not self.stopping:
             tended = self.seat.belfry.is_tended()
             pause = LOOK_UP_AFTER if tended else self.options.POLL_INTERVAL
             rung = self.seat.bell.wait(pause * random.uniform(0.7, 1.0))  # noqa: S311
-            if rung or not tended:
+            if rung or not tended or self.slate.was_rung:
                 logger.debug("A processor looks for tasks. pid=%s rung=%s", os.getpid(), rung)
                 return
             if time.monotonic() >= look_at:

@@ -19,8 +19,8 @@ from .dialects import Dialect
 from .dialects.base import Row, numbers
 from .end import expire
 from .finish import close
-from .lanes import OpenLane, Pick, counted, next_picks
-from .transaction import REPEATS, Tries, pauses, reading, recalled, repeated, unit
+from .lanes import QUANTUM, OpenLane, Pick, counted, next_picks
+from .transaction import REPEATS, Tries, is_callers, pauses, reading, recalled, repeated, unit
 from .values import Completion, Lease
 
 LANES_READ_AT_LEAST = 8
@@ -200,7 +200,7 @@ def take(
     """
     taken: list[Lease] = []
     refused: list[Completion] = []
-    lasting = bool(finished) or connections[using].in_atomic_block
+    lasting = bool(finished) or is_callers(connections[using])
     with unit(using) as (cursor, dialect):
         for lost in tries.doubtful:
             if left := still_held(cursor, dialect, lost.leases):
@@ -281,7 +281,9 @@ class Claim:
             lanes = read(queue, limit - len(taken), passed)
             if self.ringing:
                 break
-            picks = next_picks(lanes, limit - len(taken))
+            # Where lanes have less than a quantum, the others get one turn each at a time.
+            quantum = QUANTUM if rounds == 1 else 0.0
+            picks = next_picks(lanes, limit - len(taken), quantum)
             if not picks:
                 if len(passed) == known:
                     break

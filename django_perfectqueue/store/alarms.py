@@ -15,7 +15,7 @@ from .dialects.base import Row, Waking, numbers
 from .end import lose
 from .lanes import FIRST_COST
 from .shares import Share, shares_of
-from .transaction import reading, repeated, unit
+from .transaction import is_callers, reading, repeated, unit
 
 BATCH = 500
 BATCHES = 4
@@ -80,7 +80,7 @@ def ringing(*, using: str, now: datetime | None) -> bool:
 
 @repeated
 def answer_batch(*, using: str, now: datetime | None) -> int:
-    lasting = connections[using].in_atomic_block
+    lasting = is_callers(connections[using])
     with unit(using) as (cursor, dialect):
         statement = RUNG.replace(
             "{asynchronous_commit}", "" if lasting else dialect.asynchronous_commit

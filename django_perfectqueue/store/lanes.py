@@ -43,15 +43,15 @@ def lane_id(queue: str, user: str) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
-def next_picks(lanes: Sequence[OpenLane], count: int) -> list[Pick]:
+def next_picks(lanes: Sequence[OpenLane], count: int, quantum: float = QUANTUM) -> list[Pick]:
     """
     Return whom to serve, in order: always the lane with the smallest virtual finish time,
     and of equals the one whose turns are fewer.
 
     This is weighted fair queueing (Demers, Keshav and Shenker, 1989) on expected costs,
-    which measured ones correct when the tasks end. Very short tasks are served QUANTUM
-    seconds at a time, as in deficit round robin (Shreedhar and Varghese, 1995), so that a
-    batch writes to few accounts.
+    which measured ones correct when the tasks end. Very short tasks are served a quantum
+    of seconds at a time, as in deficit round robin (Shreedhar and Varghese, 1995), so that
+    a batch writes to few accounts.
     """
     turns = []
     for position, lane in enumerate(lanes):
@@ -65,7 +65,7 @@ def next_picks(lanes: Sequence[OpenLane], count: int) -> list[Pick]:
         lane = lanes[position]
         cost = max(lane.cost, LEAST_COST)
         room = count if lane.room is None else lane.room - taken
-        some = min(max(1, int(QUANTUM / cost)), room, count - len(picks))
+        some = min(max(1, int(quantum / cost)), room, count - len(picks))
         picks += [Pick(lane.id, cost)] * some
         if some < room:
             taken += some

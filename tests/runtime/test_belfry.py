@@ -178,3 +178,16 @@ class ProcessorTests(BelfryCase):
         ):
             self.processor.idle()
         self.assertEqual(len(looks), 2)
+
+    def test_who_was_chosen_by_one_who_died_before_ringing_looks_soon(self):
+        """It is no longer free, so no one else would ring it."""
+        self.processor.look = mock.Mock(return_value=store.Outlook(due=True, wait=None))
+        self.slates[0].seek()
+        self.slates[0].mark_rung()
+        self.belfry.tend()
+        with (
+            mock.patch.object(processor, "LOOK_UP_AFTER", 0.01),
+            mock.patch.object(processor, "LOOK_AFTER", 1.0),
+        ):
+            self.processor.idle()
+        self.processor.look.assert_not_called()

@@ -312,6 +312,15 @@ class LaneTests(TestCase):
         self.assertGreaterEqual(times["ann"], times["bob"] - 10)
         self.assertGreater(times["bob"], 100)
 
+    def test_a_batch_is_full_however_few_short_tasks_each_user_has(self):
+        for number in range(100):
+            submit(user=f"u{number}")
+        store.answer_alarms(using="default", now=NOON)
+        Lane.objects.update(cost=0.0001)
+
+        self.assertEqual(len(acquire(90)), 90)
+        assert_books_balance(self)
+
     def test_only_the_first_ticket_of_a_sleeping_lane_is_marked(self):
         """The marks are what a flood of one user makes the clock look at."""
         submit_many(50, user="ann")

@@ -2,7 +2,7 @@
 
 from unittest import skipUnless
 
-from django.db import connection
+from django.db import connection, transaction
 from django.test import TransactionTestCase
 
 from django_perfectqueue import store
@@ -83,3 +83,45 @@ class ForgottenTests(TransactionTestCase):
         store.release([again], using="default", now=after(2))
         self.assertEqual(len(finish(again, now=after(3))), 1)
         assert_books_balance(self)
+
+
+@skipUnless(connection.vendor == "postgresql", "Only there a commit may not wait for the disk.")
+class DurabilityTests(TransactionTestCase):
+    """What the caller writes in a transaction of its own is as durable as the caller has it."""
+
+    def setUp(self):
+        with connection.cursor() as cursor:
+            cursor.execute("SET synchronous_commit TO on")
+        self.addCleanup(connection.close)
+        submit(user="ann", now=None)
+        [self.held] = acquire(now=None)
+        submit(user="ann", now=None)
+        submit(user="bob", now=None)
+
+    def assert_durable(self):
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW synchronous_commit")
+            self.assertEqual(cursor.fetchone(), ("on",))
+
+    def act_without_autocommit(self, act):
+        transaction.set_autocommit(False)
+        try:
+            act()
+            self.assert_durable()
+        finally:
+            transaction.rollback()
+            transaction.set_autocommit(True)
+
+    def test_an_acquire_leaves_a_transaction_without_autocommit_as_it_was(self):
+        self.act_without_autocommit(lambda: acquire(9, now=None))
+
+    def test_an_alarm_that_is_answered_does(self):
+        self.act_without_autocommit(lambda: store.answer_alarms(using="default"))
+
+    def test_a_finish_does_with_the_acquires_that_follow_it(self):
+        self.act_without_autocommit(lambda: acquire(now=None, finished=[completion(self.held)]))
+
+    def test_an_atomic_block_is_left_as_it_was(self):
+        with transaction.atomic(), transaction.atomic():
+            acquire(9, now=None)
+            self.assert_durable()

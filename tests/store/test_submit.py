@@ -1,4 +1,5 @@
 from datetime import timedelta
+from enum import Enum
 
 from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
@@ -25,6 +26,7 @@ from ..factories import (
     running,
     status,
     submit,
+    submit_many,
 )
 
 
@@ -162,6 +164,15 @@ class SubmitTests(TestCase):
             with self.subTest(name), self.assertRaises(InvalidTaskError):
                 Queue().submit(**given)
         self.assertFalse(Task.objects.exists())
+
+    def test_a_priority_may_be_a_number_with_a_name(self):
+        class Urgency(int, Enum):
+            HIGH = 5
+
+        submit("k1", priority=Urgency.HIGH)
+        submit_many(2, priority=Urgency.HIGH)
+
+        self.assertEqual(set(Task.objects.values_list("priority", flat=True)), {5})
 
     def test_keys_and_users_of_255_characters_fit(self):
         submit("ü" * 255, user="🙂" * 255, type="t" * 255)

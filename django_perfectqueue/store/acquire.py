@@ -19,7 +19,7 @@ from .dialects import Dialect
 from .dialects.base import Row, numbers
 from .end import expire
 from .finish import close
-from .lanes import QUANTUM, OpenLane, Pick, counted, next_picks
+from .lanes import LANES_PROBED, QUANTUM, OpenLane, Pick, counted, next_picks
 from .transaction import REPEATS, Tries, is_callers, pauses, reading, recalled, repeated, unit
 from .values import Completion, Lease
 
@@ -27,7 +27,6 @@ LANES_READ_AT_LEAST = 8
 ROUNDS = 3
 OTHERS = 6
 ROUNDS_IN_VAIN = 20
-LANES_PROBED = 500
 
 RINGS = """(
     SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT 1

@@ -26,8 +26,9 @@ def ring(queue: str = "", *, using: str, delay: float = 0.0) -> None:
     task of it may run, or may in so many seconds; without a name, the workers of any.
 
     One ring a transaction and queue is sent, and none for what is due only after
-    POLL_INTERVAL: by then every worker has looked. Raise nothing; a ring that is lost
-    costs at most POLL_INTERVAL.
+    POLL_INTERVAL: by then every worker has looked. None either where the caller has
+    switched autocommit off, and its commit is not heard of. Raise nothing; a ring that is
+    lost costs at most POLL_INTERVAL.
     """
     if not options().BELL or delay > options().POLL_INTERVAL:
         return
@@ -49,12 +50,12 @@ class Ringing:
     place: int = 0
 
     def __call__(self) -> None:
-        ring = Ring(self.queue, max(0.0, self.due - time.monotonic()))
+        message = Ring(self.queue, max(0.0, self.due - time.monotonic())).message()
         try:
             if dialect_of(self.using).notifies:
-                notices.send(ring.message(), using=self.using)
+                notices.send(message, using=self.using)
             else:
-                datagrams.send(ring.message(), using=self.using)
+                datagrams.send(message, using=self.using)
         except Exception as error:
             logger.debug("The bell was not rung. queue=%s error=%s", self.queue, error)
 

@@ -11,6 +11,7 @@ LEAST_COST = 1e-4
 FIRST_COST = 0.1
 MEMORY = 0.75
 QUANTUM = 0.002
+LANES_PROBED = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

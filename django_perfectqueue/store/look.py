@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from .lanes import LANES_PROBED
 from .transaction import reading
-
-LANES_PROBED = 500
 
 LOOK = """
 SELECT {now}, (

@@ -27,9 +27,11 @@ from .fields import ExactCharField, ServerNow
 from .indexes import PartialIndex
 
 LAST_CHARACTER = chr(sys.maxunicode)
-
+LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000_000.0
+LEAST_PERIOD, MOST_PERIOD = 0.001, 31_622_400.0
 
 GZIP = "gzip:"
+LIMITS_LENGTH = 500
 
 
 class Outcome(models.TextChoices):
@@ -169,7 +171,9 @@ class Task(models.Model):
     ``key`` names it in its queue, and refuses a second submission as long as the row
     is there. ``user`` is for whom it runs. ``payload`` and ``result`` are JSON text.
     ``outcome`` stays empty until the task has ended; ``attempt`` is how often it had
-    been acquired by then. ``run_at`` is when the submitter wanted it to start.
+    been acquired by then. ``run_at`` is when the submitter wanted it to start, and
+    ``expected_at`` by when at the latest, if it said so. ``limits`` are the names of the
+    limits that it keeps to, with commas between them.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -181,7 +185,9 @@ class Task(models.Model):
     priority = models.IntegerField(_("priority"), default=0)
     created_at = models.DateTimeField(_("created at"))
     run_at = models.DateTimeField(_("run at"))
+    expected_at = models.DateTimeField(_("expected at"), null=True, blank=True)
     expires_at = models.DateTimeField(_("expires at"), null=True, blank=True)
+    limits = ExactCharField(_("limits"), max_length=LIMITS_LENGTH, blank=True, default="")
 
     outcome = models.CharField(
         _("outcome"), max_length=9, choices=Outcome.choices, blank=True, default=""
@@ -276,11 +282,12 @@ class Ticket(models.Model):
     """
     A task's place in line, from submit until it ends.
 
-    ``lane`` is a hash of queue and user. ``rank`` is minus the priority, so that the
-    smallest goes first. ``attempt`` counts acquires and, with ``holder``, fences every
-    write of the one who holds the task. ``alarm_at`` is when the clock has something to
-    do here: the due time of a scheduled task, the end of the lease of a running one, and
-    on a waiting one a mark that its lane may be asleep.
+    ``lane`` is a hash of queue, user and limits. ``rank`` is minus the priority, so that
+    the smallest goes first; of equals the one with the earliest ``run_at``, which is when
+    it is due or, where that was said, expected to start. ``attempt`` counts acquires and,
+    with ``holder``, fences every write of the one who holds the task. ``alarm_at`` is when
+    the clock has something to do here: the due time of a scheduled task, the end of the
+    lease of a running one, and on a waiting one a mark that its lane may be asleep.
     """
 
     task = models.OneToOneField(
@@ -404,6 +411,13 @@ class DeadLetter(models.Model):
         return f"{self.task_id}: {self.status}"
 
 
+class Policy(models.IntegerChoices):
+    """By which rule a lane's turn comes: see ``store.lanes``."""
+
+    FAIR = 0, _("fair")
+    SLOTS = 1, _("slots")
+
+
 class Lane(models.Model):
     """
     One user's line in one queue, and its account.
@@ -412,9 +426,15 @@ class Lane(models.Model):
     weight; ``turn`` adds the expected ``cost`` of its next task, and the lane with the
     smallest turn is served next. ``awake`` says that it has waiting tickets, and ``open``
     that one of them may be taken now.
+
+    Tasks that keep to limits stand in a lane of their own for each set of limits, behind
+    a ``gate``. Such a lane has the account of its user's lane without a gate, whose id is
+    ``account``, and carries a copy of it.
     """
 
     id = models.BigIntegerField(primary_key=True)
+    account = models.BigIntegerField(_("account"))
+    gate = models.BigIntegerField(_("gate"), default=0)
     queue = ExactCharField(_("queue"), max_length=100)
     user = ExactCharField(_("user"), max_length=255, blank=True, default="")
     virtual_time = models.FloatField(_("virtual time"), default=0.0)
@@ -424,8 +444,12 @@ class Lane(models.Model):
     paused = models.BooleanField(_("paused"), default=False)
     running = models.IntegerField(_("running"), default=0)
     awake = models.BooleanField(_("awake"), default=True)
+    policy = models.SmallIntegerField(_("policy"), choices=Policy.choices, default=Policy.FAIR)
     turn = models.GeneratedField(
-        expression=F("virtual_time") + F("cost") / F("weight"),
+        expression=Case(
+            When(policy=Policy.SLOTS, then=(F("running") + Value(1.0)) / F("weight")),
+            default=F("virtual_time") + F("cost") / F("weight"),
+        ),
         output_field=models.FloatField(),
         db_persist=True,
     )
@@ -441,14 +465,131 @@ class Lane(models.Model):
         verbose_name_plural = _("lanes")
         default_permissions = ("view",)
         indexes = [
-            models.Index(fields=["queue", "-open", "turn"], name="perfectqueue_lane_turn"),
+            models.Index(fields=["queue", "gate", "-open", "turn"], name="perfectqueue_lane_turn"),
+            PartialIndex(
+                fields=["account"],
+                condition=~Q(gate=0),
+                on=["postgresql", "sqlite"],
+                whole=["account"],
+                name="perfectqueue_lane_account",
+            ),
         ]
 
     def __str__(self) -> str:
         return f"{self.queue}/{self.user}"
 
+    @classmethod
+    def check(cls, **kwargs: Any) -> list[Any]:
+        return without_partial_indexes(super().check(**kwargs))
 
-LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000_000.0
+
+class Gate(models.Model):
+    """
+    A set of limits to which tasks of a queue keep, by its hash.
+
+    ``keys`` are the limits' keys in order, with commas between them.
+    """
+
+    id = models.BigIntegerField(primary_key=True)
+    queue = ExactCharField(_("queue"), max_length=100, db_index=True)
+    keys = models.TextField(_("limits"))
+
+    class Meta:
+        verbose_name = _("gate")
+        verbose_name_plural = _("gates")
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"{self.queue}: {self.keys}"
+
+
+class Limit(models.Model):
+    """
+    How many tasks may run at once, or start within a time: of all that list a name, or
+    of all of a queue, a type or a user.
+
+    ``rate`` tasks may start in each ``period`` of seconds, up to ``burst`` of them at once.
+    """
+
+    class Scope(models.TextChoices):
+        NAME = "name", _("tasks that list this name")
+        QUEUE = "queue", _("tasks of this queue")
+        TYPE = "type", _("tasks of this type")
+        USER = "user", _("tasks of this user")
+
+    scope = models.CharField(_("scope"), max_length=5, choices=Scope.choices, default=Scope.NAME)
+    name = ExactCharField(_("name"), max_length=255)
+    max_running = models.PositiveIntegerField(
+        _("max running"),
+        null=True,
+        blank=True,
+        help_text=_("How many of these tasks may run at once. Empty: any number. 0: none."),
+    )
+    rate = models.PositiveIntegerField(
+        _("rate"),
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text=_("How many of them may start in each period. Empty: any number."),
+    )
+    period = models.FloatField(
+        _("period"),
+        default=1.0,
+        validators=[MinValueValidator(LEAST_PERIOD), MaxValueValidator(MOST_PERIOD)],
+        help_text=_("In seconds: 60 for a rate per minute."),
+    )
+    burst = models.PositiveIntegerField(
+        _("burst"),
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text=_(
+            "How many of them may start at once after a pause. Empty: as many as the rate."
+        ),
+    )
+    paused = models.BooleanField(
+        _("paused"), default=False, help_text=_("These tasks wait until this is taken back.")
+    )
+
+    class Meta:
+        verbose_name = _("limit")
+        verbose_name_plural = _("limits")
+        constraints = [
+            models.UniqueConstraint(fields=["scope", "name"], name="perfectqueue_limit_name"),
+            models.CheckConstraint(
+                condition=Q(period__gte=LEAST_PERIOD, period__lte=MOST_PERIOD)
+                & (Q(rate__isnull=True) | Q(rate__gte=1))
+                & (Q(burst__isnull=True) | Q(burst__gte=1)),
+                name="perfectqueue_limit_rate",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.key
+
+    @property
+    def key(self) -> str:
+        """What gates and meters know it by."""
+        return f"{self.scope}:{self.name}"
+
+
+class Meter(models.Model):
+    """
+    What a limit counts: how many tasks run behind it, and when its rate lets the next
+    one start that comes evenly.
+    """
+
+    key = ExactCharField(_("limit"), max_length=261, primary_key=True)
+    running = models.IntegerField(_("running"), default=0)
+    next_at = models.DateTimeField(_("next at"), null=True)
+
+    class Meta:
+        verbose_name = _("meter")
+        verbose_name_plural = _("meters")
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return self.key
 
 
 class FairShare(models.Model):

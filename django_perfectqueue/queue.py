@@ -100,18 +100,21 @@ class Queue:
         user: str | None = None,
         run_at: When | None = None,
         priority: int = 0,
+        expected_at: When | None = None,
         expires_at: When | None = None,
+        limits: Iterable[str] = (),
         on_conflict: OnConflict = "raise",
         now: datetime | None = None,
     ) -> Task:
         """
         Store a task in the caller's transaction; it may run once that commits.
 
-        ``data`` is what JSON can hold. ``run_at`` and ``expires_at`` are an aware
-        datetime, a timedelta, seconds from now or a span such as ``"5m30s"``. A larger
-        ``priority`` goes first among its user's tasks. A key that is taken raises
-        AlreadyExistsError, or with ``on_conflict`` is ignored, or replaces a task that
-        is not running.
+        ``data`` is what JSON can hold. Times are an aware datetime, a timedelta, seconds
+        from now or a span such as ``"5m30s"``. A larger ``priority`` goes first among its
+        user's tasks, and of equals the one that is due first; ``expected_at`` is then
+        counted as when it is due. ``limits`` are names of limits that it keeps to. A key
+        that is taken raises AlreadyExistsError, or with ``on_conflict`` is ignored, or
+        replaces a task that is not running.
 
         Raise InvalidTaskError when it can't be stored as it is.
         """
@@ -122,7 +125,9 @@ class Queue:
             user=user,
             run_at=run_at,
             priority=priority,
+            expected_at=expected_at,
             expires_at=expires_at,
+            limits=limits,
             now=now,
         )
         if on_conflict not in ("raise", "ignore", "replace"):
@@ -184,7 +189,9 @@ class Queue:
         user: str | None = None,
         run_at: When | None = None,
         priority: int = 0,
+        expected_at: When | None = None,
         expires_at: When | None = None,
+        limits: Iterable[str] = (),
         now: datetime | None = None,
     ) -> store.Submission:
         starts, ends = moment("run_at", run_at, now), moment("expires_at", expires_at, now)
@@ -200,7 +207,10 @@ class Queue:
             payload=encoded(data),
             priority=checked_priority(priority),
             run_at=starts,
+            expected_at=moment("expected_at", expected_at, now),
             expires_at=ends,
+            limits=(names := checked_limits(limits)),
+            keys=tuple(f"name:{name}" for name in names),
         )
 
     def __getitem__(self, key: str) -> Task:
@@ -536,6 +546,26 @@ def checked(name: str, value: Any, length: int) -> str:
     except UnicodeEncodeError as error:
         raise InvalidTaskError(f"The {name} can't be written as UTF-8: {error}.") from error
     return value
+
+
+def checked_limits(value: Any) -> tuple[str, ...]:
+    """
+    Return names of limits as they may be stored: sorted, each once.
+
+    Raise InvalidTaskError when one is no name, has a comma, or all are too long together.
+    """
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidTaskError(f"The limits must be a list of names, not {value!r}.")
+    names = sorted({checked("name of a limit", name, KEY_LENGTH) for name in value})
+    for name in names:
+        if "," in name:
+            raise InvalidTaskError(f"The name of a limit must not hold a comma: {name!r}.")
+    if len(",".join(names)) > models.LIMITS_LENGTH:
+        raise InvalidTaskError(
+            f"The names of a task's limits may have at most {models.LIMITS_LENGTH} characters"
+            " together."
+        )
+    return tuple(names)
 
 
 def checked_priority(value: Any) -> int:

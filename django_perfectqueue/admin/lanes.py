@@ -42,7 +42,7 @@ class LaneAdmin(ReadOnlyAdmin):
     list_display_links = None
     list_filter = [LaneQueueFilter]
     list_per_page = 50
-    ordering = ["queue", "-open", "turn"]
+    ordering = ["queue", "gate", "-open", "turn"]
     search_fields = ["user"]
     search_help_text = _("A user, exactly.")
 

@@ -82,8 +82,18 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField(verbose_name="created at")),
                 ("run_at", models.DateTimeField(verbose_name="run at")),
                 (
+                    "expected_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="expected at"),
+                ),
+                (
                     "expires_at",
                     models.DateTimeField(blank=True, null=True, verbose_name="expires at"),
+                ),
+                (
+                    "limits",
+                    django_perfectqueue.fields.ExactCharField(
+                        blank=True, default="", max_length=500, verbose_name="limits"
+                    ),
                 ),
                 (
                     "outcome",
@@ -194,9 +204,29 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Gate",
+            fields=[
+                ("id", models.BigIntegerField(primary_key=True, serialize=False)),
+                (
+                    "queue",
+                    django_perfectqueue.fields.ExactCharField(
+                        db_index=True, max_length=100, verbose_name="queue"
+                    ),
+                ),
+                ("keys", models.TextField(verbose_name="limits")),
+            ],
+            options={
+                "verbose_name": "gate",
+                "verbose_name_plural": "gates",
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
             name="Lane",
             fields=[
                 ("id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("account", models.BigIntegerField(verbose_name="account")),
+                ("gate", models.BigIntegerField(default=0, verbose_name="gate")),
                 (
                     "queue",
                     django_perfectqueue.fields.ExactCharField(max_length=100, verbose_name="queue"),
@@ -218,14 +248,32 @@ class Migration(migrations.Migration):
                 ("running", models.IntegerField(default=0, verbose_name="running")),
                 ("awake", models.BooleanField(default=True, verbose_name="awake")),
                 (
+                    "policy",
+                    models.SmallIntegerField(
+                        choices=[(0, "fair"), (1, "slots")], default=0, verbose_name="policy"
+                    ),
+                ),
+                (
                     "turn",
                     models.GeneratedField(
                         db_persist=True,
-                        expression=django.db.models.expressions.CombinedExpression(
-                            models.F("virtual_time"),
-                            "+",
-                            django.db.models.expressions.CombinedExpression(
-                                models.F("cost"), "/", models.F("weight")
+                        expression=models.Case(
+                            models.When(
+                                policy=1,
+                                then=django.db.models.expressions.CombinedExpression(
+                                    django.db.models.expressions.CombinedExpression(
+                                        models.F("running"), "+", models.Value(1.0)
+                                    ),
+                                    "/",
+                                    models.F("weight"),
+                                ),
+                            ),
+                            default=django.db.models.expressions.CombinedExpression(
+                                models.F("virtual_time"),
+                                "+",
+                                django.db.models.expressions.CombinedExpression(
+                                    models.F("cost"), "/", models.F("weight")
+                                ),
                             ),
                         ),
                         output_field=models.FloatField(),
@@ -251,6 +299,106 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "lane",
                 "verbose_name_plural": "lanes",
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="Limit",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "scope",
+                    models.CharField(
+                        choices=[
+                            ("name", "tasks that list this name"),
+                            ("queue", "tasks of this queue"),
+                            ("type", "tasks of this type"),
+                            ("user", "tasks of this user"),
+                        ],
+                        default="name",
+                        max_length=5,
+                        verbose_name="scope",
+                    ),
+                ),
+                (
+                    "name",
+                    django_perfectqueue.fields.ExactCharField(max_length=255, verbose_name="name"),
+                ),
+                (
+                    "max_running",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="How many of these tasks may run at once. Empty: any number. 0: none.",
+                        null=True,
+                        verbose_name="max running",
+                    ),
+                ),
+                (
+                    "rate",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="How many of them may start in each period. Empty: any number.",
+                        null=True,
+                        validators=[django.core.validators.MinValueValidator(1)],
+                        verbose_name="rate",
+                    ),
+                ),
+                (
+                    "period",
+                    models.FloatField(
+                        default=1.0,
+                        help_text="In seconds: 60 for a rate per minute.",
+                        validators=[
+                            django.core.validators.MinValueValidator(0.001),
+                            django.core.validators.MaxValueValidator(31622400.0),
+                        ],
+                        verbose_name="period",
+                    ),
+                ),
+                (
+                    "burst",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="How many of them may start at once after a pause. Empty: as many as the rate.",
+                        null=True,
+                        validators=[django.core.validators.MinValueValidator(1)],
+                        verbose_name="burst",
+                    ),
+                ),
+                (
+                    "paused",
+                    models.BooleanField(
+                        default=False,
+                        help_text="These tasks wait until this is taken back.",
+                        verbose_name="paused",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "limit",
+                "verbose_name_plural": "limits",
+            },
+        ),
+        migrations.CreateModel(
+            name="Meter",
+            fields=[
+                (
+                    "key",
+                    django_perfectqueue.fields.ExactCharField(
+                        max_length=261, primary_key=True, serialize=False, verbose_name="limit"
+                    ),
+                ),
+                ("running", models.IntegerField(default=0, verbose_name="running")),
+                ("next_at", models.DateTimeField(null=True, verbose_name="next at")),
+            ],
+            options={
+                "verbose_name": "meter",
+                "verbose_name_plural": "meters",
                 "default_permissions": ("view",),
             },
         ),
@@ -387,7 +535,37 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="lane",
-            index=models.Index(fields=["queue", "-open", "turn"], name="perfectqueue_lane_turn"),
+            index=models.Index(
+                fields=["queue", "gate", "-open", "turn"], name="perfectqueue_lane_turn"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="lane",
+            index=django_perfectqueue.indexes.PartialIndex(
+                condition=models.Q(("gate", 0), _negated=True),
+                fields=["account"],
+                name="perfectqueue_lane_account",
+                on=["postgresql", "sqlite"],
+                whole=["account"],
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="limit",
+            constraint=models.UniqueConstraint(
+                fields=("scope", "name"), name="perfectqueue_limit_name"
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="limit",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("period__gte", 0.001),
+                    ("period__lte", 31622400.0),
+                    models.Q(("rate__isnull", True), ("rate__gte", 1), _connector="OR"),
+                    models.Q(("burst__isnull", True), ("burst__gte", 1), _connector="OR"),
+                ),
+                name="perfectqueue_limit_rate",
+            ),
         ),
         migrations.AddIndex(
             model_name="deadletter",

@@ -34,14 +34,14 @@ RINGS = """(
 OPEN = """
 SELECT "id", "virtual_time", "cost", "weight", "max_running", "running"{more}
 FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "open" = TRUE AND "id" NOT IN ({passed})
+WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = TRUE AND "id" NOT IN ({passed})
 ORDER BY "turn" LIMIT %(limit)s
 """
 LEFT = f"""
 SELECT {RINGS},
     EXISTS (
         SELECT 1 FROM "perfectqueue_lane"
-        WHERE "queue" IN ({{queues}}) AND "open" = TRUE AND EXISTS (
+        WHERE "queue" IN ({{queues}}) AND "gate" = 0 AND "open" = TRUE AND EXISTS (
             SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
             WHERE "ticket"."state" = 0 AND {{in_lane}}
         )
@@ -53,7 +53,7 @@ SELECT "id", "virtual_time", "cost", "weight", "max_running", "running", (
     WHERE "ticket"."state" = 0 AND {in_lane} ORDER BY "ticket"."rank" LIMIT 1
 )
 FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "open" = TRUE AND "id" NOT IN ({passed})
+WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = TRUE AND "id" NOT IN ({passed})
 ORDER BY "turn" LIMIT %(limit)s
 """
 TAKEN = """

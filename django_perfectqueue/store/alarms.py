@@ -31,7 +31,8 @@ READMIT = """
 UPDATE "perfectqueue_ticket" SET "state" = 0, "alarm_at" = NULL WHERE "task_id" IN ({ids})
 """
 OWNERS = """
-SELECT "ticket"."lane", "task"."queue", "task"."user", "lane"."id" IS NULL
+SELECT "ticket"."lane", "task"."queue", "task"."user", "task"."type", "task"."limits",
+    "lane"."id" IS NULL
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
@@ -49,11 +50,11 @@ LIMIT %(limit)s
 """
 FIRST_OPEN = """
 SELECT "virtual_time", "cost" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "open" = TRUE ORDER BY "turn" LIMIT 1
+WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = TRUE ORDER BY "turn" LIMIT 1
 """
 LAST_SHUT = """
 SELECT "virtual_time", "cost" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "open" = FALSE ORDER BY "turn" DESC LIMIT 1
+WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = FALSE ORDER BY "turn" DESC LIMIT 1
 """
 
 
@@ -136,9 +137,9 @@ def wake(cursor: Any, dialect: Dialect, ids: list[int]) -> int:
     return how many lanes that is.
     """
     rows = dialect.execute(cursor, OWNERS.replace("{ids}", numbers(ids))).fetchall()
-    owners = {lane: (queue, user) for lane, queue, user, _new in rows}
+    owners = {row[0]: (row[1], row[2]) for row in rows}
     shares: defaultdict[tuple[str, str], Share] = defaultdict(Share)
-    if fresh := {(queue, user) for _lane, queue, user, is_new in rows if is_new}:
+    if fresh := {(row[1], row[2]) for row in rows if row[5]}:
         shares.update(shares_of(cursor, dialect, fresh))
     queues = {queue for queue, _user in owners.values()}
     floors = {queue: floor(cursor, dialect, queue) for queue in queues}
@@ -147,6 +148,8 @@ def wake(cursor: Any, dialect: Dialect, ids: list[int]) -> int:
         [
             Waking(
                 lane=lane,
+                account=lane,
+                gate=0,
                 queue=queue,
                 user=user,
                 virtual_time=floors[queue][0],

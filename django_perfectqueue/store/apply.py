@@ -47,6 +47,8 @@ def apply_shares(user: str, *, using: str) -> None:
             lanes.append(
                 Waking(
                     lane=lane_id(queue, user),
+                    account=lane_id(queue, user),
+                    gate=0,
                     queue=queue,
                     user=user,
                     virtual_time=virtual_time,

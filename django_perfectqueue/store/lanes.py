@@ -33,14 +33,31 @@ class Pick:
     cost: float
 
 
-def lane_id(queue: str, user: str) -> int:
+def lane_id(queue: str, user: str, keys: Sequence[str] = ()) -> int:
     """
-    Return the lane of a user in a queue: 64 bits of a hash.
+    Return the lane of a user in a queue, for the tasks that keep to these limits: 63 bits
+    of a hash, and one that tells whether there are any.
 
     So a ticket can name its lane without a look-up. Among a million lanes two share an
-    id with a probability of 3e-8; they would then share one turn.
+    id with a probability of 5e-8; they would then share one turn.
     """
-    digest = hashlib.blake2b(f"{queue}\x00{user}".encode(), digest_size=8).digest()
+    if not keys:
+        return hashed(queue, user) & ~1
+    return hashed(queue, user, ",".join(keys)) | 1
+
+
+def gate_id(queue: str, keys: Sequence[str]) -> int:
+    """Return the gate of a set of limits in a queue; 0 for none."""
+    return hashed(queue, ",".join(keys)) | 1 if keys else 0
+
+
+def is_gated(lane: int) -> bool:
+    """Tell whether the tasks of a lane keep to limits."""
+    return bool(lane & 1)
+
+
+def hashed(*names: str) -> int:
+    digest = hashlib.blake2b("\x00".join(names).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 

@@ -16,7 +16,7 @@ SELECT {now}, (
 ), EXISTS (
     SELECT 1 FROM (
         SELECT "id" FROM "perfectqueue_lane"
-        WHERE "queue" IN ({queues}) AND "open" = TRUE LIMIT %(most)s
+        WHERE "queue" IN ({queues}) AND "gate" = 0 AND "open" = TRUE LIMIT %(most)s
     ) AS "lane"
     WHERE EXISTS (
         SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
@@ -24,7 +24,7 @@ SELECT {now}, (
     )
 ), EXISTS (
     SELECT 1 FROM "perfectqueue_lane"
-    WHERE "queue" IN ({queues}) AND "open" = TRUE LIMIT 1 OFFSET %(most)s
+    WHERE "queue" IN ({queues}) AND "gate" = 0 AND "open" = TRUE LIMIT 1 OFFSET %(most)s
 )
 """
 

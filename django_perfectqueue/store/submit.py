@@ -65,7 +65,7 @@ def submit_one(
     token, known = new_holder(), list(tries.doubtful)
     tries.commits(token)
     with reading(using) as (cursor, dialect):
-        lane = lane_id(task.queue, task.user)
+        lane = lane_id(task.queue, task.user, task.keys)
         fresh = dialect.submit_one(cursor, task, lane, token=token, now=now)
         return fresh or (by_token(cursor, dialect, task, known, now) if known else {})
 
@@ -124,7 +124,7 @@ def store_some(
         if (task.queue, task.key) in seen:
             continue
         seen.add((task.queue, task.key))
-        lane = lane_id(task.queue, task.user)
+        lane = lane_id(task.queue, task.user, task.keys)
         mark = lane not in marked
         if task.run_at is None:
             marked.add(lane)

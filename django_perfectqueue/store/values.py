@@ -11,7 +11,13 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A task to be stored. ``payload`` is JSON text; ``run_at`` None is now."""
+    """
+    A task to be stored. ``payload`` is JSON text; ``run_at`` None is now.
+
+    ``limits`` are the names of the limits that it keeps to, sorted. ``keys`` are those of
+    all limits known to hold for it, sorted, too; one that was missed is found when the
+    task is acquired.
+    """
 
     queue: str
     key: str
@@ -21,6 +27,9 @@ class Submission:
     priority: int = 0
     run_at: datetime | None = None
     expires_at: datetime | None = None
+    expected_at: datetime | None = None
+    limits: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
 
 
 class Lease(NamedTuple):

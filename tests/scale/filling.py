@@ -171,9 +171,10 @@ MADE = (
 FILL_OWNERS = (
     """
 INSERT INTO "perfectqueue_lane" (
-    "id", "queue", "user", "virtual_time", "cost", "weight", "paused", "running", "awake"
+    "id", "account", "gate", "policy", "queue", "user", "virtual_time", "cost", "weight", "paused",
+    "running", "awake"
 )
-SELECT lane, queue, username, 1000 + number %% 97, 1, 1, 0 = 1, 0, number < %(busy)s
+SELECT lane, lane, 0, 0, queue, username, 1000 + number %% 97, 1, 1, 0 = 1, 0, number < %(busy)s
 FROM scale_owner WHERE number >= %(known)s
 """,
     """
@@ -195,11 +196,11 @@ END
 FILL = (
     """
 INSERT INTO "perfectqueue_task" (
-    "id", "queue", "key", "type", "user", "data", "priority", "created_at", "run_at", "outcome",
-    "attempt", "worker", "started_at", "ended_at", "result"
+    "id", "queue", "key", "type", "user", "data", "priority", "created_at", "run_at", "limits",
+    "outcome", "attempt", "worker", "started_at", "ended_at", "result"
 )
 SELECT id, queue, <key>, <type>, username,
-    '{"some":"data"}', 0, <long_ago>, <long_ago>, outcome, 1, 'host:1',
+    '{"some":"data"}', 0, <long_ago>, <long_ago>, '', outcome, 1, 'host:1',
     CASE WHEN outcome <> '' THEN <long_ago> END, CASE WHEN outcome <> '' THEN <long_ago> END, '1'
 FROM (
     SELECT id, queue, username,

@@ -58,7 +58,10 @@ class LookTests(TransactionTestCase):
             look("default", "other")
 
     def test_more_lanes_than_can_be_probed_are_worth_a_look(self):
-        lanes = [Lane(id=number, queue="default", user=str(number)) for number in range(501)]
+        lanes = [
+            Lane(id=number, account=number, queue="default", user=str(number))
+            for number in range(501)
+        ]
         Lane.objects.bulk_create(lanes[:500])
         self.assertFalse(look().due)
         Lane.objects.bulk_create(lanes[500:])

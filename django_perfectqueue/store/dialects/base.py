@@ -46,6 +46,8 @@ class Waking:
     """A lane that has waiting tickets, as it is to be if it has no row yet or sleeps."""
 
     lane: int
+    account: int
+    gate: int
     queue: str
     user: str
     virtual_time: float

@@ -50,8 +50,8 @@ LOST = {
 
 INSERT_TASK = """
 INSERT INTO "perfectqueue_task" (
-    "queue", "key", "type", "user", "data", "priority", "created_at", "run_at", "expires_at",
-    "outcome", "attempt", "worker"
+    "queue", "key", "type", "user", "data", "priority", "created_at", "run_at", "expected_at",
+    "expires_at", "limits", "outcome", "attempt", "worker"
 ) VALUES
 """
 
@@ -114,8 +114,8 @@ SET "lane"."running" = "lane"."running" + "given"."running",
 
 WAKE = """
 INSERT INTO "perfectqueue_lane" (
-    "id", "queue", "user", "virtual_time", "cost", "weight", "max_running", "paused", "running",
-    "awake"
+    "id", "account", "gate", "queue", "user", "virtual_time", "cost", "weight", "max_running",
+    "paused", "policy", "running", "awake"
 ) VALUES {rows}
 ON DUPLICATE KEY UPDATE
     "virtual_time" = IF(
@@ -187,8 +187,10 @@ class MySQL(Dialect):
             return {}
         task_id = int(cursor.lastrowid)
         alarm_at = "NULL" if self.awake(cursor, {lane}) else "{now}"
-        row = f"({task_id}, {lane}, 0, {-task.priority}, {{now}}, {alarm_at}, 0, 0, 0, 0)"
-        self.execute(cursor, INSERT_TICKET + row, now=now)
+        run_at = "{now}" if task.expected_at is None else "%(expected_at)s"
+        row = f"({task_id}, {lane}, 0, {-task.priority}, {run_at}, {alarm_at}, 0, 0, 0, 0)"
+        expected = {"expected_at": self.parameter(task.expected_at)}
+        self.execute(cursor, INSERT_TICKET + row, expected, now=now)
         return {(task.queue, task.key): task_id}
 
     def insert_tasks(
@@ -215,7 +217,7 @@ class MySQL(Dialect):
         values: list[str] = []
         parameters: dict[str, Any] = {}
         for number, task in enumerate(tasks):
-            names = [f"{name}{number}" for name in "qktudprx"]
+            names = [f"{name}{number}" for name in "qktudprexl"]
             parameters.update(
                 zip(
                     names,
@@ -227,14 +229,18 @@ class MySQL(Dialect):
                         task.payload,
                         task.priority,
                         self.parameter(task.run_at),
+                        self.parameter(task.expected_at),
                         self.parameter(task.expires_at),
+                        ",".join(task.limits),
                     ),
                     strict=True,
                 )
             )
-            q, k, t, u, d, p, r, x = (f"%({name})s" for name in names)
+            q, k, t, u, d, p, r, e, x, limits = (f"%({name})s" for name in names)
             run_at = "{now}" if task.run_at is None else r
-            values.append(f"({q}, {k}, {t}, {u}, {d}, {p}, {{now}}, {run_at}, {x}, '', 0, '')")
+            values.append(
+                f"({q}, {k}, {t}, {u}, {d}, {p}, {{now}}, {run_at}, {e}, {x}, {limits}, '', 0, '')"
+            )
         self.execute(cursor, INSERT_TASK + ", ".join(values), parameters, now=now)
 
     def find_tasks(self, cursor: Any, tasks: Sequence[Submission]) -> dict[tuple[str, str], Row]:
@@ -259,7 +265,7 @@ class MySQL(Dialect):
         for number, ((task_id, run_at, created_at), lane, mark, task) in enumerate(tickets):
             later = run_at > created_at
             alarm_at = run_at if later else created_at if mark and lane in asleep else None
-            parameters[f"r{number}"] = str(run_at)
+            parameters[f"r{number}"] = self.parameter(task.expected_at) or str(run_at)
             parameters[f"a{number}"] = alarm_at and str(alarm_at)
             values.append(
                 f"({task_id}, {lane}, {int(later)}, {-task.priority}, %(r{number})s,"
@@ -352,8 +358,9 @@ class MySQL(Dialect):
             parameters[f"u{number}"] = lane.user
             cap = "NULL" if lane.max_running is None else str(int(lane.max_running))
             values.append(
-                f"({lane.lane}, %(q{number})s, %(u{number})s, {lane.virtual_time!r},"
-                f" {lane.cost!r}, {lane.weight!r}, {cap}, {int(lane.paused)}, 0, 1)"
+                f"({lane.lane}, {lane.account}, {lane.gate}, %(q{number})s, %(u{number})s,"
+                f" {lane.virtual_time!r}, {lane.cost!r}, {lane.weight!r}, {cap},"
+                f" {int(lane.paused)}, 0, 0, 1)"
             )
         self.execute(cursor, WAKE.replace("{rows}", ", ".join(values)), parameters)
 

@@ -41,18 +41,20 @@ WITH "clock" AS (SELECT {now} AS "now"),
     SELECT * FROM unnest(
         %(queue)s::text[], %(key)s::text[], %(type)s::text[], %(user)s::text[],
         %(data)s::text[], %(priority)s::int[], %(run_at)s::timestamptz[],
-        %(expires_at)s::timestamptz[], %(lane)s::bigint[], %(mark)s::boolean[]
+        %(expected_at)s::timestamptz[], %(expires_at)s::timestamptz[], %(limits)s::text[],
+        %(lane)s::bigint[], %(mark)s::boolean[]
     ) AS "given" (
-        "queue", "key", "type", "user", "data", "priority", "run_at", "expires_at", "lane", "mark"
+        "queue", "key", "type", "user", "data", "priority", "run_at", "expected_at",
+        "expires_at", "limits", "lane", "mark"
     )
 ),
 "stored" AS (
     INSERT INTO "perfectqueue_task" (
         "queue", "key", "type", "user", "data", "priority", "created_at", "run_at",
-        "expires_at", "outcome", "attempt", "worker"
+        "expected_at", "expires_at", "limits", "outcome", "attempt", "worker"
     )
     SELECT "queue", "key", "type", "user", "data", "priority", "now",
-        COALESCE("run_at", "now"), "expires_at", '', 0, ''
+        COALESCE("run_at", "now"), "expected_at", "expires_at", "limits", '', 0, ''
     FROM "given", "clock"
     ON CONFLICT ("queue", "key") DO NOTHING
     RETURNING "id", "queue", "key", "run_at"
@@ -64,7 +66,7 @@ WITH "clock" AS (SELECT {now} AS "now"),
     )
     SELECT "stored"."id", "given"."lane",
         CASE WHEN "stored"."run_at" > "now" THEN 1 ELSE 0 END,
-        -"given"."priority", "stored"."run_at",
+        -"given"."priority", COALESCE("given"."expected_at", "stored"."run_at"),
         CASE
             WHEN "stored"."run_at" > "now" THEN "stored"."run_at"
             WHEN "given"."mark" AND NOT EXISTS (
@@ -82,11 +84,11 @@ SUBMIT_ONE = """
 WITH "stored" AS (
     INSERT INTO "perfectqueue_task" (
         "queue", "key", "type", "user", "data", "priority", "created_at", "run_at",
-        "expires_at", "outcome", "attempt", "worker"
+        "expected_at", "expires_at", "limits", "outcome", "attempt", "worker"
     )
     VALUES (
         %(queue)s, %(key)s, %(type)s, %(user)s, %(data)s, %(priority)s, {now}, {run_at},
-        %(expires_at)s, '', 0, ''
+        %(expected_at)s, %(expires_at)s, %(limits)s, '', 0, ''
     )
     ON CONFLICT ("queue", "key") DO NOTHING
     RETURNING "id", "run_at"
@@ -95,7 +97,8 @@ INSERT INTO "perfectqueue_ticket" (
     "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
     "holder", "cancel_requested"
 )
-SELECT "id", %(lane)s, {state}, %(rank)s, "run_at", {alarm_at}, 0, 0, 0, %(token)s, false
+SELECT "id", %(lane)s, {state}, %(rank)s, COALESCE(%(expected_at)s::timestamptz, "run_at"),
+    {alarm_at}, 0, 0, 0, %(token)s, false
 FROM "stored"
 RETURNING "task_id"
 """
@@ -137,7 +140,7 @@ RETURNING "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."err
 CLAIM_ALONE = f"""
 WITH "open" AS (
     SELECT "id", "cost", "max_running" FROM "perfectqueue_lane"
-    WHERE "queue" = %(queue)s AND "open" = TRUE ORDER BY "turn" LIMIT 2
+    WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = TRUE ORDER BY "turn" LIMIT 2
 ),
 "only" AS (
     SELECT "id", GREATEST("cost", {LEAST_COST}) AS "cost" FROM "open"
@@ -244,12 +247,13 @@ WHERE "lane"."id" = ANY(ARRAY(SELECT "id" FROM "locked")) AND "lane"."id" = "ent
 
 WAKE = """
 INSERT INTO "perfectqueue_lane" AS "lane" (
-    "id", "queue", "user", "virtual_time", "cost", "weight", "max_running", "paused",
-    "running", "awake"
+    "id", "account", "gate", "queue", "user", "virtual_time", "cost", "weight", "max_running",
+    "paused", "policy", "running", "awake"
 )
-SELECT "given".*, 0, true FROM unnest(
-    %(lane)s::bigint[], %(queue)s::text[], %(user)s::text[], %(virtual_time)s::float8[],
-    %(cost)s::float8[], %(weight)s::float8[], %(max_running)s::int[], %(paused)s::boolean[]
+SELECT "given".*, 0, 0, true FROM unnest(
+    %(lane)s::bigint[], %(account)s::bigint[], %(gate)s::bigint[], %(queue)s::text[],
+    %(user)s::text[], %(virtual_time)s::float8[], %(cost)s::float8[], %(weight)s::float8[],
+    %(max_running)s::int[], %(paused)s::boolean[]
 ) AS "given"
 ON CONFLICT ("id") DO UPDATE
 SET "awake" = true, "virtual_time" = GREATEST("lane"."virtual_time", excluded."virtual_time")
@@ -291,7 +295,9 @@ class PostgreSQL(Dialect):
             "data": texts(task.payload for task in tasks),
             "priority": array(task.priority for task in tasks),
             "run_at": array(time_of(task.run_at) for task in tasks),
+            "expected_at": array(time_of(task.expected_at) for task in tasks),
             "expires_at": array(time_of(task.expires_at) for task in tasks),
+            "limits": texts(",".join(task.limits) for task in tasks),
             "lane": array(lane for _task, lane, _mark in given),
             "mark": array(mark for _task, _lane, mark in given),
         }
@@ -312,7 +318,9 @@ class PostgreSQL(Dialect):
             "data": task.payload,
             "priority": task.priority,
             "run_at": task.run_at,
+            "expected_at": task.expected_at,
             "expires_at": task.expires_at,
+            "limits": ",".join(task.limits),
             "lane": lane,
             "rank": -task.priority,
             "token": token,
@@ -406,7 +414,16 @@ class PostgreSQL(Dialect):
         self.execute(cursor, CHARGE, values)
 
     def wake(self, cursor: Any, lanes: Sequence[Waking]) -> None:
-        columns = ("lane", "virtual_time", "cost", "weight", "max_running", "paused")
+        columns = (
+            "lane",
+            "account",
+            "gate",
+            "virtual_time",
+            "cost",
+            "weight",
+            "max_running",
+            "paused",
+        )
         values = {column: array(getattr(lane, column) for lane in lanes) for column in columns}
         values |= {
             "queue": texts(lane.queue for lane in lanes),

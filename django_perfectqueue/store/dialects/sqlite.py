@@ -25,11 +25,11 @@ def portable(sql: str) -> str:
 SUBMIT_TASKS = portable(
     """
 INSERT INTO "perfectqueue_task" (
-    "queue", "key", "type", "user", "data", "priority", "created_at", "run_at", "expires_at",
-    "outcome", "attempt", "worker"
+    "queue", "key", "type", "user", "data", "priority", "created_at", "run_at", "expected_at",
+    "expires_at", "limits", "outcome", "attempt", "worker"
 )
 SELECT "value" ->> 0, "value" ->> 1, "value" ->> 2, "value" ->> 3, "value" ->> 4, "value" ->> 5,
-    {now}, COALESCE("value" ->> 6, {now}), "value" ->> 7, '', 0, ''
+    {now}, COALESCE("value" ->> 6, {now}), "value" ->> 7, "value" ->> 8, "value" ->> 9, '', 0, ''
 FROM json_each(%(rows)s) WHERE true
 ON CONFLICT ("queue", "key") DO NOTHING
 RETURNING "queue", "key", "id"
@@ -43,7 +43,7 @@ INSERT INTO "perfectqueue_ticket" (
     "cancel_requested"
 )
 SELECT "value" ->> 0, "value" ->> 1, COALESCE("value" ->> 3 > {now}, 0), -("value" ->> 2),
-    COALESCE("value" ->> 3, {now}),
+    COALESCE("value" ->> 5, "value" ->> 3, {now}),
     CASE
         WHEN "value" ->> 3 > {now} THEN "value" ->> 3
         WHEN "value" ->> 4 AND NOT EXISTS (
@@ -113,11 +113,11 @@ WHERE "perfectqueue_lane"."id" = "given"."value" ->> 0
 WAKE = portable(
     """
 INSERT INTO "perfectqueue_lane" (
-    "id", "queue", "user", "virtual_time", "cost", "weight", "max_running", "paused", "running",
-    "awake"
+    "id", "account", "gate", "queue", "user", "virtual_time", "cost", "weight", "max_running",
+    "paused", "policy", "running", "awake"
 )
 SELECT "value" ->> 0, "value" ->> 1, "value" ->> 2, "value" ->> 3, "value" ->> 4,
-    "value" ->> 5, "value" ->> 6, "value" ->> 7, 0, 1
+    "value" ->> 5, "value" ->> 6, "value" ->> 7, "value" ->> 8, "value" ->> 9, 0, 0, 1
 FROM json_each(%(rows)s) WHERE true
 ON CONFLICT ("id") DO UPDATE
 SET "awake" = 1, "virtual_time" = MAX("virtual_time", excluded."virtual_time")
@@ -176,7 +176,9 @@ class SQLite(Dialect):
                 task.payload,
                 task.priority,
                 task.run_at and stamp(task.run_at),
+                task.expected_at and stamp(task.expected_at),
                 task.expires_at and stamp(task.expires_at),
+                ",".join(task.limits),
             )
             for task, _lane, _mark in given
         ]
@@ -189,6 +191,7 @@ class SQLite(Dialect):
                 task.priority,
                 task.run_at and stamp(task.run_at),
                 mark,
+                task.expected_at and stamp(task.expected_at),
             )
             for task, lane, mark in given
             if (task.queue, task.key) in ids
@@ -257,6 +260,8 @@ class SQLite(Dialect):
         rows = [
             (
                 lane.lane,
+                lane.account,
+                lane.gate,
                 lane.queue,
                 lane.user,
                 lane.virtual_time,

@@ -487,7 +487,7 @@ class Gate(models.Model):
     """
     A set of limits to which tasks of a queue keep, by its hash.
 
-    ``keys`` are the limits' keys in order, with commas between them.
+    ``keys`` are the limits' keys in order, as JSON.
     """
 
     id = models.BigIntegerField(primary_key=True)

@@ -15,6 +15,8 @@ from .datagrams import Datagrams
 from .finish import finish
 from .give_back import give_back
 from .heartbeat import heartbeat
+from .keys import keys_of
+from .known import forget_limits, known_limits
 from .look import Outlook, look
 from .notices import Notices
 from .purge import Swept, purge
@@ -52,9 +54,12 @@ __all__ = [
     "find",
     "finish",
     "force_finish",
+    "forget_limits",
     "give_back",
     "heartbeat",
     "in_chunks",
+    "keys_of",
+    "known_limits",
     "look",
     "new_holder",
     "one_call",

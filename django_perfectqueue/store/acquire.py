@@ -204,7 +204,7 @@ def take(
         for lost in tries.doubtful:
             if left := still_held(cursor, dialect, lost.leases):
                 return Haul(left, lost.refused, lost.ringing, lost.advanced, lost.contended)
-        accounts = Accounts()
+        accounts = Accounts(now)
         if finished:
             refused = close(cursor, dialect, accounts, finished, worker=worker, now=now)
         claim = Claim(cursor, dialect, accounts, using, alive_time, holder, now)

@@ -73,6 +73,8 @@ def apply_shares(user: str, *, using: str) -> None:
                 "paused": share.paused,
             }
             dialect.execute(cursor, APPLY, values)
+        if lanes:
+            dialect.copy_accounts(cursor, [lane.lane for lane in lanes])
     for lane in lanes:
         ring(lane.queue, using=using)
 

@@ -39,7 +39,7 @@ def finish(
     if alone and finish_one(completions[0], using=using, worker=worker, now=now):
         return []
     with unit(using) as (cursor, dialect):
-        accounts = Accounts()
+        accounts = Accounts(now)
         refused = close(cursor, dialect, accounts, completions, worker=worker, now=now)
         accounts.write(cursor, dialect)
     return refused

@@ -149,6 +149,8 @@ WITH "open" AS (
             SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {{now}}
             ORDER BY "alarm_at" LIMIT 1
         ) IS NULL
+        AND (SELECT 1 FROM "perfectqueue_gate" LIMIT 1) IS NULL
+        AND (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NULL
         AND (SELECT set_config('synchronous_commit', 'off', true)) = 'off'
 ),
 "taken" AS (
@@ -215,6 +217,14 @@ WITH "closed" AS (
         "virtual_time" = "virtual_time" + %(seconds)s / "weight",
         "cost" = "cost" * %(keep)s + %(mean)s * (1 - %(keep)s)
     WHERE "id" = (SELECT "lane" FROM "closed")
+    RETURNING "id", "virtual_time", "cost", "running"
+),
+"copied" AS (
+    UPDATE "perfectqueue_lane" AS "lane"
+    SET "virtual_time" = "charged"."virtual_time", "cost" = "charged"."cost",
+        "running" = "charged"."running"
+    FROM "charged"
+    WHERE "lane"."account" = "charged"."id" AND NOT ("lane"."gate" = 0)
 )
 UPDATE "perfectqueue_task"
 SET "outcome" = 'finished', "attempt" = %(attempt)s, "worker" = %(worker)s,

@@ -32,6 +32,7 @@ LEAST_PERIOD, MOST_PERIOD = 0.001, 31_622_400.0
 
 GZIP = "gzip:"
 LIMITS_LENGTH = 500
+LIMIT_LENGTH = 249
 
 
 class Outcome(models.TextChoices):
@@ -518,7 +519,7 @@ class Limit(models.Model):
         USER = "user", _("tasks of this user")
 
     scope = models.CharField(_("scope"), max_length=5, choices=Scope.choices, default=Scope.NAME)
-    name = ExactCharField(_("name"), max_length=255)
+    name = ExactCharField(_("name"), max_length=LIMIT_LENGTH)
     max_running = models.PositiveIntegerField(
         _("max running"),
         null=True,
@@ -579,7 +580,7 @@ class Meter(models.Model):
     one start that comes evenly.
     """
 
-    key = ExactCharField(_("limit"), max_length=261, primary_key=True)
+    key = ExactCharField(_("limit"), max_length=LIMIT_LENGTH + 6, primary_key=True)
     running = models.IntegerField(_("running"), default=0)
     next_at = models.DateTimeField(_("next at"), null=True)
 

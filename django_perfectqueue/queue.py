@@ -559,7 +559,7 @@ def checked_limits(value: Any) -> tuple[str, ...]:
     """
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise InvalidTaskError(f"The limits must be a list of names, not {value!r}.")
-    names = sorted({checked("name of a limit", name, KEY_LENGTH) for name in value})
+    names = sorted({checked("name of a limit", name, models.LIMIT_LENGTH) for name in value})
     for name in names:
         if "," in name:
             raise InvalidTaskError(f"The name of a limit must not hold a comma: {name!r}.")

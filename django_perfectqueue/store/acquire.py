@@ -356,8 +356,10 @@ class Claim:
             rows = keeper.lanes(queue, max(wanted, LANES_READ_AT_LEAST), passed)
             lanes = self.with_accounts(rows, passed)
             gates = {lane: gate for lane, gate, _account in lanes}
+            parties = keeper.parties(lanes, wanted)
+            passed |= self.accounts.short & gates.keys()
             picks = party_picks(
-                keeper.parties(lanes, wanted),
+                parties,
                 keeper.gates,
                 keeper.rooms(),
                 wanted,

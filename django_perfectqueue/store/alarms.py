@@ -13,8 +13,9 @@ from django.db import connections
 from ..models import State
 from .accounts import Accounts
 from .dialects import Dialect
-from .dialects.base import Row, Waking, numbers
+from .dialects.base import Waking, numbers
 from .end import lose
+from .gates import serving_gates
 from .keys import Keys, keys_behind, split
 from .lanes import FIRST_COST, gate_id, is_gated, lane_id
 from .shares import Share, shares_of
@@ -53,16 +54,7 @@ LIMIT %(limit)s
 """
 FIRST_OPEN = """
 SELECT "virtual_time", "cost" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = TRUE ORDER BY "turn" LIMIT 1
-"""
-FIRST_BEHIND = FIRST_OPEN.replace('"gate" = 0', '"gate" = %(gate)s')
-FIRST_GATED = """
-SELECT "lane"."virtual_time", "lane"."cost" FROM "perfectqueue_gate" AS "gate"
-JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = (
-    SELECT "id" FROM "perfectqueue_lane"
-    WHERE "queue" = %(queue)s AND "gate" = "gate"."id" AND "open" = TRUE ORDER BY "turn" LIMIT 1
-)
-WHERE "gate"."queue" = %(queue)s ORDER BY "lane"."turn" LIMIT 1
+WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "open" = TRUE ORDER BY "turn" LIMIT 1
 """
 GATES = 'INTO "perfectqueue_gate" ("id", "queue", "keys") VALUES {rows}'
 LAST_SHUT = """
@@ -245,11 +237,17 @@ def floor(
     else behind any. Where none is, the largest that was reached, so that neither credit
     nor debt outlives the work that competed.
     """
-    values = {"queue": queue, "gate": gate}
-    statements = [*([FIRST_BEHIND] if gate else []), FIRST_OPEN]
-    statements += [*([FIRST_GATED] if gated else []), LAST_SHUT]
-    for statement in statements:
-        row: Row | None = dialect.execute(cursor, statement, values).fetchone()
-        if row:
-            return row[0], row[1]
-    return 0.0, FIRST_COST
+    places = [[gate], *([[0]] if gate else [])]
+    if gated:
+        places.append(serving_gates(cursor, dialect, queue))
+    for gates in places:
+        first = [row for gate in gates if (row := first_open(cursor, dialect, queue, gate))]
+        if first:
+            return min(first)
+    row = dialect.execute(cursor, LAST_SHUT, {"queue": queue}).fetchone()
+    return (row[0], row[1]) if row else (0.0, FIRST_COST)
+
+
+def first_open(cursor: Any, dialect: Dialect, queue: str, gate: int) -> tuple[float, float] | None:
+    row = dialect.execute(cursor, FIRST_OPEN, {"queue": queue, "gate": gate}).fetchone()
+    return (row[0], row[1]) if row else None

@@ -74,6 +74,18 @@ def open_gates(
     return [(gate, queue, json.loads(keys)) for gate, queue, keys in rows]
 
 
+def serving_gates(cursor: Any, dialect: Dialect, queue: str) -> list[int]:
+    """Return the gates of a queue whose limits let tasks start, now or once others end."""
+    gates = open_gates(cursor, dialect, [queue])
+    keys = {key for _gate, _queue, held_by in gates for key in held_by}
+    allowed = allowances(cursor, dialect, keys, None)
+    return [
+        gate
+        for gate, _queue, held_by in gates
+        if all(allowed[key].serves for key in held_by if key in allowed)
+    ]
+
+
 def waits_behind(
     cursor: Any, dialect: Dialect, queues: Sequence[str], now: datetime | None
 ) -> list[float]:
@@ -150,7 +162,11 @@ class Gatekeeper:
         return sorted(rows, key=lambda row: (row[3], row[0]))
 
     def parties(self, lanes: Sequence[tuple[int, int, OpenLane]], count: int) -> list[Party]:
-        """Return lanes, each with its gate and account, by the users whose they are."""
+        """
+        Return lanes, each with its gate and account, by the users whose they are.
+
+        One beside others of its user that turns out to be empty is put to sleep.
+        """
         parties: dict[int, Party] = {}
         for lane, gate, account in lanes:
             party = parties.setdefault(account.id, Party(account, []))
@@ -164,6 +180,8 @@ class Gatekeeper:
         heads = self.heads([strand.lane for strand in strands], count)
         for strand in strands:
             strand.heads = heads.get(strand.lane, [])
+            if not strand.heads:
+                self.accounts.found_short(strand.lane)
         return list(parties.values())
 
     def heads(self, lanes: Sequence[int], count: int) -> dict[int, list[Any]]:

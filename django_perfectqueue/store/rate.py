@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 UNBOUNDED = 2**31
+SLACK = 0.001
 
 
 @dataclass(slots=True)
@@ -31,8 +32,10 @@ class Allowance:
     moment: datetime | None = None
 
     def __post_init__(self) -> None:
-        # A rate that was slower before may have left it further away than a full bucket.
-        self.ahead = min(max(self.ahead, 0.0), self.burst * self.interval)
+        self.ahead = max(self.ahead, 0.0)
+        if self.ahead > self.burst * self.interval + SLACK:
+            # A rate that was slower has left it further away than this one ever does.
+            self.ahead = (self.burst - 1) * self.interval
 
     @property
     def room(self) -> int:
@@ -43,6 +46,11 @@ class Allowance:
         if self.interval:
             free = min(free, self.burst - math.ceil(self.ahead / self.interval - 1e-6))
         return max(0, free)
+
+    @property
+    def serves(self) -> bool:
+        """Tell whether it lets tasks start at all, now or once others have ended."""
+        return not self.paused and self.max_running != 0
 
     @property
     def wait(self) -> float | None:

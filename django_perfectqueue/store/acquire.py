@@ -331,6 +331,9 @@ class Claim:
             row = rows[0] if rows else self.seen(look_around)
             self.limited, self.ringing = bool(row[-2]), bool(row[-1])
             self.accounts.gated = self.limited
+            if self.limited:
+                # Meters are locked before lanes.
+                return []
         return self.served(self.current([row[:6] for row in rows], passed), passed)
 
     def seen(self, more: str) -> Row:

@@ -223,7 +223,7 @@ def open_gates(cursor: Any, dialect: Dialect, owners: list[Owner]) -> None:
         values[f"q{number}"] = gates[gate].queue
         values[f"k{number}"] = json.dumps(gates[gate].keys)
         rows.append(f"({gate}, %(q{number})s, %(k{number})s)")
-    dialect.insert_missing(cursor, GATES.replace("{rows}", ", ".join(rows)), values)
+    dialect.insert_missing(cursor, GATES.replace("{rows}", ", ".join(rows)), values, key="id")
 
 
 def floor(

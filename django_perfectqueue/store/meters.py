@@ -96,7 +96,7 @@ def locked(
     if missing := sorted(set(keys) - found.keys()):
         names = {f"k{number}": key for number, key in enumerate(missing)}
         rows = ", ".join(f"(%({name})s, 0)" for name in names)
-        dialect.insert_missing(cursor, MAKE.replace("{rows}", rows), names)
+        dialect.insert_missing(cursor, MAKE.replace("{rows}", rows), names, key="key")
         found = read(cursor, dialect, keys, now, dialect.lock_clause())
     return found
 

@@ -194,8 +194,10 @@ class Dialect(ABC):
     def wake(self, cursor: Any, lanes: Sequence[Waking]) -> None:
         """Make or wake lanes, in the order of their ids; lock them even where awake."""
 
-    def insert_missing(self, cursor: Any, into: str, parameters: Mapping[str, Any]) -> None:
-        """Insert the rows that are not there yet."""
+    def insert_missing(
+        self, cursor: Any, into: str, parameters: Mapping[str, Any], *, key: str
+    ) -> None:
+        """Insert the rows whose primary key is not there yet."""
         self.execute(cursor, f"INSERT {into} ON CONFLICT DO NOTHING", parameters)
 
     def writing(self, connection: Any) -> AbstractContextManager[None]:

@@ -349,8 +349,13 @@ class MySQL(Dialect):
         finish = FINISH.replace("{given}", " UNION ALL ".join(given))
         self.execute(cursor, finish, parameters, now=now)
 
-    def insert_missing(self, cursor: Any, into: str, parameters: Mapping[str, Any]) -> None:
-        self.execute(cursor, f"INSERT IGNORE {into}", parameters)
+    def insert_missing(
+        self, cursor: Any, into: str, parameters: Mapping[str, Any], *, key: str
+    ) -> None:
+        # Not by IGNORE, which takes a shared lock on a row that is there: two who both go
+        # on to lock it would wait for each other.
+        update = f'INSERT {into} ON DUPLICATE KEY UPDATE "{key}" = "{key}"'
+        self.execute(cursor, update, parameters)
 
     def charge(self, cursor: Any, entries: Sequence[Entry]) -> None:
         given = " UNION ALL ".join(

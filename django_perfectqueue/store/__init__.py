@@ -9,6 +9,7 @@ itself where the database asks for it or the connection is lost.
 from .acquire import acquire
 from .alarms import answer_alarms, rouse
 from .apply import apply_shares
+from .apply_limit import apply_limit
 from .bell import ear, ring
 from .clear import clear
 from .datagrams import Datagrams
@@ -44,6 +45,7 @@ __all__ = [
     "Swept",
     "acquire",
     "answer_alarms",
+    "apply_limit",
     "apply_shares",
     "calls_of_others",
     "cancel",

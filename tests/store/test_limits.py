@@ -11,6 +11,7 @@ from tests.factories import (
     NOON,
     acquire,
     after,
+    assert_books_balance,
     fail,
     finish,
     keys,
@@ -336,6 +337,20 @@ class FairnessTests(TestCase):
         acquire()
         times = dict(Lane.objects.values_list("user", "virtual_time"))
         self.assertGreaterEqual(times["acme"], 190)
+
+    def test_who_was_held_back_by_a_limit_has_saved_no_credit_when_it_goes(self):
+        held = limit("smtp", max_running=0)
+        submit("mail", user="acme", limits=["smtp"])
+        for number in range(21):
+            submit(f"bob-{number}", user="bob")
+        for _ in range(20):
+            finish(*acquire(), seconds=10.0)
+        held.delete()
+        store.apply_limit("name:smtp", using="default")
+        acme, bob = (Lane.objects.get(user=user, gate=0) for user in ("acme", "bob"))
+        self.assertGreaterEqual(bob.virtual_time, 190)
+        self.assertEqual(acme.virtual_time, bob.virtual_time)
+        assert_books_balance(self)
 
 
 class CostTests(TransactionTestCase):

@@ -8,12 +8,14 @@ from typing import Any
 
 from django.db import connections
 
-from ..models import State
+from ..conf import OTHERS, options
+from ..models import Policy, State
 from .accounts import Accounts
 from .dialects import Dialect
 from .dialects.base import Row, Waking, numbers
 from .end import lose
-from .lanes import FIRST_COST
+from .lanes import FIRST_COST, is_gated, lane_id
+from .policies import rule_of
 from .shares import Share, shares_of
 from .transaction import is_callers, reading, repeated, unit
 
@@ -45,12 +47,14 @@ SELECT (
     WHERE "ticket"."state" = 0 AND {in_lane} ORDER BY "ticket"."rank" LIMIT 1
 )
 FROM "line" LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lane"
-WHERE "line"."lane" IS NOT NULL AND ("lane"."awake" IS NULL OR "lane"."awake" = FALSE)
+WHERE "line"."lane" IS NOT NULL AND (
+    "lane"."awake" IS NULL OR "lane"."awake" = FALSE OR "lane"."policy" <> {policy}
+)
 LIMIT %(limit)s
 """
 FIRST_OPEN = """
 SELECT "virtual_time", "cost" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = TRUE ORDER BY "turn" LIMIT 1
+WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = TRUE{alike} ORDER BY "turn" LIMIT 1
 """
 LAST_SHUT = """
 SELECT "virtual_time", "cost" FROM "perfectqueue_lane"
@@ -102,7 +106,8 @@ def answer_batch(*, using: str, now: datetime | None) -> int:
 @repeated
 def rouse(*, using: str) -> int:
     """
-    Wake the lanes that sleep although they have waiting tickets; return how many.
+    Wake the lanes that sleep although they have waiting tickets, and those that have
+    another policy than the settings say; return how many.
 
     A submit marks its ticket when it sees its lane asleep. One that saw it awake and
     committed after the lane had fallen asleep is found here.
@@ -116,12 +121,24 @@ def rouse(*, using: str) -> int:
 
 
 def asleep(cursor: Any, dialect: Dialect) -> list[int]:
-    """Return the first waiting ticket of each lane that sleeps."""
+    """Return the first waiting ticket of each lane that is to be woken."""
+    policy, names = policies()
     statement = SLEEPING.replace("{waiting_lanes}", dialect.waiting_lanes())
+    statement = statement.replace("{policy}", policy)
     in_lane = dialect.in_lane.replace("{lane}", '"line"."lane"')
     statement = statement.replace("{in_lane}", in_lane)
-    rows = dialect.execute(cursor, statement, {"limit": BATCH}).fetchall()
+    rows = dialect.execute(cursor, statement, {"limit": BATCH, **names}).fetchall()
     return [task_id for (task_id,) in rows if task_id is not None]
+
+
+def policies() -> tuple[str, dict[str, str]]:
+    """Return the SQL of the policy that a lane should have, and its parameters."""
+    queues = options().queues_with_policy()
+    if not queues:
+        return str(rule_of(OTHERS).code.value), {}
+    names = {f"queue{number}": queue for number, queue in enumerate(queues)}
+    cases = (f"WHEN %({name})s THEN {rule_of(queue).code}" for name, queue in names.items())
+    return f'CASE "lane"."queue" {" ".join(cases)} ELSE {rule_of(OTHERS).code} END', names
 
 
 def admit(cursor: Any, dialect: Dialect, ids: list[int]) -> None:
@@ -137,9 +154,9 @@ def wake(cursor: Any, dialect: Dialect, ids: list[int]) -> int:
     return how many lanes that is.
     """
     rows = dialect.execute(cursor, OWNERS.replace("{ids}", numbers(ids))).fetchall()
-    owners = {row[0]: (row[1], row[2]) for row in rows}
+    owners = {row[0]: (row[1], owner_of(*row[:3])) for row in rows}
     shares: defaultdict[tuple[str, str], Share] = defaultdict(Share)
-    if fresh := {(row[1], row[2]) for row in rows if row[5]}:
+    if fresh := {owners[row[0]] for row in rows if row[5]}:
         shares.update(shares_of(cursor, dialect, fresh))
     queues = {queue for queue, _user in owners.values()}
     floors = {queue: floor(cursor, dialect, queue) for queue in queues}
@@ -157,11 +174,24 @@ def wake(cursor: Any, dialect: Dialect, ids: list[int]) -> int:
                 weight=shares[queue, user].weight,
                 max_running=shares[queue, user].max_running,
                 paused=shares[queue, user].paused,
+                policy=rule_of(queue).code,
             )
             for lane, (queue, user) in sorted(owners.items())
         ],
     )
     return len(owners)
+
+
+def owner_of(lane: int, queue: str, user: str) -> str:
+    """
+    Return whose line a lane is in which a task of this user waits.
+
+    Who submitted it may have known another policy than we do; so the lane tells it, but for
+    one behind a gate.
+    """
+    if is_gated(lane):
+        return rule_of(queue).owner(user)
+    return user if lane == lane_id(queue, user) else ""
 
 
 def floor(cursor: Any, dialect: Dialect, queue: str) -> tuple[float, float]:
@@ -170,9 +200,12 @@ def floor(cursor: Any, dialect: Dialect, queue: str) -> tuple[float, float]:
     a lane that is new is expected to cost.
 
     The smallest time of those being served; where none is, the largest that was reached,
-    so that neither credit nor debt outlives the work that competed.
+    so that neither credit nor debt outlives the work that competed. Lanes that have yet to
+    come from a policy without memory have no say in it.
     """
-    for statement in (FIRST_OPEN, LAST_SHUT):
+    by_time = rule_of(queue).code == Policy.FAIR
+    alike = f' AND "policy" = {Policy.FAIR}' if by_time else ""
+    for statement in (FIRST_OPEN.replace("{alike}", alike), LAST_SHUT):
         row: Row | None = dialect.execute(cursor, statement, {"queue": queue}).fetchone()
         if row:
             return row[0], row[1]

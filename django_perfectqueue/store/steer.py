@@ -12,7 +12,7 @@ from .accounts import Accounts
 from .bell import ring
 from .dialects import Dialect
 from .end import CANCELLED, REMOVE, Held, bury
-from .lanes import lane_id
+from .lanes import lane_of
 from .transaction import Tries, reading, recalled, repeated, unit
 
 FIND = 'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %(key)s'
@@ -163,7 +163,7 @@ def put_back(cursor: Any, dialect: Dialect, task_id: int, now: datetime | None) 
         known(cursor, dialect, task_id)
         raise AlreadyFinishedError(f"Task '{key}' was put back by someone else.")
     dialect.execute(cursor, RAISE, values)
-    values |= {"lane": lane_id(queue, user), "rank": -priority, "attempt": attempt}
+    values |= {"lane": lane_of(queue, user), "rank": -priority, "attempt": attempt}
     dialect.execute(cursor, REQUEUE, values, now=now)
     return str(queue)
 

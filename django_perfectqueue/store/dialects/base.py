@@ -55,6 +55,7 @@ class Waking:
     weight: float
     max_running: int | None
     paused: bool
+    policy: int
 
 
 class Dialect(ABC):
@@ -177,7 +178,11 @@ class Dialect(ABC):
 
     @abstractmethod
     def wake(self, cursor: Any, lanes: Sequence[Waking]) -> None:
-        """Make or wake lanes, in the order of their ids; lock them even where awake."""
+        """
+        Make or wake lanes, in the order of their ids; lock them even where awake.
+
+        A lane that comes from another policy takes its place by this one, asleep or awake.
+        """
 
     def writing(self, connection: Any) -> AbstractContextManager[None]:
         """Prepare a connection for a transaction that reads before it writes."""

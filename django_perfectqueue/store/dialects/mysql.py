@@ -118,10 +118,12 @@ INSERT INTO "perfectqueue_lane" (
     "paused", "policy", "running", "awake"
 ) VALUES {rows}
 ON DUPLICATE KEY UPDATE
-    "virtual_time" = IF(
-        "awake", "virtual_time", GREATEST("virtual_time", VALUES("virtual_time"))
-    ),
-    "awake" = 1
+    "virtual_time" = CASE
+        WHEN "policy" <> VALUES("policy") THEN VALUES("virtual_time")
+        WHEN "awake" THEN "virtual_time"
+        ELSE GREATEST("virtual_time", VALUES("virtual_time"))
+    END,
+    "awake" = 1, "policy" = VALUES("policy")
 """
 
 
@@ -360,7 +362,7 @@ class MySQL(Dialect):
             values.append(
                 f"({lane.lane}, {lane.account}, {lane.gate}, %(q{number})s, %(u{number})s,"
                 f" {lane.virtual_time!r}, {lane.cost!r}, {lane.weight!r}, {cap},"
-                f" {int(lane.paused)}, 0, 0, 1)"
+                f" {int(lane.paused)}, {int(lane.policy)}, 0, 1)"
             )
         self.execute(cursor, WAKE.replace("{rows}", ", ".join(values)), parameters)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError
 
-from ..lanes import LEAST_COST
+from ..policies import LEAST_COST
 from ..values import Completion, Submission
 from .base import TAKEN, Dialect, Entry, Row, Waking
 
@@ -250,14 +250,17 @@ INSERT INTO "perfectqueue_lane" AS "lane" (
     "id", "account", "gate", "queue", "user", "virtual_time", "cost", "weight", "max_running",
     "paused", "policy", "running", "awake"
 )
-SELECT "given".*, 0, 0, true FROM unnest(
+SELECT "given".*, 0, true FROM unnest(
     %(lane)s::bigint[], %(account)s::bigint[], %(gate)s::bigint[], %(queue)s::text[],
     %(user)s::text[], %(virtual_time)s::float8[], %(cost)s::float8[], %(weight)s::float8[],
-    %(max_running)s::int[], %(paused)s::boolean[]
+    %(max_running)s::int[], %(paused)s::boolean[], %(policy)s::smallint[]
 ) AS "given"
 ON CONFLICT ("id") DO UPDATE
-SET "awake" = true, "virtual_time" = GREATEST("lane"."virtual_time", excluded."virtual_time")
-WHERE NOT "lane"."awake"
+SET "awake" = true, "policy" = excluded."policy", "virtual_time" = CASE
+        WHEN "lane"."policy" <> excluded."policy" THEN excluded."virtual_time"
+        ELSE GREATEST("lane"."virtual_time", excluded."virtual_time")
+    END
+WHERE NOT "lane"."awake" OR "lane"."policy" <> excluded."policy"
 """
 
 
@@ -423,6 +426,7 @@ class PostgreSQL(Dialect):
             "weight",
             "max_running",
             "paused",
+            "policy",
         )
         values = {column: array(getattr(lane, column) for lane in lanes) for column in columns}
         values |= {

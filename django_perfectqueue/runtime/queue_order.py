@@ -15,5 +15,5 @@ def orders(order: str, queues: Sequence[str]) -> Iterator[Sequence[str]]:
     if order == "round_robin":
         return cycle([(*queues[n:], *queues[:n]) for n in range(len(queues))])
     if order == "shuffled":
-        return (random.sample(queues, len(queues)) for _turn in repeat(None))  # noqa: S311
+        return (random.sample(queues, len(queues)) for _turn in repeat(None))
     return repeat(queues)

@@ -33,7 +33,10 @@ SET "outcome" = 'finished', "attempt" = %(attempt)s, "ended_at" = {now}
 WHERE "id" = %(task_id)s
 """
 HASTEN = """
-UPDATE "perfectqueue_ticket" SET "run_at" = {now}, "alarm_at" = {now}
+UPDATE "perfectqueue_ticket"
+SET "alarm_at" = {now}, "run_at" = COALESCE((
+    SELECT "expected_at" FROM "perfectqueue_task" WHERE "id" = %(task_id)s
+), {now})
 WHERE "task_id" = %(task_id)s
 """
 RAISE = 'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" = %(task_id)s'
@@ -46,7 +49,9 @@ REQUEUE = """
 INSERT INTO "perfectqueue_ticket" (
     "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
     "cancel_requested"
-) VALUES (%(task_id)s, %(lane)s, 1, %(rank)s, {now}, {now}, %(attempt)s, 0, 0, FALSE)
+)
+SELECT "id", %(lane)s, 1, %(rank)s, COALESCE("expected_at", {now}), {now}, %(attempt)s, 0, 0, FALSE
+FROM "perfectqueue_task" WHERE "id" = %(task_id)s
 """
 
 

@@ -23,6 +23,9 @@ from .exceptions import ConfigError
 
 SETTING = "PERFECTQUEUE"
 DAY = 86_400.0
+POLICIES = ("fair", "slots", "fifo")
+QUEUE_ORDERS = ("ordered", "round_robin", "shuffled")
+OTHERS = "*"
 
 Rule = Callable[[Any], str | None]
 
@@ -96,6 +99,20 @@ def _one_of(*choices: str) -> Rule:
     return rule
 
 
+def _policy(value: Any) -> str | None:
+    names = ", ".join(map(repr, POLICIES))
+    if isinstance(value, str):
+        return None if value in POLICIES else f"must be one of {names}, or a dict"
+    if not isinstance(value, Mapping):
+        return f"must be one of {names}, or a dict from queues to these"
+    for queue, policy in value.items():
+        if _name(queue):
+            return "must have names of queues as its keys, or '*' for all others"
+        if policy not in POLICIES:
+            return f"must have one of {names} for the queue '{queue}'"
+    return None
+
+
 def _or_none(rule: Rule) -> Rule:
     def optional(value: Any) -> str | None:
         problem = None if value is None else rule(value)
@@ -117,6 +134,7 @@ class Options:
     DEFAULT_QUEUE: str = _setting("default", _name)
     DATABASE: str | None = _setting(None, _or_none(_name))
     DISPATCH: str | None = _setting(None, _or_none(_path))
+    POLICY: str | Mapping[str, str] = _setting("fair", _policy)
     MAX_PAYLOAD_SIZE: int = _setting(1_048_576, _positive)
     COMPRESS_ABOVE: int | None = _setting(None, _or_none(_count))
 
@@ -132,6 +150,7 @@ class Options:
 
     PROCESSORS: int = _setting(1, _positive)
     PROCESSOR_TYPE: str = _setting("process", _one_of("process"))
+    QUEUE_ORDER: str = _setting("ordered", _one_of(*QUEUE_ORDERS))
     TASK_PREFETCH: int | None = _setting(None, _or_none(_count))
     POLL_INTERVAL: float = _setting(1.0, _positive_seconds)
     BELL: bool = _setting(True, _true_or_false)
@@ -163,7 +182,18 @@ class Options:
         """Return how long a task that ended so is kept; None is for ever."""
         return self.RETENTION_TIMES.get(status, self.RETENTION_TIME)
 
+    def policy(self, queue: str) -> str:
+        """Return the name of the policy by which a queue is served."""
+        if isinstance(self.POLICY, str):
+            return self.POLICY
+        return self.POLICY.get(queue) or self.POLICY.get(OTHERS, POLICIES[0])
 
+    def queues_with_policy(self) -> list[str]:
+        """Return the queues that have a policy of their own."""
+        return [] if isinstance(self.POLICY, str) else sorted(set(self.POLICY) - {OTHERS})
+
+
+WORDS: dict[str, tuple[str, ...]] = {"POLICY": POLICIES, "QUEUE_ORDER": QUEUE_ORDERS}
 RULES: dict[str, Rule] = {option.name: option.metadata["rule"] for option in fields(Options)}
 
 
@@ -182,8 +212,17 @@ def problems(values: Mapping[str, Any]) -> list[str]:
                 f"Unknown setting '{name}' in {SETTING}.{nearest(str(name).upper(), RULES)}"
             )
         elif problem := RULES[name](value):
-            found.append(f"{SETTING}['{name}'] {problem}, not {value!r}.")
+            guess = nearest_value(name, value)
+            found.append(f"{SETTING}['{name}'] {problem}, not {value!r}.{guess}")
     return found
+
+
+def nearest_value(name: str, value: Any) -> str:
+    """Return the nearest right word for a wrong one in a setting that takes certain words."""
+    words = WORDS.get(name, ())
+    given = value.values() if isinstance(value, Mapping) else [value]
+    wrong = (word for word in given if isinstance(word, str) and word not in words)
+    return next((guess for word in wrong if (guess := nearest(word.lower(), words))), "")
 
 
 def given() -> Any:

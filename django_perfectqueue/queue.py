@@ -339,11 +339,21 @@ class Task:
         """
         store.redrive(self.id, using=self.using, now=now)
 
+    def set_priority(self, priority: int) -> None:
+        """
+        Give it another priority, and with it another place in its line.
+
+        If it is running it goes on, and the priority holds if it is tried again. Raise
+        NotFoundError, AlreadyFinishedError or InvalidTaskError.
+        """
+        store.reprioritize(self.id, checked_priority(priority), using=self.using)
+
     aexists = twin(exists)
     ametadata = twin(metadata)
     acancel_request = twin(cancel_request)
     aforce_finish = twin(force_finish)
     aretry = twin(retry)
+    aset_priority = twin(set_priority)
 
 
 @dataclass(slots=True)

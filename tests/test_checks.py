@@ -53,6 +53,14 @@ class SettingsTests(SimpleTestCase):
         self.assertEqual(found.msg, "Unknown setting 'ALIVE_TIEM' in PERFECTQUEUE.")
         self.assertEqual(found.hint, "Did you mean 'ALIVE_TIME'?")
 
+    def test_a_wrong_policy_gets_its_nearest_right_word(self):
+        for given, told in (("fare", "fair"), ({"mail": "fiffo"}, "fifo")):
+            [found] = settings_errors(POLICY=given)
+
+            self.assertEqual(
+                (found.id, found.hint), ("perfectqueue.E001", f"Did you mean '{told}'?")
+            )
+
     def test_a_word_that_is_near_nothing_gets_all_that_there_are(self):
         [found] = settings_errors(XYZZY=60)
 

@@ -33,6 +33,8 @@ class OptionsTests(SimpleTestCase):
             "DISPATCH": ("TaskDispatch", "dotted path"),
             "RETENTION_TIMES": ({"done": 1}, "dict with keys from"),
             "DEFAULT_QUEUE": ("", "1 to 100 characters"),
+            "POLICY": (7, "or a dict from queues to these"),
+            "QUEUE_ORDER": ("robin", "one of 'ordered', 'round_robin', 'shuffled'"),
         }
         for name, (value, told) in cases.items():
             with self.subTest(name), self.assertRaisesMessage(ConfigError, told):
@@ -53,3 +55,32 @@ class OptionsTests(SimpleTestCase):
         self.assertEqual(options.retention_time("finished"), 60)
         self.assertIsNone(options.retention_time("failed"))
         self.assertEqual(options.retention_time("cancelled"), 5)
+
+    def test_each_queue_has_the_policy_that_is_given_to_it_or_to_all_others(self):
+        for given, told in (
+            ("slots", ["slots", "slots"]),
+            ({"mail": "fifo"}, ["fifo", "fair"]),
+            ({"mail": "fifo", "*": "slots"}, ["fifo", "slots"]),
+        ):
+            options = conf.Options().replace(POLICY=given)
+            self.assertEqual([options.policy("mail"), options.policy("reports")], told)
+
+    def test_a_wrong_word_is_told_its_neighbour(self):
+        cases = {
+            "POLICY": ("Slot", "Did you mean 'slots'?"),
+            "QUEUE_ORDER": ("round-robin", "Did you mean 'round_robin'?"),
+        }
+        for name, (value, told) in cases.items():
+            with self.subTest(name), self.assertRaisesMessage(ConfigError, told):
+                conf.Options().replace(**{name: value})
+
+    def test_a_wrong_policy_of_one_queue_is_told_with_the_queue(self):
+        for given, told in (
+            ({"mail": "fiffo"}, "for the queue 'mail'"),
+            ({"mail": "fiffo"}, "Did you mean 'fifo'?"),
+            ({"mail": 3}, "for the queue 'mail'"),
+            ({"mail": ["fifo"]}, "for the queue 'mail'"),
+            ({"": "fair"}, "names of queues"),
+        ):
+            with self.subTest(given), self.assertRaisesMessage(ConfigError, told):
+                conf.Options().replace(POLICY=given)

@@ -12,6 +12,7 @@ from django.utils.safestring import SafeString
 from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue.history import due_at
 from django_perfectqueue.models import Status, Task
 
 NOTHING = "\N{EN DASH}"
@@ -71,10 +72,5 @@ def next_moment(task: Task) -> tuple[Any, datetime | None]:
         return _("ended"), task.ended_at
     ticket = getattr(task, "ticket", None)
     held = task.status in (Status.RUNNING, Status.STALLED)
-    at = None if ticket is None else ticket.alarm_at if held else due(ticket)
+    at = None if ticket is None else ticket.alarm_at if held else due_at(task)
     return WHEN.get(Status(task.status), ""), at
-
-
-def due(ticket: Any) -> datetime:
-    """Return when a ticket's task may start: a release may have put it off."""
-    return max(ticket.run_at, ticket.alarm_at or ticket.run_at)  # type: ignore[no-any-return]

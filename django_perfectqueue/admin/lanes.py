@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.models import Lane, State, Ticket
 from django_perfectqueue.queue import database
-from django_perfectqueue.store.lanes import lane_id
+from django_perfectqueue.store.lanes import lane_id, lane_of
 
 from .base import ReadOnlyAdmin
 from .cells import NOTHING
@@ -52,7 +52,8 @@ class LaneAdmin(ReadOnlyAdmin):
         if not search_term:
             return queryset, False
         queues = names(Lane.objects.using(database()), "queue")
-        return queryset.filter(pk__in=[lane_id(queue, search_term) for queue in queues]), False
+        ids = {lane(queue, search_term) for queue in queues for lane in (lane_id, lane_of)}
+        return queryset.filter(pk__in=ids), False
 
     @admin.display(description=_("user"), empty_value=NOTHING)
     def for_user(self, lane: Lane) -> SafeString | None:

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import PayloadError
-from django_perfectqueue.history import Try, remark, tries
+from django_perfectqueue.history import Try, due_at, remark, tries
 from django_perfectqueue.models import (
     Attempt,
     DeadLetter,
@@ -24,7 +24,7 @@ from django_perfectqueue.models import (
     decode,
 )
 
-from .cells import badge, due, moment, next_moment, span
+from .cells import badge, moment, next_moment, span
 
 ATTEMPTS = 50
 LONGEST = 100_000
@@ -114,6 +114,7 @@ def about(task: Task) -> list[tuple[str, str]]:
         (_("queue"), task.queue),
         (_("type"), task.type),
         (_("priority"), str(task.priority)),
+        *([(_("limits"), task.limits.replace(",", ", "))] if task.limits else []),
         (_("id"), str(task.pk)),
         *([(_("worker"), task.worker)] if task.worker else []),
     ]
@@ -124,13 +125,15 @@ def times(task: Task, ticket: Ticket | None, now: datetime) -> list[tuple[str, s
     told = [(_("submitted"), moment(task.created_at))]
     if task.run_at != task.created_at:
         told.append((_("wanted at"), moment(task.run_at)))
+    if task.expected_at:
+        told.append((_("expected at"), moment(task.expected_at)))
     if task.expires_at:
         told.append((_("expires at"), moment(task.expires_at)))
     if not task.outcome:
         word, at = next_moment(task)
         told.append((str(word), moment(at)))
     if ticket and task.status == Status.WAITING:
-        told.append((_("waiting for"), span(seconds(due(ticket), now))))
+        told.append((_("waiting for"), span(seconds(due_at(task), now))))
     if task.started_at:
         ready = max(task.created_at, task.run_at)
         told.append((_("last started"), moment(task.started_at)))

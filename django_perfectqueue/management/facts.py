@@ -9,8 +9,8 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import PayloadError
-from django_perfectqueue.history import Try, remark
-from django_perfectqueue.models import DeadLetter, State, Status, Task, Ticket, decode
+from django_perfectqueue.history import Try, due_at, remark
+from django_perfectqueue.models import DeadLetter, Status, Task, Ticket, decode
 
 from .words import readable
 
@@ -21,13 +21,6 @@ def ticket_of(task: Task) -> Ticket | None:
 
 def dead_letter_of(task: Task) -> DeadLetter | None:
     return getattr(task, "dead_letter", None)
-
-
-def due_at(task: Task) -> datetime:
-    ticket = ticket_of(task)
-    if ticket is None:
-        return task.run_at
-    return (ticket.alarm_at if ticket.state == State.SCHEDULED else None) or ticket.run_at
 
 
 def lease_until(task: Task) -> datetime | None:
@@ -59,9 +52,11 @@ def summary(task: Any, *, with_data: bool) -> dict[str, Any]:
         "user": task.user or None,
         "status": task.status,
         "priority": task.priority,
+        "limits": task.limits.split(",") if task.limits else [],
         "attempts": task.tries,
         "created_at": iso(task.created_at),
         "run_at": iso(due_at(task)),
+        "expected_at": iso(task.expected_at),
         "lease_until": iso(lease_until(task)),
         "expires_at": iso(task.expires_at),
         "ended_at": iso(task.ended_at),

@@ -16,7 +16,8 @@ from .base import nearest
 from .words import point, printable
 
 NEEDED = ("key", "type")
-KNOWN = (*NEEDED, "data", "user", "run_at", "priority", "expires_at")
+KNOWN = (*NEEDED, "data", "user", "run_at", "priority", "expected_at", "expires_at", "limits")
+TIMES = ("run_at", "expected_at", "expires_at")
 CHUNK = 1000
 CHUNK_BYTES = 8_000_000
 EXCERPT = 40
@@ -79,7 +80,7 @@ def task_of(text: bytes) -> dict[str, Any]:
     for name in NEEDED:
         if name not in task:
             raise InvalidTaskError(_("The task has no '%s'.") % name)
-    for name in ("run_at", "expires_at"):
+    for name in TIMES:
         if name in task:
             task[name] = point(name, task[name])
     return task

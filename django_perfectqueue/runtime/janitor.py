@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from django_perfectqueue import store
+from django_perfectqueue.store.alarms import BATCH as LANES
 from django_perfectqueue.store.purge import BATCH
 
 from .attendant import Attendant
@@ -15,6 +16,7 @@ from .plan import Plan
 
 SWEEP_INTERVAL = 5.0
 MOST_BATCHES = 200
+MOST_ROUSED = 20
 MOSTLY_OVER = BATCH // 2
 ENDED = ("finished", "failed", "cancelled", "expired")
 
@@ -46,7 +48,9 @@ class Janitor(Attendant):
         more = not (self.belfry.has_free() and self.belfry.is_tended())
         while more and not self.stopping:
             more = store.answer_alarms(using=self.plan.using)
-        store.rouse(using=self.plan.using)
+        for _batch in range(MOST_ROUSED):
+            if self.stopping or store.rouse(using=self.plan.using) < LANES:
+                return
 
     def purge_some(self) -> None:
         """Delete batch after batch, for no longer than half of the time there is."""

@@ -25,6 +25,7 @@ from .keeper import Keeper
 from .outbox import Outbox
 from .pace import Pace
 from .plan import Plan, worker_name
+from .queue_order import orders
 from .report import Reporter
 from .runner import Runner
 from .signals import REOPEN_LOGS, RESTART_NOW, STOP_NOW, take_signals
@@ -69,6 +70,7 @@ class Processor:
         self.reporter = reporter
         self.slate = seat.slate
         self.worker = worker_name()
+        self.orders = orders(plan.options.QUEUE_ORDER, plan.queues)
         self.stopping = False
         self.stopping_now = False
         self.remaining = plan.options.MAX_REQUEST_PER_CHILD
@@ -152,7 +154,7 @@ class Processor:
         before = time.monotonic()
         with self.outbox.post() as post:
             taken = store.acquire(
-                self.plan.queues,
+                next(self.orders),
                 limit=limit,
                 alive_time=self.options.ALIVE_TIME,
                 holder=self.seat.holder,

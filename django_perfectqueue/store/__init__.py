@@ -22,6 +22,7 @@ from .look import Outlook, look
 from .notices import Notices
 from .purge import Swept, purge
 from .replace import replace
+from .reprioritize import reprioritize
 from .rings import Ring
 from .settle import cancel, fail, release, retry
 from .steer import cancel_request, find, force_finish, redrive
@@ -70,6 +71,7 @@ __all__ = [
     "redrive",
     "release",
     "replace",
+    "reprioritize",
     "retry",
     "ring",
     "rouse",

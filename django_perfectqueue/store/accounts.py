@@ -10,8 +10,9 @@ from typing import Any
 
 from .dialects import Dialect
 from .dialects.base import Entry, numbers
-from .lanes import LEAST_COST, MEMORY, is_gated
+from .lanes import MEMORY, is_gated
 from .meters import Meters
+from .policies import LEAST_COST
 from .values import Lease
 
 LOCK = 'SELECT "id" FROM "perfectqueue_lane" WHERE "id" IN ({lanes}) ORDER BY "id"'
@@ -99,6 +100,11 @@ class Accounts:
         if account is None:
             account = self.lanes[lane] = Account()
         return account
+
+    def running(self, lane: int) -> int:
+        """Return how many more of a lane's tasks run than its row tells."""
+        account = self.lanes.get(lane)
+        return account.running if account else 0
 
     def begin(self, lane: int, cost: float) -> None:
         """A task was taken, and its lane charged in advance."""

@@ -29,12 +29,13 @@ LANES_READ_AT_LEAST = 8
 ROUNDS = 3
 OTHERS = 6
 ROUNDS_IN_VAIN = 20
+LANE = 7
 
 RINGS = """(
     SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT 1
 ) IS NOT NULL"""
 OPEN = """
-SELECT "id", "virtual_time", "cost", "weight", "max_running", "running"{more}
+SELECT "id", "virtual_time", "cost", "weight", "max_running", "running", "policy"{more}
 FROM "perfectqueue_lane"
 WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = TRUE AND "id" NOT IN ({passed})
 ORDER BY "turn" LIMIT %(limit)s
@@ -50,7 +51,7 @@ SELECT {ANY_LIMITS}, {RINGS},
     )
 """
 PROBE = """
-SELECT "id", "virtual_time", "cost", "weight", "max_running", "running", (
+SELECT "id", "virtual_time", "cost", "weight", "max_running", "running", "policy", (
     SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
     WHERE "ticket"."state" = 0 AND {in_lane} ORDER BY "ticket"."rank" LIMIT 1
 )
@@ -63,7 +64,7 @@ SELECT "task_id", "attempt", "holder", "state" FROM "perfectqueue_ticket"
 WHERE "task_id" IN ({ids}) ORDER BY "task_id"
 """
 LOCKED = """
-SELECT "id", "virtual_time", "cost", "weight", "max_running", "running"
+SELECT "id", "virtual_time", "cost", "weight", "max_running", "running", "policy"
 FROM "perfectqueue_lane" WHERE "id" IN ({lanes}) ORDER BY "id"
 """
 
@@ -334,7 +335,7 @@ class Claim:
             if self.limited:
                 # Meters are locked before lanes.
                 return []
-        return self.served(self.current([row[:6] for row in rows], passed), passed)
+        return self.served(self.current([row[:LANE] for row in rows], passed), passed)
 
     def seen(self, more: str) -> Row:
         row: Row = self.dialect.execute(self.cursor, f"SELECT 1{more}", now=self.now).fetchone()
@@ -400,9 +401,11 @@ class Claim:
         statement = statement.replace("{passed}", numbers(sorted(passed)) if passed else "0")
         parameters = {"queue": queue, "limit": LANES_PROBED}
         found = self.dialect.execute(self.cursor, statement, parameters).fetchall()
-        empty = {row[0] for row in found if row[6] is None}
-        full = [row[:6] for row in found if row[0] not in empty][: max(limit, LANES_READ_AT_LEAST)]
-        rows = self.current([row[:6] for row in found if row[0] in empty] + full, passed)
+        empty = {row[0] for row in found if row[LANE] is None}
+        full = [row[:LANE] for row in found if row[0] not in empty][
+            : max(limit, LANES_READ_AT_LEAST)
+        ]
+        rows = self.current([row[:LANE] for row in found if row[0] in empty] + full, passed)
         for row in rows:
             if row[0] in empty:
                 self.accounts.found_short(row[0])
@@ -423,14 +426,22 @@ class Claim:
     def served(self, rows: list[Row], passed: set[int]) -> list[OpenLane]:
         """Return lanes as the arithmetic takes them, without those that others have filled."""
         lanes = []
-        for lane, virtual_time, cost, weight, max_running, running in rows:
+        for lane, virtual_time, cost, weight, max_running, running, policy in rows:
             room = None if max_running is None else max_running - running
             if room is not None and room <= 0:
                 self.contended = True
                 passed.add(lane)
                 continue
             lanes.append(
-                OpenLane(id=lane, virtual_time=virtual_time, cost=cost, weight=weight, room=room)
+                OpenLane(
+                    id=lane,
+                    virtual_time=virtual_time,
+                    cost=cost,
+                    weight=weight,
+                    room=room,
+                    running=running + self.accounts.running(lane),
+                    policy=policy,
+                )
             )
         return lanes
 

@@ -10,14 +10,16 @@ from typing import Any
 
 from django.db import connections
 
-from ..models import State
+from ..conf import OTHERS, options
+from ..models import Policy, State
 from .accounts import Accounts
 from .dialects import Dialect
 from .dialects.base import Waking, numbers
 from .end import lose
 from .gates import serving_gates
-from .keys import Keys, keys_behind, split
+from .keys import Keys, split, standing
 from .lanes import FIRST_COST, gate_id, is_gated, lane_id
+from .policies import rule_of
 from .shares import Share, shares_of
 from .transaction import is_callers, reading, repeated, unit
 
@@ -49,12 +51,15 @@ SELECT (
     WHERE "ticket"."state" = 0 AND {in_lane} ORDER BY "ticket"."rank" LIMIT 1
 )
 FROM "line" LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lane"
-WHERE "line"."lane" IS NOT NULL AND ("lane"."awake" IS NULL OR "lane"."awake" = FALSE)
+WHERE "line"."lane" IS NOT NULL AND (
+    "lane"."awake" IS NULL OR "lane"."awake" = FALSE OR "lane"."policy" <> {policy}
+)
 LIMIT %(limit)s
 """
 FIRST_OPEN = """
 SELECT "virtual_time", "cost" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "open" = TRUE ORDER BY "turn" LIMIT 1
+WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "open" = TRUE{alike}
+ORDER BY "turn" LIMIT 1
 """
 GATES = 'INTO "perfectqueue_gate" ("id", "queue", "keys") VALUES {rows}'
 LAST_SHUT = """
@@ -106,7 +111,8 @@ def answer_batch(*, using: str, now: datetime | None) -> int:
 @repeated
 def rouse(*, using: str) -> int:
     """
-    Wake the lanes that sleep although they have waiting tickets; return how many.
+    Wake the lanes that sleep although they have waiting tickets, and those that have
+    another policy than the settings say; return how many.
 
     A submit marks its ticket when it sees its lane asleep. One that saw it awake and
     committed after the lane had fallen asleep is found here.
@@ -120,12 +126,24 @@ def rouse(*, using: str) -> int:
 
 
 def asleep(cursor: Any, dialect: Dialect) -> list[int]:
-    """Return the first waiting ticket of each lane that sleeps."""
+    """Return the first waiting ticket of each lane that is to be woken."""
+    policy, names = policies()
     statement = SLEEPING.replace("{waiting_lanes}", dialect.waiting_lanes())
+    statement = statement.replace("{policy}", policy)
     in_lane = dialect.in_lane.replace("{lane}", '"line"."lane"')
     statement = statement.replace("{in_lane}", in_lane)
-    rows = dialect.execute(cursor, statement, {"limit": BATCH}).fetchall()
+    rows = dialect.execute(cursor, statement, {"limit": BATCH, **names}).fetchall()
     return [task_id for (task_id,) in rows if task_id is not None]
+
+
+def policies() -> tuple[str, dict[str, str]]:
+    """Return the SQL of the policy that a lane should have, and its parameters."""
+    queues = options().queues_with_policy()
+    if not queues:
+        return str(rule_of(OTHERS).code.value), {}
+    names = {f"queue{number}": queue for number, queue in enumerate(queues)}
+    cases = (f"WHEN %({name})s THEN {rule_of(queue).code}" for name, queue in names.items())
+    return f'CASE "lane"."queue" {" ".join(cases)} ELSE {rule_of(OTHERS).code} END', names
 
 
 def admit(cursor: Any, dialect: Dialect, ids: list[int], accounts: Accounts) -> None:
@@ -164,9 +182,10 @@ def owners_of(cursor: Any, dialect: Dialect, ids: list[int]) -> list[Owner]:
     owners = {}
     for lane, queue, user, type_, limits, is_new, gated in rows:
         if lane not in owners:
-            keys = keys_behind(lane, queue, type_, user, split(limits)) if is_gated(lane) else ()
-            account = lane_id(queue, user) if keys else lane
-            owners[lane] = Owner(lane, account, queue, user, keys, bool(is_new), bool(gated))
+            names = split(limits) if is_gated(lane) else []
+            owner, keys = standing(lane, queue, type_, user, names)
+            account = lane_id(queue, owner) if keys else lane
+            owners[lane] = Owner(lane, account, queue, owner, keys, bool(is_new), bool(gated))
     return list(owners.values())
 
 
@@ -199,6 +218,7 @@ def wake(cursor: Any, dialect: Dialect, owners: list[Owner]) -> int:
             weight=share.weight,
             max_running=share.max_running,
             paused=share.paused,
+            policy=rule_of(owner.queue).code,
             awake=awake,
         )
 
@@ -235,7 +255,8 @@ def floor(
 
     The smallest time of those being served: behind the same gate, or else behind none, or
     else behind any. Where none is, the largest that was reached, so that neither credit
-    nor debt outlives the work that competed.
+    nor debt outlives the work that competed. Lanes that have yet to come from a policy
+    without memory have no say in it.
     """
     places = [[gate], *([[0]] if gate else [])]
     if gated:
@@ -249,5 +270,7 @@ def floor(
 
 
 def first_open(cursor: Any, dialect: Dialect, queue: str, gate: int) -> tuple[float, float] | None:
-    row = dialect.execute(cursor, FIRST_OPEN, {"queue": queue, "gate": gate}).fetchone()
+    by_time = rule_of(queue).code == Policy.FAIR
+    statement = FIRST_OPEN.replace("{alike}", f' AND "policy" = {Policy.FAIR}' if by_time else "")
+    row = dialect.execute(cursor, statement, {"queue": queue, "gate": gate}).fetchone()
     return (row[0], row[1]) if row else None

@@ -10,6 +10,7 @@ from .bell import ring
 from .dialects import Dialect
 from .dialects.base import Waking
 from .lanes import lane_id
+from .policies import rule_of
 from .shares import shares_of
 from .transaction import repeated, unit
 
@@ -56,6 +57,7 @@ def apply_shares(user: str, *, using: str) -> None:
                     weight=share.weight,
                     max_running=share.max_running,
                     paused=share.paused,
+                    policy=rule_of(queue).code,
                 )
             )
         lanes.sort(key=lambda lane: lane.lane)

@@ -12,7 +12,7 @@ from .accounts import Accounts
 from .dialects import Dialect
 from .dialects.base import numbers
 from .keys import keys_of, scoped, split
-from .lanes import OpenLane, is_gated, lane_id
+from .lanes import OpenLane, is_gated, lane_of
 from .meters import allowances, limits
 from .parties import Party, Strand
 from .rate import Allowance
@@ -38,7 +38,7 @@ WAITING = """AND (
 FIRST = """
 SELECT * FROM (
     SELECT "id", "account", "gate", "turn", "virtual_time", "cost", "weight", "max_running",
-        "running"
+        "running", "policy"
     FROM "perfectqueue_lane"
     WHERE "queue" = %(queue)s AND "gate" = {gate} AND "open" = TRUE AND "id" NOT IN ({passed})
     ORDER BY "turn" LIMIT {count}
@@ -240,7 +240,7 @@ class Gatekeeper:
             known = keys.union(self.gates_of(lease))
             names = split(listed[lease.task_id])
             own = keys_of(lease.queue, lease.type, lease.user, names, known)
-            lanes.append(f"WHEN {lease.task_id} THEN {lane_id(lease.queue, lease.user, own)}")
+            lanes.append(f"WHEN {lease.task_id} THEN {lane_of(lease.queue, lease.user, own)}")
             self.accounts.end(lease, None)
         statement = MOVE.replace("{lanes}", " ".join(lanes)).replace("{ids}", ids)
         self.dialect.execute(self.cursor, statement, now=self.now)

@@ -37,18 +37,22 @@ def keys_of(
     return tuple(sorted(named(names) | scoped(queue, type_, user).intersection(known)))
 
 
-def keys_behind(lane: int, queue: str, type_: str, user: str, names: Iterable[str]) -> Keys:
+def standing(
+    lane: int, queue: str, type_: str, user: str, names: Iterable[str]
+) -> tuple[str, Keys]:
     """
-    Return the keys by which a task's lane was named.
+    Return in whose line a task stands, and behind which limits.
 
-    Which of those that it does not list were known then is told by the lane's own hash.
+    Who submitted it may have known another policy than we do, and other limits; so what
+    it was is told by the lane's own hash.
     """
     listed = named(names)
     for more in subsets(sorted(scoped(queue, type_, user))):
         keys = tuple(sorted(listed | more))
-        if lane_id(queue, user, keys) == lane:
-            return keys
-    return tuple(sorted(listed))
+        for owner in (user, ""):
+            if lane_id(queue, owner, keys) == lane:
+                return owner, keys
+    return "", ()
 
 
 def subsets(values: list[str]) -> Iterator[set[str]]:

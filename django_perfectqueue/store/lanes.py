@@ -7,7 +7,8 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-LEAST_COST = 1e-4
+from .policies import BY_CODE, LEAST_COST, rule_of
+
 FIRST_COST = 0.1
 MEMORY = 0.75
 QUANTUM = 0.002
@@ -16,13 +17,31 @@ LANES_PROBED = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLane:
-    """A lane that may be served. ``room`` is how many more may run; None is any number."""
+    """
+    A lane that may be served, and by which policy. ``room`` is how many more may run; None
+    is any number.
+    """
 
     id: int
     virtual_time: float
     cost: float
     weight: float
     room: int | None
+    running: int = 0
+    policy: int = 0
+
+    def key(self, number: int) -> tuple[float, float]:
+        """Return the key of its n-th next task: of all lanes the smallest is served first."""
+        return BY_CODE[self.policy].key(self, number)
+
+    @property
+    def charge(self) -> float:
+        """What one of its tasks is expected to cost, in seconds."""
+        return max(self.cost, LEAST_COST)
+
+    def at_once(self, quantum: float) -> int:
+        """Return how many of its tasks are served in one turn."""
+        return max(1, int(quantum / self.charge)) if BY_CODE[self.policy].quantum else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +65,11 @@ def lane_id(queue: str, user: str, keys: Sequence[str] = ()) -> int:
     return hashed(queue, user, *keys) | 1
 
 
+def lane_of(queue: str, user: str, keys: Sequence[str] = ()) -> int:
+    """Return the lane in which a user's tasks wait by the policy of the queue."""
+    return lane_id(queue, rule_of(queue).owner(user), keys)
+
+
 def gate_id(queue: str, keys: Sequence[str]) -> int:
     """Return the gate of a set of limits in a queue; 0 for none."""
     return hashed(queue, *keys) | 1 if keys else 0
@@ -63,37 +87,30 @@ def hashed(*names: str) -> int:
 
 def next_picks(lanes: Sequence[OpenLane], count: int, quantum: float = QUANTUM) -> list[Pick]:
     """
-    Return whom to serve, in order: always the lane with the smallest virtual finish time,
-    and of equals the one whose turns are fewer.
+    Return whom to serve, in order: always the lane whose next task has the smallest key,
+    by its policy, and of equals the one whose turns are fewer.
 
-    This is weighted fair queueing (Demers, Keshav and Shenker, 1989) on expected costs,
-    which measured ones correct when the tasks end. Very short tasks are served a quantum
-    of seconds at a time, as in deficit round robin (Shreedhar and Varghese, 1995), so that
-    a batch writes to few accounts.
+    Where the policy goes by time, very short tasks are served a quantum of seconds at a
+    time, as in deficit round robin (Shreedhar and Varghese, 1995), so that a batch writes
+    to few accounts.
     """
-    turns = []
-    for position, lane in enumerate(lanes):
-        if lane.room is None or lane.room > 0:
-            step = max(lane.cost, LEAST_COST) / lane.weight
-            turns.append((*turn(lane.virtual_time, step, 1), position, step, 0))
+    turns = [
+        (*lane.key(1), position, 0)
+        for position, lane in enumerate(lanes)
+        if lane.room is None or lane.room > 0
+    ]
     heapq.heapify(turns)
     picks: list[Pick] = []
     while turns and len(picks) < count:
-        _time, _rank, position, step, taken = heapq.heappop(turns)
+        _key, _step, position, taken = heapq.heappop(turns)
         lane = lanes[position]
-        cost = max(lane.cost, LEAST_COST)
         room = count if lane.room is None else lane.room - taken
-        some = min(max(1, int(quantum / cost)), room, count - len(picks))
-        picks += [Pick(lane.id, cost)] * some
+        some = min(lane.at_once(quantum), room, count - len(picks))
+        picks += [Pick(lane.id, lane.charge)] * some
         if some < room:
             taken += some
-            time = turn(lane.virtual_time, step, taken + 1)
-            heapq.heappush(turns, (*time, position, step, taken))
+            heapq.heappush(turns, (*lane.key(taken + 1), position, taken))
     return picks
-
-
-def turn(virtual_time: float, step: float, number: int) -> tuple[float, float]:
-    return round(virtual_time + step * number, 9), -step
 
 
 def counted(picks: Iterable[Pick]) -> dict[int, int]:

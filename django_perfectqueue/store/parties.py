@@ -7,7 +7,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .lanes import LEAST_COST, QUANTUM, OpenLane, Pick, turn
+from .lanes import QUANTUM, OpenLane, Pick
 
 
 @dataclass(slots=True)
@@ -61,26 +61,23 @@ def party_picks(
     passed over, and holds back nothing else. ``rooms`` tells how many each limit lets
     start, and is counted down.
     """
-    turns = []
-    for position, party in enumerate(parties):
-        account = party.account
-        if account.room is None or account.room > 0:
-            step = max(account.cost, LEAST_COST) / account.weight
-            turns.append((*turn(account.virtual_time, step, 1), position, step, 0))
+    turns = [
+        (*party.account.key(1), position, 0)
+        for position, party in enumerate(parties)
+        if party.account.room is None or party.account.room > 0
+    ]
     heapq.heapify(turns)
     picks: list[Pick] = []
     while turns and len(picks) < count:
-        _time, _rank, position, step, taken = heapq.heappop(turns)
+        _key, _step, position, taken = heapq.heappop(turns)
         account = parties[position].account
-        cost = max(account.cost, LEAST_COST)
         room = count if account.room is None else account.room - taken
-        some = min(max(1, int(quantum / cost)), room, count - len(picks))
+        some = min(account.at_once(quantum), room, count - len(picks))
         lanes = serve(parties[position], gates, rooms, some)
-        picks += [Pick(lane, cost) for lane in lanes]
+        picks += [Pick(lane, account.charge) for lane in lanes]
         if len(lanes) == some < room:
             taken += some
-            time = turn(account.virtual_time, step, taken + 1)
-            heapq.heappush(turns, (*time, position, step, taken))
+            heapq.heappush(turns, (*account.key(taken + 1), position, taken))
     return picks
 
 

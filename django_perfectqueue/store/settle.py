@@ -22,7 +22,9 @@ MOST_ERRORS = 32_767
 
 RETRY = """
 UPDATE "perfectqueue_ticket"
-SET "state" = 1, "run_at" = {due}, "alarm_at" = {due}, "holder" = NULL,
+SET "state" = 1, "alarm_at" = {due}, "holder" = NULL, "run_at" = COALESCE((
+        SELECT "expected_at" FROM "perfectqueue_task" WHERE "id" = %(task_id)s
+    ), {due}),
     "errors" = CASE WHEN "errors" < 32767 THEN "errors" + 1 ELSE "errors" END
 WHERE "task_id" = %(task_id)s
 """

@@ -14,7 +14,7 @@ from .dialects import Dialect
 from .end import CANCELLED, REMOVE, Held, bury
 from .keys import keys_of, split
 from .known import known_limits
-from .lanes import lane_id
+from .lanes import lane_of
 from .transaction import Tries, reading, recalled, repeated, unit
 
 FIND = 'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %(key)s'
@@ -35,7 +35,10 @@ SET "outcome" = 'finished', "attempt" = %(attempt)s, "ended_at" = {now}
 WHERE "id" = %(task_id)s
 """
 HASTEN = """
-UPDATE "perfectqueue_ticket" SET "run_at" = {now}, "alarm_at" = {now}
+UPDATE "perfectqueue_ticket"
+SET "alarm_at" = {now}, "run_at" = COALESCE((
+    SELECT "expected_at" FROM "perfectqueue_task" WHERE "id" = %(task_id)s
+), {now})
 WHERE "task_id" = %(task_id)s
 """
 RAISE = 'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" = %(task_id)s'
@@ -48,7 +51,9 @@ REQUEUE = """
 INSERT INTO "perfectqueue_ticket" (
     "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
     "cancel_requested"
-) VALUES (%(task_id)s, %(lane)s, 1, %(rank)s, {now}, {now}, %(attempt)s, 0, 0, FALSE)
+)
+SELECT "id", %(lane)s, 1, %(rank)s, COALESCE("expected_at", {now}), {now}, %(attempt)s, 0, 0, FALSE
+FROM "perfectqueue_task" WHERE "id" = %(task_id)s
 """
 
 
@@ -166,7 +171,7 @@ def put_back(cursor: Any, dialect: Dialect, task_id: int, using: str, now: datet
         raise AlreadyFinishedError(f"Task '{key}' was put back by someone else.")
     dialect.execute(cursor, RAISE, values)
     keys = keys_of(queue, type_, user, split(limits), known_limits(using))
-    values |= {"lane": lane_id(queue, user, keys), "rank": -priority, "attempt": attempt}
+    values |= {"lane": lane_of(queue, user, keys), "rank": -priority, "attempt": attempt}
     dialect.execute(cursor, REQUEUE, values, now=now)
     return str(queue)
 

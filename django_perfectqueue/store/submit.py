@@ -10,7 +10,7 @@ from django.db import transaction
 
 from .dialects import Dialect, dialect_of
 from .dialects.base import numbers
-from .lanes import lane_id
+from .lanes import lane_of
 from .transaction import PATIENCE, Tries, reading, recalled, unit
 from .values import Submission, new_holder
 
@@ -65,7 +65,7 @@ def submit_one(
     token, known = new_holder(), list(tries.doubtful)
     tries.commits(token)
     with reading(using) as (cursor, dialect):
-        lane = lane_id(task.queue, task.user, task.keys)
+        lane = lane_of(task.queue, task.user, task.keys)
         fresh = dialect.submit_one(cursor, task, lane, token=token, now=now)
         return fresh or (by_token(cursor, dialect, task, known, now) if known else {})
 
@@ -124,7 +124,7 @@ def store_some(
         if (task.queue, task.key) in seen:
             continue
         seen.add((task.queue, task.key))
-        lane = lane_id(task.queue, task.user, task.keys)
+        lane = lane_of(task.queue, task.user, task.keys)
         mark = lane not in marked
         if task.run_at is None:
             marked.add(lane)

@@ -28,6 +28,16 @@ class StoryTests(AdminTestCase):
         self.assertContains(response, "host:1")
         self.assertNotContains(response, "Retry")
 
+    def test_when_it_is_expected_and_its_limits_are_told(self):
+        task = submit("k1", expected_at=after(3600), limits=["mail", "api"])
+
+        response = self.story(task)
+
+        self.assertContains(response, "expected at")
+        self.assertContains(response, "2030-01-01 13:00")
+        self.assertContains(response, "api, mail")
+        self.assertNotContains(self.story(submit("k2")), "expected at")
+
     def test_a_task_that_was_force_finished_says_so(self):
         task = submit("k1")
         task.force_finish(now=after(1))

@@ -52,6 +52,27 @@ class ShowTests(TestCase):
         self.assertRegex(out, r"cancel +requested\n")
         self.assertRegex(out, r"lease until +\d{4}-")
 
+    def test_when_it_is_expected_and_its_limits_are_shown(self):
+        submit("k1", now=None, expected_at="1d", limits=["mail", "api"])
+
+        out = run("pq_show", "k1")
+
+        self.assertRegex(out, r"status +waiting, due for \S+\n")
+        self.assertRegex(out, r"expected +\d{4}-")
+        self.assertRegex(out, r"limits +api, mail\n")
+        [told] = run_json("pq_show", "k1")
+        self.assertEqual(told["limits"], ["api", "mail"])
+        self.assertIsNotNone(told["expected_at"])
+
+    def test_one_that_is_expected_and_tried_again_was_not_given_back(self):
+        _task, lease = running("k1", now=None, expected_at=-60)
+        retry(lease, now=None, wait=60)
+
+        out = run("pq_show", "k1")
+
+        self.assertRegex(out, r"status +retrying, due in \S+\n")
+        self.assertNotIn("gave it back", out)
+
     def test_a_dead_letter_shows_why(self):
         broken("k1")
 

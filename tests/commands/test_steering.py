@@ -62,6 +62,32 @@ class CancelRequestTests(TestCase):
         self.assertIn("no task with the key 'a'", refused(self, "pq_cancel_request", "a"))
 
 
+class PriorityTests(TestCase):
+    def test_each_key_is_given_it(self):
+        submit("a", queue="mail")
+        submit("b", queue="mail")
+
+        out = run("pq_priority", "a", "b", "-5", "--queue", "mail")
+
+        self.assertEqual(out, "Task 'a' has the priority -5.\nTask 'b' has the priority -5.\n")
+        self.assertEqual(Queue("mail")["b"].metadata().priority, -5)
+
+    def test_json_tells_a_program_what_was_done(self):
+        submit("a")
+
+        self.assertEqual(run_json("pq_priority", "a", "3"), [{"key": "a", "done": "reprioritized"}])
+
+    def test_what_can_not_be_done_is_told(self):
+        broken("a")
+        for arguments, told in (
+            (("a", "1"), "Task 'a' has ended: it is failed."),
+            (("none", "1"), "Queue 'default' has no task with the key 'none'."),
+            (("a", str(2**31)), "The priority must be a whole number from"),
+        ):
+            with self.subTest(arguments):
+                self.assertIn(told, refused(self, "pq_priority", *arguments))
+
+
 class RetryTests(TestCase):
     def test_a_failed_task_is_put_back(self):
         task = broken("a")

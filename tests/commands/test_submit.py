@@ -36,11 +36,14 @@ class SubmitTests(TestCase):
         run(
             *("pq_submit", "k1", "t", "null", "--queue", "reports", "--priority", "-3"),
             *("--in", "5m30s", "--expires", "2030-01-01T12:00:00+02:00"),
+            *("--expect", "2029-01-01T00:00:00Z", "--limit", "mail", "--limit", "api"),
         )
 
         task = Queue("reports")["k1"].metadata()
         self.assertEqual(task.priority, -3)
         self.assertEqual(task.expires_at, datetime(2030, 1, 1, 10, tzinfo=timezone.utc))
+        self.assertEqual(task.expected_at, datetime(2029, 1, 1, tzinfo=timezone.utc))
+        self.assertEqual(task.limits, "api,mail")
         self.assertAlmostEqual(
             task.run_at, clock() + timedelta(seconds=330), delta=timedelta(seconds=30)
         )
@@ -129,6 +132,11 @@ class BadSubmitTests(TestCase):
         self.assert_refused("k", "t", "1", "--in", "5 minutes", says="--in must be a span")
         self.assert_refused("k", "t", "1", "--in", "9999999d", says="too far away")
         self.assert_refused("k", "t", "1", "--expires", "x", says="--expires must be")
+        self.assert_refused("k", "t", "1", "--expect", "x", says="--expect must be")
+
+    def test_a_bad_limit(self):
+        self.assert_refused("k", "t", "1", "--limit", "a,b", says="must not hold a comma: 'a,b'")
+        self.assert_refused("k", "t", "1", "--limit", "", says="must not be empty")
 
     def test_two_times(self):
         self.assert_refused("k", "t", "1", "-t", "1", "--in", "1s", says="--time or --in")
@@ -169,6 +177,15 @@ class FileTests(TestCase):
         row = Queue()["a"].metadata()
         self.assertEqual((row.data, row.user, row.priority, row.status), ([1], "u", 2, "scheduled"))
 
+    def test_a_line_may_say_when_it_is_expected_and_to_which_limits_it_keeps(self):
+        task = {"key": "a", "type": "t", "expected_at": "2030-01-01T00:00Z", "limits": ["mail"]}
+
+        self.submit(json_lines(task))
+
+        row = Queue()["a"].metadata()
+        self.assertEqual(row.expected_at, datetime(2030, 1, 1, tzinfo=timezone.utc))
+        self.assertEqual(row.limits, "mail")
+
     def test_blank_lines_windows_ends_and_a_missing_last_end_do_no_harm(self):
         self.submit('\n{"key": "a", "type": "t"}\r\n  \n{"key": "b", "type": "t"}')
 
@@ -205,6 +222,9 @@ class FileTests(TestCase):
             '{"key": "b", "type": "t", "priority": "high"}': "The priority must be",
             '{"key": "b", "type": "t", "run_at": "soon"}': "run_at must be unix seconds",
             '{"key": "b", "type": "t", "run_at": true}': "run_at must be unix seconds",
+            '{"key": "b", "type": "t", "expected_at": "soon"}': "expected_at must be unix seconds",
+            '{"key": "b", "type": "t", "limits": "mail"}': "The limits must be a list of names",
+            '{"key": "b", "type": "t", "limits": ["a,b"]}': "must not hold a comma: 'a,b'",
         }.items():
             with self.subTest(line):
                 message = self.refused(good + line + "\n" + good)

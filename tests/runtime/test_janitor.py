@@ -5,7 +5,7 @@ from django.test import SimpleTestCase, TestCase
 from django_perfectqueue import store
 from django_perfectqueue.conf import Options
 from django_perfectqueue.models import Task
-from django_perfectqueue.runtime.janitor import Purge
+from django_perfectqueue.runtime.janitor import LANES, MOST_ROUSED, Janitor, Purge
 from django_perfectqueue.runtime.plan import Plan
 from django_perfectqueue.store.purge import BATCH
 
@@ -43,6 +43,23 @@ class PurgeTests(TestCase):
 
 def at_noon(purge):
     return lambda *args, **kwargs: purge(*args, now=after(1), **kwargs)
+
+
+class SweepTests(SimpleTestCase):
+    """Lanes that sleep, or have another policy than the settings say, may be many."""
+
+    def sweep(self, *found):
+        janitor = mock.Mock(spec=Janitor, stopping=False, plan=plan(), belfry=mock.Mock())
+        with mock.patch.object(store, "rouse", side_effect=found) as rouse:
+            Janitor.sweep(janitor)
+        return rouse.call_count
+
+    def test_it_goes_on_while_there_are_more(self):
+        self.assertEqual(self.sweep(0), 1)
+        self.assertEqual(self.sweep(LANES, LANES, 3), 3)
+
+    def test_it_has_an_end_where_another_worker_has_other_settings(self):
+        self.assertEqual(self.sweep(*[LANES] * (MOST_ROUSED + 1)), MOST_ROUSED)
 
 
 class HandsTests(SimpleTestCase):

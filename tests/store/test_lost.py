@@ -252,6 +252,28 @@ class LostCommitTests(TransactionTestCase):
         with self.lost(way):
             self.queue[second.key].retry()
         self.assertEqual(Queue()[second.key].metadata().status, "waiting")
+        with self.lost(way):
+            self.queue[second.key].set_priority(7)
+        self.assertEqual(Queue()[second.key].metadata().priority, 7)
+
+    def test_a_priority_that_was_written_is_not_refused_when_the_task_has_ended_meanwhile(self):
+        with proxied(connection) as self.proxy:
+            task = submit("k1", now=None)
+
+            with self.meanwhile(lambda: Queue().poll().finish()), self.lost("after"):
+                task.set_priority(7)
+            self.assertEqual(task.metadata().priority, 7)
+
+    def test_one_that_was_not_written_is(self):
+        with proxied(connection) as self.proxy:
+            task = submit("k1", now=None)
+
+            with (
+                self.meanwhile(lambda: Queue().poll().finish()),
+                self.lost("before"),
+                self.assertRaises(AlreadyFinishedError),
+            ):
+                task.set_priority(7)
 
     def test_a_task_that_has_finished_meanwhile_can_not_be_cancelled(self):
         with proxied(connection) as self.proxy:

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 import hypothesis.strategies as st
-from django.test import TestCase
+from django.test import TestCase, override_settings
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run
@@ -27,6 +27,7 @@ from django_perfectqueue.models import (
     Ticket,
 )
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.policies import RULES
 
 from ..factories import LEASE, NOON, acquire, assert_books_balance, fail, finish, retry
 
@@ -56,6 +57,18 @@ class Store(RuleBasedStateMachine):
         self.flagged = set()
         self.limits = {}
         self.queue = Queue()
+        self.settings = override_settings(PERFECTQUEUE={})
+        self.settings.enable()
+
+    def teardown(self):
+        self.settings.disable()
+
+    @rule(policy=st.sampled_from(sorted(RULES)))
+    def change_policy(self, policy):
+        """Whoever submits and acquires from now on goes by another one, whatever waits."""
+        self.settings.disable()
+        self.settings = override_settings(PERFECTQUEUE={"POLICY": policy})
+        self.settings.enable()
 
     @rule(seconds=st.sampled_from([1, 10, LEASE / 2, LEASE]))
     def wait(self, seconds):
@@ -224,6 +237,18 @@ class Store(RuleBasedStateMachine):
             assert self.expected[key] in ENDED
         else:
             self.end(key, "finished")
+
+    @rule(key=KEYS, priority=st.integers(-1, 1))
+    def set_priority(self, key, priority):
+        if key not in self.expected:
+            return
+        try:
+            self.queue[key].set_priority(priority)
+        except AlreadyFinishedError:
+            assert self.expected[key] in ENDED
+        else:
+            assert self.expected[key] not in ENDED
+            assert self.queue[key].metadata().ticket.rank == -priority
 
     @rule(key=KEYS)
     def redrive(self, key):

@@ -10,14 +10,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.fields import ServerNow
-from django_perfectqueue.history import Try, remark, tries
+from django_perfectqueue.history import Try, due_at, remark, tries
 from django_perfectqueue.models import Task
 
 from ..base import QueueCommand
 from ..facts import (
     content,
     dead_letter_of,
-    due_at,
     lease_until,
     ran,
     situation,
@@ -110,6 +109,8 @@ def fields(task: Any, attempts: list[Try]) -> Iterator[tuple[str, str]]:
     if task.user:
         yield _("user"), task.user
     yield _("priority"), str(task.priority)
+    if task.limits:
+        yield _("limits"), task.limits.replace(",", ", ")
     yield from times(task, attempts)
     yield _("attempts"), attempts_line(task)
     if task.worker:
@@ -121,6 +122,8 @@ def times(task: Task, attempts: list[Try]) -> Iterator[tuple[str, str]]:
     yield _("created"), local(task.created_at)
     if due_at(task) != task.created_at:
         yield _("due"), local(due_at(task))
+    if task.expected_at:
+        yield _("expected"), local(task.expected_at)
     if held_until := lease_until(task):
         yield _("lease until"), local(held_until)
     if task.expires_at:

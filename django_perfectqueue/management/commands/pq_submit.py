@@ -45,9 +45,21 @@ class Command(QueueCommand):
             "--priority", type=int, metavar="N", help=_("Larger goes first among its user's (0).")
         )
         parser.add_argument(
+            "--expect",
+            metavar="TIME",
+            help=_("By when it should start: of equal priority the earliest goes first."),
+        )
+        parser.add_argument(
             "--expires",
             metavar="SPAN",
             help=_("Not to start after this: a span, unix seconds, or ISO 8601 with an offset."),
+        )
+        parser.add_argument(
+            "--limit",
+            action="append",
+            dest="limits",
+            metavar="NAME",
+            help=_("A limit that it keeps to; may be repeated."),
         )
         parser.add_argument(
             "--on-conflict",
@@ -64,7 +76,8 @@ class Command(QueueCommand):
             metavar="FILE",
             help=_(
                 "Tasks to submit, one JSON object a line with key, type, data, user, run_at,"
-                " priority and expires_at; - is standard input. Each thousand is stored at once."
+                " priority, expected_at, expires_at and limits; - is standard input. Each"
+                " thousand is stored at once."
             ),
         )
         parser.add_argument(
@@ -199,7 +212,7 @@ def opened(name: str) -> Iterator[IO[bytes]]:
 
 def check_choice(**options: Any) -> None:
     """Raise CommandError unless the options say one thing."""
-    one = ("key", "type", "data", "user", "time", "span", "priority", "expires")
+    one = ("key", "type", "data", "user", "time", "span", "priority", "expect", "expires", "limits")
     if options["file"]:
         if any(options[name] is not None for name in one):
             raise CommandError(_("With --file, what a task is stands in the file."))
@@ -229,7 +242,9 @@ def arguments(**options: Any) -> dict[str, Any]:
         "user": options["user"],
         "run_at": point("--time", options["time"]) or span("--in", options["span"]),
         "priority": options["priority"] or 0,
+        "expected_at": point("--expect", options["expect"]),
         "expires_at": point("--expires", options["expires"]),
+        "limits": options["limits"] or (),
     }
 
 

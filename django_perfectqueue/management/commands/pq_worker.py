@@ -36,6 +36,7 @@ SHOWN = 8
 OVERRIDES = {
     "processors": "PROCESSORS",
     "processor_type": "PROCESSOR_TYPE",
+    "queue_order": "QUEUE_ORDER",
     "poll_interval": "POLL_INTERVAL",
     "prefetch": "TASK_PREFETCH",
     "max_requests": "MAX_REQUEST_PER_CHILD",
@@ -65,6 +66,11 @@ class Command(SummedUpCommand):
             dest="queues",
             metavar="NAME",
             help=_("A queue to serve; may be repeated, the first is served first."),
+        )
+        parser.add_argument(
+            "--queue-order",
+            metavar="ORDER",
+            help=_("How to go through several queues: ordered, round_robin or shuffled."),
         )
         parser.add_argument("--database", metavar="ALIAS", help=_("The database of the queues."))
         parser.add_argument(

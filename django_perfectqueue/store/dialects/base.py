@@ -63,6 +63,7 @@ class Waking:
     weight: float
     max_running: int | None
     paused: bool
+    policy: int
     awake: bool = True
 
 
@@ -192,7 +193,11 @@ class Dialect(ABC):
 
     @abstractmethod
     def wake(self, cursor: Any, lanes: Sequence[Waking]) -> None:
-        """Make or wake lanes, in the order of their ids; lock them even where awake."""
+        """
+        Make or wake lanes, in the order of their ids; lock them even where awake.
+
+        A lane that comes from another policy takes its place by this one, asleep or awake.
+        """
 
     def insert_missing(
         self, cursor: Any, into: str, parameters: Mapping[str, Any], *, key: str

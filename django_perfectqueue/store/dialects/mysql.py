@@ -125,10 +125,12 @@ INSERT INTO "perfectqueue_lane" (
     "paused", "policy", "running", "awake"
 ) VALUES {rows}
 ON DUPLICATE KEY UPDATE
-    "virtual_time" = IF(
-        "awake", "virtual_time", GREATEST("virtual_time", VALUES("virtual_time"))
-    ),
-    "awake" = "awake" OR VALUES("awake")
+    "virtual_time" = CASE
+        WHEN "policy" <> VALUES("policy") THEN VALUES("virtual_time")
+        WHEN "awake" THEN "virtual_time"
+        ELSE GREATEST("virtual_time", VALUES("virtual_time"))
+    END,
+    "awake" = "awake" OR VALUES("awake"), "policy" = VALUES("policy")
 """
 
 
@@ -380,7 +382,7 @@ class MySQL(Dialect):
             values.append(
                 f"({lane.lane}, {lane.account}, {lane.gate}, %(q{number})s, %(u{number})s,"
                 f" {lane.virtual_time!r}, {lane.cost!r}, {lane.weight!r}, {cap},"
-                f" {int(lane.paused)}, 0, 0, {int(lane.awake)})"
+                f" {int(lane.paused)}, {int(lane.policy)}, 0, {int(lane.awake)})"
             )
         self.execute(cursor, WAKE.replace("{rows}", ", ".join(values)), parameters)
 

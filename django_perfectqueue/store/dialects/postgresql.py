@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError
 
-from ..lanes import LEAST_COST
+from ..policies import LEAST_COST
 from ..values import Completion, Submission
 from .base import TAKEN, Dialect, Entry, Row, Waking
 
@@ -262,19 +262,23 @@ INSERT INTO "perfectqueue_lane" AS "lane" (
 )
 SELECT "given"."lane", "given"."account", "given"."gate", "given"."queue", "given"."user",
     "given"."virtual_time", "given"."cost", "given"."weight", "given"."max_running",
-    "given"."paused", 0, 0, "given"."awake"
+    "given"."paused", "given"."policy", 0, "given"."awake"
 FROM unnest(
     %(lane)s::bigint[], %(account)s::bigint[], %(gate)s::bigint[], %(queue)s::text[],
     %(user)s::text[], %(virtual_time)s::float8[], %(cost)s::float8[], %(weight)s::float8[],
-    %(max_running)s::int[], %(paused)s::boolean[], %(awake)s::boolean[]
+    %(max_running)s::int[], %(paused)s::boolean[], %(policy)s::smallint[],
+    %(awake)s::boolean[]
 ) AS "given" (
     "lane", "account", "gate", "queue", "user", "virtual_time", "cost", "weight",
-    "max_running", "paused", "awake"
+    "max_running", "paused", "policy", "awake"
 )
 ON CONFLICT ("id") DO UPDATE
-SET "awake" = excluded."awake",
-    "virtual_time" = GREATEST("lane"."virtual_time", excluded."virtual_time")
-WHERE NOT "lane"."awake"
+SET "awake" = "lane"."awake" OR excluded."awake", "policy" = excluded."policy",
+    "virtual_time" = CASE
+        WHEN "lane"."policy" <> excluded."policy" THEN excluded."virtual_time"
+        ELSE GREATEST("lane"."virtual_time", excluded."virtual_time")
+    END
+WHERE NOT "lane"."awake" OR "lane"."policy" <> excluded."policy"
 """
 
 
@@ -440,6 +444,7 @@ class PostgreSQL(Dialect):
             "weight",
             "max_running",
             "paused",
+            "policy",
             "awake",
         )
         values = {column: array(getattr(lane, column) for lane in lanes) for column in columns}

@@ -117,12 +117,16 @@ INSERT INTO "perfectqueue_lane" (
     "paused", "policy", "running", "awake"
 )
 SELECT "value" ->> 0, "value" ->> 1, "value" ->> 2, "value" ->> 3, "value" ->> 4,
-    "value" ->> 5, "value" ->> 6, "value" ->> 7, "value" ->> 8, "value" ->> 9, 0, 0,
-    "value" ->> 10
+    "value" ->> 5, "value" ->> 6, "value" ->> 7, "value" ->> 8, "value" ->> 9,
+    "value" ->> 10, 0, "value" ->> 11
 FROM json_each(%(rows)s) WHERE true
 ON CONFLICT ("id") DO UPDATE
-SET "awake" = excluded."awake", "virtual_time" = MAX("virtual_time", excluded."virtual_time")
-WHERE NOT "awake"
+SET "awake" = "awake" OR excluded."awake", "policy" = excluded."policy",
+    "virtual_time" = CASE
+        WHEN "policy" <> excluded."policy" THEN excluded."virtual_time"
+        ELSE MAX("virtual_time", excluded."virtual_time")
+    END
+WHERE NOT "awake" OR "policy" <> excluded."policy"
 """
 )
 
@@ -270,6 +274,7 @@ class SQLite(Dialect):
                 lane.weight,
                 lane.max_running,
                 lane.paused,
+                int(lane.policy),
                 lane.awake,
             )
             for lane in lanes

@@ -1,0 +1,38 @@
+"""Give a task another priority."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..exceptions import AlreadyFinishedError
+from .dialects import Dialect
+from .steer import known, live
+from .transaction import Tries, recalled, unit
+
+TICKET = 'UPDATE "perfectqueue_ticket" SET "rank" = %(rank)s WHERE "task_id" = %(task_id)s'
+TASK = 'UPDATE "perfectqueue_task" SET "priority" = %(priority)s WHERE "id" = %(task_id)s'
+
+
+@recalled
+def reprioritize(tries: Tries, task_id: int, priority: int, *, using: str) -> None:
+    """
+    Give a task that has yet to end another priority, and with it another place in its line.
+
+    One that is running goes on; the priority holds if it is tried again. Raise
+    NotFoundError when it is gone, AlreadyFinishedError when it has ended.
+    """
+    with unit(using) as (cursor, dialect):
+        try:
+            live(cursor, dialect, task_id)
+        except AlreadyFinishedError:
+            if tries.doubtful and priority_of(cursor, dialect, task_id) == priority:
+                return
+            raise
+        dialect.execute(cursor, TICKET, {"task_id": task_id, "rank": -priority})
+        dialect.execute(cursor, TASK, {"task_id": task_id, "priority": priority})
+        tries.commits(task_id)
+
+
+def priority_of(cursor: Any, dialect: Dialect, task_id: int) -> int:
+    *_columns, priority, _outcome, _attempt = known(cursor, dialect, task_id)
+    return int(priority)

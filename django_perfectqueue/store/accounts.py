@@ -8,8 +8,7 @@ from typing import Any
 
 from .dialects import Dialect
 from .dialects.base import Entry, numbers
-from .lanes import MEMORY
-from .policies import LEAST_COST
+from .lanes import LEAST_COST, MEMORY
 from .values import Lease
 
 LOCK = 'SELECT "id" FROM "perfectqueue_lane" WHERE "id" IN ({lanes}) ORDER BY "id"'

@@ -34,5 +34,5 @@ def reprioritize(tries: Tries, task_id: int, priority: int, *, using: str) -> No
 
 
 def priority_of(cursor: Any, dialect: Dialect, task_id: int) -> int:
-    _queue, _key, _user, priority, _outcome, _attempt = known(cursor, dialect, task_id)
+    *_columns, priority, _outcome, _attempt = known(cursor, dialect, task_id)
     return int(priority)

@@ -10,9 +10,8 @@ from typing import Any
 
 from .dialects import Dialect
 from .dialects.base import Entry, numbers
-from .lanes import MEMORY, is_gated
+from .lanes import LEAST_COST, MEMORY, is_gated
 from .meters import Meters
-from .policies import LEAST_COST
 from .values import Lease
 
 LOCK = 'SELECT "id" FROM "perfectqueue_lane" WHERE "id" IN ({lanes}) ORDER BY "id"'

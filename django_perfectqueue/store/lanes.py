@@ -7,8 +7,9 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .policies import BY_CODE, LEAST_COST, rule_of
+from .policies import BY_CODE, rule_of
 
+LEAST_COST = 1e-4
 FIRST_COST = 0.1
 MEMORY = 0.75
 QUANTUM = 0.002
@@ -30,9 +31,12 @@ class OpenLane:
     running: int = 0
     policy: int = 0
 
-    def key(self, number: int) -> tuple[float, float]:
-        """Return the key of its n-th next task: of all lanes the smallest is served first."""
-        return BY_CODE[self.policy].key(self, number)
+    def key(self, number: int, cost: float) -> tuple[float, float]:
+        """
+        Return the key of its n-th next task, where each is expected to cost so much: of
+        all lanes the smallest is served first.
+        """
+        return BY_CODE[self.policy].key(self, number, cost)
 
     @property
     def charge(self) -> float:
@@ -95,7 +99,7 @@ def next_picks(lanes: Sequence[OpenLane], count: int, quantum: float = QUANTUM) 
     to few accounts.
     """
     turns = [
-        (*lane.key(1), position, 0)
+        (*lane.key(1, max(lane.cost, LEAST_COST)), position, 0)
         for position, lane in enumerate(lanes)
         if lane.room is None or lane.room > 0
     ]
@@ -109,7 +113,7 @@ def next_picks(lanes: Sequence[OpenLane], count: int, quantum: float = QUANTUM) 
         picks += [Pick(lane.id, lane.charge)] * some
         if some < room:
             taken += some
-            heapq.heappush(turns, (*lane.key(taken + 1), position, taken))
+            heapq.heappush(turns, (*lane.key(taken + 1, lane.charge), position, taken))
     return picks
 
 

@@ -62,7 +62,7 @@ def party_picks(
     start, and is counted down.
     """
     turns = [
-        (*party.account.key(1), position, 0)
+        (*party.account.key(1, party.account.charge), position, 0)
         for position, party in enumerate(parties)
         if party.account.room is None or party.account.room > 0
     ]
@@ -77,7 +77,7 @@ def party_picks(
         picks += [Pick(lane, account.charge) for lane in lanes]
         if len(lanes) == some < room:
             taken += some
-            heapq.heappush(turns, (*account.key(taken + 1), position, taken))
+            heapq.heappush(turns, (*account.key(taken + 1, account.charge), position, taken))
     return picks
 
 

@@ -11,8 +11,6 @@ from ..models import Policy
 if TYPE_CHECKING:
     from .lanes import OpenLane
 
-LEAST_COST = 1e-4
-
 
 class Rule(ABC):
     """
@@ -32,8 +30,11 @@ class Rule(ABC):
         return user
 
     @abstractmethod
-    def key(self, lane: OpenLane, number: int) -> tuple[float, float]:
-        """Return the key of a lane's n-th next task: the smallest is served first."""
+    def key(self, lane: OpenLane, number: int, cost: float) -> tuple[float, float]:
+        """
+        Return the key of a lane's n-th next task, where each is expected to cost so much:
+        the smallest is served first.
+        """
 
 
 class Fair(Rule):
@@ -46,8 +47,8 @@ class Fair(Rule):
     code = Policy.FAIR
     quantum = True
 
-    def key(self, lane: OpenLane, number: int) -> tuple[float, float]:
-        step = max(lane.cost, LEAST_COST) / lane.weight
+    def key(self, lane: OpenLane, number: int, cost: float) -> tuple[float, float]:
+        step = cost / lane.weight
         return round(lane.virtual_time + step * number, 9), -step
 
 
@@ -60,7 +61,7 @@ class Slots(Rule):
     name = "slots"
     code = Policy.SLOTS
 
-    def key(self, lane: OpenLane, number: int) -> tuple[float, float]:
+    def key(self, lane: OpenLane, number: int, cost: float) -> tuple[float, float]:
         return round((lane.running + number) / lane.weight, 9), -1 / lane.weight
 
 

@@ -44,7 +44,7 @@ class RuleTests(SimpleTestCase):
             id=1, virtual_time=99.0, cost=5.0, weight=4.0, room=None, running=2, policy=Policy.SLOTS
         )
 
-        self.assertEqual([lane.key(n)[0] for n in (1, 2)], [0.75, 1.0])
+        self.assertEqual([lane.key(n, 5.0)[0] for n in (1, 2)], [0.75, 1.0])
 
     def test_very_short_tasks_take_one_slot_each(self):
         """

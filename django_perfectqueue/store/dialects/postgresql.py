@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError
 
-from ..policies import LEAST_COST
+from ..lanes import LEAST_COST
 from ..values import Completion, Submission
 from .base import TAKEN, Dialect, Entry, Row, Waking
 

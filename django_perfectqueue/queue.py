@@ -203,7 +203,7 @@ class Queue:
             queue=self.name,
             key=checked("key", key, KEY_LENGTH),
             type=checked("type", type, KEY_LENGTH),
-            user="" if user in (None, "") else checked("user", user, KEY_LENGTH),
+            user=checked_user(user),
             payload=encoded(data),
             priority=checked_priority(priority),
             run_at=starts,
@@ -546,6 +546,20 @@ def checked(name: str, value: Any, length: int) -> str:
     except UnicodeEncodeError as error:
         raise InvalidTaskError(f"The {name} can't be written as UTF-8: {error}.") from error
     return value
+
+
+def checked_user(value: Any) -> str:
+    """
+    Return a user as it may be stored: an empty text for none.
+
+    Raise InvalidTaskError when it is no name, or that of everyone.
+    """
+    user = "" if value in (None, "") else checked("user", value, KEY_LENGTH)
+    if user == models.EVERYONE:
+        raise InvalidTaskError(
+            f"No user can be called '{user}': that is the share of all who have none of their own."
+        )
+    return user
 
 
 def checked_limits(value: Any) -> tuple[str, ...]:

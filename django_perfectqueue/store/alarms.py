@@ -10,6 +10,7 @@ from django.db import connections
 
 from ..models import State
 from .accounts import Accounts
+from .carry import look_again
 from .dialects import Dialect
 from .dialects.base import Row, Waking, numbers
 from .end import lose
@@ -161,6 +162,8 @@ def wake(cursor: Any, dialect: Dialect, ids: list[int]) -> int:
             for lane, (queue, user) in sorted(owners.items())
         ],
     )
+    if fresh:
+        look_again(cursor, sorted({row[0] for row in rows if row[5]}))
     return len(owners)
 
 

@@ -26,7 +26,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections, router, transaction
 from django.utils import timezone
 
-from . import models, store
+from . import models, rules, store
 from .conf import options
 from .exceptions import (
     AlreadyExistsError,
@@ -261,11 +261,31 @@ class Queue:
         """Forget all its tasks, whatever their status; return how many."""
         return store.clear(self.name, using=self.using)
 
+    def pause(self, *, by: str = "") -> None:
+        """
+        Start none of its tasks until unpause(); those that run are not disturbed.
+
+        ``by`` is kept as who has done it.
+        """
+        rules.change_limit("queue", self.name, {"paused": True}, by=by, using=self.using)
+
+    def unpause(self, *, by: str = "") -> None:
+        """Let its tasks go on."""
+        rules.lift_pause("queue", self.name, by=by, using=self.using)
+
+    def is_paused(self) -> bool:
+        """Tell whether pause() holds, from wherever it came."""
+        paused = models.Limit.objects.filter(scope="queue", name=self.name, paused=True)
+        return store.patiently(paused.using(self.using).exists, using=self.using)
+
     asubmit = twin(submit)
     asubmit_many = twin(submit_many)
     aacquire = twin(acquire)
     apoll = twin(poll)
     aclear = twin(clear)
+    apause = twin(pause)
+    aunpause = twin(unpause)
+    ais_paused = twin(is_paused)
 
     async def __aiter__(self) -> AsyncIterator[AcquiredTask]:
         while task := await self.apoll():

@@ -7,6 +7,7 @@ A limit is known by its scope and its name. A change is recorded, with who made 
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from types import EllipsisType
 from typing import Any, Literal, get_args
 
@@ -15,7 +16,7 @@ from django.db.models.signals import post_delete, post_save
 
 from . import rules, store
 from .exceptions import ConfigError, InvalidTaskError
-from .models import EVERYONE, Limit
+from .models import EVERYONE, Limit, Meter
 from .queue import KEY_LENGTH, QUEUE_LENGTH, checked, database
 
 __all__ = [
@@ -75,6 +76,18 @@ def remove_limit(
 ) -> bool:
     """Take a limit away; return whether there was one."""
     return rules.remove(Limit, owner(scope, name), by=by, using=using or database())
+
+
+def next_at(row: Limit, meter: Meter | None) -> datetime | None:
+    """
+    Return when the rate lets the next task start; None where it lets it now.
+
+    The meter keeps when it may start if they come evenly; a burst may come before that.
+    """
+    if row.rate is None or meter is None or meter.next_at is None:
+        return None
+    ahead = (row.burst or row.rate) - 1
+    return meter.next_at - timedelta(seconds=ahead * row.period / row.rate)
 
 
 def owner(scope: str, name: str) -> dict[str, str]:

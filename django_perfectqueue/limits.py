@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from asgiref.sync import sync_to_async
 from django.db.models.signals import post_delete, post_save
+from django.utils.translation import gettext as _
 
 from . import rules, store
 from .exceptions import ConfigError, InvalidTaskError
@@ -95,7 +96,7 @@ def owner(scope: str, name: str) -> dict[str, str]:
     if scope not in SCOPES:
         raise ConfigError(f"The scope must be one of {', '.join(SCOPES)}, not {scope!r}.")
     try:
-        checked(f"{scope} of a limit", name, QUEUE_LENGTH if scope == "queue" else KEY_LENGTH)
+        checked(f"{scope} of a limit", name, KEY_LENGTH)
     except InvalidTaskError as error:
         raise ConfigError(str(error)) from error
     if reason := unfit(scope, name):
@@ -106,9 +107,11 @@ def owner(scope: str, name: str) -> dict[str, str]:
 def unfit(scope: str, name: str) -> str:
     """Return why no limit can have this name, or nothing."""
     if "," in name:
-        return f"The name of a limit must not hold a comma: {name!r}."
+        return _("The name of a limit must not hold a comma.")
+    if scope == "queue" and len(name) > QUEUE_LENGTH:
+        return _("The name of a queue has at most %s characters.") % QUEUE_LENGTH
     if scope == "user" and name == EVERYONE:
-        return "A limit is for one user: for each of all there is the share of everyone."
+        return _("A limit is for one user. For each of all there is the fair share of *.")
     return ""
 
 

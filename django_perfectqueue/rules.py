@@ -108,6 +108,20 @@ def limits_nothing(row: Limit) -> bool:
 
 
 @repeated
+def set_paused(
+    kind: type[R], owner: Mapping[str, str], paused: bool, *, using: str, by: str = ""
+) -> bool:
+    """Pause a share or a limit that there is, or let it go on; return whether it was otherwise."""
+    with unit(using), acting(by):
+        row = locked(kind, owner, using=using)
+        if row is None or row.paused is paused:
+            return False
+        row.paused = paused
+        row.save(using=using)
+        return True
+
+
+@repeated
 def remove(kind: type[R], owner: Mapping[str, str], *, using: str, by: str = "") -> bool:
     """Remove a share or a limit; return whether there was one."""
     with unit(using), acting(by):

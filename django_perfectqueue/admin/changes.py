@@ -8,6 +8,7 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.models import Change
@@ -28,7 +29,7 @@ class KindFilter(ValueFilter):
 
 @admin.register(Change)
 class ChangeAdmin(ReadOnlyAdmin):
-    list_display = ["when", "who", "kind", "of", "what"]
+    list_display = ["when", "who", "of", "what"]
     list_display_links = None
     list_filter = [KindFilter]
     list_per_page = 50
@@ -54,7 +55,7 @@ class ChangeAdmin(ReadOnlyAdmin):
     @admin.display(description=_("of"))
     def of(self, change: Change) -> str:
         if change.kind == Change.Kind.LIMIT:
-            return change.name
+            return gettext("limit %s") % change.name
         return f"{user_of(change.name)}, {queue_of(change.queue)}"
 
     @admin.display(description=_("change"))

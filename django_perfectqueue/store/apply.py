@@ -22,6 +22,9 @@ NEXT_QUEUE = 'SELECT MIN("queue") FROM "perfectqueue_lane" WHERE "queue" > %(las
 QUEUES = """
 SELECT "queue" FROM "perfectqueue_fairshare" WHERE "user" = %(user)s AND "queue" <> ''
 """
+WITH_WORK = """
+WITH RECURSIVE "line" AS ({waiting_lanes}) SELECT "lane" FROM "line" WHERE "lane" IS NOT NULL
+"""
 LANES = """
 SELECT "id" FROM "perfectqueue_lane" WHERE "id" > %(last)s ORDER BY "id" LIMIT %(limit)s
 """
@@ -100,14 +103,28 @@ def apply_to_copies(accounts: Collection[int], *, using: str) -> None:
 
 
 def apply_default(*, using: str) -> None:
-    """Write to every lane the share that holds for it, where that has changed."""
-    last = FIRST_LANE
+    """
+    Write to every lane the share that holds for it, where that has changed.
+
+    Those with tasks that wait go first: there may be a million others.
+    """
     queues: set[str] = set()
-    while lanes := some_lanes(last, using=using):
-        queues |= apply_to(lanes, using=using)
-        last = lanes[-1]
+    waiting = lanes_with_work(using=using)
+    for start in range(0, len(waiting), BATCH):
+        queues |= apply_to(waiting[start : start + BATCH], using=using)
     for queue in queues:
         ring(queue, using=using)
+    last = FIRST_LANE
+    while lanes := some_lanes(last, using=using):
+        apply_to(lanes, using=using)
+        last = lanes[-1]
+
+
+@repeated
+def lanes_with_work(*, using: str) -> list[int]:
+    with reading(using) as (cursor, dialect):
+        statement = WITH_WORK.replace("{waiting_lanes}", dialect.waiting_lanes())
+        return [lane for (lane,) in dialect.execute(cursor, statement).fetchall()]
 
 
 @repeated

@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from . import rules, store
 from .exceptions import ConfigError, InvalidTaskError
 from .models import EVERYONE, Limit, Meter
-from .queue import KEY_LENGTH, QUEUE_LENGTH, checked, database
+from .queue import QUEUE_LENGTH, checked, database
 
 __all__ = [
     "Scope",
@@ -32,6 +32,7 @@ __all__ = [
 
 Scope = Literal["name", "queue", "type", "user"]
 SCOPES: tuple[str, ...] = get_args(Scope)
+LENGTH: int = Limit._meta.get_field("name").max_length  # type: ignore[assignment]
 
 
 def limit(name: str, *, scope: Scope = "name", using: str | None = None) -> Limit | None:
@@ -96,7 +97,7 @@ def owner(scope: str, name: str) -> dict[str, str]:
     if scope not in SCOPES:
         raise ConfigError(f"The scope must be one of {', '.join(SCOPES)}, not {scope!r}.")
     try:
-        checked(f"{scope} of a limit", name, KEY_LENGTH)
+        checked(f"{scope} of a limit", name, LENGTH)
     except InvalidTaskError as error:
         raise ConfigError(str(error)) from error
     if reason := unfit(scope, name):
@@ -106,7 +107,7 @@ def owner(scope: str, name: str) -> dict[str, str]:
 
 def unfit(scope: str, name: str) -> str:
     """Return why no limit can have this name, or nothing."""
-    if "," in name:
+    if scope == "name" and "," in name:
         return _("The name of a limit must not hold a comma.")
     if scope == "queue" and len(name) > QUEUE_LENGTH:
         return _("The name of a queue has at most %s characters.") % QUEUE_LENGTH

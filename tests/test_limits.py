@@ -71,6 +71,7 @@ class LimitTests(TestCase):
             ("", "name", "must not be empty"),
             ("a,b", "name", "must not hold a comma"),
             ("x" * 101, "queue", "at most 100 characters"),
+            ("x" * 256, "type", "characters; this one has 256"),
             ("*", "user", "A limit is for one user"),
             (None, "type", "must be a string"),
         ):

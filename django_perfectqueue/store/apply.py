@@ -29,7 +29,7 @@ LANES = """
 SELECT "id" FROM "perfectqueue_lane" WHERE "id" > %(last)s ORDER BY "id" LIMIT %(limit)s
 """
 COPIES = """
-SELECT "id" FROM "perfectqueue_lane" WHERE "account" IN ({accounts}) AND "gate" <> 0
+SELECT "id" FROM "perfectqueue_lane" WHERE "account" IN ({accounts}) AND NOT ("gate" = 0)
 """
 
 

@@ -11,7 +11,9 @@ class PerfectQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import checks, shares
+        from . import checks, limits, shares, trail
 
         checks.register()
+        trail.follow_changes()
         shares.follow_changes()
+        limits.follow_changes()

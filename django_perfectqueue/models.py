@@ -27,8 +27,11 @@ from .fields import ExactCharField, ServerNow
 from .indexes import PartialIndex
 
 LAST_CHARACTER = chr(sys.maxunicode)
+EVERYONE = "*"
 LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000_000.0
 LEAST_PERIOD, MOST_PERIOD = 0.001, 31_622_400.0
+
+CHANGES_OF_ONE, CHANGES = 1_000, 100_000
 
 GZIP = "gzip:"
 LIMITS_LENGTH = 500
@@ -597,8 +600,9 @@ class FairShare(models.Model):
     """
     What a user is entitled to: of one queue, or where ``queue`` is empty of each.
 
-    Of two users who compete, the one with twice the ``weight`` gets twice the processor
-    time. ``max_running`` caps how many of its tasks run at once; 0 means none.
+    The share of the user ``*`` is that of all who have none of their own. Of two users who
+    compete, the one with twice the ``weight`` gets twice the processor time. ``max_running``
+    caps how many of its tasks run at once; 0 means none.
     """
 
     user = ExactCharField(
@@ -606,7 +610,10 @@ class FairShare(models.Model):
         max_length=255,
         blank=True,
         default="",
-        help_text=_("For whom the tasks run. Empty: the tasks without a user."),
+        help_text=_(
+            "For whom the tasks run. Empty: the tasks without a user. *: all who have no share "
+            "of their own."
+        ),
     )
     queue = ExactCharField(
         _("queue"), max_length=100, blank=True, default="", help_text=_("Empty: every queue.")
@@ -640,3 +647,35 @@ class FairShare(models.Model):
 
     def __str__(self) -> str:
         return f"{self.user or '-'} ({self.queue or '*'})"
+
+
+class Change(models.Model):
+    """
+    One change of a fair share or a limit: when, by whom, and what it was before and after.
+
+    ``before`` is empty for one that was added, ``after`` for one that was taken away. The
+    last CHANGES_OF_ONE of each are kept, and of all together the last CHANGES.
+    """
+
+    class Kind(models.TextChoices):
+        SHARE = "share", _("fair share")
+        LIMIT = "limit", _("limit")
+
+    at = models.DateTimeField(_("at"))
+    by = models.CharField(_("by"), max_length=255, blank=True, default="")
+    kind = models.CharField(_("kind"), max_length=5, choices=Kind.choices)
+    name = ExactCharField(_("name"), max_length=261, blank=True, default="")
+    queue = ExactCharField(_("queue"), max_length=100, blank=True, default="")
+    before = models.JSONField(_("before"), null=True)
+    after = models.JSONField(_("after"), null=True)
+
+    class Meta:
+        verbose_name = _("change")
+        verbose_name_plural = _("changes")
+        default_permissions = ("view",)
+        indexes = [
+            models.Index(fields=["kind", "name", "queue", "id"], name="perfectqueue_change_of"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"

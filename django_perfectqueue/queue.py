@@ -26,7 +26,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections, router, transaction
 from django.utils import timezone
 
-from . import models, store
+from . import models, rules, store
 from .conf import options
 from .exceptions import (
     AlreadyExistsError,
@@ -196,7 +196,7 @@ class Queue:
     ) -> store.Submission:
         starts, ends = moment("run_at", run_at, now), moment("expires_at", expires_at, now)
         names, type_ = checked_limits(limits), checked("type", type, KEY_LENGTH)
-        user = "" if user in (None, "") else checked("user", user, KEY_LENGTH)
+        user = checked_user(user)
         known = store.known_limits(self.using)
         if starts and ends and ends <= starts:
             raise InvalidTaskError(
@@ -264,11 +264,31 @@ class Queue:
         """Forget all its tasks, whatever their status; return how many."""
         return store.clear(self.name, using=self.using)
 
+    def pause(self, *, by: str = "") -> None:
+        """
+        Start none of its tasks until unpause(); those that run are not disturbed.
+
+        ``by`` is kept as who has done it.
+        """
+        rules.change_limit("queue", self.name, {"paused": True}, by=by, using=self.using)
+
+    def unpause(self, *, by: str = "") -> None:
+        """Let its tasks go on."""
+        rules.lift_pause("queue", self.name, by=by, using=self.using)
+
+    def is_paused(self) -> bool:
+        """Tell whether pause() holds, from wherever it came."""
+        paused = models.Limit.objects.filter(scope="queue", name=self.name, paused=True)
+        return store.patiently(paused.using(self.using).exists, using=self.using)
+
     asubmit = twin(submit)
     asubmit_many = twin(submit_many)
     aacquire = twin(acquire)
     apoll = twin(poll)
     aclear = twin(clear)
+    apause = twin(pause)
+    aunpause = twin(unpause)
+    ais_paused = twin(is_paused)
 
     async def __aiter__(self) -> AsyncIterator[AcquiredTask]:
         while task := await self.apoll():
@@ -559,6 +579,20 @@ def checked(name: str, value: Any, length: int) -> str:
     except UnicodeEncodeError as error:
         raise InvalidTaskError(f"The {name} can't be written as UTF-8: {error}.") from error
     return value
+
+
+def checked_user(value: Any) -> str:
+    """
+    Return a user as it may be stored: an empty text for none.
+
+    Raise InvalidTaskError when it is no name, or that of everyone.
+    """
+    user = "" if value in (None, "") else checked("user", value, KEY_LENGTH)
+    if user == models.EVERYONE:
+        raise InvalidTaskError(
+            f"No user can be called '{user}': that is the share of all who have none of their own."
+        )
+    return user
 
 
 def checked_limits(value: Any) -> tuple[str, ...]:

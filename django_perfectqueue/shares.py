@@ -1,29 +1,97 @@
-"""Let an edited fair share hold at once, for tasks that wait already too."""
+"""
+The door to fair shares: see and change what users are entitled to.
+
+A user of None is that of the tasks without a user, and EVERYONE all who have no share of
+their own. An empty queue is every queue. A change is recorded, with who made it where
+``by`` says so, and holds once it is committed, for tasks that wait already, too.
+"""
 
 from __future__ import annotations
 
 from functools import partial
+from types import EllipsisType
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db import transaction
-from django.db.models.signals import post_delete, post_save, pre_save
+from django.db.models.signals import post_delete, post_save
 
-from . import store
-from .models import FairShare
+from . import rules, store, trail
+from .exceptions import ConfigError, InvalidTaskError
+from .models import EVERYONE, FairShare
+from .queue import KEY_LENGTH, QUEUE_LENGTH, checked, database
+
+__all__ = [
+    "EVERYONE",
+    "areset_share",
+    "aset_share",
+    "ashare",
+    "reset_share",
+    "set_share",
+    "share",
+]
+
+
+def share(user: str | None, *, queue: str = "", using: str | None = None) -> FairShare:
+    """
+    Return the share that holds for a user: its own, or that of everyone, or the default.
+
+    Raise ConfigError for names that can't be.
+    """
+    return rules.share_in_force(*names(user, queue), using=using or database())
+
+
+def set_share(
+    user: str | None,
+    *,
+    queue: str = "",
+    weight: float | EllipsisType = ...,
+    max_running: int | EllipsisType | None = ...,
+    paused: bool | EllipsisType = ...,
+    by: str = "",
+    using: str | None = None,
+) -> FairShare:
+    """
+    Give a user a share of its own, or change the one it has; only what is given is changed.
+
+    Raise ConfigError when a value can't be.
+    """
+    given = {"weight": weight, "max_running": max_running, "paused": paused}
+    return rules.change_share(*names(user, queue), given, by=by, using=using or database())
+
+
+def reset_share(
+    user: str | None, *, queue: str = "", by: str = "", using: str | None = None
+) -> bool:
+    """Take away a user's own share; return whether there was one."""
+    user, queue = names(user, queue)
+    owner = {"user": user, "queue": queue}
+    return rules.remove(FairShare, owner, by=by, using=using or database())
+
+
+def names(user: str | None, queue: str) -> tuple[str, str]:
+    """Return user and queue as a row has them; raise ConfigError."""
+    try:
+        return (
+            "" if user in (None, "") else checked("user", user, KEY_LENGTH),
+            "" if queue == "" else checked("queue", queue, QUEUE_LENGTH),
+        )
+    except InvalidTaskError as error:
+        raise ConfigError(str(error)) from error
+
+
+ashare = sync_to_async(share)
+aset_share = sync_to_async(set_share)
+areset_share = sync_to_async(reset_share)
 
 
 def follow_changes() -> None:
-    pre_save.connect(remember_user, sender=FairShare, dispatch_uid="perfectqueue_remember")
     post_save.connect(apply, sender=FairShare, dispatch_uid="perfectqueue_apply")
     post_delete.connect(apply, sender=FairShare, dispatch_uid="perfectqueue_apply")
 
 
-def remember_user(*, instance: FairShare, using: str, **kwargs: Any) -> None:
-    """Keep whose share it was: one that passes to another user is taken from the first."""
-    known = FairShare.objects.using(using).filter(pk=instance.pk)
-    instance._former_users = set(known.values_list("user", flat=True))  # type: ignore[attr-defined]
-
-
 def apply(*, instance: FairShare, using: str, **kwargs: Any) -> None:
-    for user in sorted({instance.user, *getattr(instance, "_former_users", ())}):
+    """Let an edited share hold for tasks that wait; one that passes on is taken from the first."""
+    before = trail.former(instance)
+    for user in sorted({instance.user, before.user if before else instance.user}):
         transaction.on_commit(partial(store.apply_shares, user, using=using), using=using)

@@ -15,7 +15,16 @@ from django.core.management import load_command_class
 from django.dispatch import Signal
 from django.test import SimpleTestCase
 
-from django_perfectqueue import application, checks, conf, exceptions, queue, signals
+from django_perfectqueue import (
+    application,
+    checks,
+    conf,
+    exceptions,
+    limits,
+    queue,
+    shares,
+    signals,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -177,6 +186,18 @@ class ApiTests(SimpleTestCase):
                 parameters = list(inspect.signature(method).parameters.values())[1:]
                 self.assertIn(f"`{name}({written(parameters)})`", text)
 
+    def test_every_function_of_shares_and_limits_is_as_told(self):
+        text = page("reference/api.md")
+        for module in (shares, limits):
+            name = module.__name__.rpartition(".")[2]
+            told = text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+            functions = {n: f for n, f in vars(module).items() if n in module.__all__}
+            for one in (n for n, f in functions.items() if inspect.isfunction(f)):
+                with self.subTest(one):
+                    parameters = list(inspect.signature(functions[one]).parameters.values())
+                    self.assertIn(f"`{one}({written(parameters)})`", told)
+                    self.assertTrue(inspect.iscoroutinefunction(functions[f"a{one}"].__call__))
+
     def test_every_method_that_asks_the_database_has_its_async_twin(self):
         for kind in (queue.Queue, queue.Task, queue.AcquiredTask):
             asking = [
@@ -210,10 +231,11 @@ def written(parameters: list[inspect.Parameter]) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not starred:
             words.append("*")
             starred = True
-        empty = parameter.default is parameter.empty
-        words.append(
-            parameter.name if empty else f"{parameter.name}={parameter.default!r}".replace("'", '"')
-        )
+        if parameter.default is parameter.empty:
+            words.append(parameter.name)
+        else:
+            default = "..." if parameter.default is ... else repr(parameter.default)
+            words.append(f"{parameter.name}={default}".replace("'", '"'))
     return ", ".join(words)
 
 

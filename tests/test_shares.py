@@ -1,8 +1,21 @@
+import math
+
+from asgiref.sync import async_to_sync
 from django.core.serializers import deserialize, serialize
 from django.db import transaction
-from django.test import TransactionTestCase
+from django.test import TestCase, TransactionTestCase
 
+from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.models import FairShare, Lane
+from django_perfectqueue.shares import (
+    EVERYONE,
+    areset_share,
+    aset_share,
+    ashare,
+    reset_share,
+    set_share,
+    share,
+)
 from tests.factories import acquire, submit, submit_many
 
 
@@ -96,3 +109,88 @@ class ShareTests(TransactionTestCase):
         share.save()
 
         self.assertEqual(self.lane().weight, 3)
+
+
+def terms(row):
+    return (row.weight, row.max_running, row.paused)
+
+
+class DoorTests(TestCase):
+    """Programs see and change shares without knowing the rows."""
+
+    def test_only_what_is_given_is_changed(self):
+        set_share("acme", weight=3)
+        set_share("acme", max_running=5)
+        set_share("acme", paused=True)
+
+        self.assertEqual(terms(FairShare.objects.get()), (3, 5, True))
+
+        set_share("acme", max_running=None, paused=False)
+
+        self.assertEqual(terms(FairShare.objects.get()), (3, None, False))
+
+    def test_a_new_share_has_the_rest_of_the_one_that_held(self):
+        set_share(EVERYONE, weight=2)
+        set_share("acme", max_running=5)
+        set_share("acme", queue="reports", paused=True)
+
+        rows = {(row.user, row.queue): terms(row) for row in FairShare.objects.all()}
+        self.assertEqual(rows["acme", ""], (2, 5, False))
+        self.assertEqual(rows["acme", "reports"], (2, 5, True))
+
+    def test_what_holds_can_be_asked_for(self):
+        self.assertEqual(terms(share("acme")), (1, None, False))
+        set_share(EVERYONE, weight=2)
+        self.assertEqual((share("acme").user, share("acme").weight), ("*", 2))
+        set_share("acme", weight=3)
+        set_share("acme", queue="reports", weight=4)
+
+        self.assertEqual(share("acme").weight, 3)
+        self.assertEqual(share("acme", queue="reports").weight, 4)
+        self.assertEqual(share(None).weight, 2)
+
+    def test_who_is_reset_has_the_share_of_everyone(self):
+        set_share(EVERYONE, weight=2)
+        set_share("acme", weight=3)
+
+        self.assertTrue(reset_share("acme"))
+        self.assertFalse(reset_share("acme"))
+
+        self.assertEqual(share("acme").weight, 2)
+
+    def test_the_tasks_without_a_user_have_a_share(self):
+        set_share(None, weight=3)
+
+        self.assertEqual(share("").weight, 3)
+        self.assertEqual(FairShare.objects.get().user, "")
+
+    def test_what_can_not_be_is_refused_with_what_can(self):
+        for given, told in (
+            ({"weight": 0}, "The weight must be a number from 0.001 to 1,000,000, not 0."),
+            ({"weight": -1}, "not -1"),
+            ({"weight": math.nan}, "not nan"),
+            ({"weight": math.inf}, "not inf"),
+            ({"weight": True}, "not True"),
+            ({"weight": "3"}, "not '3'"),
+            ({"weight": None}, "not None"),
+            ({"max_running": -1}, "The max_running must be a whole number from 0"),
+            ({"max_running": 1.5}, "not 1.5"),
+            ({"max_running": 2**31}, "not 2147483648"),
+            ({"paused": "no"}, "paused must be True or False, not 'no'."),
+        ):
+            with self.subTest(given), self.assertRaisesMessage(ConfigError, told):
+                set_share("acme", **given)
+        for name in ("x" * 256, "a\x00b", 7):
+            with self.subTest(name), self.assertRaisesMessage(ConfigError, "The user"):
+                set_share(name, weight=2)
+        with self.assertRaisesMessage(ConfigError, "The queue"):
+            set_share("acme", queue="x" * 101, weight=2)
+        self.assertFalse(FairShare.objects.exists())
+
+    def test_each_has_an_async_twin(self):
+        async def use():
+            await aset_share("acme", weight=3)
+            found = await ashare("acme")
+            return found.weight, await areset_share("acme")
+
+        self.assertEqual(async_to_sync(use)(), (3, True))

@@ -1,8 +1,17 @@
 """The door for people: see every task, steer it, and say who is entitled to what."""
 
+from .changes import ChangeAdmin
 from .dead_letters import DeadLetterAdmin
 from .lanes import LaneAdmin
+from .limits import LimitAdmin
 from .shares import FairShareAdmin
 from .tasks import TaskAdmin
 
-__all__ = ["DeadLetterAdmin", "FairShareAdmin", "LaneAdmin", "TaskAdmin"]
+__all__ = [
+    "ChangeAdmin",
+    "DeadLetterAdmin",
+    "FairShareAdmin",
+    "LaneAdmin",
+    "LimitAdmin",
+    "TaskAdmin",
+]

@@ -44,7 +44,8 @@ class QueueCommand(SummedUpCommand):
     A command about one queue.
 
     A subclass adds its options in ``add_options``, and acts in ``act``, where
-    ``self.queue`` is the queue that was asked for.
+    ``self.queue`` is the queue that was asked for. One without a ``queue_help`` is about
+    none in particular.
     """
 
     requires_system_checks = ["perfectqueue"]
@@ -53,7 +54,8 @@ class QueueCommand(SummedUpCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         self.add_options(parser)
-        parser.add_argument("--queue", metavar="QUEUE", help=str(self.queue_help))
+        if self.queue_help:
+            parser.add_argument("--queue", metavar="QUEUE", help=str(self.queue_help))
         parser.add_argument(
             "--database",
             metavar="ALIAS",
@@ -74,7 +76,7 @@ class QueueCommand(SummedUpCommand):
         self.as_json = options["json"]
         with speaking():
             using = known_alias(options["database"] or database())
-            self.queue = Queue(options["queue"], using=using)
+            self.queue = Queue(options.get("queue"), using=using)
         with speaking(using):
             # A database that was never reached is not waited for.
             connections[using].ensure_connection()

@@ -153,7 +153,7 @@ class Migration(migrations.Migration):
                     django_perfectqueue.fields.ExactCharField(
                         blank=True,
                         default="",
-                        help_text="For whom the tasks run. Empty: the tasks without a user.",
+                        help_text="For whom the tasks run. Empty: the tasks without a user. *: all who have no share of their own.",
                         max_length=255,
                         verbose_name="user",
                     ),
@@ -400,6 +400,51 @@ class Migration(migrations.Migration):
                 "verbose_name": "meter",
                 "verbose_name_plural": "meters",
                 "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="Change",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("at", models.DateTimeField(verbose_name="at")),
+                ("by", models.CharField(blank=True, default="", max_length=255, verbose_name="by")),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("share", "fair share"), ("limit", "limit")],
+                        max_length=5,
+                        verbose_name="kind",
+                    ),
+                ),
+                (
+                    "name",
+                    django_perfectqueue.fields.ExactCharField(
+                        blank=True, default="", max_length=261, verbose_name="name"
+                    ),
+                ),
+                (
+                    "queue",
+                    django_perfectqueue.fields.ExactCharField(
+                        blank=True, default="", max_length=100, verbose_name="queue"
+                    ),
+                ),
+                ("before", models.JSONField(null=True, verbose_name="before")),
+                ("after", models.JSONField(null=True, verbose_name="after")),
+            ],
+            options={
+                "verbose_name": "change",
+                "verbose_name_plural": "changes",
+                "default_permissions": ("view",),
+                "indexes": [
+                    models.Index(
+                        fields=["kind", "name", "queue", "id"], name="perfectqueue_change_of"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(

@@ -13,6 +13,7 @@ from django.db import connections
 from ..conf import OTHERS, options
 from ..models import Policy, State
 from .accounts import Accounts
+from .carry import look_again
 from .dialects import Dialect
 from .dialects.base import Waking, numbers
 from .end import lose
@@ -231,6 +232,8 @@ def wake(cursor: Any, dialect: Dialect, owners: list[Owner]) -> int:
         dialect.wake(cursor, [waking(owner, owner.lane, owner.gate) for owner in behind])
     if behind or gated:
         dialect.copy_accounts(cursor, own)
+    if fresh:
+        look_again(cursor, sorted({owner.account for owner in owners if owner.is_new}))
     return len(owners)
 
 

@@ -2,37 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..models import EVERYONE
 from .alarms import floor
 from .bell import ring
+from .carry import correct, outdated, write
 from .dialects import Dialect
 from .dialects.base import Waking
 from .lanes import lane_id
 from .policies import rule_of
-from .shares import shares_of
-from .transaction import repeated, unit
+from .shares import Share, shares_of
+from .transaction import reading, repeated, unit
+
+BATCH = 1000
+FIRST_LANE = -(2**63)
 
 NEXT_QUEUE = 'SELECT MIN("queue") FROM "perfectqueue_lane" WHERE "queue" > %(last)s'
 QUEUES = """
 SELECT "queue" FROM "perfectqueue_fairshare" WHERE "user" = %(user)s AND "queue" <> ''
 """
-APPLY = """
-UPDATE "perfectqueue_lane"
-SET "virtual_time" = CASE
-        WHEN "virtual_time" < %(floor)s AND ("open" = FALSE OR "max_running" IS NOT NULL)
-        THEN %(floor)s ELSE "virtual_time"
-    END,
-    "weight" = %(weight)s, "max_running" = %(max_running)s, "paused" = %(paused)s
-WHERE "id" = %(lane)s
+WITH_WORK = """
+WITH RECURSIVE "line" AS ({waiting_lanes})
+SELECT DISTINCT "lane"."account" FROM "line"
+JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lane"
+"""
+LANES = """
+SELECT "id" FROM "perfectqueue_lane" WHERE "id" > %(last)s AND "gate" = 0
+ORDER BY "id" LIMIT %(limit)s
 """
 
 
-@repeated
 def apply_shares(user: str, *, using: str) -> None:
     """
     Write a user's shares to its lanes, so that they hold for tasks that wait already.
+
+    Those of everyone are written to the lanes of all who have none of their own, some of
+    them at a time, each in a short transaction.
+    """
+    if user == EVERYONE:
+        apply_default(using=using)
+        return
+    accounts = apply_to_accounts(user, using=using)
+    for queue in set(accounts.values()):
+        ring(queue, using=using)
+
+
+@repeated
+def apply_to_accounts(user: str, *, using: str) -> dict[int, str]:
+    """
+    Write a user's shares to the lanes that hold its accounts; return these, with their queues.
 
     A lane that someone is making just now, from the shares as they were, can be waited
     for only by making it, too. A lane that was paused or held back by its cap takes its
@@ -40,45 +60,81 @@ def apply_shares(user: str, *, using: str) -> None:
     """
     with unit(using) as (cursor, dialect):
         owners = {(queue, user) for queue in queues_of(cursor, dialect, user)}
-        shares = shares_of(cursor, dialect, owners)
-        lanes = []
-        for queue, _user in owners:
-            virtual_time, cost = floor(cursor, dialect, queue)
-            share = shares[queue, user]
-            lanes.append(
-                Waking(
-                    lane=lane_id(queue, user),
-                    account=lane_id(queue, user),
-                    gate=0,
-                    queue=queue,
-                    user=user,
-                    virtual_time=virtual_time,
-                    cost=cost,
-                    weight=share.weight,
-                    max_running=share.max_running,
-                    paused=share.paused,
-                    policy=rule_of(queue).code,
-                )
-            )
+        lanes = [
+            new_lane(cursor, dialect, queue, user, share)
+            for (queue, _user), share in shares_of(cursor, dialect, owners).items()
+        ]
         lanes.sort(key=lambda lane: lane.lane)
         if lanes:
             dialect.wake(cursor, lanes)
             # Now that the lanes are locked, so that of two edits the later one stays.
             shares = shares_of(cursor, dialect, owners)
         for lane in lanes:
-            share = shares[lane.queue, user]
-            values = {
-                "lane": lane.lane,
-                "floor": lane.virtual_time,
-                "weight": share.weight,
-                "max_running": share.max_running,
-                "paused": share.paused,
-            }
-            dialect.execute(cursor, APPLY, values)
+            write(cursor, dialect, [lane.lane], shares[lane.queue, user], lane.virtual_time)
         if lanes:
             dialect.copy_accounts(cursor, [lane.lane for lane in lanes])
-    for lane in lanes:
-        ring(lane.queue, using=using)
+    return {lane.lane: lane.queue for lane in lanes}
+
+
+def new_lane(cursor: Any, dialect: Dialect, queue: str, user: str, share: Share) -> Waking:
+    virtual_time, cost = floor(cursor, dialect, queue)
+    lane = lane_id(queue, user)
+    return Waking(
+        lane=lane,
+        account=lane,
+        gate=0,
+        queue=queue,
+        user=user,
+        virtual_time=virtual_time,
+        cost=cost,
+        weight=share.weight,
+        max_running=share.max_running,
+        paused=share.paused,
+        policy=rule_of(queue).code,
+    )
+
+
+def apply_default(*, using: str) -> None:
+    """
+    Write to every lane the share that holds for it, where that has changed.
+
+    Those with tasks that wait go first: there may be a million others.
+    """
+    queues: set[str] = set()
+    waiting = lanes_with_work(using=using)
+    for start in range(0, len(waiting), BATCH):
+        queues |= apply_to(waiting[start : start + BATCH], using=using)
+    for queue in queues:
+        ring(queue, using=using)
+    last = FIRST_LANE
+    while lanes := some_lanes(last, using=using):
+        apply_to(lanes, using=using)
+        last = lanes[-1]
+
+
+@repeated
+def lanes_with_work(*, using: str) -> list[int]:
+    with reading(using) as (cursor, dialect):
+        statement = WITH_WORK.replace("{waiting_lanes}", dialect.waiting_lanes())
+        return [lane for (lane,) in dialect.execute(cursor, statement).fetchall()]
+
+
+@repeated
+def some_lanes(last: int, *, using: str) -> list[int]:
+    with reading(using) as (cursor, dialect):
+        values = {"last": last, "limit": BATCH}
+        return [lane for (lane,) in dialect.execute(cursor, LANES, values).fetchall()]
+
+
+@repeated
+def apply_to(lanes: Sequence[int], *, using: str) -> set[str]:
+    """Write to these lanes the share that holds for them; return the queues of those changed."""
+    with reading(using) as (cursor, dialect):
+        changed = outdated(cursor, dialect, lanes)
+    if not changed:
+        return set()
+    with unit(using) as (cursor, dialect):
+        return correct(cursor, dialect, changed, lambda queue: floor(cursor, dialect, queue)[0])
 
 
 def queues_of(cursor: Any, dialect: Dialect, user: str) -> Iterator[str]:

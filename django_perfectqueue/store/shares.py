@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ..models import EVERYONE
 from .dialects import Dialect
 
 SHARES = """
@@ -26,11 +27,11 @@ class Share:
 def shares_of(
     cursor: Any, dialect: Dialect, owners: Iterable[tuple[str, str]]
 ) -> dict[tuple[str, str], Share]:
-    """Return the share of each (queue, user): its own, or else the user's, or else the default."""
+    """Return the share of each (queue, user): the first row there is of those in places()."""
     owners = set(owners)
-    users = sorted({user for _queue, user in owners})
+    users = sorted({user for _queue, user in owners} | {EVERYONE})
     names = {f"user{number}": user for number, user in enumerate(users)}
-    statement = SHARES.replace("{users}", ", ".join(f"%({name})s" for name in names) or "NULL")
+    statement = SHARES.replace("{users}", ", ".join(f"%({name})s" for name in names))
     found = {
         (queue, user): Share(float(weight), max_running, bool(paused))
         for queue, user, weight, max_running, paused in dialect.execute(
@@ -38,6 +39,13 @@ def shares_of(
         ).fetchall()
     }
     return {
-        (queue, user): found.get((queue, user)) or found.get(("", user)) or Share()
+        (queue, user): next(
+            (found[place] for place in places(queue, user) if place in found), Share()
+        )
         for queue, user in owners
     }
+
+
+def places(queue: str, user: str) -> list[tuple[str, str]]:
+    """Return where the share of a user in a queue may stand: the first goes before the rest."""
+    return [(queue, user), ("", user), (queue, EVERYONE), ("", EVERYONE)]

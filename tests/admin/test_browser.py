@@ -8,6 +8,10 @@ from unittest import mock
 from django.contrib.auth.models import User
 from django.contrib.staticfiles.testing import StaticLiveServerTestCase
 
+from django_perfectqueue.limits import limit, set_limit
+from django_perfectqueue.models import Meter
+from django_perfectqueue.shares import set_share
+
 from ..factories import failed, running, submit
 from .staff import LIST
 
@@ -83,6 +87,39 @@ class BrowserTests(StaticLiveServerTestCase):
                 self.assertLessEqual(max(self.page.evaluate(beyond)), 0)
             submit(queue="reports")
             self.page.reload()
+
+    def test_a_person_limits_and_pauses(self):
+        set_limit("smtp", max_running=2, rate=10, period=60, by="ann@web-1")
+        set_limit("reports", scope="queue", max_running=4)
+        Meter.objects.create(key="name:smtp", running=1)
+        for user in ("*", "acme", None):
+            set_share(user, weight=2)
+        self.open("limits", viewport=DESK)
+        limits = f"{self.live_server_url}/admin/perfectqueue/limit/"
+
+        self.page.goto(f"{limits}add/")
+        self.picture("add")
+        self.page.select_option("#id_scope", "type")
+        self.page.fill("#id_name", "report.draw")
+        self.page.fill("#id_burst", "3")
+        self.page.click("input[name=_save]")
+        self.picture("refused")
+        self.page.fill("#id_rate", "5")
+        self.page.click("input[name=_save]")
+        self.page.check(f"input[name=_selected_action][value='{limit('smtp').pk}']")
+        self.page.select_option("select[name=action]", "pause")
+        self.page.click("button[name=index]")
+        self.assertIn("1 was paused.", self.page.inner_text(".messagelist"))
+        self.picture("list")
+        self.assertTrue(limit("smtp").paused)
+        self.page.goto(f"{limits}{limit('smtp').pk}/history/")
+        self.picture("history")
+        self.assertIn("ann@web-1", self.page.inner_text("#change-history"))
+        self.page.goto(f"{self.live_server_url}/admin/perfectqueue/change/")
+        self.picture("changes")
+        self.page.goto(f"{self.live_server_url}/admin/perfectqueue/fairshare/")
+        self.picture("shares")
+        self.assertEqual(self.errors, [])
 
     def test_nothing_is_wider_than_a_phone(self):
         task = failed("a-rather-long-key-" * 8)

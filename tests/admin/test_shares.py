@@ -1,10 +1,11 @@
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.test import override_settings
 
-from django_perfectqueue.models import FairShare, Lane
+from django_perfectqueue.models import Change, FairShare, Lane
+from django_perfectqueue.shares import set_share
 
 from ..factories import acquire, submit
-from .staff import AdminTestCase
+from .staff import AdminTestCase, staff
 
 SHARES = "/admin/perfectqueue/fairshare/"
 LANES = "/admin/perfectqueue/lane/"
@@ -51,6 +52,8 @@ class FairShareTests(AdminTestCase):
         self.assertEqual((share.weight, share.paused), (4.0, True))
         entry = LogEntry.objects.get()
         self.assertEqual((entry.action_flag, entry.object_id), (CHANGE, str(share.pk)))
+        last = Change.objects.last()
+        self.assertEqual((last.by, last.before["weight"], last.after["weight"]), ("boss", 1.0, 4.0))
 
     def test_its_owner_stays(self):
         """To hand a share to another user would leave the first one's lanes as they are."""
@@ -66,6 +69,55 @@ class FairShareTests(AdminTestCase):
         self.client.post(SHARES, data)
 
         self.assertFalse(FairShare.objects.exists())
+        self.assertEqual((Change.objects.last().by, Change.objects.last().after), ("boss", None))
+
+    def act(self, action, *shares):
+        data = {"action": action, "_selected_action": [share.pk for share in shares]}
+        return self.client.post(SHARES, data, follow=True)
+
+    def test_shares_are_paused_and_unpaused(self):
+        shares = [set_share(user, weight=2) for user in ("ann", "bob")]
+        set_share("bob", paused=True)
+
+        response = self.act("pause", *shares)
+
+        self.assertEqual(self.told(response), ["1 was paused."])
+        self.assertEqual(FairShare.objects.filter(paused=True).count(), 2)
+        self.assertEqual(LogEntry.objects.get().get_change_message(), "Paused.")
+        last = Change.objects.last()
+        self.assertEqual((last.by, last.name, last.after["paused"]), ("boss", "ann", True))
+
+        self.assertEqual(self.told(self.act("pause", *shares))[0][:22], "Nothing had to be done")
+        self.assertEqual(self.told(self.act("unpause", *shares)), ["2 were unpaused."])
+        self.assertFalse(FairShare.objects.filter(paused=True).exists())
+
+    def test_who_may_only_look_can_not_pause(self):
+        share = set_share("ann", weight=2)
+        self.client.force_login(staff("view_fairshare"))
+
+        self.act("pause", share)
+
+        share.refresh_from_db()
+        self.assertFalse(share.paused)
+        self.assertNotContains(self.client.get(SHARES), "Pause selected")
+
+    def test_the_history_tells_what_came_through_every_door(self):
+        share = set_share("ann", weight=2, by="carl@shell")
+        self.edit(share, weight="4")
+
+        response = self.client.get(f"{SHARES}{share.pk}/history/")
+
+        self.assertContains(response, "weight 2 → 4")
+        self.assertContains(response, "<td>boss</td>")
+        self.assertContains(response, "<td>carl@shell</td>")
+        self.assertEqual(self.client.get(f"{SHARES}{share.pk + 1}/history/").status_code, 302)
+        self.client.force_login(staff("view_task", name="other"))
+        self.assertEqual(self.client.get(f"{SHARES}{share.pk}/history/").status_code, 403)
+
+    def test_the_share_of_everyone_is_named_in_words(self):
+        set_share("*", weight=2)
+
+        self.assertContains(self.client.get(SHARES), "(everyone else)")
 
     @override_settings(PERFECTQUEUE={"DATABASE": "default"})
     def test_no_owner_is_named_in_words(self):

@@ -250,6 +250,9 @@ COMMANDS = [
     ),
     Scenario("pq_retry --group", commanded("pq_retry", "--group", "error-3", "--limit", "5"), 5),
     Scenario("pq_stats", commanded("pq_stats")),
+    Scenario("pq_share", commanded("pq_share"), BATCH),
+    Scenario("pq_share USER", commanded("pq_share", "share-7"), BATCH),
+    Scenario("pq_limit", commanded("pq_limit"), BATCH),
     Scenario("pq_purge", commanded("pq_purge", "--older-than", "20000d")),
 ]
 PAGES = [
@@ -277,5 +280,8 @@ PAGES = [
     Scenario("fair shares", page("fairshare/"), BATCH, client),
     Scenario("fair shares, user", page("fairshare/", q="share-7"), BATCH, client),
     Scenario("fair shares, paused", page("fairshare/", paused__exact="1"), BATCH, client),
+    Scenario("limits", page("limit/"), BATCH, client),
+    Scenario("changes", page("change/"), BATCH, client),
+    Scenario("changes, user", page("change/", q="share-7"), BATCH, client),
 ]  # fmt: skip
 ALL = STORE + EDITS + ROUSE + COMMANDS + PAGES

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.db.models import QuerySet
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.fields import ServerNow
+from django_perfectqueue.limits import SCOPES, next_at, owner, remove_limit, set_limit
+from django_perfectqueue.models import Limit, Meter
+from django_perfectqueue.rules import lift_pause
+from django_perfectqueue.trail import changes_of
+from django_perfectqueue.wording import limit_terms, rate_of
+
+from ..base import at_least, nearest
+from ..rules import RuleCommand, changes_for_programs, given, person, rate, some
+from ..table import Column
+from ..words import printable, readable
+
+
+class Command(RuleCommand):
+    summary = gettext_lazy(
+        "Shows or changes a limit: how many tasks may run at once, how many may start within a"
+        " time, and whether they are paused; of the tasks that list its name, or of all of a"
+        " queue, a type or a user. Only what is given is changed. Without a name it lists all"
+        " limits, with what runs now."
+    )
+    queue_help = ""
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "name",
+            metavar="[SCOPE:]NAME",
+            nargs="?",
+            help=_("Such as smtp, queue:reports, type:report.draw or user:acme."),
+        )
+        self.add_cap(parser)
+        choice = parser.add_mutually_exclusive_group()
+        choice.add_argument(
+            "--rate",
+            type=rate,
+            metavar="N/TIME",
+            help=_("How many may start within a time, such as 10/min, 5/s or 100/90s."),
+        )
+        choice.add_argument("--no-rate", action="store_true", help=_("Any number may start."))
+        parser.add_argument(
+            "--burst",
+            type=at_least(1),
+            metavar="N",
+            help=_("How many may start at once after a pause (default: as many as the rate)."),
+        )
+        self.add_pause(parser)
+        parser.add_argument("--remove", action="store_true", help=_("Take the limit away."))
+        self.add_listing(parser)
+
+    def act(self, **options: Any) -> None:
+        changes = given(options, "burst")
+        if options["rate"]:
+            changes["rate"], changes["period"] = options["rate"]
+        if options["no_rate"]:
+            changes["rate"] = None
+        check_choice(options, changes)
+        if options["name"] is None:
+            self.list_limits(options["limit"])
+            return
+        place = named(options["name"])
+        key = f"{place['scope']}:{place['name']}"
+        if options["remove"]:
+            self.remove(place, key)
+        elif changes:
+            self.change(place, key, changes)
+        else:
+            self.show(place, key)
+
+    def change(self, place: dict[str, Any], key: str, changes: dict[str, Any]) -> None:
+        if changes == {"paused": False}:
+            self.unpause(place, key)
+            return
+        self.tell(set_limit(**place, **changes, using=self.queue.using, by=person()))
+
+    def unpause(self, place: dict[str, Any], key: str) -> None:
+        if not self.limits().filter(**place).exists():
+            raise no_limit(key)
+        left = lift_pause(**place, using=self.queue.using, by=person())
+        if left is not None:
+            self.tell(left)
+        elif self.as_json:
+            self.print_json({"limit": key, "removed": True})
+        else:
+            self.say(printable(_("Limit '%s' is removed: it was only a pause.") % key))
+
+    def tell(self, limit: Limit) -> None:
+        if self.as_json:
+            self.print_json(for_programs(limit))
+        else:
+            self.say(printable(f"{_('Limit')} '{limit.key}': {limit_terms(limit)}."))
+
+    def remove(self, place: dict[str, Any], key: str) -> None:
+        if not remove_limit(**place, using=self.queue.using, by=person()):
+            raise no_limit(key)
+        if self.as_json:
+            self.print_json({"limit": key, "removed": True})
+        else:
+            self.say(printable(_("Limit '%s' is removed.") % key))
+
+    def show(self, place: dict[str, Any], key: str) -> None:
+        row = self.limits().filter(**place).first()
+        if row is None:
+            raise no_limit(key)
+        meters = self.meters([row])
+        changes = changes_of(row, using=self.queue.using)
+        if self.as_json:
+            found = for_programs(row, meters.get(row.key))
+            self.print_json({**found, "changes": list(changes_for_programs(changes))})
+            return
+        self.print_limits([row], meters)
+        self.print_changes(changes)
+
+    def list_limits(self, limit: int) -> None:
+        rows, more = some(self.limits().order_by("scope", "name"), limit)
+        meters = self.meters(rows)
+        if self.as_json:
+            for row in rows:
+                self.print_json(for_programs(row, meters.get(row.key)))
+            return
+        if not rows:
+            self.say(_("There are no limits."))
+            return
+        self.print_limits(rows, meters)
+        if more:
+            self.say(_("There are more: --limit 0 lists all."))
+
+    def print_limits(self, rows: list[Any], meters: dict[str, Meter]) -> None:
+        columns = [
+            Column(_("limit"), elastic=True),
+            Column(_("running"), right=True),
+            Column(_("at most"), right=True),
+            Column(_("rate")),
+            Column(_("burst"), right=True),
+            Column(_("next")),
+            Column(""),
+        ]
+        self.print_table(columns, (cells_of(row, meters.get(row.key)) for row in rows))
+
+    def limits(self) -> QuerySet[Any]:
+        return Limit.objects.using(self.queue.using).annotate(clock=ServerNow())
+
+    def meters(self, rows: list[Any]) -> dict[str, Meter]:
+        found: dict[str, Meter] = {}
+        for start in range(0, len(rows), 500):
+            keys = [row.key for row in rows[start : start + 500]]
+            found |= Meter.objects.using(self.queue.using).in_bulk(keys)
+        return found
+
+
+def check_choice(options: dict[str, Any], changes: dict[str, Any]) -> None:
+    """Raise CommandError unless the options say one thing."""
+    if options["name"] is None and (changes or options["remove"]):
+        raise CommandError(_("Say which limit: its name, or a scope and a name."))
+    if changes and options["remove"]:
+        raise CommandError(_("--remove takes the limit away: it can't be changed as well."))
+
+
+def named(text: str) -> dict[str, Any]:
+    """
+    Return the scope and the name of a limit from SCOPE:NAME, or a name alone.
+
+    Raise ConfigError when it can't be one.
+    """
+    scope, colon, name = text.partition(":")
+    if not colon:
+        return owner("name", text)
+    if scope not in SCOPES:
+        raise ConfigError(
+            _(
+                "There is no scope '%(scope)s', but %(scopes)s. For a name with a colon say"
+                " name:%(text)s."
+            )
+            % {"scope": scope, "scopes": ", ".join(SCOPES), "text": text}
+            + nearest(scope, SCOPES)
+        )
+    return owner(scope, name)
+
+
+def no_limit(key: str) -> CommandError:
+    return CommandError(
+        printable(_("There is no limit '%s'. pq_limit lists those there are.") % key)
+    )
+
+
+def cells_of(row: Any, meter: Meter | None) -> list[str]:
+    return [
+        row.key,
+        str(meter.running if meter else 0),
+        "-" if row.max_running is None else str(row.max_running),
+        rate_of(row) or "-",
+        "-" if row.burst is None else str(row.burst),
+        next_start(row, meter),
+        _("paused") if row.paused else "",
+    ]
+
+
+def next_start(row: Any, meter: Meter | None) -> str:
+    """Return when the next task may start."""
+    if row.paused or row.max_running == 0:
+        return "-"
+    if meter and row.max_running is not None and meter.running >= row.max_running:
+        return _("when one ends")
+    if row.rate is None:
+        return "-"
+    at = next_at(row, meter)
+    wait = (at - row.clock).total_seconds() if at else 0.0
+    return _("in %s") % readable(wait) if wait > 0 else _("now")
+
+
+def for_programs(row: Limit, meter: Meter | None = None) -> dict[str, Any]:
+    at = next_at(row, meter)
+    return {
+        "limit": row.key,
+        "scope": row.scope,
+        "name": row.name,
+        "max_running": row.max_running,
+        "rate": row.rate,
+        "period": row.period,
+        "burst": row.burst,
+        "paused": row.paused,
+        "running": meter.running if meter else 0,
+        "next_at": at and at.isoformat(),
+    }

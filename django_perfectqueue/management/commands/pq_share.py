@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_perfectqueue.models import FairShare
+from django_perfectqueue.shares import reset_share, set_share, share
+from django_perfectqueue.trail import changes_of
+from django_perfectqueue.wording import queue_of, share_terms, user_of
+
+from ..rules import RuleCommand, changes_for_programs, given, person, some
+from ..table import Column
+from ..words import printable
+
+
+class Command(RuleCommand):
+    summary = gettext_lazy(
+        "Shows or changes a user's fair share: its weight, how many of its tasks may run at"
+        " once, and whether they are paused. Only what is given is changed, for tasks that wait"
+        " already, too. Without a user it lists all shares."
+    )
+    queue_help = gettext_lazy("The share in this queue (default: in every queue).")
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "user",
+            metavar="USER",
+            nargs="?",
+            help=_("For whom the tasks run; '*': for all who have no share of their own."),
+        )
+        parser.add_argument("--no-user", action="store_true", help=_("The tasks without a user."))
+        parser.add_argument(
+            "--weight",
+            type=float,
+            metavar="W",
+            help=_("Twice the weight gets twice the processor time while users compete."),
+        )
+        self.add_cap(parser)
+        self.add_pause(parser)
+        parser.add_argument(
+            "--reset", action="store_true", help=_("Take the user's own share away.")
+        )
+        self.add_listing(parser)
+
+    def act(self, **options: Any) -> None:
+        changes = given(options, "weight")
+        user = "" if options["no_user"] else options["user"]
+        check_choice(options, changes, user)
+        place: dict[str, Any] = {"queue": options["queue"] or "", "using": self.queue.using}
+        if user is None:
+            self.list_shares(options["queue"], options["limit"])
+        elif options["reset"]:
+            self.reset(user, place)
+        elif changes:
+            set_share(user, **changes, **place, by=person())
+            self.tell(user, place)
+        else:
+            self.show(user, place)
+
+    def reset(self, user: str, place: dict[str, Any]) -> None:
+        if not reset_share(user, **place, by=person()) and not self.as_json:
+            self.say(printable(_("There was no share of its own.")))
+        self.tell(user, place)
+
+    def tell(self, user: str, place: dict[str, Any]) -> None:
+        """Say what holds now."""
+        held = share(user, **place)
+        if self.as_json:
+            self.print_json(for_programs(held, user, place["queue"]))
+        else:
+            self.say(printable(told(held, user, place["queue"])))
+
+    def show(self, user: str, place: dict[str, Any]) -> None:
+        held = share(user, **place)
+        own = FairShare(user=user, queue=place["queue"])
+        changes = changes_of(own, using=place["using"])
+        if self.as_json:
+            found = for_programs(held, user, place["queue"])
+            self.print_json({**found, "changes": list(changes_for_programs(changes))})
+            return
+        self.stdout.write(printable(told(held, user, place["queue"])))
+        if source := source_of(held, own):
+            self.stdout.write(printable(source))
+        self.print_changes(changes)
+
+    def list_shares(self, queue: str | None, limit: int) -> None:
+        rows = FairShare.objects.using(self.queue.using).order_by("user", "queue")
+        if queue is not None:
+            rows = rows.filter(queue=queue)
+        shares, more = some(rows, limit)
+        if self.as_json:
+            for each in shares:
+                self.print_json(for_programs(each, each.user, each.queue))
+            return
+        if not shares:
+            self.say(_("There are no shares: all users are equals, with weight 1."))
+            return
+        columns = [
+            Column(_("user"), elastic=True),
+            Column(_("queue"), elastic=True),
+            Column(_("weight"), right=True),
+            Column(_("at most"), right=True),
+            Column(""),
+        ]
+        self.print_table(columns, map(cells_of, shares))
+        if more:
+            self.say(_("There are more: --limit 0 lists all."))
+
+
+def check_choice(options: dict[str, Any], changes: dict[str, Any], user: str | None) -> None:
+    """Raise CommandError unless the options say one thing."""
+    if options["no_user"] and options["user"] is not None:
+        raise CommandError(_("Give a user or --no-user, not both."))
+    if user is None and (changes or options["reset"]):
+        raise CommandError(_("Say whose share: a user, '*' for everyone, or --no-user."))
+    if changes and options["reset"]:
+        raise CommandError(_("--reset takes the share away: it can't be changed as well."))
+
+
+def told(held: FairShare, user: str, queue: str) -> str:
+    whose = capfirst(user_of(user))
+    return f"{whose}, {queue_of(queue)}: {share_terms(held)}."
+
+
+def source_of(held: FairShare, own: FairShare) -> str:
+    """Say from which other row it has this, if it has no share of its own."""
+    if held.pk is None:
+        return _("It has no share of its own, and nor has everyone else: this is the default.")
+    if (held.user, held.queue) == (own.user, own.queue):
+        return ""
+    return _("It has no share of its own here: this is that of %(user)s in %(queue)s.") % {
+        "user": user_of(held.user),
+        "queue": queue_of(held.queue),
+    }
+
+
+def cells_of(row: FairShare) -> list[str]:
+    return [
+        row.user or "-",
+        row.queue or _("(every)"),
+        f"{row.weight:g}",
+        "-" if row.max_running is None else str(row.max_running),
+        _("paused") if row.paused else "",
+    ]
+
+
+def for_programs(held: FairShare, user: str, queue: str) -> dict[str, Any]:
+    return {
+        "user": user or None,
+        "queue": queue or None,
+        "weight": held.weight,
+        "max_running": held.max_running,
+        "paused": held.paused,
+        "from": held.pk and {"user": held.user or None, "queue": held.queue or None},
+    }

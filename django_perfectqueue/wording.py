@@ -1,0 +1,84 @@
+"""Shares, limits and their changes in words, the same for every door."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from .models import EVERYONE, Change, FairShare, Limit
+
+NOTHING = "-"
+RATES = {
+    1.0: gettext_lazy("%(rate)s per second"),
+    60.0: gettext_lazy("%(rate)s per minute"),
+    3_600.0: gettext_lazy("%(rate)s per hour"),
+    86_400.0: gettext_lazy("%(rate)s per day"),
+}
+KINDS = {Change.Kind.SHARE: FairShare, Change.Kind.LIMIT: Limit}
+
+
+def rate_of(limit: Limit) -> str:
+    """Return how many may start within what time; nothing where there is no rate."""
+    told = RATES.get(limit.period, gettext_lazy("%(rate)s per %(period)s seconds"))
+    return "" if limit.rate is None else told % {"rate": limit.rate, "period": f"{limit.period:g}"}
+
+
+def limit_terms(limit: Limit) -> str:
+    """Return what a limit limits."""
+    parts = []
+    if limit.max_running is not None:
+        parts.append(_("at most %s running") % limit.max_running)
+    if limit.rate is not None:
+        parts.append(rate_of(limit))
+    if limit.burst is not None:
+        parts.append(_("up to %s at once") % limit.burst)
+    if limit.paused:
+        parts.append(_("paused"))
+    return ", ".join(parts) or _("no limit")
+
+
+def share_terms(share: FairShare) -> str:
+    """Return what a share entitles to."""
+    parts = [_("weight %s") % f"{share.weight:g}"]
+    if share.max_running is not None:
+        parts.append(_("at most %s running") % share.max_running)
+    if share.paused:
+        parts.append(_("paused"))
+    return ", ".join(parts)
+
+
+def user_of(name: str) -> str:
+    """Return of whom a share with this user is."""
+    if name == EVERYONE:
+        return _("everyone else")
+    return _("user '%s'") % name if name else _("tasks without a user")
+
+
+def queue_of(name: str) -> str:
+    return _("queue '%s'") % name if name else _("every queue")
+
+
+def difference(change: Change) -> str:
+    """Return what a change has changed."""
+    if change.after is None:
+        return _("removed")
+    kind = KINDS[Change.Kind(change.kind)]
+    before = change.before or {name: getattr(kind(), name) for name in change.after}
+    fields: Any = kind._meta
+    parts = [
+        f"{fields.get_field(name).verbose_name} "
+        + (f"{shown(before.get(name))} → {shown(value)}" if change.before else shown(value))
+        for name, value in change.after.items()
+        if value != before.get(name)
+    ]
+    return ": ".join(([] if change.before else [_("added")]) + [", ".join(parts)][: len(parts)])
+
+
+def shown(value: Any) -> str:
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return _("yes") if value else _("no")
+    return f"{value:g}" if isinstance(value, float) else str(value)

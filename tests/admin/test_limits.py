@@ -1,0 +1,169 @@
+from datetime import timedelta
+
+from django.contrib.admin.models import LogEntry
+from django.utils import timezone
+
+from django_perfectqueue.limits import limit, remove_limit, set_limit
+from django_perfectqueue.models import Change, Limit, Meter
+from django_perfectqueue.shares import set_share
+
+from .staff import AdminTestCase, staff
+
+LIMITS = "/admin/perfectqueue/limit/"
+CHANGES = "/admin/perfectqueue/change/"
+
+
+def filled(**values):
+    blank = {"scope": "name", "name": "smtp", "max_running": "", "rate": "", "period": "1"}
+    return {**blank, "burst": "", **values}
+
+
+class LimitTests(AdminTestCase):
+    def act(self, action, *rows, **data):
+        data = {"action": action, "_selected_action": [row.pk for row in rows], **data}
+        return self.client.post(LIMITS, data, follow=True)
+
+    def test_a_limit_is_added(self):
+        data = filled(max_running="2", rate="10", period="60", burst="3")
+        self.assertRedirects(self.client.post(f"{LIMITS}add/", data), LIMITS)
+
+        row = limit("smtp")
+        self.assertEqual((row.max_running, row.rate, row.period, row.burst), (2, 10, 60, 3))
+        self.assertEqual((Change.objects.get().by, LogEntry.objects.count()), ("boss", 1))
+
+    def test_what_can_not_be_is_refused_at_its_field(self):
+        set_limit("taken", max_running=1)
+        for values, told in (
+            ({"name": "taken"}, "already exists"),
+            ({"name": "a,b"}, "must not hold a comma"),
+            ({"scope": "queue", "name": "x" * 101}, "at most 100 characters"),
+            ({"scope": "user", "name": "*"}, "A limit is for one user"),
+            ({"burst": "3"}, "A burst says nothing without a rate"),
+            ({"rate": "0"}, "greater than or equal to 1"),
+            ({"period": "0"}, "greater than or equal to 0.001"),
+            ({"period": "nan"}, "Enter a number"),
+            ({"max_running": "-1"}, "greater than or equal to 0"),
+        ):
+            with self.subTest(values):
+                response = self.client.post(f"{LIMITS}add/", filled(**values))
+                self.assertContains(response, told)
+        self.assertEqual(Limit.objects.count(), 1)
+
+    def test_the_list_tells_what_runs_now_and_when_the_next_may_start(self):
+        set_limit("smtp", max_running=7, rate=10, period=60, burst=1)
+        set_limit("reports", scope="queue", paused=True)
+        later = timezone.now() + timedelta(days=400)
+        Meter.objects.create(key="name:smtp", running=5, next_at=later)
+
+        response = self.client.get(LIMITS)
+
+        self.assertContains(response, '<td class="field-running">5</td>')
+        self.assertContains(response, '<td class="field-running">0</td>')
+        self.assertContains(response, "10 per minute")
+        self.assertContains(response, later.strftime("%Y-%m-%d"))
+
+    def test_a_longer_list_asks_no_more_often(self):
+        set_limit("l0", max_running=7)
+        few = len(self.statements(LIMITS))
+        for number in range(1, 20):
+            set_limit(f"l{number}", max_running=7)
+
+        self.assertEqual(len(self.statements(LIMITS)), few)
+
+    def test_caps_and_pauses_are_edited_in_the_list(self):
+        row = set_limit("smtp", max_running=7, rate=10, period=60)
+        data = {
+            "form-TOTAL_FORMS": 1,
+            "form-INITIAL_FORMS": 1,
+            "form-0-id": row.pk,
+            "form-0-max_running": "3",
+            "form-0-paused": "on",
+            "_save": "Save",
+        }
+        self.assertRedirects(self.client.post(LIMITS, data), LIMITS)
+
+        row.refresh_from_db()
+        self.assertEqual((row.max_running, row.paused, row.rate), (3, True, 10))
+        self.assertEqual((Change.objects.last().by, LogEntry.objects.count()), ("boss", 1))
+
+    def test_its_scope_and_name_stay(self):
+        row = set_limit("smtp", max_running=7)
+        self.client.post(f"{LIMITS}{row.pk}/change/", filled(name="other", max_running="3"))
+
+        row.refresh_from_db()
+        self.assertEqual((row.name, row.max_running), ("smtp", 3))
+
+    def test_limits_are_paused_unpaused_and_deleted(self):
+        rows = [set_limit(name, max_running=2) for name in ("a", "b")]
+
+        self.assertEqual(self.told(self.act("pause", *rows)), ["2 were paused."])
+        self.assertTrue(limit("a").paused)
+        self.assertEqual(self.told(self.act("unpause", rows[0])), ["1 was unpaused."])
+        self.assertFalse(limit("a").paused)
+        self.act("delete_selected", *rows, post="yes")
+        self.assertFalse(Limit.objects.exists())
+        self.assertEqual(
+            set(Change.objects.order_by("-id").values_list("by", flat=True)[:5]), {"boss"}
+        )
+
+    def test_who_may_only_look_changes_nothing(self):
+        row = set_limit("smtp", max_running=2)
+        self.client.force_login(staff("view_limit"))
+
+        self.assertEqual(self.client.get(LIMITS).status_code, 200)
+        self.act("pause", row)
+        url = f"{LIMITS}{row.pk}/change/"
+        self.assertEqual(self.client.post(url, filled(max_running="3")).status_code, 403)
+        self.assertEqual(self.client.get(f"{LIMITS}add/").status_code, 403)
+        row.refresh_from_db()
+        self.assertEqual((row.max_running, row.paused), (2, False))
+
+    def test_who_may_not_look_does_not(self):
+        self.client.force_login(staff("view_fairshare"))
+
+        self.assertEqual(self.client.get(LIMITS).status_code, 403)
+
+    def test_the_history_tells_what_came_through_every_door(self):
+        row = set_limit("smtp", rate=10, period=60, by="carl@shell")
+
+        response = self.client.get(f"{LIMITS}{row.pk}/history/")
+
+        self.assertContains(response, "added: rate 10, period 60")
+        self.assertContains(response, "<td>carl@shell</td>")
+
+
+class ChangeTests(AdminTestCase):
+    def test_all_changes_are_listed_of_what_is_gone_too(self):
+        set_limit("smtp", max_running=2, by="ann")
+        remove_limit("smtp", by="bob")
+        set_share("acme", queue="reports", weight=3, by="carl")
+
+        response = self.client.get(CHANGES)
+
+        self.assertEqual(
+            [row.by for row in response.context["cl"].result_list], ["carl", "bob", "ann"]
+        )
+        self.assertContains(response, "user &#x27;acme&#x27;, queue &#x27;reports&#x27;")
+        self.assertContains(response, "removed")
+
+    def test_they_are_found_by_kind_and_by_name(self):
+        set_limit("smtp", max_running=2, by="ann")
+        set_share("acme", weight=3, by="carl")
+
+        for query, by in (
+            ({"kind": "limit"}, "ann"),
+            ({"q": "acme"}, "carl"),
+            ({"q": "acm"}, None),
+        ):
+            with self.subTest(query):
+                rows = self.client.get(CHANGES, query).context["cl"].result_list
+                self.assertEqual([row.by for row in rows], [by] if by else [])
+
+    def test_nothing_can_be_changed(self):
+        set_share("acme", weight=3)
+        url = f"{CHANGES}{Change.objects.get().pk}/"
+
+        self.assertEqual(self.client.get(f"{url}change/").status_code, 200)
+        self.assertEqual(self.client.post(f"{url}change/", {"by": "me"}).status_code, 403)
+        self.assertEqual(self.client.post(f"{url}delete/", {"post": "yes"}).status_code, 403)
+        self.assertEqual(self.client.get(f"{CHANGES}add/").status_code, 403)

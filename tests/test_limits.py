@@ -1,0 +1,135 @@
+import math
+from unittest import mock
+
+from asgiref.sync import async_to_sync
+from django.test import TestCase, TransactionTestCase
+
+from django_perfectqueue import limits as door
+from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.limits import (
+    alimit,
+    aremove_limit,
+    aset_limit,
+    limit,
+    remove_limit,
+    set_limit,
+)
+from django_perfectqueue.models import Limit
+from django_perfectqueue.queue import Queue
+
+
+class LimitTests(TestCase):
+    """Programs see and change limits without knowing the rows."""
+
+    def test_only_what_is_given_is_changed(self):
+        set_limit("smtp", rate=10, period=60, burst=5)
+        set_limit("smtp", max_running=2)
+        set_limit("smtp", rate=20)
+
+        row = limit("smtp")
+        self.assertEqual((row.max_running, row.rate, row.period, row.burst), (2, 20, 60, 5))
+        self.assertEqual((row.key, row.paused), ("name:smtp", False))
+
+    def test_without_a_rate_there_is_no_burst(self):
+        set_limit("smtp", max_running=2, rate=10, period=60, burst=5)
+
+        row = set_limit("smtp", rate=None)
+
+        self.assertEqual((row.max_running, row.rate, row.period, row.burst), (2, None, 1, None))
+
+    def test_a_name_is_another_in_each_scope(self):
+        for number, scope in enumerate(door.SCOPES):
+            set_limit("x", scope=scope, max_running=number)
+
+        found = [limit("x", scope=scope).max_running for scope in door.SCOPES]
+        self.assertEqual(found, [0, 1, 2, 3])
+
+    def test_it_is_removed_once(self):
+        set_limit("smtp", max_running=2)
+
+        self.assertTrue(remove_limit("smtp"))
+        self.assertFalse(remove_limit("smtp"))
+
+        self.assertIsNone(limit("smtp"))
+
+    def test_what_can_not_be_is_refused_with_what_can(self):
+        for given, told in (
+            ({}, "There is no limit 'name:smtp' yet: give max_running, rate or paused."),
+            ({"max_running": -1}, "The max_running must be a whole number from 0"),
+            ({"rate": 0}, "The rate must be a whole number from 1"),
+            ({"rate": 1, "period": 0}, "The period must be a number from 0.001"),
+            ({"rate": 1, "period": math.nan}, "not nan"),
+            ({"rate": 1, "burst": 0}, "The burst must be a whole number from 1"),
+            ({"burst": 5}, "A burst says nothing without a rate"),
+            ({"paused": True, "period": 5}, "A period says nothing without a rate"),
+            ({"paused": 1}, "paused must be True or False, not 1."),
+            ({"paused": True, "scope": "que"}, "one of name, queue, type, user, not 'que'"),
+        ):
+            with self.subTest(given), self.assertRaisesMessage(ConfigError, told):
+                set_limit("smtp", **given)
+        for name, scope, told in (
+            ("", "name", "must not be empty"),
+            ("a,b", "name", "must not hold a comma"),
+            ("x" * 101, "queue", "at most 100 characters"),
+            ("x" * 256, "type", "characters; this one has 256"),
+            ("*", "user", "A limit is for one user"),
+            (None, "type", "must be a string"),
+        ):
+            with self.subTest(name), self.assertRaisesMessage(ConfigError, told):
+                set_limit(name, scope=scope, paused=True)
+        self.assertFalse(Limit.objects.exists())
+
+    def test_each_has_an_async_twin(self):
+        async def use():
+            await aset_limit("smtp", max_running=3)
+            found = await alimit("smtp")
+            return found.max_running, await aremove_limit("smtp")
+
+        self.assertEqual(async_to_sync(use)(), (3, True))
+
+
+class PauseTests(TestCase):
+    """A queue is paused by a limit of its own."""
+
+    def test_a_queue_is_paused_until_it_is_unpaused(self):
+        queue = Queue("reports")
+        self.assertFalse(queue.is_paused())
+
+        queue.pause()
+        self.assertTrue(queue.is_paused())
+        self.assertFalse(Queue().is_paused())
+        self.assertTrue(limit("reports", scope="queue").paused)
+
+        queue.unpause()
+        self.assertFalse(queue.is_paused())
+
+    def test_nothing_is_left_of_a_pause(self):
+        queue = Queue("reports")
+        queue.pause()
+        queue.unpause()
+        queue.unpause()
+
+        self.assertFalse(Limit.objects.exists())
+
+    def test_what_else_limits_the_queue_stays(self):
+        set_limit("reports", scope="queue", max_running=3)
+
+        Queue("reports").pause()
+        Queue("reports").unpause()
+
+        row = limit("reports", scope="queue")
+        self.assertEqual((row.max_running, row.paused), (3, False))
+
+
+class RingTests(TransactionTestCase):
+    def test_idle_workers_look_when_a_limit_has_changed(self):
+        for change in (
+            lambda: set_limit("smtp", max_running=1),
+            lambda: set_limit("smtp", max_running=2),
+            lambda: remove_limit("smtp"),
+            Queue("reports").pause,
+            Queue("reports").unpause,
+        ):
+            with mock.patch.object(door.store, "ring") as ring:
+                change()
+            ring.assert_called_once_with(using="default")

@@ -35,6 +35,7 @@ CHANGES_OF_ONE, CHANGES = 1_000, 100_000
 
 GZIP = "gzip:"
 LIMITS_LENGTH = 500
+LIMIT_LENGTH = 249
 
 
 class Outcome(models.TextChoices):
@@ -490,7 +491,7 @@ class Gate(models.Model):
     """
     A set of limits to which tasks of a queue keep, by its hash.
 
-    ``keys`` are the limits' keys in order, with commas between them.
+    ``keys`` are the limits' keys in order, as JSON.
     """
 
     id = models.BigIntegerField(primary_key=True)
@@ -521,7 +522,7 @@ class Limit(models.Model):
         USER = "user", _("tasks of this user")
 
     scope = models.CharField(_("scope"), max_length=5, choices=Scope.choices, default=Scope.NAME)
-    name = ExactCharField(_("name"), max_length=255)
+    name = ExactCharField(_("name"), max_length=LIMIT_LENGTH)
     max_running = models.PositiveIntegerField(
         _("max running"),
         null=True,
@@ -582,7 +583,7 @@ class Meter(models.Model):
     one start that comes evenly.
     """
 
-    key = ExactCharField(_("limit"), max_length=261, primary_key=True)
+    key = ExactCharField(_("limit"), max_length=LIMIT_LENGTH + 6, primary_key=True)
     running = models.IntegerField(_("running"), default=0)
     next_at = models.DateTimeField(_("next at"), null=True)
 

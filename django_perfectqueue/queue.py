@@ -195,6 +195,9 @@ class Queue:
         now: datetime | None = None,
     ) -> store.Submission:
         starts, ends = moment("run_at", run_at, now), moment("expires_at", expires_at, now)
+        names, type_ = checked_limits(limits), checked("type", type, KEY_LENGTH)
+        user = checked_user(user)
+        known = store.known_limits(self.using)
         if starts and ends and ends <= starts:
             raise InvalidTaskError(
                 f"The task could never run: it expires at {ends}, before run_at."
@@ -202,15 +205,15 @@ class Queue:
         return store.Submission(
             queue=self.name,
             key=checked("key", key, KEY_LENGTH),
-            type=checked("type", type, KEY_LENGTH),
-            user=checked_user(user),
+            type=type_,
+            user=user,
             payload=encoded(data),
             priority=checked_priority(priority),
             run_at=starts,
             expected_at=moment("expected_at", expected_at, now),
             expires_at=ends,
-            limits=(names := checked_limits(limits)),
-            keys=tuple(f"name:{name}" for name in names),
+            limits=names,
+            keys=store.keys_of(self.name, type_, user, names, known),
         )
 
     def __getitem__(self, key: str) -> Task:
@@ -590,7 +593,7 @@ def checked_limits(value: Any) -> tuple[str, ...]:
     """
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise InvalidTaskError(f"The limits must be a list of names, not {value!r}.")
-    names = sorted({checked("name of a limit", name, KEY_LENGTH) for name in value})
+    names = sorted({checked("name of a limit", name, models.LIMIT_LENGTH) for name in value})
     for name in names:
         if "," in name:
             raise InvalidTaskError(f"The name of a limit must not hold a comma: {name!r}.")

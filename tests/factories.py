@@ -1,14 +1,16 @@
 """One short way to each state."""
 
 import itertools
+import json
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 
 from django.db import connection
 
 from django_perfectqueue import store
-from django_perfectqueue.models import Lane, State, Ticket
+from django_perfectqueue.models import Gate, Lane, Meter, State, Ticket
 from django_perfectqueue.queue import Queue
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
@@ -94,12 +96,25 @@ def keys(leases):
 
 
 def assert_books_balance(case):
-    """Each lane counts just the tickets that run in it, and sleeps only when empty."""
+    """
+    Each account counts just the tickets that run, in all its lanes, and so does each meter;
+    a lane sleeps only when it is empty, and one behind a gate is like its account.
+    """
+    behind = Counter()
     for lane in Lane.objects.all():
         tickets = Ticket.objects.filter(lane=lane.id)
-        case.assertEqual(lane.running, tickets.filter(state=State.RUNNING).count(), lane)
+        running = tickets.filter(state=State.RUNNING).count()
+        for key in json.loads(Gate.objects.get(pk=lane.gate).keys) if lane.gate else ():
+            behind[key] += running
+        lanes = Lane.objects.filter(account=lane.account).values("pk")
+        everywhere = Ticket.objects.filter(lane__in=lanes, state=State.RUNNING)
+        case.assertEqual(lane.running, everywhere.count(), lane)
+        own = Lane.objects.get(pk=lane.account)
+        case.assertEqual((lane.virtual_time, lane.cost), (own.virtual_time, own.cost), lane)
         if tickets.filter(state=State.WAITING, alarm_at=None).exists():
             case.assertTrue(lane.awake, lane)
+    counted = Meter.objects.exclude(running=0).values_list("key", "running")
+    case.assertEqual(dict(counted), dict(+behind))
 
 
 def elsewhere(act):

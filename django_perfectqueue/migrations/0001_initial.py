@@ -327,7 +327,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "name",
-                    django_perfectqueue.fields.ExactCharField(max_length=255, verbose_name="name"),
+                    django_perfectqueue.fields.ExactCharField(max_length=249, verbose_name="name"),
                 ),
                 (
                     "max_running",
@@ -390,7 +390,7 @@ class Migration(migrations.Migration):
                 (
                     "key",
                     django_perfectqueue.fields.ExactCharField(
-                        max_length=261, primary_key=True, serialize=False, verbose_name="limit"
+                        max_length=255, primary_key=True, serialize=False, verbose_name="limit"
                     ),
                 ),
                 ("running", models.IntegerField(default=0, verbose_name="running")),

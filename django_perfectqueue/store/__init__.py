@@ -9,12 +9,15 @@ itself where the database asks for it or the connection is lost.
 from .acquire import acquire
 from .alarms import answer_alarms, rouse
 from .apply import apply_shares
+from .apply_limit import apply_limit
 from .bell import ear, ring
 from .clear import clear
 from .datagrams import Datagrams
 from .finish import finish
 from .give_back import give_back
 from .heartbeat import heartbeat
+from .keys import keys_of
+from .known import forget_limits, known_limits
 from .look import Outlook, look
 from .notices import Notices
 from .purge import Swept, purge
@@ -42,6 +45,7 @@ __all__ = [
     "Swept",
     "acquire",
     "answer_alarms",
+    "apply_limit",
     "apply_shares",
     "calls_of_others",
     "cancel",
@@ -52,9 +56,12 @@ __all__ = [
     "find",
     "finish",
     "force_finish",
+    "forget_limits",
     "give_back",
     "heartbeat",
     "in_chunks",
+    "keys_of",
+    "known_limits",
     "look",
     "new_holder",
     "one_call",

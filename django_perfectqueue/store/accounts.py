@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from .dialects import Dialect
 from .dialects.base import Entry, numbers
-from .lanes import LEAST_COST, MEMORY
+from .lanes import LEAST_COST, MEMORY, is_gated
+from .meters import Meters
 from .values import Lease
 
 LOCK = 'SELECT "id" FROM "perfectqueue_lane" WHERE "id" IN ({lanes}) ORDER BY "id"'
@@ -21,9 +24,17 @@ WHERE "id" IN ({lanes}) AND NOT EXISTS (
 """
 
 
+PLACES = """
+SELECT "lane"."id", "lane"."account", "gate"."keys" FROM "perfectqueue_lane" AS "lane"
+LEFT JOIN "perfectqueue_gate" AS "gate" ON "gate"."id" = "lane"."gate"
+WHERE "lane"."id" IN ({lanes})
+"""
+
+
 @dataclass(slots=True)
 class Account:
     running: int = 0
+    untried: int = 0
     seconds: float = 0.0
     measured: float = 0.0
     runs: int = 0
@@ -32,9 +43,18 @@ class Account:
         """A task that was charged so much in advance has left its holder."""
         self.running -= 1
         self.seconds += (seconds or 0.0) - charge
-        if seconds is not None:
+        if seconds is None:
+            self.untried += 1
+        else:
             self.measured += seconds
             self.runs += 1
+
+    def add(self, other: Account) -> None:
+        self.running += other.running
+        self.untried += other.untried
+        self.seconds += other.seconds
+        self.measured += other.measured
+        self.runs += other.runs
 
     def entry(self, lane: int) -> Entry:
         mean = max(self.measured / self.runs, LEAST_COST) if self.runs else 0.0
@@ -47,6 +67,14 @@ class Account:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Whose account a lane behind a gate has, and to which limits its tasks keep."""
+
+    account: int
+    keys: list[str]
+
+
 @dataclass(slots=True)
 class Accounts:
     """
@@ -54,10 +82,17 @@ class Accounts:
 
     Every lane is locked in the order of its id, once, as the last thing before commit;
     so two transactions that charge the same lanes never wait for each other in a ring.
+    What lanes behind gates are charged goes to the account of their user, and is counted
+    by the meters of their limits, which are locked before any lane. ``gated`` tells
+    whether there may be such lanes.
     """
 
+    now: datetime | None = None
     lanes: dict[int, Account] = field(default_factory=dict)
     short: set[int] = field(default_factory=set)
+    meters: Meters = field(default_factory=Meters)
+    gated: bool = True
+    _places: dict[int, Place] = field(default_factory=dict)
 
     def of(self, lane: int) -> Account:
         account = self.lanes.get(lane)
@@ -75,22 +110,64 @@ class Accounts:
         """A task has left its holder after so many seconds; None gives the charge back."""
         self.of(lease.lane).end(lease.charge, seconds)
 
+    def lose(self, lane: int, *, untried: bool = False) -> None:
+        """A task has left a holder who could not tell for how long it ran, if it did."""
+        account = self.of(lane)
+        account.running -= 1
+        account.untried += untried
+
     def found_short(self, lane: int) -> None:
         """A lane had fewer waiting tickets than were wanted: it may be empty."""
         self.of(lane)
         self.short.add(lane)
 
+    def places(self, cursor: Any, dialect: Dialect) -> dict[int, Place]:
+        """Return whose accounts the lanes behind gates have, of those to be charged."""
+        if unknown := [lane for lane in self.lanes if is_gated(lane) and lane not in self._places]:
+            statement = PLACES.replace("{lanes}", numbers(unknown))
+            for lane, account, keys in dialect.execute(cursor, statement).fetchall():
+                self._places[lane] = Place(account, json.loads(keys) if keys else [])
+        return self._places
+
+    def own(self, cursor: Any, dialect: Dialect) -> dict[int, Account]:
+        """Return what each account is charged, by the id of its lane without a gate."""
+        if not any(map(is_gated, self.lanes)):
+            return self.lanes
+        places = self.places(cursor, dialect)
+        charged: dict[int, Account] = {}
+        for lane, account in self.lanes.items():
+            own = places[lane].account if lane in places else lane
+            charged.setdefault(own, Account()).add(account)
+        return charged
+
+    def keys(self, cursor: Any, dialect: Dialect) -> set[str]:
+        """Return the keys of the limits by which something is to be counted."""
+        places = self.places(cursor, dialect)
+        return {key for lane in self.lanes if lane in places for key in places[lane].keys}
+
     def lock(self, cursor: Any, dialect: Dialect, others: Iterable[int]) -> None:
-        """Lock the lanes to be charged together with others that are to be woken before."""
+        """Lock the accounts to be charged together with others that are to be woken before."""
         if self.lanes:
-            lanes = numbers(sorted(self.lanes.keys() | set(others)))
+            self.meters.lock(cursor, dialect, self.keys(cursor, dialect), self.now)
+            lanes = numbers(sorted(self.own(cursor, dialect).keys() | set(others)))
             dialect.execute(cursor, LOCK.replace("{lanes}", lanes) + dialect.lock_clause())
 
     def write(self, cursor: Any, dialect: Dialect) -> int:
         """Charge the lanes; return how many were put to sleep."""
         if self.lanes:
-            dialect.charge(cursor, [self.lanes[lane].entry(lane) for lane in sorted(self.lanes)])
+            self.count(cursor, dialect)
+            own = self.own(cursor, dialect)
+            dialect.charge(cursor, [own[lane].entry(lane) for lane in sorted(own)])
+            if self.gated:
+                dialect.copy_accounts(cursor, own)
         if self.short:
             doze = DOZE.replace("{lanes}", numbers(sorted(self.short)))
             return int(dialect.execute(cursor, doze).rowcount)
         return 0
+
+    def count(self, cursor: Any, dialect: Dialect) -> None:
+        """Count what has begun and ended behind limits."""
+        for lane, place in self.places(cursor, dialect).items():
+            if account := self.lanes.get(lane):
+                self.meters.add(place.keys, account.running, account.untried)
+        self.meters.write(cursor, dialect, self.now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -19,7 +19,9 @@ from .dialects import Dialect
 from .dialects.base import Row, numbers
 from .end import expire
 from .finish import close
+from .gates import ANY_LIMITS, Gatekeeper, waits_behind
 from .lanes import LANES_PROBED, QUANTUM, OpenLane, Pick, counted, next_picks
+from .parties import party_picks
 from .transaction import REPEATS, Tries, is_callers, pauses, reading, recalled, repeated, unit
 from .values import Completion, Lease
 
@@ -38,7 +40,7 @@ WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = TRUE AND "id" NOT IN ({pas
 ORDER BY "turn" LIMIT %(limit)s
 """
 LEFT = f"""
-SELECT {RINGS},
+SELECT {ANY_LIMITS}, {RINGS},
     EXISTS (
         SELECT 1 FROM "perfectqueue_lane"
         WHERE "queue" IN ({{queues}}) AND "gate" = 0 AND "open" = TRUE AND EXISTS (
@@ -117,7 +119,7 @@ def press_on(
     while not haul.leases:
         if haul.contended and contended < REPEATS:
             contended += 1
-        elif more:
+        elif more or haul.ringing:
             more = answer_alarms(using=using, now=now)
         elif not haul.advanced and (roused < BATCH or not (roused := rouse(using=using))):
             break
@@ -156,8 +158,11 @@ def what_is_left(queues: Sequence[str], *, using: str, now: datetime | None) -> 
     with reading(using) as (cursor, dialect):
         in_lane = dialect.in_lane.replace("{lane}", '"perfectqueue_lane"."id"')
         statement = statement.replace("{in_lane}", in_lane)
-        ringing, is_open = dialect.execute(cursor, statement, names, now=now).fetchone()
-    return bool(ringing), bool(is_open)
+        row = dialect.execute(cursor, statement, names, now=now).fetchone()
+        limited, ringing, is_open = map(bool, row)
+        if limited and not is_open:
+            is_open = 0.0 in waits_behind(cursor, dialect, queues, now)
+    return ringing, is_open
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,17 +209,18 @@ def take(
         for lost in tries.doubtful:
             if left := still_held(cursor, dialect, lost.leases):
                 return Haul(left, lost.refused, lost.ringing, lost.advanced, lost.contended)
-        accounts = Accounts()
+        accounts = Accounts(now)
         if finished:
             refused = close(cursor, dialect, accounts, finished, worker=worker, now=now)
-        claim = Claim(cursor, dialect, accounts, using, alive_time, holder, now)
+        claim = Claim(cursor, dialect, accounts, queues, using, alive_time, holder, now)
         claim.heed, claim.lasting = heed, lasting
         for queue in queues:
             if len(taken) < limit and not claim.ringing:
                 taken += claim.from_queue(queue, limit - len(taken))
         slept = accounts.write(cursor, dialect)
         advanced = claim.expired > 0 or (claim.stopped and slept > 0)
-        haul = Haul(taken, refused, claim.ringing, advanced, claim.contended)
+        ringing = claim.ringing or (claim.has_moved() and not taken)
+        haul = Haul(taken, refused, ringing, advanced, claim.contended)
         if taken:
             tries.commits(haul)
     return haul
@@ -245,6 +251,7 @@ class Claim:
         cursor: Any,
         dialect: Dialect,
         accounts: Accounts,
+        queues: Sequence[str],
         using: str,
         alive_time: float,
         holder: int,
@@ -253,6 +260,7 @@ class Claim:
         self.cursor = cursor
         self.dialect = dialect
         self.accounts = accounts
+        self.queues = queues
         self.using = using
         self.alive_time = alive_time
         self.holder = holder
@@ -264,6 +272,12 @@ class Claim:
         self.expired = 0
         self.stopped = False
         self.contended = False
+        self.limited: bool | None = None
+        self.keeper: Gatekeeper | None = None
+
+    def has_moved(self) -> bool:
+        """Tell whether tasks were moved to lanes behind gates, which an alarm has to wake."""
+        return self.keeper is not None and self.keeper.moved > 0
 
     def from_queue(self, queue: str, limit: int) -> list[Lease]:
         """Serve lanes until the limit is met or none is left that has a task."""
@@ -280,6 +294,8 @@ class Claim:
             lanes = read(queue, limit - len(taken), passed)
             if self.ringing:
                 break
+            if self.limited:
+                return self.from_gates(queue, limit)
             # Where lanes have less than a quantum, the others get one turn each at a time.
             quantum = QUANTUM if rounds == 1 else 0.0
             picks = next_picks(lanes, limit - len(taken), quantum)
@@ -304,20 +320,74 @@ class Claim:
         The first look tells as well whether an alarm rings.
         """
         more = "" if self.lasting else self.dialect.asynchronous_commit
-        if self.heed:
-            more += f", {RINGS}"
+        look_around = f", {ANY_LIMITS}, {RINGS if self.heed else 'FALSE'}"
+        if self.limited is None:
+            more += look_around
         statement = OPEN.replace("{passed}", numbers(sorted(passed)) if passed else "0")
         statement = statement.replace("{more}", more)
         parameters = {"queue": queue, "limit": max(limit, LANES_READ_AT_LEAST)}
         rows = self.dialect.execute(self.cursor, statement, parameters, now=self.now).fetchall()
-        if self.heed:
-            self.heed = False
-            self.ringing = bool(rows[0][-1]) if rows else self.rings()
+        if self.limited is None:
+            row = rows[0] if rows else self.seen(look_around)
+            self.limited, self.ringing = bool(row[-2]), bool(row[-1])
+            self.accounts.gated = self.limited
+            if self.limited:
+                # Meters are locked before lanes.
+                return []
         return self.served(self.current([row[:6] for row in rows], passed), passed)
 
-    def rings(self) -> bool:
-        row = self.dialect.execute(self.cursor, f"SELECT {RINGS}", now=self.now).fetchone()
-        return bool(row[0])
+    def seen(self, more: str) -> Row:
+        row: Row = self.dialect.execute(self.cursor, f"SELECT 1{more}", now=self.now).fetchone()
+        return row
+
+    def from_gates(self, queue: str, limit: int) -> list[Lease]:
+        """Serve lanes where limits hold some back, all lanes of a user as one."""
+        if self.keeper is None:
+            self.keeper = Gatekeeper.enter(
+                self.cursor, self.dialect, self.accounts, self.queues, self.now
+            )
+        keeper = self.keeper
+        taken: list[Lease] = []
+        passed: set[int] = set()
+        rounds = 0
+        while len(taken) < limit and (rounds < ROUNDS or not taken):
+            if rounds == ROUNDS_IN_VAIN:
+                self.stopped = True
+                break
+            rounds += 1
+            wanted, known = limit - len(taken), len(passed)
+            rows = keeper.lanes(queue, max(wanted, LANES_READ_AT_LEAST), passed)
+            lanes = self.with_accounts(rows, passed)
+            gates = {lane: gate for lane, gate, _account in lanes}
+            parties = keeper.parties(lanes, wanted)
+            passed |= self.accounts.short & gates.keys()
+            picks = party_picks(
+                parties,
+                keeper.gates,
+                keeper.rooms(),
+                wanted,
+                QUANTUM if rounds == 1 else 0.0,
+            )
+            if not picks:
+                if len(passed) == known:
+                    break
+                continue
+            cleared = self.expired + keeper.moved
+            taken += keeper.let_through(self.serve(picks, gates=gates), gates)
+            short = self.accounts.short & gates.keys()
+            passed |= short | {lane for lane, _gate, account in lanes if account.room is not None}
+            if not short and (taken or self.expired + keeper.moved == cleared):
+                break
+        return taken
+
+    def with_accounts(self, rows: list[Row], passed: set[int]) -> list[tuple[int, int, OpenLane]]:
+        """Return lanes with their gates and accounts, without those that can't be served."""
+        known = list({row[1]: (row[1], *row[4:]) for row in rows}.values())
+        unserved: set[int] = set()
+        served = self.served(self.current(known, unserved), unserved)
+        accounts = {account.id: account for account in served}
+        passed |= {row[0] for row in rows if row[1] not in accounts}
+        return [(row[0], row[2], accounts[row[1]]) for row in rows if row[1] in accounts]
 
     def probed(self, queue: str, limit: int, passed: set[int]) -> list[OpenLane]:
         """
@@ -372,15 +442,21 @@ class Claim:
         it holds some it waits for no more, but passes over what others hold.
         """
         chosen = set(lanes)
-        every = sorted(chosen | set(self.accounts.lanes))
+        every = sorted(chosen | set(self.accounts.own(self.cursor, self.dialect)))
         clause = self.dialect.skip_clause() if self.locked else self.dialect.lock_clause()
         statement = LOCKED.replace("{lanes}", numbers(every)) + clause
         rows = self.dialect.execute(self.cursor, statement).fetchall()
         self.locked = True
         return [row for row in rows if row[0] in chosen]
 
-    def serve(self, picks: list[Pick], *, alone: bool) -> list[Lease]:
-        """Take what was picked; a lane that has less is asleep from now on, unless alone."""
+    def serve(
+        self, picks: list[Pick], *, alone: bool = False, gates: Mapping[int, int] | None = None
+    ) -> list[Lease]:
+        """
+        Take what was picked; a lane that has less is asleep from now on, unless alone.
+
+        What stands behind one of the ``gates`` is counted by its keeper.
+        """
         wants = counted(picks)
         rows = self.dialect.claim(
             self.cursor, wants, holder=self.holder, seconds=self.alive_time, now=self.now
@@ -402,6 +478,8 @@ class Claim:
             row = line.popleft()
             lease = leased(row, cost=pick.cost, **whose)
             self.accounts.begin(pick.lane, pick.cost)
+            if self.keeper and gates:
+                self.keeper.count(gates[pick.lane])
             (late if row[7] else leases).append(lease)
         for lease in late:
             expire(self.cursor, self.dialect, self.accounts, lease, now=self.now)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -12,9 +14,11 @@ from ..models import State
 from .accounts import Accounts
 from .carry import look_again
 from .dialects import Dialect
-from .dialects.base import Row, Waking, numbers
+from .dialects.base import Waking, numbers
 from .end import lose
-from .lanes import FIRST_COST
+from .gates import serving_gates
+from .keys import Keys, keys_behind, split
+from .lanes import FIRST_COST, gate_id, is_gated, lane_id
 from .shares import Share, shares_of
 from .transaction import is_callers, reading, repeated, unit
 
@@ -33,7 +37,7 @@ UPDATE "perfectqueue_ticket" SET "state" = 0, "alarm_at" = NULL WHERE "task_id" 
 """
 OWNERS = """
 SELECT "ticket"."lane", "task"."queue", "task"."user", "task"."type", "task"."limits",
-    "lane"."id" IS NULL
+    "lane"."id" IS NULL, EXISTS (SELECT 1 FROM "perfectqueue_gate")
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
@@ -51,8 +55,9 @@ LIMIT %(limit)s
 """
 FIRST_OPEN = """
 SELECT "virtual_time", "cost" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = TRUE ORDER BY "turn" LIMIT 1
+WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "open" = TRUE ORDER BY "turn" LIMIT 1
 """
+GATES = 'INTO "perfectqueue_gate" ("id", "queue", "keys") VALUES {rows}'
 LAST_SHUT = """
 SELECT "virtual_time", "cost" FROM "perfectqueue_lane"
 WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = FALSE ORDER BY "turn" DESC LIMIT 1
@@ -90,12 +95,11 @@ def answer_batch(*, using: str, now: datetime | None) -> int:
         statement += dialect.skip_clause()
         rows = dialect.execute(cursor, statement, {"limit": BATCH}, now=now).fetchall()
         rung = [row[:3] for row in rows]
-        accounts = Accounts()
+        accounts = Accounts(now)
         lapsed = [task_id for task_id, _lane, state in rung if state == State.RUNNING]
         back = lose(cursor, dialect, accounts, lapsed, now=now)
         back += [task_id for task_id, _lane, state in rung if state != State.RUNNING]
-        accounts.lock(cursor, dialect, (lane for _id, lane, _state in rung))
-        admit(cursor, dialect, back)
+        admit(cursor, dialect, back, accounts)
         accounts.write(cursor, dialect)
         return len(rung)
 
@@ -113,7 +117,7 @@ def rouse(*, using: str) -> int:
     if not ids:
         return 0
     with unit(using) as (cursor, dialect):
-        return wake(cursor, dialect, ids)
+        return wake(cursor, dialect, owners_of(cursor, dialect, ids))
 
 
 def asleep(cursor: Any, dialect: Dialect) -> list[int]:
@@ -125,58 +129,128 @@ def asleep(cursor: Any, dialect: Dialect) -> list[int]:
     return [task_id for (task_id,) in rows if task_id is not None]
 
 
-def admit(cursor: Any, dialect: Dialect, ids: list[int]) -> None:
-    """Let tickets wait in their lanes, and wake those."""
+def admit(cursor: Any, dialect: Dialect, ids: list[int], accounts: Accounts) -> None:
+    """Let tickets wait in their lanes, and wake those; lock first what is to be charged."""
+    owners = owners_of(cursor, dialect, ids) if ids else []
+    accounts.lock(cursor, dialect, {owner.account for owner in owners})
     if ids:
         dialect.execute(cursor, READMIT.replace("{ids}", numbers(sorted(ids))))
-        wake(cursor, dialect, ids)
+        wake(cursor, dialect, owners)
 
 
-def wake(cursor: Any, dialect: Dialect, ids: list[int]) -> int:
+@dataclass(frozen=True, slots=True)
+class Owner:
     """
-    Wake the lanes of tickets, each at the smallest virtual time of those that are served;
-    return how many lanes that is.
+    Whose a lane is: its queue, user and limits, and the lane whose account it has.
+
+    ``is_new`` tells that it has no row, and ``gated`` whether there are gates at all.
     """
+
+    lane: int
+    account: int
+    queue: str
+    user: str
+    keys: Keys
+    is_new: bool
+    gated: bool
+
+    @property
+    def gate(self) -> int:
+        return gate_id(self.queue, self.keys)
+
+
+def owners_of(cursor: Any, dialect: Dialect, ids: list[int]) -> list[Owner]:
+    """Return the owner of each lane in which these tickets stand."""
     rows = dialect.execute(cursor, OWNERS.replace("{ids}", numbers(ids))).fetchall()
-    owners = {row[0]: (row[1], row[2]) for row in rows}
+    owners = {}
+    for lane, queue, user, type_, limits, is_new, gated in rows:
+        if lane not in owners:
+            keys = keys_behind(lane, queue, type_, user, split(limits)) if is_gated(lane) else ()
+            account = lane_id(queue, user) if keys else lane
+            owners[lane] = Owner(lane, account, queue, user, keys, bool(is_new), bool(gated))
+    return list(owners.values())
+
+
+def wake(cursor: Any, dialect: Dialect, owners: list[Owner]) -> int:
+    """
+    Wake lanes, each at the smallest virtual time of those that are served; return how
+    many that is.
+
+    A lane behind a gate is woken after the one whose account it has, which need not have
+    waiting tickets itself.
+    """
     shares: defaultdict[tuple[str, str], Share] = defaultdict(Share)
-    if fresh := {(row[1], row[2]) for row in rows if row[5]}:
+    if fresh := {(owner.queue, owner.user) for owner in owners if owner.is_new}:
         shares.update(shares_of(cursor, dialect, fresh))
-    queues = {queue for queue, _user in owners.values()}
-    floors = {queue: floor(cursor, dialect, queue) for queue in queues}
-    dialect.wake(
-        cursor,
-        [
-            Waking(
-                lane=lane,
-                account=lane,
-                gate=0,
-                queue=queue,
-                user=user,
-                virtual_time=floors[queue][0],
-                cost=floors[queue][1],
-                weight=shares[queue, user].weight,
-                max_running=shares[queue, user].max_running,
-                paused=shares[queue, user].paused,
-            )
-            for lane, (queue, user) in sorted(owners.items())
-        ],
-    )
+    places = {(owner.queue, owner.gate) for owner in owners}
+    gated = any(owner.gated for owner in owners)
+    floors = {place: floor(cursor, dialect, *place, gated=gated) for place in places}
+
+    def waking(owner: Owner, lane: int, gate: int, *, awake: bool = True) -> Waking:
+        virtual_time, cost = floors[owner.queue, owner.gate]
+        share = shares[owner.queue, owner.user]
+        return Waking(
+            lane=lane,
+            account=owner.account,
+            gate=gate,
+            queue=owner.queue,
+            user=owner.user,
+            virtual_time=virtual_time,
+            cost=cost,
+            weight=share.weight,
+            max_running=share.max_running,
+            paused=share.paused,
+            awake=awake,
+        )
+
+    behind = sorted((owner for owner in owners if owner.gate), key=lambda owner: owner.lane)
+    own = {owner.account: waking(owner, owner.account, 0, awake=False) for owner in behind}
+    own |= {owner.lane: waking(owner, owner.lane, 0) for owner in owners if not owner.gate}
+    dialect.wake(cursor, [own[lane] for lane in sorted(own)])
+    if behind:
+        open_gates(cursor, dialect, behind)
+        dialect.wake(cursor, [waking(owner, owner.lane, owner.gate) for owner in behind])
+    if behind or gated:
+        dialect.copy_accounts(cursor, own)
     if fresh:
-        look_again(cursor, sorted({row[0] for row in rows if row[5]}))
+        look_again(cursor, sorted({owner.account for owner in owners if owner.is_new}))
     return len(owners)
 
 
-def floor(cursor: Any, dialect: Dialect, queue: str) -> tuple[float, float]:
+def open_gates(cursor: Any, dialect: Dialect, owners: list[Owner]) -> None:
+    """Keep by which limits each gate holds tasks back."""
+    gates = {owner.gate: owner for owner in owners}
+    values: dict[str, Any] = {}
+    rows = []
+    for number, gate in enumerate(sorted(gates)):
+        values[f"q{number}"] = gates[gate].queue
+        values[f"k{number}"] = json.dumps(gates[gate].keys)
+        rows.append(f"({gate}, %(q{number})s, %(k{number})s)")
+    dialect.insert_missing(cursor, GATES.replace("{rows}", ", ".join(rows)), values, key="id")
+
+
+def floor(
+    cursor: Any, dialect: Dialect, queue: str, gate: int = 0, *, gated: bool = False
+) -> tuple[float, float]:
     """
     Return the virtual time at which a lane that wakes takes its place, and what a task of
     a lane that is new is expected to cost.
 
-    The smallest time of those being served; where none is, the largest that was reached,
-    so that neither credit nor debt outlives the work that competed.
+    The smallest time of those being served: behind the same gate, or else behind none, or
+    else behind any. Where none is, the largest that was reached, so that neither credit
+    nor debt outlives the work that competed.
     """
-    for statement in (FIRST_OPEN, LAST_SHUT):
-        row: Row | None = dialect.execute(cursor, statement, {"queue": queue}).fetchone()
-        if row:
-            return row[0], row[1]
-    return 0.0, FIRST_COST
+    places = [[gate], *([[0]] if gate else [])]
+    if gated:
+        places.append(serving_gates(cursor, dialect, queue))
+    for gates in places:
+        first = [row for gate in gates if (row := first_open(cursor, dialect, queue, gate))]
+        if first:
+            return min(first)
+    row = dialect.execute(cursor, LAST_SHUT, {"queue": queue}).fetchone()
+    return (row[0], row[1]) if row else (0.0, FIRST_COST)
+
+
+def first_open(cursor: Any, dialect: Dialect, queue: str, gate: int) -> tuple[float, float] | None:
+    row = dialect.execute(cursor, FIRST_OPEN, {"queue": queue, "gate": gate}).fetchone()
+    return (row[0], row[1]) if row else None

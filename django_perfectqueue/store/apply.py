@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..models import EVERYONE
@@ -10,7 +10,7 @@ from .alarms import floor
 from .bell import ring
 from .carry import correct, outdated, write
 from .dialects import Dialect
-from .dialects.base import Waking, numbers
+from .dialects.base import Waking
 from .lanes import lane_id
 from .shares import Share, shares_of
 from .transaction import reading, repeated, unit
@@ -23,13 +23,13 @@ QUEUES = """
 SELECT "queue" FROM "perfectqueue_fairshare" WHERE "user" = %(user)s AND "queue" <> ''
 """
 WITH_WORK = """
-WITH RECURSIVE "line" AS ({waiting_lanes}) SELECT "lane" FROM "line" WHERE "lane" IS NOT NULL
+WITH RECURSIVE "line" AS ({waiting_lanes})
+SELECT DISTINCT "lane"."account" FROM "line"
+JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lane"
 """
 LANES = """
-SELECT "id" FROM "perfectqueue_lane" WHERE "id" > %(last)s ORDER BY "id" LIMIT %(limit)s
-"""
-COPIES = """
-SELECT "id" FROM "perfectqueue_lane" WHERE "account" IN ({accounts}) AND NOT ("gate" = 0)
+SELECT "id" FROM "perfectqueue_lane" WHERE "id" > %(last)s AND "gate" = 0
+ORDER BY "id" LIMIT %(limit)s
 """
 
 
@@ -43,16 +43,14 @@ def apply_shares(user: str, *, using: str) -> None:
     if user == EVERYONE:
         apply_default(using=using)
         return
-    accounts = apply_to_accounts(user, using=using)
-    apply_to_copies(accounts, using=using)
-    for queue in set(accounts.values()):
+    for queue in apply_to_accounts(user, using=using):
         ring(queue, using=using)
 
 
 @repeated
-def apply_to_accounts(user: str, *, using: str) -> dict[int, str]:
+def apply_to_accounts(user: str, *, using: str) -> set[str]:
     """
-    Write a user's shares to the lanes that hold its accounts; return these, with their queues.
+    Write a user's shares to the lanes that hold its accounts; return their queues.
 
     A lane that someone is making just now, from the shares as they were, can be waited
     for only by making it, too. A lane that was paused or held back by its cap takes its
@@ -71,7 +69,9 @@ def apply_to_accounts(user: str, *, using: str) -> dict[int, str]:
             shares = shares_of(cursor, dialect, owners)
         for lane in lanes:
             write(cursor, dialect, [lane.lane], shares[lane.queue, user], lane.virtual_time)
-    return {lane.lane: lane.queue for lane in lanes}
+        if lanes:
+            dialect.copy_accounts(cursor, [lane.lane for lane in lanes])
+    return {lane.queue for lane in lanes}
 
 
 def new_lane(cursor: Any, dialect: Dialect, queue: str, user: str, share: Share) -> Waking:
@@ -89,17 +89,6 @@ def new_lane(cursor: Any, dialect: Dialect, queue: str, user: str, share: Share)
         max_running=share.max_running,
         paused=share.paused,
     )
-
-
-def apply_to_copies(accounts: Collection[int], *, using: str) -> None:
-    """Write to the lanes that carry a copy of these accounts."""
-    if not accounts:
-        return
-    with reading(using) as (cursor, dialect):
-        statement = COPIES.replace("{accounts}", numbers(accounts))
-        copies = [lane for (lane,) in dialect.execute(cursor, statement).fetchall()]
-    for start in range(0, len(copies), BATCH):
-        apply_to(copies[start : start + BATCH], using=using)
 
 
 def apply_default(*, using: str) -> None:

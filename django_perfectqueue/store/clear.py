@@ -58,7 +58,7 @@ def forget_tickets(cursor: Any, dialect: Dialect, accounts: Accounts, ids: str) 
     tickets = dialect.execute(cursor, statement).fetchall()
     for _task_id, lane, state in tickets:
         if state == State.RUNNING:
-            accounts.of(lane).running -= 1
+            accounts.lose(lane)
     if tickets:
         locked = numbers(task_id for task_id, _lane, _state in tickets)
         dialect.execute(cursor, FORGET_TICKETS.replace("{ids}", locked))

@@ -156,7 +156,7 @@ def lose(
         held = Held(
             task_id=task_id, attempt=attempt, errors=errors, crashes=crashes + 1, worker=worker
         )
-        accounts.of(lane).running -= 1
+        accounts.lose(lane)
         record(cursor, dialect, held, Attempt.Ending.LOST, why, now=now)
         if cancel_requested:
             bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)

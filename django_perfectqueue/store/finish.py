@@ -10,6 +10,7 @@ from typing import Any
 from .accounts import Account, Accounts
 from .dialects import Dialect, dialect_of
 from .dialects.base import numbers
+from .lanes import is_gated
 from .recover import retake
 from .transaction import reading, repeated, unit
 from .values import Completion
@@ -36,10 +37,11 @@ def finish(
     repeated. Nor is what this attempt holds but for a crash of the server.
     """
     alone = len(completions) == 1 and dialect_of(using).single_statement
+    alone = alone and not is_gated(completions[0].lease.lane)
     if alone and finish_one(completions[0], using=using, worker=worker, now=now):
         return []
     with unit(using) as (cursor, dialect):
-        accounts = Accounts()
+        accounts = Accounts(now)
         refused = close(cursor, dialect, accounts, completions, worker=worker, now=now)
         accounts.write(cursor, dialect)
     return refused

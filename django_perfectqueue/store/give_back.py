@@ -52,14 +52,13 @@ def give_back(
             cursor, statement, {"holder": holder}, now=now, after={"horizon": alive_time + 1}
         ).fetchall()
         left = [row for row in found if row[0] not in keep]
-        accounts = Accounts()
+        accounts = Accounts(now)
         lost = [row[0] for row in left if row[0] in crashed]
         back = lose(cursor, dialect, accounts, lost, worker=worker, why=why, now=now)
         back += let_go(
             cursor, dialect, accounts, [row for row in left if row[0] not in crashed], now
         )
-        accounts.lock(cursor, dialect, [row[1] for row in left])
-        admit(cursor, dialect, sorted(back))
+        admit(cursor, dialect, sorted(back), accounts)
         accounts.write(cursor, dialect)
     if back:
         ring(using=using)
@@ -72,7 +71,7 @@ def let_go(
     """Free tasks that were never begun; return those that are not to be cancelled."""
     back = []
     for task_id, lane, attempt, errors, crashes, cancel_requested in rows:
-        accounts.of(lane).running -= 1
+        accounts.lose(lane, untried=True)
         if cancel_requested:
             held = Held(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes)
             bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)

@@ -43,12 +43,12 @@ def lane_id(queue: str, user: str, keys: Sequence[str] = ()) -> int:
     """
     if not keys:
         return hashed(queue, user) & ~1
-    return hashed(queue, user, ",".join(keys)) | 1
+    return hashed(queue, user, *keys) | 1
 
 
 def gate_id(queue: str, keys: Sequence[str]) -> int:
     """Return the gate of a set of limits in a queue; 0 for none."""
-    return hashed(queue, ",".join(keys)) | 1 if keys else 0
+    return hashed(queue, *keys) | 1 if keys else 0
 
 
 def is_gated(lane: int) -> bool:

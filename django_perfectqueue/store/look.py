@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from .gates import ANY_LIMITS, waits_behind
 from .lanes import LANES_PROBED
 from .transaction import reading
 
 LOOK = """
-SELECT {now}, (
+SELECT {now}, {any_limits}, (
     SELECT "alarm_at" FROM "perfectqueue_ticket"
     WHERE "alarm_at" IS NOT NULL ORDER BY "alarm_at" LIMIT 1
 ), EXISTS (
@@ -48,13 +49,17 @@ def look(queues: Sequence[str], *, using: str, now: datetime | None = None) -> O
     """
     names = {f"queue{number}": queue for number, queue in enumerate(queues)}
     with reading(using) as (cursor, dialect):
-        statement = LOOK.replace("{in_lane}", dialect.in_lane.replace("{lane}", '"lane"."id"'))
+        statement = LOOK.replace("{any_limits}", ANY_LIMITS)
+        statement = statement.replace("{in_lane}", dialect.in_lane.replace("{lane}", '"lane"."id"'))
         statement = statement.replace("{queues}", ", ".join(f"%({name})s" for name in names))
         values = {**names, "most": LANES_PROBED}
         row = dialect.execute(cursor, statement, values, now=now).fetchone()
-        moment, alarm, waiting, many = row
+        moment, limited, alarm, waiting, many = row
+        waits = waits_behind(cursor, dialect, queues, now) if limited else []
         wait = None
         if alarm is not None:
             wait = (dialect.moment(alarm) - dialect.moment(moment)).total_seconds()
-    ringing = wait is not None and wait <= 0
-    return Outlook(bool(waiting or many or ringing), None if ringing else wait)
+    waits += [] if wait is None else [wait]
+    soonest = min(waits, default=None)
+    due = bool(waiting or many or (soonest is not None and soonest <= 0))
+    return Outlook(due, soonest if soonest and soonest > 0 else None)

@@ -30,7 +30,7 @@ def recover(
 ) -> set[Lease]:
     """Return which of these leases hold again, for so many seconds from now."""
     with unit(using) as (cursor, dialect):
-        accounts = Accounts()
+        accounts = Accounts(now)
         back = retake(cursor, dialect, accounts, leases, alive_time=alive_time, now=now)
         accounts.write(cursor, dialect)
     return back

@@ -70,7 +70,7 @@ def retry(
             if was_ended(cursor, dialect, tries, lease, Attempt.Ending.RETRIED):
                 return not was_closed(cursor, dialect, lease, Outcome.CANCELLED)
             raise
-        accounts = Accounts()
+        accounts = Accounts(now)
         held = Held.of(lease, worker=worker, seconds=seconds)
         record(cursor, dialect, held, Attempt.Ending.RETRIED, why, now=now)
         if cancel:
@@ -163,7 +163,7 @@ def end(
             if was_ended(cursor, dialect, tries, lease, ending):
                 return
             raise
-        accounts = Accounts()
+        accounts = Accounts(now)
         held = Held.of(lease, worker=worker, seconds=seconds)
         if status == Outcome.FAILED:
             held = replace(held, errors=min(held.errors + 1, MOST_ERRORS))
@@ -204,7 +204,7 @@ def release(
     lease had passed on. One that is to be cancelled is.
     """
     with unit(using) as (cursor, dialect):
-        accounts = Accounts()
+        accounts = Accounts(now)
         held = hold_all(cursor, dialect, leases)
         let_go(cursor, dialect, [lease for lease in held if not held[lease]], delay, now)
         for lease in (lease for lease in held if held[lease]):

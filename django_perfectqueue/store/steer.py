@@ -12,13 +12,15 @@ from .accounts import Accounts
 from .bell import ring
 from .dialects import Dialect
 from .end import CANCELLED, REMOVE, Held, bury
+from .keys import keys_of, split
+from .known import known_limits
 from .lanes import lane_id
 from .transaction import Tries, reading, recalled, repeated, unit
 
 FIND = 'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %(key)s'
 TASK = """
-SELECT "queue", "key", "user", "priority", "outcome", "attempt" FROM "perfectqueue_task"
-WHERE "id" = %(task_id)s
+SELECT "queue", "key", "type", "user", "limits", "priority", "outcome", "attempt"
+FROM "perfectqueue_task" WHERE "id" = %(task_id)s
 """
 TICKET = """
 SELECT "lane", "state", "attempt", "errors", "crashes" FROM "perfectqueue_ticket"
@@ -139,7 +141,7 @@ def redrive(tries: Tries, task_id: int, *, using: str, now: datetime | None = No
     """
     try:
         with unit(using) as (cursor, dialect):
-            queue = put_back(cursor, dialect, task_id, now)
+            queue = put_back(cursor, dialect, task_id, using, now)
             tries.commits(task_id)
             ring(queue, using=using)
     except (AlreadyFinishedError, NotSupportedError):
@@ -148,10 +150,10 @@ def redrive(tries: Tries, task_id: int, *, using: str, now: datetime | None = No
             raise
 
 
-def put_back(cursor: Any, dialect: Dialect, task_id: int, now: datetime | None) -> str:
+def put_back(cursor: Any, dialect: Dialect, task_id: int, using: str, now: datetime | None) -> str:
     """Return the queue to which the task was put back."""
     task = known(cursor, dialect, task_id)
-    queue, key, user, priority, outcome, attempt = task
+    queue, key, type_, user, limits, priority, outcome, attempt = task
     if outcome == Outcome.FINISHED:
         raise AlreadyFinishedError(f"Task '{key}' has finished.")
     values = {"task_id": task_id}
@@ -163,7 +165,8 @@ def put_back(cursor: Any, dialect: Dialect, task_id: int, now: datetime | None) 
         known(cursor, dialect, task_id)
         raise AlreadyFinishedError(f"Task '{key}' was put back by someone else.")
     dialect.execute(cursor, RAISE, values)
-    values |= {"lane": lane_id(queue, user), "rank": -priority, "attempt": attempt}
+    keys = keys_of(queue, type_, user, split(limits), known_limits(using))
+    values |= {"lane": lane_id(queue, user, keys), "rank": -priority, "attempt": attempt}
     dialect.execute(cursor, REQUEUE, values, now=now)
     return str(queue)
 
@@ -185,7 +188,7 @@ def known(cursor: Any, dialect: Dialect, task_id: int) -> Any:
 
 def outcome_of(cursor: Any, dialect: Dialect, task_id: int) -> str:
     """Return how a task has ended."""
-    _queue, _key, _user, _priority, outcome, _attempt = known(cursor, dialect, task_id)
+    *_columns, outcome, _attempt = known(cursor, dialect, task_id)
     return str(outcome)
 
 
@@ -198,7 +201,7 @@ def live(cursor: Any, dialect: Dialect, task_id: int) -> Ticket:
     statement = TICKET + dialect.lock_clause()
     row = dialect.execute(cursor, statement, {"task_id": task_id}).fetchone()
     if row is None:
-        _queue, key, _user, _priority, outcome, _attempt = known(cursor, dialect, task_id)
+        _queue, key, *_columns, outcome, _attempt = known(cursor, dialect, task_id)
         raise AlreadyFinishedError(f"Task '{key}' has ended: it is {outcome}.")
     return Ticket(*row)
 
@@ -207,5 +210,5 @@ def drop(cursor: Any, dialect: Dialect, ticket: Ticket) -> None:
     """Take a running task off its lane's account."""
     if ticket.state == State.RUNNING:
         accounts = Accounts()
-        accounts.of(ticket.lane).running -= 1
+        accounts.lose(ticket.lane)
         accounts.write(cursor, dialect)

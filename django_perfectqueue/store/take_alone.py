@@ -45,7 +45,7 @@ def take_alone(
 
 def end_late(late: list[Lease], *, using: str, now: datetime | None) -> None:
     with unit(using) as (cursor, dialect):
-        accounts = Accounts()
+        accounts = Accounts(now)
         for lease in late:
             expire(cursor, dialect, accounts, lease, now=now)
         accounts.write(cursor, dialect)

@@ -15,7 +15,17 @@ from django_perfectqueue.exceptions import (
     NotSupportedError,
     PreemptedError,
 )
-from django_perfectqueue.models import Attempt, DeadLetter, FairShare, Lane, Task, Ticket
+from django_perfectqueue.models import (
+    Attempt,
+    DeadLetter,
+    FairShare,
+    Gate,
+    Lane,
+    Limit,
+    Meter,
+    Task,
+    Ticket,
+)
 from django_perfectqueue.queue import Queue
 
 from ..factories import LEASE, NOON, acquire, assert_books_balance, fail, finish, retry
@@ -35,7 +45,7 @@ class Store(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        for model in (Ticket, Attempt, DeadLetter, Task, Lane, FairShare):
+        for model in (Ticket, Attempt, DeadLetter, Task, Lane, FairShare, Gate, Limit, Meter):
             model.objects.all().delete()
         self.now = NOON
         self.expected = {}
@@ -44,18 +54,24 @@ class Store(RuleBasedStateMachine):
         self.leases = []
         self.crashes = {}
         self.flagged = set()
+        self.limits = {}
         self.queue = Queue()
 
     @rule(seconds=st.sampled_from([1, 10, LEASE / 2, LEASE]))
     def wait(self, seconds):
         self.now += timedelta(seconds=seconds)
 
-    @rule(key=KEYS, user=USERS, delay=st.sampled_from([None, 20]), priority=st.integers(-1, 1))
-    def submit(self, key, user, delay, priority):
+    @rule(
+        key=KEYS,
+        user=USERS,
+        delay=st.sampled_from([None, 20]),
+        priority=st.integers(-1, 1),
+        limits=st.sets(st.sampled_from(["free", "none"])),
+    )
+    def submit(self, key, user, delay, priority, limits):
+        terms = {"run_at": delay, "priority": priority, "now": self.now}
         try:
-            self.queue.submit(
-                key, "report", user=user, run_at=delay, priority=priority, now=self.now
-            )
+            self.queue.submit(key, self.type_of(key), user=user, limits=self.names(limits), **terms)
         except AlreadyExistsError:
             assert key in self.expected
         else:
@@ -63,6 +79,14 @@ class Store(RuleBasedStateMachine):
             self.expected[key] = "live"
             self.due[key] = self.now + timedelta(seconds=delay or 0)
             self.crashes[key] = 0
+            self.limits[key] = {f"name:{name}" for name in self.names(limits)}
+            self.limits[key].add(f"type:{self.type_of(key)}")
+
+    def names(self, limits):
+        return sorted(limits)
+
+    def type_of(self, key):
+        return "report"
 
     @rule(limit=st.integers(1, 4))
     def acquire(self, limit):
@@ -71,7 +95,7 @@ class Store(RuleBasedStateMachine):
         self.follow_lapses()
         due = {key for key in due if self.expected[key] == "live"}
 
-        assert len(held) == min(limit, len(due)), (held, due)
+        self.check_count(held, limit, due)
         for lease in held:
             assert lease.key in due, lease
             assert lease.crashes == self.crashes[lease.key]
@@ -79,6 +103,10 @@ class Store(RuleBasedStateMachine):
             self.current[lease.key] = lease
             self.due[lease.key] = self.now + timedelta(seconds=LEASE)
             self.leases.append(lease)
+
+    def check_count(self, held, limit, due):
+        """No name of a task is that of a limit here."""
+        assert len(held) == min(limit, len(due)), (held, due)
 
     def is_due(self, key, status):
         return status in ("live", "running") and self.due[key] <= self.now
@@ -241,10 +269,63 @@ class Store(RuleBasedStateMachine):
         assert_books_balance(self.case)
 
 
+class LimitedStore(Store):
+    """The same where limits hold tasks back, and come and go."""
+
+    MOST = {"name:one": 1, "name:two": 2}
+
+    def __init__(self):
+        super().__init__()
+        self.most = dict(self.MOST)
+        for key, most in self.most.items():
+            scope, _colon, name = key.partition(":")
+            Limit.objects.create(scope=scope, name=name, max_running=most)
+
+    def names(self, limits):
+        return sorted({"free": "one", "none": "two"}[name] for name in limits)
+
+    def type_of(self, key):
+        return "report" if key < "k3" else "mail"
+
+    @rule(most=st.sampled_from([None, 0, 1]))
+    def limit_a_type(self, most):
+        Limit.objects.filter(scope="type").delete()
+        self.most.pop("type:mail", None)
+        if most is not None:
+            Limit.objects.create(scope="type", name="mail", max_running=most)
+            self.most["type:mail"] = most
+        store.forget_limits("default")
+
+    def running_behind(self, held=()):
+        """Return how many run behind each limit; a limit counts none that ran before it."""
+        counted = Meter.objects.values_list("key", "running")
+        return {key: running for key, running in counted if key in self.most}
+
+    def check_count(self, held, limit, due):
+        running = self.running_behind()
+        for key, most in self.most.items():
+            if any(key in self.limits[lease.key] for lease in held):
+                assert running.get(key, 0) <= most, (key, running)
+        if not held:
+            for key in due:
+                full = [
+                    name
+                    for name in self.limits[key]
+                    if name in self.most and running.get(name, 0) >= self.most[name]
+                ]
+                assert full, (key, running, self.most)
+
+
 class StoreMachineTests(TestCase):
     def test_the_store_does_what_a_model_of_it_does(self):
-        machine = type("Machine", (Store,), {"case": self})
+        self.compare(Store)
+
+    def test_it_does_where_limits_hold_tasks_back(self):
+        self.addCleanup(store.forget_limits, "default")
+        self.compare(LimitedStore)
+
+    def compare(self, machine):
         run(
-            machine,
+            type("Machine", (machine,), {"case": self}),
             settings=settings(max_examples=40, stateful_step_count=30, deadline=None),
         )

@@ -19,6 +19,14 @@ TAKEN = (
     ' "task"."priority", "task"."created_at"'
 )
 
+COPY = """
+UPDATE "perfectqueue_lane" SET {columns}
+FROM "perfectqueue_lane" AS "own"
+WHERE "own"."id" = "perfectqueue_lane"."account" AND NOT ("perfectqueue_lane"."gate" = 0)
+    AND "perfectqueue_lane"."account" IN ({accounts})
+"""
+ACCOUNT = ("virtual_time", "cost", "weight", "max_running", "paused", "policy", "running")
+
 WAITING_LANES = """
     SELECT MIN("lane") AS "lane" FROM "perfectqueue_ticket" WHERE "state" = 0
     UNION ALL
@@ -55,6 +63,7 @@ class Waking:
     weight: float
     max_running: int | None
     paused: bool
+    awake: bool = True
 
 
 class Dialect(ABC):
@@ -175,9 +184,21 @@ class Dialect(ABC):
     def charge(self, cursor: Any, entries: Sequence[Entry]) -> None:
         """Write to lanes in the order of their ids."""
 
+    def copy_accounts(self, cursor: Any, accounts: Iterable[int]) -> None:
+        """Let the lanes behind gates carry what their accounts are now."""
+        columns = ", ".join(f'"{column}" = "own"."{column}"' for column in ACCOUNT)
+        statement = COPY.replace("{columns}", columns)
+        self.execute(cursor, statement.replace("{accounts}", numbers(sorted(accounts))))
+
     @abstractmethod
     def wake(self, cursor: Any, lanes: Sequence[Waking]) -> None:
         """Make or wake lanes, in the order of their ids; lock them even where awake."""
+
+    def insert_missing(
+        self, cursor: Any, into: str, parameters: Mapping[str, Any], *, key: str
+    ) -> None:
+        """Insert the rows whose primary key is not there yet."""
+        self.execute(cursor, f"INSERT {into} ON CONFLICT DO NOTHING", parameters)
 
     def writing(self, connection: Any) -> AbstractContextManager[None]:
         """Prepare a connection for a transaction that reads before it writes."""

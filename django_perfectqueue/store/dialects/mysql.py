@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 from django.db import IntegrityError
 
 from ..values import Completion, Submission
-from .base import TAKEN, Dialect, Entry, Row, Waking, naive, numbers
+from .base import ACCOUNT, TAKEN, Dialect, Entry, Row, Waking, naive, numbers
 
 PACKET = 4 * 1024 * 1024
 DUPLICATE_ENTRY = 1062
@@ -112,6 +112,13 @@ SET "lane"."running" = "lane"."running" + "given"."running",
     "lane"."cost" = "lane"."cost" * "given"."keep" + "given"."mean" * (1 - "given"."keep")
 """
 
+COPY = """
+UPDATE "perfectqueue_lane" AS "lane"
+JOIN "perfectqueue_lane" AS "own" ON "own"."id" = "lane"."account"
+SET {columns}
+WHERE NOT ("lane"."gate" = 0) AND "lane"."account" IN ({accounts})
+"""
+
 WAKE = """
 INSERT INTO "perfectqueue_lane" (
     "id", "account", "gate", "queue", "user", "virtual_time", "cost", "weight", "max_running",
@@ -121,7 +128,7 @@ ON DUPLICATE KEY UPDATE
     "virtual_time" = IF(
         "awake", "virtual_time", GREATEST("virtual_time", VALUES("virtual_time"))
     ),
-    "awake" = 1
+    "awake" = "awake" OR VALUES("awake")
 """
 
 
@@ -342,6 +349,14 @@ class MySQL(Dialect):
         finish = FINISH.replace("{given}", " UNION ALL ".join(given))
         self.execute(cursor, finish, parameters, now=now)
 
+    def insert_missing(
+        self, cursor: Any, into: str, parameters: Mapping[str, Any], *, key: str
+    ) -> None:
+        # Not by IGNORE, which takes a shared lock on a row that is there: two who both go
+        # on to lock it would wait for each other.
+        update = f'INSERT {into} ON DUPLICATE KEY UPDATE "{key}" = "{key}"'
+        self.execute(cursor, update, parameters)
+
     def charge(self, cursor: Any, entries: Sequence[Entry]) -> None:
         given = " UNION ALL ".join(
             f'SELECT {entry.lane} AS "lane", {entry.running} AS "running",'
@@ -350,6 +365,11 @@ class MySQL(Dialect):
             for entry in entries
         )
         self.execute(cursor, CHARGE.replace("{given}", given))
+
+    def copy_accounts(self, cursor: Any, accounts: Iterable[int]) -> None:
+        columns = ", ".join(f'"lane"."{column}" = "own"."{column}"' for column in ACCOUNT)
+        statement = COPY.replace("{columns}", columns)
+        self.execute(cursor, statement.replace("{accounts}", numbers(sorted(accounts))))
 
     def wake(self, cursor: Any, lanes: Sequence[Waking]) -> None:
         values, parameters = [], {}
@@ -360,7 +380,7 @@ class MySQL(Dialect):
             values.append(
                 f"({lane.lane}, {lane.account}, {lane.gate}, %(q{number})s, %(u{number})s,"
                 f" {lane.virtual_time!r}, {lane.cost!r}, {lane.weight!r}, {cap},"
-                f" {int(lane.paused)}, 0, 0, 1)"
+                f" {int(lane.paused)}, 0, 0, {int(lane.awake)})"
             )
         self.execute(cursor, WAKE.replace("{rows}", ", ".join(values)), parameters)
 

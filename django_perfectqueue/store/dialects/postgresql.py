@@ -149,6 +149,8 @@ WITH "open" AS (
             SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {{now}}
             ORDER BY "alarm_at" LIMIT 1
         ) IS NULL
+        AND (SELECT 1 FROM "perfectqueue_gate" LIMIT 1) IS NULL
+        AND (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NULL
         AND (SELECT set_config('synchronous_commit', 'off', true)) = 'off'
 ),
 "taken" AS (
@@ -215,6 +217,14 @@ WITH "closed" AS (
         "virtual_time" = "virtual_time" + %(seconds)s / "weight",
         "cost" = "cost" * %(keep)s + %(mean)s * (1 - %(keep)s)
     WHERE "id" = (SELECT "lane" FROM "closed")
+    RETURNING "id", "virtual_time", "cost", "running"
+),
+"copied" AS (
+    UPDATE "perfectqueue_lane" AS "lane"
+    SET "virtual_time" = "charged"."virtual_time", "cost" = "charged"."cost",
+        "running" = "charged"."running"
+    FROM "charged"
+    WHERE "lane"."account" = "charged"."id" AND NOT ("lane"."gate" = 0)
 )
 UPDATE "perfectqueue_task"
 SET "outcome" = 'finished', "attempt" = %(attempt)s, "worker" = %(worker)s,
@@ -250,13 +260,20 @@ INSERT INTO "perfectqueue_lane" AS "lane" (
     "id", "account", "gate", "queue", "user", "virtual_time", "cost", "weight", "max_running",
     "paused", "policy", "running", "awake"
 )
-SELECT "given".*, 0, 0, true FROM unnest(
+SELECT "given"."lane", "given"."account", "given"."gate", "given"."queue", "given"."user",
+    "given"."virtual_time", "given"."cost", "given"."weight", "given"."max_running",
+    "given"."paused", 0, 0, "given"."awake"
+FROM unnest(
     %(lane)s::bigint[], %(account)s::bigint[], %(gate)s::bigint[], %(queue)s::text[],
     %(user)s::text[], %(virtual_time)s::float8[], %(cost)s::float8[], %(weight)s::float8[],
-    %(max_running)s::int[], %(paused)s::boolean[]
-) AS "given"
+    %(max_running)s::int[], %(paused)s::boolean[], %(awake)s::boolean[]
+) AS "given" (
+    "lane", "account", "gate", "queue", "user", "virtual_time", "cost", "weight",
+    "max_running", "paused", "awake"
+)
 ON CONFLICT ("id") DO UPDATE
-SET "awake" = true, "virtual_time" = GREATEST("lane"."virtual_time", excluded."virtual_time")
+SET "awake" = excluded."awake",
+    "virtual_time" = GREATEST("lane"."virtual_time", excluded."virtual_time")
 WHERE NOT "lane"."awake"
 """
 
@@ -423,6 +440,7 @@ class PostgreSQL(Dialect):
             "weight",
             "max_running",
             "paused",
+            "awake",
         )
         values = {column: array(getattr(lane, column) for lane in lanes) for column in columns}
         values |= {

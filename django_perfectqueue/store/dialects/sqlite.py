@@ -14,7 +14,7 @@ from django.utils import timezone as clock
 from ..values import Completion, Submission
 from .base import TAKEN, Dialect, Entry, Row, Waking, naive
 
-ITEM = re.compile(r'((?:"given"\.)?"value") ->> (\d)')
+ITEM = re.compile(r'((?:"given"\.)?"value") ->> (\d+)')
 
 
 def portable(sql: str) -> str:
@@ -117,10 +117,11 @@ INSERT INTO "perfectqueue_lane" (
     "paused", "policy", "running", "awake"
 )
 SELECT "value" ->> 0, "value" ->> 1, "value" ->> 2, "value" ->> 3, "value" ->> 4,
-    "value" ->> 5, "value" ->> 6, "value" ->> 7, "value" ->> 8, "value" ->> 9, 0, 0, 1
+    "value" ->> 5, "value" ->> 6, "value" ->> 7, "value" ->> 8, "value" ->> 9, 0, 0,
+    "value" ->> 10
 FROM json_each(%(rows)s) WHERE true
 ON CONFLICT ("id") DO UPDATE
-SET "awake" = 1, "virtual_time" = MAX("virtual_time", excluded."virtual_time")
+SET "awake" = excluded."awake", "virtual_time" = MAX("virtual_time", excluded."virtual_time")
 WHERE NOT "awake"
 """
 )
@@ -269,6 +270,7 @@ class SQLite(Dialect):
                 lane.weight,
                 lane.max_running,
                 lane.paused,
+                lane.awake,
             )
             for lane in lanes
         ]

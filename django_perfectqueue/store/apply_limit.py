@@ -1,0 +1,75 @@
+"""Let an edited limit hold for tasks that wait already."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .alarms import first_open
+from .bell import ring
+from .dialects import Dialect
+from .dialects.base import numbers
+from .known import forget_limits
+from .transaction import reading, repeated, unit
+
+BATCH = 500
+
+GATES = 'SELECT "id", "queue", "keys" FROM "perfectqueue_gate"'
+BEHIND = """
+SELECT "account" FROM "perfectqueue_lane"
+WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "open" = TRUE AND "turn" < %(floor)s
+ORDER BY "turn" LIMIT %(limit)s
+"""
+LOCK = """
+SELECT "id" FROM "perfectqueue_lane"
+WHERE "id" IN ({accounts}) AND "virtual_time" < %(floor)s ORDER BY "id"
+"""
+LIFT = """
+UPDATE "perfectqueue_lane" SET "virtual_time" = %(floor)s WHERE "id" IN ({accounts})
+"""
+
+
+def apply_limit(key: str, *, using: str) -> None:
+    """
+    Let what waits behind a limit that was changed start as it now may.
+
+    A user who was held back takes its place as one that wakes: it has saved no credit.
+    Limits themselves are read whenever a task behind them is acquired.
+    """
+    forget_limits(using)
+    for gate, queue in gates_with(key, using=using):
+        while lift(queue, gate, using=using) == BATCH:
+            pass
+    ring(using=using)
+
+
+@repeated
+def gates_with(key: str, *, using: str) -> list[tuple[int, str]]:
+    with reading(using) as (cursor, dialect):
+        rows = dialect.execute(cursor, GATES).fetchall()
+    return [(gate, queue) for gate, queue, keys in rows if key in json.loads(keys)]
+
+
+@repeated
+def lift(queue: str, gate: int, *, using: str) -> int:
+    """Lift so many accounts behind a gate to those of users whom nothing held back."""
+    with unit(using) as (cursor, dialect):
+        first = first_open(cursor, dialect, queue, 0)
+        if first is None:
+            return 0
+        values = {"queue": queue, "gate": gate, "floor": first[0], "limit": BATCH}
+        rows = dialect.execute(cursor, BEHIND, values).fetchall()
+        raise_to(cursor, dialect, sorted({account for (account,) in rows}), first[0])
+        return len(rows)
+
+
+def raise_to(cursor: Any, dialect: Dialect, accounts: list[int], floor: float) -> None:
+    if not accounts:
+        return
+    values = {"floor": floor}
+    lock = LOCK.replace("{accounts}", numbers(accounts)) + dialect.lock_clause()
+    locked = [account for (account,) in dialect.execute(cursor, lock, values).fetchall()]
+    if locked:
+        dialect.execute(cursor, LIFT.replace("{accounts}", numbers(locked)), values)
+    # Copies that were behind their accounts would be found again and again.
+    dialect.copy_accounts(cursor, accounts)

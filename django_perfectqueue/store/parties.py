@@ -1,0 +1,96 @@
+"""Who is next where a user has several lanes, and limits hold some back: the arithmetic."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .lanes import LEAST_COST, QUANTUM, OpenLane, Pick, turn
+
+
+@dataclass(slots=True)
+class Strand:
+    """
+    One lane of a user, behind a gate or none.
+
+    ``heads`` are its first tickets as they sort, and are needed only beside other strands.
+    """
+
+    lane: int
+    gate: int
+    heads: list[Any] = field(default_factory=list)
+    served: int = 0
+
+
+@dataclass(slots=True)
+class Party:
+    """A user's account, and its lanes that may be served."""
+
+    account: OpenLane
+    strands: list[Strand]
+
+    def next_strand(self, rooms: MutableMapping[str, int], gates: Gates) -> Strand | None:
+        """Return the lane whose first ticket is next, of those that no limit holds back."""
+        free = [strand for strand in self.strands if has_room(gates[strand.gate], rooms)]
+        if len(self.strands) == 1:
+            return free[0] if free else None
+        waiting = [strand for strand in free if strand.served < len(strand.heads)]
+        return min(waiting, key=lambda strand: strand.heads[strand.served], default=None)
+
+
+Gates = Mapping[int, Sequence[str]]
+
+
+def has_room(keys: Sequence[str], rooms: Mapping[str, int]) -> bool:
+    return all(rooms.get(key, 1) > 0 for key in keys)
+
+
+def party_picks(
+    parties: Sequence[Party],
+    gates: Gates,
+    rooms: MutableMapping[str, int],
+    count: int,
+    quantum: float = QUANTUM,
+) -> list[Pick]:
+    """
+    Return whom to serve, in order, as next_picks() does, with all the lanes of a user as one.
+
+    Within a user's lanes the tickets go by priority and age; what a limit holds back is
+    passed over, and holds back nothing else. ``rooms`` tells how many each limit lets
+    start, and is counted down.
+    """
+    turns = []
+    for position, party in enumerate(parties):
+        account = party.account
+        if account.room is None or account.room > 0:
+            step = max(account.cost, LEAST_COST) / account.weight
+            turns.append((*turn(account.virtual_time, step, 1), position, step, 0))
+    heapq.heapify(turns)
+    picks: list[Pick] = []
+    while turns and len(picks) < count:
+        _time, _rank, position, step, taken = heapq.heappop(turns)
+        account = parties[position].account
+        cost = max(account.cost, LEAST_COST)
+        room = count if account.room is None else account.room - taken
+        some = min(max(1, int(quantum / cost)), room, count - len(picks))
+        lanes = serve(parties[position], gates, rooms, some)
+        picks += [Pick(lane, cost) for lane in lanes]
+        if len(lanes) == some < room:
+            taken += some
+            time = turn(account.virtual_time, step, taken + 1)
+            heapq.heappush(turns, (*time, position, step, taken))
+    return picks
+
+
+def serve(party: Party, gates: Gates, rooms: MutableMapping[str, int], count: int) -> list[int]:
+    """Return the lanes of the next so many tickets of a user, or of as many as may start."""
+    lanes: list[int] = []
+    while len(lanes) < count and (strand := party.next_strand(rooms, gates)):
+        strand.served += 1
+        lanes.append(strand.lane)
+        for key in gates[strand.gate]:
+            if key in rooms:
+                rooms[key] -= 1
+    return lanes

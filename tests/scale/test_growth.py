@@ -19,6 +19,7 @@ GROWS = {
     "pq_stats": "It counts all that has yet to end.",
     "pq_purge": "It looks at every task once.",
     "pq_list --key-prefix": "It sorts all that begin so, or reads past those that do not.",
+    "pq_share": "MariaDB sorts the rows that someone has entered.",
     "fair shares": "MariaDB sorts the rows that someone has entered.",
     "fair shares, user": "Any part of a name is looked for among them.",
     "fair shares, paused": "So are those that are paused.",

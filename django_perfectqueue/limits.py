@@ -8,14 +8,16 @@ A limit is known by its scope and its name. A change is recorded, with who made 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 from types import EllipsisType
 from typing import Any, Literal, get_args
 
 from asgiref.sync import sync_to_async
+from django.db import transaction
 from django.db.models.signals import post_delete, post_save
 from django.utils.translation import gettext as _
 
-from . import rules, store
+from . import rules, store, trail
 from .exceptions import ConfigError, InvalidTaskError
 from .models import EVERYONE, Limit, Meter
 from .queue import QUEUE_LENGTH, checked, database
@@ -122,10 +124,12 @@ aremove_limit = sync_to_async(remove_limit)
 
 
 def follow_changes() -> None:
-    post_save.connect(wake, sender=Limit, dispatch_uid="perfectqueue_wake")
-    post_delete.connect(wake, sender=Limit, dispatch_uid="perfectqueue_wake")
+    post_save.connect(apply, sender=Limit, dispatch_uid="perfectqueue_apply_limit")
+    post_delete.connect(apply, sender=Limit, dispatch_uid="perfectqueue_apply_limit")
 
 
-def wake(*, using: str, **kwargs: Any) -> None:
-    """Have idle workers look once this is committed: tasks may be free to start."""
-    store.ring(using=using)
+def apply(*, instance: Limit, using: str, **kwargs: Any) -> None:
+    """Once this is committed, let what waits start as it now may."""
+    before = trail.former(instance)
+    for key in sorted({instance.key, before.key if before else instance.key}):
+        transaction.on_commit(partial(store.apply_limit, key, using=using), using=using)

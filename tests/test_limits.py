@@ -16,6 +16,7 @@ from django_perfectqueue.limits import (
 )
 from django_perfectqueue.models import Limit
 from django_perfectqueue.queue import Queue
+from tests.factories import acquire, submit
 
 
 class LimitTests(TestCase):
@@ -121,6 +122,43 @@ class PauseTests(TestCase):
         self.assertEqual((row.max_running, row.paused), (3, False))
 
 
+class HoldTests(TransactionTestCase):
+    """What is said through these doors is what workers keep to."""
+
+    def taken(self, *queues):
+        return sorted(lease.key for lease in acquire(10, queues=queues or ("default",), now=None))
+
+    def test_a_paused_queue_starts_nothing_until_it_is_unpaused(self):
+        for queue in ("default", "reports"):
+            submit(f"in-{queue}", queue=queue, now=None)
+        Queue("reports").pause()
+        self.assertEqual(self.taken("default", "reports"), ["in-default"])
+
+        Queue("reports").unpause()
+
+        self.assertEqual(self.taken("default", "reports"), ["in-reports"])
+
+    def test_a_queue_can_be_paused_before_it_has_tasks(self):
+        Queue("reports").pause()
+        submit("k", queue="reports", now=None)
+        self.assertEqual(self.taken("reports"), [])
+
+        Queue("reports").unpause()
+
+        self.assertEqual(self.taken("reports"), ["k"])
+
+    def test_a_limit_that_is_loosened_or_removed_lets_more_start(self):
+        set_limit("report", scope="type", max_running=1)
+        for number in range(3):
+            submit(f"k{number}", now=None)
+        self.assertEqual(self.taken(), ["k0"])
+
+        set_limit("report", scope="type", max_running=2)
+        self.assertEqual(self.taken(), ["k1"])
+        remove_limit("report", scope="type")
+        self.assertEqual(self.taken(), ["k2"])
+
+
 class RingTests(TransactionTestCase):
     def test_idle_workers_look_when_a_limit_has_changed(self):
         for change in (
@@ -130,6 +168,6 @@ class RingTests(TransactionTestCase):
             Queue("reports").pause,
             Queue("reports").unpause,
         ):
-            with mock.patch.object(door.store, "ring") as ring:
+            with mock.patch("django_perfectqueue.store.apply_limit.ring") as ring:
                 change()
             ring.assert_called_once_with(using="default")

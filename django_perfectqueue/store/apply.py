@@ -44,15 +44,14 @@ def apply_shares(user: str, *, using: str) -> None:
     if user == EVERYONE:
         apply_default(using=using)
         return
-    accounts = apply_to_accounts(user, using=using)
-    for queue in set(accounts.values()):
+    for queue in apply_to_accounts(user, using=using):
         ring(queue, using=using)
 
 
 @repeated
-def apply_to_accounts(user: str, *, using: str) -> dict[int, str]:
+def apply_to_accounts(user: str, *, using: str) -> set[str]:
     """
-    Write a user's shares to the lanes that hold its accounts; return these, with their queues.
+    Write a user's shares to the lanes that hold its accounts; return their queues.
 
     A lane that someone is making just now, from the shares as they were, can be waited
     for only by making it, too. A lane that was paused or held back by its cap takes its
@@ -73,7 +72,7 @@ def apply_to_accounts(user: str, *, using: str) -> dict[int, str]:
             write(cursor, dialect, [lane.lane], shares[lane.queue, user], lane.virtual_time)
         if lanes:
             dialect.copy_accounts(cursor, [lane.lane for lane in lanes])
-    return {lane.lane: lane.queue for lane in lanes}
+    return {lane.queue for lane in lanes}
 
 
 def new_lane(cursor: Any, dialect: Dialect, queue: str, user: str, share: Share) -> Waking:

@@ -36,10 +36,11 @@ def correct(
     place: Callable[[str], float | None] = lambda queue: None,
 ) -> set[str]:
     """
-    Write to lanes the shares that hold for them; return the queues of those that changed.
+    Write to lanes that hold accounts, and to their copies, the shares that hold for them;
+    return the queues of those that changed.
 
-    These are lanes without a gate; those behind one copy theirs. They are locked in the
-    order of their ids, as everyone does it. ``place`` tells the virtual time of a queue at which a lane that was shut goes on.
+    They are locked in the order of their ids, as everyone does it. ``place`` tells the
+    virtual time of a queue at which a lane that was shut goes on.
     """
     groups: defaultdict[tuple[str, Share], list[int]] = defaultdict(list)
     for lane, group in outdated(cursor, dialect, lanes, dialect.lock_clause()).items():
@@ -47,7 +48,7 @@ def correct(
     places = {queue: place(queue) for queue, _share in groups}
     for (queue, share), some in groups.items():
         write(cursor, dialect, some, share, places[queue])
-    if groups:
+    if places:
         dialect.copy_accounts(cursor, [lane for some in groups.values() for lane in some])
     return set(places)
 

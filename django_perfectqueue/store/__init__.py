@@ -18,6 +18,7 @@ from .heartbeat import heartbeat
 from .look import Outlook, look
 from .notices import Notices
 from .purge import Swept, purge
+from .register import Registration, register, sign_off
 from .replace import replace
 from .rings import Ring
 from .settle import cancel, fail, release, retry
@@ -37,6 +38,7 @@ __all__ = [
     "Notices",
     "Outlook",
     "Pulse",
+    "Registration",
     "Ring",
     "Submission",
     "Swept",
@@ -61,11 +63,13 @@ __all__ = [
     "patiently",
     "purge",
     "redrive",
+    "register",
     "release",
     "replace",
     "retry",
     "ring",
     "rouse",
+    "sign_off",
     "submit",
     "submit_all",
     "take_alone",

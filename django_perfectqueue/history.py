@@ -8,7 +8,7 @@ from datetime import datetime
 
 from django.utils.translation import gettext as _
 
-from .models import Attempt, Outcome, State, Task, Ticket
+from .models import Attempt, Outcome, Task, Ticket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +60,6 @@ def remark(task: Task) -> str:
     ticket: Ticket | None = getattr(task, "ticket", None)
     if task.outcome == Outcome.FINISHED and task.started_at is None:
         return _("Someone closed it as finished.")
-    if ticket and was_given_back(ticket):
+    if ticket and ticket.was_given_back:
         return _("A worker gave it back untried; perhaps no worker has a handler for its type.")
     return ""
-
-
-def was_given_back(ticket: Ticket) -> bool:
-    """Tell whether a release has put it off: that leaves the time at which it was due before."""
-    if ticket.state != State.SCHEDULED or ticket.alarm_at is None:
-        return False
-    return ticket.attempt > 0 and ticket.alarm_at > ticket.run_at

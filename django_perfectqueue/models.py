@@ -336,6 +336,13 @@ class Ticket(models.Model):
     def check(cls, **kwargs: Any) -> list[Any]:
         return without_partial_indexes(super().check(**kwargs))
 
+    @property
+    def was_given_back(self) -> bool:
+        """Whether a release has put it off: that leaves the time at which it was due before."""
+        if self.state != State.SCHEDULED or self.alarm_at is None:
+            return False
+        return self.attempt > 0 and self.alarm_at > self.run_at
+
 
 class Attempt(models.Model):
     """

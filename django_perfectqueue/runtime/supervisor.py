@@ -143,8 +143,9 @@ class Supervisor:
         if not self.stopping:
             self.reporter.say(_("Stopping at once.") if now else self.farewell())
         self.stopping = True
+        processors = [place.child for place in self.places]
         for child in self.children():
-            child.kill() if now else child.stop()
+            child.kill() if now and child in processors else child.stop()
 
     def farewell(self) -> str:
         if not any(place.slate.running for place in self.places if place.child is not None):

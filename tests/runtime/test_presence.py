@@ -80,11 +80,22 @@ class WorkerTests(WorkerTestCase):
         self.assertEqual(worker.wait(), 0)
         self.assertFalse(Worker.objects.exists())
 
+    def test_one_that_is_to_stop_at_once_signs_off_too(self):
+        self.submit("k1")
+        worker = self.worker().ready()
+        self.registered()
+        self.wait_for_note("start")
+        worker.send(signal.SIGQUIT)
+        self.assertEqual(worker.wait(), 0)
+        self.assertFalse(Worker.objects.exists())
+
     def test_a_worker_that_is_killed_is_told_as_gone(self):
         worker = self.worker().ready()
         row = self.registered()
-        for pid in worker.alive():  # so that none sees another die, as when a host does
-            os.kill(pid, signal.SIGSTOP)
+        supervisor, helpers = worker.supervisor, worker.helpers()
+        os.kill(supervisor, signal.SIGSTOP)  # so that it starts no other janitor
+        for pid in (*helpers, supervisor):
+            os.kill(pid, signal.SIGKILL)
         worker.end()
         self.submit("k1", "note")
         self.assertEqual(self.why("k1"), "position")

@@ -24,7 +24,6 @@ from django.utils.translation import gettext_lazy as _
 from .fields import ServerNow
 from .models import (
     FairShare,
-    Gate,
     Lane,
     Limit,
     Meter,
@@ -38,6 +37,7 @@ from .store.lanes import lane_id
 
 COUNTED = 1_000
 WORKERS = 1_000
+SLACK = 0.001
 
 
 class Code(models.TextChoices):
@@ -216,26 +216,22 @@ class Case:
 
     def by_limits(self) -> Iterator[Reason]:
         """Those of its limits that let none start: paused ones first, then the longest wait."""
-        keys = self.limit_keys()
-        if not keys:
+        limits = self.limits()
+        if not limits:
             return
-        meters = Meter.objects.using(self.using).in_bulk(keys)
-        found = [self.by_limit(limit, meters.get(limit.key)) for limit in self.limits(keys)]
+        meters = Meter.objects.using(self.using).in_bulk([limit.key for limit in limits])
+        found = [self.by_limit(limit, meters.get(limit.key)) for limit in limits]
         held = [reason for reason in found if reason]
         order = list(Code)
         yield from sorted(held, key=lambda one: (order.index(one.code), -(one.wait or 0)))
 
-    def limit_keys(self) -> list[str]:
-        if self.lane.id == self.ticket.lane:
-            gates = Gate.objects.using(self.using).filter(pk=self.lane.gate)
-            gate = gates.first() if self.lane.gate else None
-            return gate.keys.split(",") if gate else []
-        return [f"name:{name}" for name in self.task.limits.split(",") if name]
-
-    def limits(self, keys: list[str]) -> list[Limit]:
-        parts = [key.partition(":") for key in keys]
-        named = reduce(or_, (Q(scope=scope, name=name) for scope, _colon, name in parts))
-        return list(Limit.objects.using(self.using).filter(named))
+    def limits(self) -> list[Limit]:
+        """Return those that it lists, and those of its queue, type and user."""
+        task, scopes = self.task, Limit.Scope
+        of_all = {scopes.QUEUE: task.queue, scopes.TYPE: task.type, scopes.USER: task.user}
+        named = Q(scope=scopes.NAME, name__in=[name for name in task.limits.split(",") if name])
+        held = reduce(or_, (Q(scope=scope, name=name) for scope, name in of_all.items()), named)
+        return list(Limit.objects.using(self.using).filter(held))
 
     def by_limit(self, limit: Limit, meter: Meter | None) -> Reason | None:
         of_queue = limit.scope == Limit.Scope.QUEUE
@@ -247,7 +243,7 @@ class Case:
         running = meter.running if meter else 0
         if limit.max_running is not None and running >= limit.max_running:
             return Reason(code=Code.LIMIT_CAP, name=name, running=running, most=limit.max_running)
-        if (at := opens_at(limit, meter)) and at > self.now:
+        if (at := opens_at(limit, meter, self.now)) and at > self.now:
             return Reason(
                 code=Code.LIMIT_RATE,
                 name=name,
@@ -310,17 +306,20 @@ class Case:
         return (alarm - self.now).total_seconds() if alarm else 0.0
 
 
-def opens_at(limit: Limit, meter: Meter | None) -> datetime | None:
+def opens_at(limit: Limit, meter: Meter | None, now: datetime) -> datetime | None:
     """
     Return when a limit's rate lets the next task start, or None where it need not wait.
 
     By the generic cell rate algorithm (ITU-T I.371): one that comes evenly has its time
-    at the meter's ``next_at``, and a burst lets it come earlier.
+    at the meter's ``next_at``, and a burst lets it come earlier. What lies further away
+    than the rate ever puts it was left there by a slower one.
     """
     if not limit.rate or meter is None or meter.next_at is None:
         return None
-    ahead = ((limit.burst or limit.rate) - 1) * limit.period / limit.rate
-    return meter.next_at - timedelta(seconds=ahead)
+    interval, burst = limit.period / limit.rate, limit.burst or limit.rate
+    if (meter.next_at - now).total_seconds() > burst * interval + SLACK:
+        return None
+    return meter.next_at - timedelta(seconds=(burst - 1) * interval)
 
 
 def may_know(routes_text: str, type_: str) -> bool:

@@ -12,7 +12,6 @@ from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.models import (
     UNSEEN,
     FairShare,
-    Gate,
     Lane,
     Limit,
     Meter,
@@ -20,7 +19,7 @@ from django_perfectqueue.models import (
     Ticket,
 )
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store.lanes import gate_id, lane_id
+from django_perfectqueue.store.lanes import lane_id
 
 from .factories import (
     NOON,
@@ -182,19 +181,11 @@ class UserTests(WaitingTestCase):
 
 
 class LimitTests(WaitingTestCase):
-    """Tasks behind a gate, as an acquire would make their lane."""
+    """A task that lists a limit, and has those of its queue, type and user."""
 
     def setUp(self):
         super().setUp()
         self.task = submit("k1", user="ann", limits=["smtp"])
-        self.keys = ["name:smtp", "queue:default"]
-        own = lane_id("default", "ann", self.keys)
-        gate = gate_id("default", self.keys)
-        Ticket.objects.update(lane=own)
-        Gate.objects.create(id=gate, queue="default", keys=",".join(self.keys))
-        Lane.objects.create(
-            id=own, account=lane_id("default", "ann"), gate=gate, queue="default", user="ann"
-        )
 
     def test_limits_that_let_it_pass(self):
         Limit.objects.create(name="smtp", max_running=2, rate=10, period=60)
@@ -261,15 +252,21 @@ class LimitTests(WaitingTestCase):
             Meter.objects.create(key=limit.key, next_at=after(wait))
         self.assertEqual(self.why(self.task).wait, 7.0)
 
-    def test_its_users_cap_comes_first(self):
-        Limit.objects.create(name="smtp", paused=True)
-        Lane.objects.update(paused=True)
-        self.assertEqual(self.why(self.task).code, "user_paused")
+    def test_those_of_its_type_and_its_user_hold_it_back(self):
+        for scope, name in (("type", "report"), ("user", "ann")):
+            limit = Limit.objects.create(scope=scope, name=name, paused=True)
+            self.assertEqual(self.why(self.task).name, limit.key)
+            limit.delete()
 
-    def test_a_lane_that_has_yet_to_be_made(self):
-        Lane.objects.all().delete()
+    def test_what_a_slower_rate_has_left_holds_nothing_back(self):
+        Limit.objects.create(name="smtp", rate=10, period=60, burst=1)
+        Meter.objects.create(key="name:smtp", next_at=after(500))
+        self.assertEqual(self.why(self.task).code, "position")
+
+    def test_its_users_pause_comes_first(self):
         Limit.objects.create(name="smtp", paused=True)
-        self.assertEqual(self.why(self.task).code, "limit_paused")
+        FairShare.objects.create(user="ann", paused=True)
+        self.assertEqual(self.why(self.task).code, "user_paused")
 
 
 class PlaceTests(WaitingTestCase):
@@ -354,4 +351,4 @@ class ReasonTests(WaitingTestCase):
         acquire()
         with CaptureQueriesContext(connection) as captured:
             self.why(task)
-        self.assertLessEqual(len(captured), 7)
+        self.assertLessEqual(len(captured), 8)

@@ -60,18 +60,9 @@ def remark(task: Task) -> str:
     ticket: Ticket | None = getattr(task, "ticket", None)
     if task.outcome == Outcome.FINISHED and task.started_at is None:
         return _("Someone closed it as finished.")
-    if ticket and was_given_back(task, ticket):
+    if ticket and ticket.was_given_back:
         return _("A worker gave it back untried; perhaps no worker has a handler for its type.")
     return ""
-
-
-def was_given_back(task: Task, ticket: Ticket) -> bool:
-    """Tell whether a release has put it off: that leaves the time at which it was due before."""
-    if ticket.state != State.SCHEDULED or ticket.alarm_at is None:
-        return False
-    if was_expected(task, ticket):
-        return False
-    return ticket.attempt > 0 and ticket.alarm_at > ticket.run_at
 
 
 def due_at(task: Task) -> datetime:
@@ -81,9 +72,4 @@ def due_at(task: Task) -> datetime:
         return task.run_at
     if ticket.state == State.SCHEDULED and ticket.alarm_at:
         return ticket.alarm_at
-    return task.run_at if was_expected(task, ticket) else ticket.run_at
-
-
-def was_expected(task: Task, ticket: Ticket) -> bool:
-    """Tell whether a ticket has the time at which its task is expected to start."""
-    return task.expected_at is not None and ticket.run_at == task.expected_at
+    return task.run_at if ticket.was_expected else ticket.run_at

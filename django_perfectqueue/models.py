@@ -13,7 +13,7 @@ import gzip
 import json
 import sys
 import zlib
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.validators import MaxValueValidator, MinValueValidator
@@ -36,6 +36,7 @@ CHANGES_OF_ONE, CHANGES = 1_000, 100_000
 GZIP = "gzip:"
 LIMITS_LENGTH = 500
 LIMIT_LENGTH = 249
+UNSEEN = timedelta(seconds=30)
 
 
 class Outcome(models.TextChoices):
@@ -339,6 +340,19 @@ class Ticket(models.Model):
     def check(cls, **kwargs: Any) -> list[Any]:
         return without_partial_indexes(super().check(**kwargs))
 
+    @property
+    def was_given_back(self) -> bool:
+        """Whether a release has put it off: that leaves the time at which it was due before."""
+        if self.state != State.SCHEDULED or self.alarm_at is None or self.was_expected:
+            return False
+        return self.attempt > 0 and self.alarm_at > self.run_at
+
+    @property
+    def was_expected(self) -> bool:
+        """Whether it has the time at which its task is expected to start."""
+        expected_at = self.task.expected_at
+        return expected_at is not None and self.run_at == expected_at
+
 
 class Attempt(models.Model):
     """
@@ -594,6 +608,58 @@ class Meter(models.Model):
 
     def __str__(self) -> str:
         return self.key
+
+
+class WorkerQuerySet(models.QuerySet["Worker"]):
+    def seen(self, now: datetime) -> WorkerQuerySet:
+        """Keep those that have told lately that they live."""
+        return self.filter(seen_at__gt=now - UNSEEN)
+
+
+class Worker(models.Model):
+    """
+    A worker: one supervisor with its processors, for as long as it takes tasks.
+
+    ``id`` is a random number that the supervisor drew when it started. Who was not seen
+    for UNSEEN is gone. ``routes_text`` is JSON: the types that its dispatch knows, and its
+    patterns, each with the flags that it was compiled with; null where the dispatch
+    decides by itself. ``version`` is that of this package.
+    """
+
+    id = models.BigIntegerField(primary_key=True)
+    host = models.CharField(_("host"), max_length=255)
+    pid = models.IntegerField(_("pid"))
+    version = models.CharField(_("version"), max_length=50)
+    processors = models.IntegerField(_("processors"))
+    queues_text = models.TextField(_("queues"), db_column="queues")
+    routes_text = models.TextField(_("types"), db_column="routes")
+    started_at = models.DateTimeField(_("started at"))
+    seen_at = models.DateTimeField(_("seen at"))
+
+    objects = WorkerQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("worker")
+        verbose_name_plural = _("workers")
+        default_permissions = ("view",)
+        indexes = [models.Index(fields=["seen_at"], name="perfectqueue_worker_seen")]
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.pid}"
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues that it serves, the first one first."""
+        return list(json.loads(self.queues_text))
+
+    @property
+    def routes(self) -> dict[str, Any] | None:
+        """Its ``types`` and ``patterns``, or None where that can't be told."""
+        routes: dict[str, Any] | None = json.loads(self.routes_text)
+        return routes
+
+    def is_gone(self, now: datetime) -> bool:
+        return self.seen_at <= now - UNSEEN
 
 
 class FairShare(models.Model):

@@ -35,6 +35,7 @@ from .exceptions import (
     NotFoundError,
     PreemptedError,
 )
+from .waiting import Reason, why_waiting
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -333,6 +334,17 @@ class Task:
             ) from None
         return row
 
+    def why_waiting(self, *, now: datetime | None = None) -> Reason:
+        """
+        Return the first condition that holds it back, or that it is running or has ended.
+
+        Raise NotFoundError when there is no such task.
+        """
+        row = self.metadata()
+        return store.patiently(
+            lambda: why_waiting(row, using=self.using, now=now), using=self.using
+        )
+
     def cancel_request(self, *, now: datetime | None = None) -> bool:
         """
         Cancel it if it has yet to run; if it is running, ask it to stop.
@@ -370,6 +382,7 @@ class Task:
 
     aexists = twin(exists)
     ametadata = twin(metadata)
+    awhy_waiting = twin(why_waiting)
     acancel_request = twin(cancel_request)
     aforce_finish = twin(force_finish)
     aretry = twin(retry)

@@ -37,6 +37,18 @@ def submit_many(count, *, queue="default", now=NOON, **options):
     return keys
 
 
+def register(*queues, types=("report",), patterns=(), now=NOON, routes=None, **options):
+    """Have a worker that knows these types, or whatever ``routes`` says as JSON."""
+    given = {"types": list(types), "patterns": list(patterns)}
+    worker = store.Registration(
+        **{"host": "one", "pid": 7, "version": "1", "processors": 2, **options},
+        queues=json.dumps(queues or ["default"]),
+        routes=routes or json.dumps(given),
+    )
+    store.register(worker, using="default", now=now)
+    return worker
+
+
 def acquire(limit=1, *, queues=("default",), now=NOON, lease=LEASE, holder=None, **options):
     return store.acquire(
         list(queues),

@@ -6,6 +6,7 @@ from .lanes import LaneAdmin
 from .limits import LimitAdmin
 from .shares import FairShareAdmin
 from .tasks import TaskAdmin
+from .workers import WorkerAdmin
 
 __all__ = [
     "ChangeAdmin",
@@ -14,4 +15,5 @@ __all__ = [
     "LaneAdmin",
     "LimitAdmin",
     "TaskAdmin",
+    "WorkerAdmin",
 ]

@@ -12,6 +12,7 @@ from django.utils.safestring import SafeString
 from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue import spans
 from django_perfectqueue.history import due_at
 from django_perfectqueue.models import Status, Task
 
@@ -24,7 +25,6 @@ WHEN = {
     Status.RUNNING: _("lease until"),
     Status.STALLED: _("lease lapsed"),
 }
-UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def badge(status: str) -> SafeString:
@@ -50,20 +50,8 @@ def short(value: datetime | None) -> SafeString | str:
 
 
 def span(seconds: float | None) -> str:
-    """Return a duration in its two largest units."""
-    if seconds is None:
-        return NOTHING
-    if seconds < 1:
-        return f"{max(seconds, 0) * 1000:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    left = round(seconds)
-    parts: list[str] = []
-    for size, unit in UNITS:
-        count, left = divmod(left, size)
-        if count or parts:
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2])
+    """Return a duration in its two largest units, or that there is none."""
+    return NOTHING if seconds is None else spans.span(seconds)
 
 
 def next_moment(task: Task) -> tuple[Any, datetime | None]:

@@ -23,9 +23,11 @@ from django_perfectqueue.models import (
     Ticket,
     decode,
 )
+from django_perfectqueue.waiting import Code, why_waiting
 
 from .cells import badge, moment, next_moment, span
 
+EXPLAINED = (Code.ENDED, Code.RUNNING, Code.BLOCKED, Code.STALLED)
 ATTEMPTS = 50
 LONGEST = 100_000
 
@@ -57,7 +59,7 @@ def tell(task: Task, *, using: str, now: datetime | None = None) -> dict[str, An
     told = attempts(task, using)
     return {
         "badge": badge(task.status),
-        "sentences": [explain(task), *reasons(task, ticket, lane)],
+        "sentences": [explain(task), *reasons(task, ticket, using)],
         "about": about(task),
         "times": times(task, ticket, now),
         "line": line(task, ticket, lane),
@@ -91,21 +93,16 @@ def explain(task: Task) -> str:
     return sentences[Status(task.status)]
 
 
-def reasons(task: Task, ticket: Ticket | None, lane: Lane | None) -> list[str]:
+def reasons(task: Task, ticket: Ticket | None, using: str) -> list[str]:
     """Return what else keeps a task where it is."""
     found = []
     if ticket and ticket.cancel_requested:
         found.append(_("It has been asked to stop."))
     if ticket and (remarked := remark(task)):
         found.append(remarked)
-    if lane and task.status == Status.WAITING:
-        if lane.paused:
-            found.append(_("Its user is paused, by a fair share."))
-        elif lane.max_running is not None and lane.running >= lane.max_running:
-            found.append(
-                _("Its user runs %(running)d tasks, of %(most)d at most.")
-                % {"running": lane.running, "most": lane.max_running}
-            )
+    if ticket:
+        reason = why_waiting(task, using=using)
+        found += [] if reason.code in EXPLAINED else [reason.sentence]
     return found
 
 

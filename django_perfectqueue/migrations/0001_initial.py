@@ -403,6 +403,25 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Worker",
+            fields=[
+                ("id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("host", models.CharField(max_length=255, verbose_name="host")),
+                ("pid", models.IntegerField(verbose_name="pid")),
+                ("version", models.CharField(max_length=50, verbose_name="version")),
+                ("processors", models.IntegerField(verbose_name="processors")),
+                ("queues_text", models.TextField(db_column="queues", verbose_name="queues")),
+                ("routes_text", models.TextField(db_column="routes", verbose_name="types")),
+                ("started_at", models.DateTimeField(verbose_name="started at")),
+                ("seen_at", models.DateTimeField(verbose_name="seen at")),
+            ],
+            options={
+                "verbose_name": "worker",
+                "verbose_name_plural": "workers",
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
             name="Change",
             fields=[
                 (
@@ -611,6 +630,10 @@ class Migration(migrations.Migration):
                 ),
                 name="perfectqueue_limit_rate",
             ),
+        ),
+        migrations.AddIndex(
+            model_name="worker",
+            index=models.Index(fields=["seen_at"], name="perfectqueue_worker_seen"),
         ),
         migrations.AddIndex(
             model_name="deadletter",

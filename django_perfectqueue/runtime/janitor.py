@@ -13,6 +13,7 @@ from django_perfectqueue.store.purge import BATCH
 from .attendant import Attendant
 from .belfry import Belfry
 from .plan import Plan
+from .presence import Presence
 
 SWEEP_INTERVAL = 5.0
 MOST_BATCHES = 200
@@ -23,31 +24,38 @@ ENDED = ("finished", "failed", "cancelled", "expired")
 
 class Janitor(Attendant):
     """
-    Answers alarms and deletes what retention lets go, in small batches.
+    Answers alarms and deletes what retention lets go, in small batches; and keeps telling
+    other hosts that its worker is there.
 
     Processors do the former themselves when they acquire; but all may be busy for long.
     While one is free the listener sees to it.
     """
 
-    def __init__(self, plan: Plan, belfry: Belfry, *, lifeline: int) -> None:
+    def __init__(
+        self, plan: Plan, belfry: Belfry, worker: store.Registration, *, lifeline: int
+    ) -> None:
         super().__init__(plan, lifeline=lifeline)
         self.belfry = belfry
+        self.presence = Presence(worker, self.link)
         self.purge = Purge(plan)
 
     def work(self) -> None:
         next_purge = time.monotonic()
         while not self.stopping:
+            self.presence.tell()
             self.link.insist(self.sweep)
             if time.monotonic() >= next_purge:
                 self.purge_some()
                 next_purge = time.monotonic() + self.plan.options.PURGE_INTERVAL
             pause = min(SWEEP_INTERVAL, self.plan.options.PURGE_INTERVAL)
             self.wait(pause * random.uniform(0.8, 1.0))  # noqa: S311
+        self.presence.end()
 
     def sweep(self) -> None:
         more = not (self.belfry.has_free() and self.belfry.is_tended())
         while more and not self.stopping:
             more = store.answer_alarms(using=self.plan.using)
+            self.presence.tell()
         for _batch in range(MOST_ROUSED):
             if self.stopping or store.rouse(using=self.plan.using) < LANES:
                 return
@@ -59,6 +67,7 @@ class Janitor(Attendant):
         for _batch in range(MOST_BATCHES):
             if self.stopping or time.monotonic() > deadline:
                 return
+            self.presence.tell()
             if not self.link.insist(self.purge.batch):
                 return
 

@@ -22,6 +22,7 @@ from .helper import LIMIT, Helper
 from .janitor import Janitor
 from .listener import Listener
 from .plan import Plan
+from .presence import registration
 from .processor import DONE, RECYCLED, Processor, Seat
 from .report import Reporter
 from .signals import (
@@ -84,9 +85,10 @@ class Supervisor:
 
     def needed_helpers(self) -> list[Helper]:
         limit = self.options.CHILD_FORK_FREQUENCY_LIMIT
+        worker = registration(self.plan)
 
         def tidy() -> int:
-            return Janitor(self.plan, self.belfry, lifeline=self.lifeline).run()
+            return Janitor(self.plan, self.belfry, worker, lifeline=self.lifeline).run()
 
         def listen() -> int:
             return Listener(self.plan, self.belfry, lifeline=self.lifeline).run()
@@ -141,8 +143,9 @@ class Supervisor:
         if not self.stopping:
             self.reporter.say(_("Stopping at once.") if now else self.farewell())
         self.stopping = True
+        processors = [place.child for place in self.places]
         for child in self.children():
-            child.kill() if now else child.stop()
+            child.kill() if now and child in processors else child.stop()
 
     def farewell(self) -> str:
         if not any(place.slate.running for place in self.places if place.child is not None):

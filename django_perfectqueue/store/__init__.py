@@ -21,6 +21,7 @@ from .known import forget_limits, known_limits
 from .look import Outlook, look
 from .notices import Notices
 from .purge import Swept, purge
+from .register import Registration, register, sign_off
 from .replace import replace
 from .reprioritize import reprioritize
 from .rings import Ring
@@ -41,6 +42,7 @@ __all__ = [
     "Notices",
     "Outlook",
     "Pulse",
+    "Registration",
     "Ring",
     "Submission",
     "Swept",
@@ -69,12 +71,14 @@ __all__ = [
     "patiently",
     "purge",
     "redrive",
+    "register",
     "release",
     "replace",
     "reprioritize",
     "retry",
     "ring",
     "rouse",
+    "sign_off",
     "submit",
     "submit_all",
     "take_alone",

@@ -6,7 +6,7 @@ from django.urls import reverse
 
 from django_perfectqueue.models import Task
 
-VIEW = ("view_task", "view_deadletter", "view_lane", "view_fairshare")
+VIEW = ("view_task", "view_deadletter", "view_lane", "view_fairshare", "view_worker")
 LIST = "/admin/perfectqueue/task/"
 
 

@@ -8,7 +8,7 @@ from django_perfectqueue.admin import story
 from django_perfectqueue.admin.cells import span
 from django_perfectqueue.models import FairShare, Lane, Task
 
-from ..factories import NOON, acquire, after, failed, finish, retry, running, submit
+from ..factories import NOON, acquire, after, failed, finish, register, retry, running, submit
 from .staff import LIST, AdminTestCase, row
 
 EVIL = "<script>alert(1)</script>"
@@ -115,10 +115,16 @@ class StoryTests(AdminTestCase):
         acquire(now=None)
         Lane.objects.update(paused=True)
 
+        self.assertContains(self.story(task), "No worker listens to queue &#x27;default&#x27;.")
+
+        register(now=None)
         self.assertContains(self.story(task), "Its user is paused")
 
         Lane.objects.update(paused=False, max_running=2, running=2)
         self.assertContains(self.story(task), "Its user runs 2 tasks, of 2 at most.")
+
+        Lane.objects.update(running=0)
+        self.assertContains(self.story(task), "It is number 1 in its user&#x27;s line.")
 
     def test_a_button_acts_and_returns_to_the_story(self):
         task = failed("k1")

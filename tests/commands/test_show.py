@@ -35,6 +35,29 @@ class ShowTests(TestCase):
         self.assertIn('Data\n  {\n    "uid": 1\n  }\n', out)
         self.assertIn('Result\n  {\n    "rows": 3\n  }\n', out)
 
+    def test_a_waiting_task_tells_why_it_still_waits(self):
+        submit("k1", now=None)
+
+        self.assertRegex(run("pq_show", "k1"), r"why +No worker listens to queue 'default'\.\n")
+        [story] = run_json("pq_show", "k1")
+        self.assertEqual(
+            story["why"],
+            {
+                "code": "no_worker",
+                "name": "default",
+                "sentence": "No worker listens to queue 'default'.",
+            },
+        )
+
+    def test_a_task_that_runs_or_has_ended_does_not_wait(self):
+        running("k1", now=None)
+        broken("k2")
+
+        for key, code in (("k1", "running"), ("k2", "ended")):
+            self.assertNotRegex(run("pq_show", key), r"\n +why ")
+            [story] = run_json("pq_show", key)
+            self.assertEqual(story["why"]["code"], code)
+
     def test_tracebacks_are_for_verbosity_two(self):
         _task, lease = running("k1", now=None)
         retry(lease, now=None, why=Failure(error="E", traceback="File x\n  \x1b[1mline"))

@@ -6,6 +6,7 @@ from unittest import mock
 from django.db import OperationalError, ProgrammingError, connection, transaction
 from django.test import TransactionTestCase
 
+from django_perfectqueue import waiting
 from django_perfectqueue.admin import filters, lanes, paginator, search
 from django_perfectqueue.management import figures
 
@@ -71,6 +72,7 @@ BOUNDS = (
     (paginator, "COUNTED", 500),
     (search, "FOUND", 100),
     (figures, "BOUND", 500),
+    (waiting, "COUNTED", 20),
 )
 
 

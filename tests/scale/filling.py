@@ -7,10 +7,19 @@ from datetime import datetime, timedelta, timezone
 from django.core.management.color import no_style
 from django.db import connection
 
-from django_perfectqueue.models import Attempt, DeadLetter, FairShare, Lane, State, Task, Ticket
+from django_perfectqueue.models import (
+    Attempt,
+    DeadLetter,
+    FairShare,
+    Lane,
+    State,
+    Task,
+    Ticket,
+    Worker,
+)
 from django_perfectqueue.store.lanes import lane_id
 
-TABLES = (Task, Ticket, Attempt, DeadLetter, Lane, FairShare)
+TABLES = (Task, Ticket, Attempt, DeadLetter, Lane, FairShare, Worker)
 SCALE = int(os.environ.get("PERFECTQUEUE_SCALE", "80000"))
 RETENTION = 30 * 86_400.0
 TASKS_OF_ONE = 4

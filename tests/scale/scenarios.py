@@ -14,7 +14,7 @@ from django_perfectqueue.models import Lane, State, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.lanes import lane_id
 
-from ..factories import completion
+from ..factories import completion, register
 from .filling import RETENTION
 
 USING = {"using": "default"}
@@ -133,6 +133,21 @@ def at_share(share):
     return prepare
 
 
+def asked(prepare):
+    """Return a preparation that gives the reference of a task, and has a worker for it."""
+
+    def prepared():
+        row = Task.objects.get(pk=prepare()[0])
+        register("default", "other", types=[row.type], now=None)
+        return (Queue(row.queue)[row.key],)
+
+    return prepared
+
+
+def why(task):
+    assert task.why_waiting().code == "position"
+
+
 def steered(verb):
     return lambda task_id: verb(task_id, **USING)
 
@@ -230,6 +245,7 @@ STORE = [
     Scenario("cancel a running task", steered(store.cancel_request), 1, running),
     Scenario("force finish", steered(store.force_finish), 1, running),
     Scenario("redrive a failed task", steered(store.redrive), 1, failed),
+    Scenario("why a task waits", why, 1, asked(waiting)),
 ]
 EDITS = [
     Scenario("edit a share", lambda: store.apply_shares("user3", **USING), 10),

@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy
 from django_perfectqueue.fields import ServerNow
 from django_perfectqueue.history import Try, due_at, remark, tries
 from django_perfectqueue.models import Task
+from django_perfectqueue.waiting import Code, Reason, why_waiting
 
 from ..base import QueueCommand
 from ..facts import (
@@ -45,10 +46,12 @@ class Command(QueueCommand):
     def act(self, **options: Any) -> None:
         task = self.found(options["key"])
         attempts = tries(task, list(task.attempts.order_by("id")))
+        reason = why_waiting(task, using=self.queue.using)
         if self.as_json:
-            self.print_json(story(task, attempts, with_data=not options["no_data"]))
+            told = story(task, attempts, with_data=not options["no_data"])
+            self.print_json({**told, "why": reason.facts()})
             return
-        self.print_fields(task, attempts)
+        self.print_fields(task, attempts, reason)
         for attempt in attempts:
             self.print_attempt(attempt)
         if not options["no_data"]:
@@ -62,10 +65,10 @@ class Command(QueueCommand):
         with with_hint(self.queue[key]):
             return rows.annotate(clock=ServerNow()).get(id=self.queue[key].id)
 
-    def print_fields(self, task: Any, attempts: list[Try]) -> None:
+    def print_fields(self, task: Any, attempts: list[Try], reason: Reason) -> None:
         title = _("Task '%(key)s' in queue '%(queue)s'") % {"key": task.key, "queue": task.queue}
         self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
-        for name, value in fields(task, attempts):
+        for name, value in fields(task, attempts, reason):
             self.print_field(name, on_one_line(value))
 
     def print_field(self, name: str, value: str) -> None:
@@ -95,10 +98,12 @@ class Command(QueueCommand):
             self.stdout.write("  " + printable(line))
 
 
-def fields(task: Any, attempts: list[Try]) -> Iterator[tuple[str, str]]:
+def fields(task: Any, attempts: list[Try], reason: Reason) -> Iterator[tuple[str, str]]:
     ticket, letter = ticket_of(task), dead_letter_of(task)
     state = situation(task, task.clock)
     yield _("status"), f"{task.status}, {state}" if state else task.status
+    if reason.code not in (Code.ENDED, Code.RUNNING):
+        yield _("why"), reason.sentence
     if remarked := remark(task):
         yield _("note"), remarked
     if letter:

@@ -1,0 +1,80 @@
+from datetime import timedelta
+
+from django.test import TestCase
+
+from django_perfectqueue.models import UNSEEN, Worker
+from tests.factories import register
+
+from .running import refused, run, run_json
+
+
+class WorkersTests(TestCase):
+    def test_they_are_listed_with_what_they_serve(self):
+        register("mail", "reports", host="one", pid=17, processors=4, now=None)
+
+        header, row, told = run("pq_workers").splitlines()
+
+        self.assertRegex(header, r"^host +pid +since +queues +processors +seen")
+        self.assertRegex(row, r"^one +17 +\S+ ago +mail, reports +4 +\S+ ago$")
+        self.assertEqual(told, "1 worker is there.")
+
+    def test_who_is_gone_is_told_so(self):
+        register(host="one", now=None)
+        Worker.objects.update(seen_at=Worker.objects.get().seen_at - UNSEEN)
+
+        _header, row, told = run("pq_workers").splitlines()
+
+        self.assertRegex(row, r"^one .* 30s ago +gone$")
+        self.assertEqual(told, "No worker is there. Start one: manage.py pq_worker")
+
+    def test_there_are_none(self):
+        self.assertEqual(run("pq_workers"), "No worker is there. Start one: manage.py pq_worker\n")
+        self.assertEqual(run_json("pq_workers"), [])
+
+    def test_those_of_one_queue(self):
+        register("mail", host="one", now=None)
+        register("mail", "reports", host="two", now=None)
+
+        self.assertEqual(told_hosts("--queue", "reports"), ["two"])
+        self.assertEqual(set(told_hosts("--queue", "mail")), {"one", "two"})
+        self.assertEqual(told_hosts("--queue", "default"), [])
+
+    def test_the_one_who_was_seen_last_comes_first(self):
+        for host in ("one", "two", "three"):
+            register(host=host, now=None)
+        Worker.objects.filter(host="one").update(
+            seen_at=Worker.objects.get(host="three").seen_at + timedelta(seconds=1)
+        )
+
+        self.assertEqual(told_hosts(), ["one", "three", "two"])
+
+    def test_json_has_all_that_is_known(self):
+        worker = register(types=["echo"], patterns=[["^import", 34]], now=None)
+
+        [told] = run_json("pq_workers")
+
+        known = {name: told[name] for name in ("id", "gone", "queues", "types", "patterns")}
+        self.assertEqual(
+            known,
+            {
+                "id": worker.id,
+                "gone": False,
+                "queues": ["default"],
+                "types": ["echo"],
+                "patterns": [["^import", 34]],
+            },
+        )
+
+    def test_what_a_worker_knows_may_be_unknown(self):
+        register(routes="null", now=None)
+
+        [told] = run_json("pq_workers")
+
+        self.assertIsNone(told["types"])
+
+    def test_an_unknown_database_is_refused(self):
+        self.assertIn("no database", refused(self, "pq_workers", "--database", "nowhere"))
+
+
+def told_hosts(*arguments):
+    return [worker["host"] for worker in run_json("pq_workers", *arguments)]

@@ -11,6 +11,7 @@ from django_perfectqueue.store.purge import BATCH
 
 from .attendant import Attendant
 from .belfry import Belfry
+from .bookkeeper import Bookkeeper
 from .plan import Plan
 
 SWEEP_INTERVAL = 5.0
@@ -21,7 +22,7 @@ ENDED = ("finished", "failed", "cancelled", "expired")
 
 class Janitor(Attendant):
     """
-    Answers alarms and deletes what retention lets go, in small batches.
+    Answers alarms, has the books kept, and deletes what retention lets go, in small batches.
 
     Processors do the former themselves when they acquire; but all may be busy for long.
     While one is free the listener sees to it.
@@ -31,11 +32,13 @@ class Janitor(Attendant):
         super().__init__(plan, lifeline=lifeline)
         self.belfry = belfry
         self.purge = Purge(plan)
+        self.bookkeeper = Bookkeeper(plan)
 
     def work(self) -> None:
         next_purge = time.monotonic()
         while not self.stopping:
             self.link.insist(self.sweep)
+            self.link.insist(self.bookkeeper.work)
             if time.monotonic() >= next_purge:
                 self.purge_some()
                 next_purge = time.monotonic() + self.plan.options.PURGE_INTERVAL

@@ -20,12 +20,14 @@ from .notices import Notices
 from .purge import Swept, purge
 from .replace import replace
 from .rings import Ring
+from .roll_up import roll_up
 from .settle import cancel, fail, release, retry
 from .steer import cancel_request, find, force_finish, redrive
 from .submit import CHUNK, in_chunks, submit, submit_all
 from .take_alone import take_alone
 from .transaction import calls_of_others, one_call, patiently
 from .update import update_payload
+from .usage import Tally, Whose, add_usage, clock, folded, note_waiting
 from .values import Completion, Failure, Lease, Pulse, Submission, new_holder
 
 __all__ = [
@@ -40,23 +42,29 @@ __all__ = [
     "Ring",
     "Submission",
     "Swept",
+    "Tally",
+    "Whose",
     "acquire",
+    "add_usage",
     "answer_alarms",
     "apply_shares",
     "calls_of_others",
     "cancel",
     "cancel_request",
     "clear",
+    "clock",
     "ear",
     "fail",
     "find",
     "finish",
+    "folded",
     "force_finish",
     "give_back",
     "heartbeat",
     "in_chunks",
     "look",
     "new_holder",
+    "note_waiting",
     "one_call",
     "patiently",
     "purge",
@@ -65,6 +73,7 @@ __all__ = [
     "replace",
     "retry",
     "ring",
+    "roll_up",
     "rouse",
     "submit",
     "submit_all",

@@ -4,5 +4,6 @@ from .dead_letters import DeadLetterAdmin
 from .lanes import LaneAdmin
 from .shares import FairShareAdmin
 from .tasks import TaskAdmin
+from .usage import UsageAdmin
 
-__all__ = ["DeadLetterAdmin", "FairShareAdmin", "LaneAdmin", "TaskAdmin"]
+__all__ = ["DeadLetterAdmin", "FairShareAdmin", "LaneAdmin", "TaskAdmin", "UsageAdmin"]

@@ -98,6 +98,7 @@ class Processor:
         self.plan.dispatch.after_fork()
         self.keeper.start()
         try:
+            self.link.insist(self.ledger.set_clock)
             return self.work()
         except AwayError:
             return DONE
@@ -124,7 +125,6 @@ class Processor:
         return bool(self.runner.running or self.batch or self.outbox.waiting)
 
     def work(self) -> int:
-        self.link.insist(self.ledger.set_clock)
         while not self.stopping:
             if self.remaining == 0:
                 return RECYCLED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeVar
 
 from ..models import WAIT_BUCKETS
@@ -42,14 +43,12 @@ def entitlements(contenders: Mapping[K, Contender]) -> dict[K, float]:
     """
     rest = math.fsum(one.received for one in contenders.values())
     wants = {key: one.want(rest) for key, one in contenders.items()}
-    weights = math.fsum(one.weight for one in contenders.values())
+    order = sorted(contenders, key=lambda key: wants[key] / contenders[key].weight)
+    left = [*accumulate(contenders[key].weight for key in reversed(order))]
     entitled: dict[K, float] = {}
-    for key in sorted(contenders, key=lambda key: wants[key] / contenders[key].weight):
-        weight = contenders[key].weight
-        part = rest * min(1.0, weight / weights) if weights > 0 else rest
-        entitled[key] = min(wants[key], part)
+    for key, weights in zip(order, reversed(left), strict=True):
+        entitled[key] = min(wants[key], rest * (contenders[key].weight / weights))
         rest = max(0.0, rest - entitled[key])
-        weights -= weight
     return entitled
 
 

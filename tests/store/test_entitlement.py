@@ -1,7 +1,7 @@
 import math
 
 from django.test import SimpleTestCase
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_perfectqueue.models import WAIT_BUCKETS
@@ -51,6 +51,7 @@ class EntitlementTests(SimpleTestCase):
     def test_nobody_is_entitled_to_nothing(self):
         self.assertEqual(entitlements({}), {})
 
+    @example({n: Contender(22.0 * (n == 2), [2e5, 3e5, 0.001][n], eager=False) for n in range(3)})
     @given(crowds)
     def test_entitlements_add_up_to_what_was_given(self, crowd):
         given_away = math.fsum(one.received for one in crowd.values())

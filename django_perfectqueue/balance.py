@@ -162,7 +162,7 @@ def summed(tallies: Iterable[Tally]) -> Tally:
 
 def share(tally: Tally, total: Tally, **facts: Any) -> UserShare:
     return UserShare(
-        held="" if tally.eager else held(tally),
+        held=held(tally),
         tasks=tally.ended,
         seconds=tally.seconds,
         entitled_seconds=tally.entitled,
@@ -175,7 +175,7 @@ def share(tally: Tally, total: Tally, **facts: Any) -> UserShare:
 
 
 def held(tally: Tally) -> str:
-    """Return for what its tasks waited in most slices, if they did."""
+    """Return what held its tasks back, unless in more slices they might have started."""
     reasons = {"paused": tally.paused, "capped": tally.capped, "limited": tally.limited}
     reason = max(reasons, key=lambda word: reasons[word])
-    return reason if reasons[reason] else ""
+    return reason if reasons[reason] >= max(1, tally.eager) else ""

@@ -122,8 +122,9 @@ def entitle(tallies: dict[Whose, Tally], terms: dict[str, Terms]) -> None:
     """
     Say what each was entitled to within one slice.
 
-    Those who are not told apart are taken to have got what they wanted. Where more waited
-    than were looked at, everyone who got something is taken to have waited for more.
+    Who was paused or at its cap for a moment is taken to have wanted no more, and so are
+    those who are not told apart. Where more waited than were looked at, everyone else who
+    got something is taken to have waited for more.
     """
     many = any(whose.others and tally.eager for whose, tally in tallies.items())
     contenders = {}
@@ -133,7 +134,8 @@ def entitle(tallies: dict[Whose, Tally], terms: dict[str, Terms]) -> None:
             continue
         its = terms.get(whose.user, Terms())
         most = {} if its.max_running is None else {"most": float(its.max_running * Span.SLICE)}
-        eager = bool(tally.eager) or (many and tally.seconds > 0)
+        held = tally.paused or tally.capped
+        eager = not held and bool(tally.eager or (many and tally.seconds > 0))
         contenders[whose] = Contender(tally.seconds, its.weight, eager, **most)
     for whose, seconds in entitlements(contenders).items():
         tallies[whose].entitled = seconds

@@ -190,6 +190,18 @@ class BalanceTests(TestCase):
         bob = shares()["bob"]
         self.assertEqual((bob.entitled_seconds, bob.held, bob.max_running), (20.0, "capped", 2))
 
+    def test_who_reaches_its_cap_now_and_then_is_held_by_it(self):
+        """
+        Between two tasks of its none runs for a moment.
+        """
+        add(ann=15, bob=5)
+        note()
+        Lane.objects.filter(user="bob").update(max_running=2)
+        note()
+
+        bob = shares()["bob"]
+        self.assertEqual((bob.entitled_seconds, bob.held), (5.0, "capped"))
+
     def test_where_more_wait_than_are_looked_at_all_who_got_time_have_waited(self):
         add(ann=5, bob=5)
         note(limit=1)

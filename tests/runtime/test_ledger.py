@@ -3,8 +3,9 @@ import time
 from types import SimpleNamespace
 from unittest import mock
 
-from django.db import OperationalError
-from django.test import TestCase
+from django.db import OperationalError, connection
+from django.test import SimpleTestCase, TestCase
+from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
 from django_perfectqueue.models import FairShare, Usage
@@ -12,6 +13,7 @@ from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.runtime import ledger as module
 from django_perfectqueue.runtime.keeper import Keeper
 from django_perfectqueue.runtime.ledger import INTERVAL, OVERDUE, Ledger
+from django_perfectqueue.runtime.processor import Processor
 
 from ..commands.running import run_json
 from ..factories import acquire, submit, submit_many
@@ -19,8 +21,8 @@ from ..waiting import wait_until
 from .workers import WorkerTestCase
 
 
-def ledger(**options):
-    made = Ledger(using="default", kept=options.pop("kept", True))
+def ledger(*, kept=True):
+    made = Ledger(using="default", kept=kept)
     made.set_clock()
     return made
 
@@ -53,6 +55,17 @@ class LedgerTests(TestCase):
         rows = {row.user: row for row in Usage.objects.all()}
         self.assertEqual({user: row.ended for user, row in rows.items()}, {"ann": 2, "bob": 1})
         self.assertAlmostEqual(rows["ann"].seconds, 4.0)
+
+    def test_ten_seconds_of_tasks_cost_a_few_statements(self):
+        books = ledger()
+        tasks = [held(f"user-{number}") for number in range(20)]
+        with CaptureQueriesContext(connection) as queries:
+            for number in range(2_000):
+                ran(books, tasks[number % 20], 0.005)
+            books.write()
+
+        self.assertLessEqual(len(queries), 5)
+        self.assertEqual(sum(row.ended for row in Usage.objects.all()), 2_000)
 
     def test_nothing_is_written_twice(self):
         books = ledger()
@@ -183,6 +196,21 @@ class LedgerTests(TestCase):
         self.assertEqual((ended, waits), (2_000, 2_000))
 
 
+class TroubleTests(SimpleTestCase):
+    def test_that_it_can_not_be_written_is_no_tasks_trouble(self):
+        books = mock.Mock(write=mock.Mock(side_effect=OperationalError("disk full")))
+        processor = SimpleNamespace(ledger=books, plan=SimpleNamespace(using="default"))
+
+        with (
+            mock.patch("django_perfectqueue.runtime.processor.discard") as discard,
+            self.assertLogs("django_perfectqueue.processor", "WARNING") as logs,
+        ):
+            Processor.keep_books(processor)
+        discard.assert_called_once()
+        self.assertIn("tasks go on. pid=", logs.output[0])
+        self.assertIn("error=OperationalError: disk full", logs.output[0])
+
+
 class KeeperTests(TestCase):
     def errand(self, books, now):
         processor = SimpleNamespace(
@@ -211,7 +239,7 @@ class KeeperTests(TestCase):
 class SharesTests(WorkerTestCase):
     """What real workers give is what is told of it."""
 
-    def told(self, **options):
+    def told(self):
         [found] = run_json("pq_shares", "--over", "hour")
         return {share["user"]: share for share in found["shares"]}
 

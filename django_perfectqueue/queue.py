@@ -16,6 +16,7 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
+    Sequence,
 )
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -27,6 +28,7 @@ from django.db import connections, router, transaction
 from django.utils import timezone
 
 from . import models, rules, store
+from .balance import UserShare, balance
 from .conf import options
 from .exceptions import (
     AlreadyExistsError,
@@ -41,6 +43,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 
+Window = Literal["minute", "hour", "day"]
 OnConflict = Literal["raise", "ignore", "replace"]
 When = datetime | timedelta | float | str
 
@@ -250,6 +253,25 @@ class Queue:
         while task := self.poll():
             yield task
 
+    def shares(
+        self,
+        over: Window = "hour",
+        *,
+        user: str | None = None,
+        top: int | None = 100,
+        now: datetime | None = None,
+    ) -> Sequence[UserShare]:
+        """
+        Return what each user was entitled to and received in the last minute, hour or day.
+
+        Those who received most come first; those beyond ``top``, or but for one ``user``,
+        are summed up in a last one with ``others``. What processors did less than ten
+        seconds ago may not be in it yet.
+
+        Raise ValueError for another window.
+        """
+        return balance(self.name, over=over, using=self.using, top=top, user=user, now=now).shares
+
     def list(self) -> models.TaskQuerySet:
         """Return all its tasks, ended ones too, as a QuerySet with their ``status``."""
         tasks: models.TaskQuerySet = models.Task.objects.using(self.using).filter(queue=self.name)
@@ -290,6 +312,7 @@ class Queue:
     apause = twin(pause)
     aunpause = twin(unpause)
     ais_paused = twin(is_paused)
+    ashares = twin(shares)
 
     async def __aiter__(self) -> AsyncIterator[AcquiredTask]:
         while task := await self.apoll():

@@ -43,6 +43,12 @@ def write_note(task):
     note(task, "ran")
 
 
+@handler("spend")
+def spend(task):
+    """Hold the processor for so many seconds."""
+    time.sleep(task.data["seconds"])
+
+
 @handler("wait")
 class Wait(Application):
     """Run until a file is there; tell when that is broken off."""

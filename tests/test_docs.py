@@ -180,7 +180,7 @@ class ApiTests(SimpleTestCase):
 
     def test_every_signature_is_as_told(self):
         text = page("reference/api.md")
-        for name in ("submit", "submit_many", "acquire", "poll"):
+        for name in ("submit", "submit_many", "acquire", "poll", "shares"):
             with self.subTest(name):
                 method = getattr(queue.Queue, name)
                 parameters = list(inspect.signature(method).parameters.values())[1:]

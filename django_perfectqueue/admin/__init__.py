@@ -6,6 +6,7 @@ from .lanes import LaneAdmin
 from .limits import LimitAdmin
 from .shares import FairShareAdmin
 from .tasks import TaskAdmin
+from .usage import UsageAdmin
 from .workers import WorkerAdmin
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "LaneAdmin",
     "LimitAdmin",
     "TaskAdmin",
+    "UsageAdmin",
     "WorkerAdmin",
 ]

@@ -403,6 +403,71 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Usage",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                (
+                    "queue",
+                    django_perfectqueue.fields.ExactCharField(max_length=100, verbose_name="queue"),
+                ),
+                (
+                    "span",
+                    models.SmallIntegerField(
+                        choices=[(10, "ten seconds"), (60, "minute"), (3600, "hour")],
+                        verbose_name="span",
+                    ),
+                ),
+                ("start", models.DateTimeField(verbose_name="start")),
+                ("others", models.BooleanField(default=False, verbose_name="others")),
+                (
+                    "user",
+                    django_perfectqueue.fields.ExactCharField(
+                        blank=True, default="", max_length=255, verbose_name="user"
+                    ),
+                ),
+                ("ended", models.IntegerField(default=0, verbose_name="ended")),
+                ("seconds", models.FloatField(default=0.0, verbose_name="seconds")),
+                ("entitled", models.FloatField(default=0.0, verbose_name="entitled")),
+                ("eager", models.IntegerField(default=0, verbose_name="eager")),
+                ("paused", models.IntegerField(default=0, verbose_name="paused")),
+                ("capped", models.IntegerField(default=0, verbose_name="capped")),
+                ("limited", models.IntegerField(default=0, verbose_name="limited")),
+                ("wait_0", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_1", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_2", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_3", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_4", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_5", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_6", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_7", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_8", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_9", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_10", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_11", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_12", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_13", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_14", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_15", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_16", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_17", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_18", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_19", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_20", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_21", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_22", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_23", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_24", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_25", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_26", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_27", models.IntegerField(default=0, verbose_name="waits")),
+            ],
+            options={
+                "verbose_name": "share received",
+                "verbose_name_plural": "shares received",
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
             name="Worker",
             fields=[
                 ("id", models.BigIntegerField(primary_key=True, serialize=False)),
@@ -629,6 +694,12 @@ class Migration(migrations.Migration):
                     models.Q(("burst__isnull", True), ("burst__gte", 1), _connector="OR"),
                 ),
                 name="perfectqueue_limit_rate",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="usage",
+            constraint=models.UniqueConstraint(
+                fields=("queue", "span", "start", "others", "user"), name="perfectqueue_usage_key"
             ),
         ),
         migrations.AddIndex(

@@ -12,6 +12,7 @@ from django_perfectqueue.store.purge import BATCH
 
 from .attendant import Attendant
 from .belfry import Belfry
+from .bookkeeper import Bookkeeper
 from .plan import Plan
 from .presence import Presence
 
@@ -24,8 +25,8 @@ ENDED = ("finished", "failed", "cancelled", "expired")
 
 class Janitor(Attendant):
     """
-    Answers alarms and deletes what retention lets go, in small batches; and keeps telling
-    other hosts that its worker is there.
+    Answers alarms, has the books kept, and deletes what retention lets go, in small
+    batches; and keeps telling other hosts that its worker is there.
 
     Processors do the former themselves when they acquire; but all may be busy for long.
     While one is free the listener sees to it.
@@ -38,12 +39,14 @@ class Janitor(Attendant):
         self.belfry = belfry
         self.presence = Presence(worker, self.link)
         self.purge = Purge(plan)
+        self.bookkeeper = Bookkeeper(plan)
 
     def work(self) -> None:
         next_purge = time.monotonic()
         while not self.stopping:
             self.presence.tell()
             self.link.insist(self.sweep)
+            self.link.insist(self.bookkeeper.work)
             if time.monotonic() >= next_purge:
                 self.purge_some()
                 next_purge = time.monotonic() + self.plan.options.PURGE_INTERVAL

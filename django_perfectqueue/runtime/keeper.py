@@ -131,6 +131,8 @@ class Keeper:
         running = processor.runner.running
         if running is None:
             return None
+        if processor.ledger.is_overdue(now):
+            return processor.ledger.write
         if processor.batch and self.should_give_back(now - running.task.started):
             return processor.release_rest
         if processor.outbox.is_late(now):

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from django.db import Error, connections
+
 from django_perfectqueue import conf, store
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.exceptions import PreemptedError
@@ -17,11 +19,12 @@ from django_perfectqueue.queue import AcquiredTask
 
 from .belfry import Belfry
 from .bell import Bell
-from .database import AwayError, Link
+from .database import AwayError, Link, discard, in_one_line
 from .ending import Ending, announce
 from .guard import Guard
 from .heart import Heart
 from .keeper import Keeper
+from .ledger import Ledger
 from .outbox import Outbox
 from .pace import Pace
 from .plan import Plan, worker_name
@@ -84,6 +87,7 @@ class Processor:
         self.link = Link(plan.using, seat.bell, self.patience)
         self.link.returned = self.give_back_uncertain
         self.aside = Link(plan.using, seat.bell, self.patience)
+        self.ledger = Ledger(using=plan.using, kept=plan.options.USAGE_TIME != 0)
         self.guard = Guard()
         self.runner = Runner(plan.dispatch, link=self.link, guard=self.guard)
         self.heart = Heart(self)
@@ -96,6 +100,7 @@ class Processor:
         self.plan.dispatch.after_fork()
         self.keeper.start()
         try:
+            self.link.insist(self.ledger.set_clock)
             return self.work()
         except AwayError:
             return DONE
@@ -125,6 +130,8 @@ class Processor:
         while not self.stopping:
             if self.remaining == 0:
                 return RECYCLED
+            if self.ledger.is_due(time.monotonic()):
+                self.keep_books()
             self.seat.bell.wait(0)
             self.slate.seek()
             taken = self.link.insist(self.acquire)
@@ -254,7 +261,9 @@ class Processor:
     def run_one(self, lease: store.Lease) -> None:
         task = AcquiredTask(lease, alive_time=self.options.ALIVE_TIME, worker=self.worker)
         self.slate.begin(lease.task_id)
+        self.ledger.begin(task)
         ending = self.runner.run(task)
+        self.ledger.end(task.started + ending.seconds)
         self.slate.end()
         self.pace.ran(lease.type, ending.seconds)
         if self.remaining is not None:
@@ -286,6 +295,8 @@ class Processor:
                 if self.link.insist(self.look).due:
                     return
                 look_at = time.monotonic() + LOOK_AFTER
+            if self.ledger.is_due(time.monotonic()):
+                self.keep_books()
 
     def look(self) -> store.Outlook:
         return store.look(self.plan.queues, using=self.plan.using)
@@ -296,6 +307,20 @@ class Processor:
             with self.outbox.post() as post:
                 using, worker = self.plan.using, self.worker
                 post.refused += store.finish(post.completions, using=using, worker=worker)
+
+    def keep_books(self, *, last: bool = False) -> None:
+        """Write who was given how much; that this fails is no task's trouble."""
+        try:
+            with store.one_call():
+                self.ledger.write(last=last)
+        except Error as error:
+            discard(connections[self.plan.using])
+            logger.warning(
+                "The shares received can't be written; tasks go on. pid=%s error=%s: %s",
+                os.getpid(),
+                type(error).__name__,
+                in_one_line(error),
+            )
 
     def posted(self, endings: Sequence[Ending]) -> None:
         for ending in endings:
@@ -357,6 +382,8 @@ class Processor:
                 self.link.insist(act)
             except (AwayError, PreemptedError):
                 logger.error("The database is away; what is held comes back with its lease.")
+        if not self.link.away_since:
+            self.keep_books(last=True)
         self.keeper.stop()
         self.plan.dispatch.after_child_end()
         self.slate.sign_off()

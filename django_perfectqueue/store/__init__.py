@@ -25,12 +25,14 @@ from .register import Registration, register, sign_off
 from .replace import replace
 from .reprioritize import reprioritize
 from .rings import Ring
+from .roll_up import roll_up
 from .settle import cancel, fail, release, retry
 from .steer import cancel_request, find, force_finish, redrive
 from .submit import CHUNK, in_chunks, submit, submit_all
 from .take_alone import take_alone
 from .transaction import calls_of_others, one_call, patiently
 from .update import update_payload
+from .usage import Tally, Whose, add_usage, clock, folded, note_waiting
 from .values import Completion, Failure, Lease, Pulse, Submission, new_holder
 
 __all__ = [
@@ -46,7 +48,10 @@ __all__ = [
     "Ring",
     "Submission",
     "Swept",
+    "Tally",
+    "Whose",
     "acquire",
+    "add_usage",
     "answer_alarms",
     "apply_limit",
     "apply_shares",
@@ -54,10 +59,12 @@ __all__ = [
     "cancel",
     "cancel_request",
     "clear",
+    "clock",
     "ear",
     "fail",
     "find",
     "finish",
+    "folded",
     "force_finish",
     "forget_limits",
     "give_back",
@@ -67,6 +74,7 @@ __all__ = [
     "known_limits",
     "look",
     "new_holder",
+    "note_waiting",
     "one_call",
     "patiently",
     "purge",
@@ -77,6 +85,7 @@ __all__ = [
     "reprioritize",
     "retry",
     "ring",
+    "roll_up",
     "rouse",
     "sign_off",
     "submit",

@@ -14,6 +14,7 @@ from django_perfectqueue.shares import set_share
 
 from ..factories import failed, running, submit
 from .staff import LIST
+from .test_usage import USAGE, compete
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 PLAYWRIGHT = importlib.util.find_spec("playwright")
@@ -131,3 +132,19 @@ class BrowserTests(StaticLiveServerTestCase):
         self.picture("story")
         width = self.page.evaluate("document.documentElement.scrollWidth")
         self.assertLessEqual(width, PHONE["width"])
+
+    def test_the_shares_received_fit_a_desk_and_a_phone(self):
+        compete()
+        for name, viewport, scheme in (("desk", DESK, "light"), ("phone", PHONE, "dark")):
+            with self.subTest(name):
+                User.objects.all().delete()
+                self.open(f"shares-{name}", viewport=viewport, color_scheme=scheme)
+                self.page.goto(f"{self.live_server_url}{USAGE}")
+                self.picture("hour")
+                bars = self.page.locator("tbody .pq-bar-entitled")
+                self.assertEqual(bars.count(), 4)
+                width = self.page.evaluate("document.documentElement.scrollWidth")
+                self.assertLessEqual(width, viewport["width"])
+                self.page.click("text=Last minute")
+                self.picture("minute")
+                self.assertEqual(self.errors, [])

@@ -115,6 +115,18 @@ def rouse():
     assert store.rouse(**USING) > 0
 
 
+def add_usage():
+    tallies = {
+        store.Whose("default", others=False, user=f"user{number}"): store.Tally(seconds=1.0)
+        for number in range(BATCH)
+    }
+    store.add_usage(tallies, at=store.clock(**USING), **USING)
+
+
+def note_waiting():
+    assert store.note_waiting(limit=BATCH, **USING) > 0
+
+
 def submit_many():
     tasks = [{"key": f"new-{n}", "type": "report", "user": f"user{n % 50}"} for n in range(1000)]
     assert Queue().submit_many(tasks) == 1000
@@ -235,6 +247,7 @@ STORE = [
     Scenario("release", release, BATCH, acquired),
     Scenario("give back", give_back, BATCH, acquired),
     Scenario("update data", update, 1, acquired),
+    Scenario("add usage", add_usage, BATCH),
     Scenario("no alarm", answer),
     Scenario("alarms of scheduled tasks", answer, BATCH, make_due(State.SCHEDULED)),
     Scenario("alarms of lapsed leases", answer, BATCH, make_due(State.RUNNING)),
@@ -253,6 +266,7 @@ EDITS = [
 ROUSE = [
     Scenario("rouse", rouse, 400, put_lanes_to_sleep),
     Scenario("rouse none", lambda: store.rouse(**USING), 400),
+    Scenario("note who waits", note_waiting, 400),
 ]
 COMMANDS = [
     Scenario("pq_show", show, 1, key_of(failed)),
@@ -265,6 +279,7 @@ COMMANDS = [
         for status in STATUSES
     ),
     Scenario("pq_retry --group", commanded("pq_retry", "--group", "error-3", "--limit", "5"), 5),
+    Scenario("pq_shares", commanded("pq_shares")),
     Scenario("pq_stats", commanded("pq_stats")),
     Scenario("pq_share", commanded("pq_share"), BATCH),
     Scenario("pq_share USER", commanded("pq_share", "share-7"), BATCH),
@@ -293,6 +308,7 @@ PAGES = [
     Scenario("lanes", page("lane/"), BATCH, client),
     Scenario("lanes, queue", page("lane/", queue="other"), BATCH, client),
     Scenario("lanes, user", page("lane/", q="user3"), BATCH, client),
+    Scenario("shares received", page("usage/"), BATCH, client),
     Scenario("fair shares", page("fairshare/"), BATCH, client),
     Scenario("fair shares, user", page("fairshare/", q="share-7"), BATCH, client),
     Scenario("fair shares, paused", page("fairshare/", paused__exact="1"), BATCH, client),

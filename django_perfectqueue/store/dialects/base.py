@@ -251,6 +251,21 @@ class Dialect(ABC):
         """Return a query of the lanes with waiting tickets; it jumps from lane to lane."""
         return WAITING_LANES.replace("{beyond}", self.beyond_lane)
 
+    def upsert(self, table: str, key: Sequence[str], changes: Mapping[str, str]) -> str:
+        """
+        Return what makes an INSERT change the row that has its unique key already.
+
+        ``changes`` are the columns' new values in SQL, where ``{old}`` and ``{new}`` stand
+        for the column as it is and as it was to be inserted.
+        """
+        names = ", ".join(f'"{column}"' for column in key)
+        values = ", ".join(
+            f'"{column}" = '
+            + sql.replace("{old}", f'"{table}"."{column}"').replace("{new}", f'excluded."{column}"')
+            for column, sql in changes.items()
+        )
+        return f"ON CONFLICT ({names}) DO UPDATE SET {values}"
+
     def lock_clause(self) -> str:
         return " FOR UPDATE"
 

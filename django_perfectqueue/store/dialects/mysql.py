@@ -152,6 +152,14 @@ class MySQL(Dialect):
             ) AS "known"
         """
 
+    def upsert(self, table: str, key: Sequence[str], changes: Mapping[str, str]) -> str:
+        values = ", ".join(
+            f'"{column}" = '
+            + sql.replace("{old}", f'"{column}"').replace("{new}", f'VALUES("{column}")')
+            for column, sql in changes.items()
+        )
+        return f"ON DUPLICATE KEY UPDATE {values}"
+
     def parameter(self, moment: datetime | None) -> Any:
         return moment and str(naive(moment))
 

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_perfectqueue.balance import COUNTED, WINDOWS, Balance, UserShare, balance
+from django_perfectqueue.conf import options as settings
+
+from ..base import QueueCommand, at_least
+from ..facts import iso
+from ..table import GAP, Column, lines, terminal_width
+from ..words import printable, readable
+
+LAST: dict[str, str | Promise] = {
+    "minute": gettext_lazy("in the last minute"),
+    "hour": gettext_lazy("in the last hour"),
+    "day": gettext_lazy("in the last day"),
+}
+HELD: dict[str, str | Promise] = {
+    "": "",
+    "paused": gettext_lazy("paused"),
+    "capped": gettext_lazy("at its cap"),
+    "limited": gettext_lazy("behind a limit"),
+}
+
+
+class Command(QueueCommand):
+    summary = gettext_lazy(
+        "Tells what part of the processor time of a queue each user was entitled to and received"
+        " of late, and how long its tasks waited."
+    )
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--over",
+            choices=list(WINDOWS),
+            default="hour",
+            help=_("Over which time: the last minute, hour or day (hour)."),
+        )
+        parser.add_argument("-u", "--user", metavar="USER", help=_("Only this user."))
+        parser.add_argument(
+            "--top",
+            type=at_least(0),
+            default=20,
+            metavar="N",
+            help=_("How many users to show, those who received most first (20)."),
+        )
+
+    def act(self, **options: Any) -> None:
+        over, user = options["over"], options["user"]
+        found = balance(
+            self.queue.name, over=over, using=self.queue.using, top=options["top"], user=user
+        )
+        if self.as_json:
+            self.print_json(summary(found, over))
+        elif not found.shares:
+            self.say(self.nothing(over))
+        else:
+            self.print_balance(found, over)
+            if user is not None and all(share.others for share in found.shares):
+                self.say(_("User '%s' received nothing, and none of its tasks waited.") % user)
+
+    def nothing(self, over: str) -> str:
+        words = {"queue": self.queue.name, "when": LAST[over]}
+        told = _("No task of queue '%(queue)s' ran or waited for a worker %(when)s.") % words
+        if settings().USAGE_TIME == 0:
+            return told + " " + _("It would not be known: USAGE_TIME is 0.")
+        return told + " " + _("Workers write every ten seconds what they did.")
+
+    def print_balance(self, found: Balance, over: str) -> None:
+        words = {
+            "queue": found.queue,
+            "when": LAST[over],
+            "time": readable(found.total.seconds),
+        }
+        title = _("Queue '%(queue)s' %(when)s: %(time)s of processor time") % words
+        self.stdout.write(self.style.MIGRATE_HEADING(printable(title)) + "\n\n")
+        rows = [*(list(cells(share)) for share in found.shares), total_cells(found.total)]
+        width = terminal_width(self.stdout)
+        table = lines(columns(), rows, width=width and width - len(GAP))
+        self.stdout.write(GAP + self.style.MIGRATE_LABEL(GAP.join(next(table)).rstrip()))
+        for row in table:
+            self.stdout.write(GAP + GAP.join(row).rstrip())
+
+
+def columns() -> list[Column]:
+    return [
+        Column(_("user"), elastic=True),
+        Column(_("weight"), right=True),
+        Column(_("running"), right=True),
+        Column(_("waiting"), right=True),
+        Column(_("entitled"), right=True),
+        Column(_("received"), right=True),
+        Column(_("more"), right=True),
+        Column(_("tasks"), right=True),
+        Column(_("wait p50"), right=True),
+        Column(_("p95"), right=True),
+        Column(""),
+    ]
+
+
+def cells(share: UserShare) -> Iterator[str]:
+    yield _("(others)") if share.others else share.user or "-"
+    now = [f"{share.weight:g}", str(share.running), bounded(share.waiting)]
+    yield from ["", "", ""] if share.others else now
+    yield percent(share.entitled)
+    yield percent(share.received)
+    yield signed(share.difference)
+    yield str(share.tasks)
+    yield span(share.p50)
+    yield span(share.p95)
+    yield str(HELD[share.held])
+
+
+def total_cells(total: UserShare) -> list[str]:
+    shown = [*cells(total)]
+    return [_("(all)"), *shown[1:4], "", percent(total.received), "", *shown[7:10], ""]
+
+
+def percent(part: float) -> str:
+    return f"{part * 100:.1f}%"
+
+
+def signed(part: float) -> str:
+    """Return a difference with its sign, or none where it is too small to be seen."""
+    rounded = round(part * 100, 1)
+    return f"{rounded:+.1f}%" if rounded else "0.0%"
+
+
+def span(seconds: float | None) -> str:
+    return "-" if seconds is None else readable(seconds)
+
+
+def bounded(count: int) -> str:
+    return f"{COUNTED}+" if count > COUNTED else str(count)
+
+
+def summary(found: Balance, over: str) -> dict[str, Any]:
+    return {
+        "queue": found.queue,
+        "over": over,
+        "since": iso(found.since),
+        "until": iso(found.until),
+        "seconds": found.total.seconds,
+        "tasks": found.total.tasks,
+        "wait_p50": found.total.p50,
+        "wait_p95": found.total.p95,
+        "shares": [told(share) for share in found.shares],
+    }
+
+
+def told(share: UserShare) -> dict[str, Any]:
+    figures = {
+        "user": share.user or None,
+        "others": share.others,
+        "entitled": share.entitled,
+        "received": share.received,
+        "entitled_seconds": share.entitled_seconds,
+        "received_seconds": share.seconds,
+        "tasks": share.tasks,
+        "wait_p50": share.p50,
+        "wait_p95": share.p95,
+    }
+    if share.others:
+        return figures
+    return figures | {
+        "weight": share.weight,
+        "max_running": share.max_running,
+        "running": share.running,
+        "waiting": min(share.waiting, COUNTED),
+        "more_waiting": share.waiting > COUNTED,
+        "held": share.held or None,
+    }

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -15,28 +14,19 @@ from django.db import connections
 from ..models import State
 from .accounts import Accounts
 from .alarms import BATCH, answer_alarms, answer_ringing, rouse
+from .claim import Claim
 from .dialects import Dialect
-from .dialects.base import Row, numbers
-from .end import expire
+from .dialects.base import numbers
 from .finish import close
-from .lanes import LANES_PROBED, QUANTUM, OpenLane, Pick, counted, next_picks
+from .lanes import next_picks
+from .lineup import RINGS, Lineup
 from .transaction import REPEATS, Tries, is_callers, pauses, reading, recalled, repeated, unit
 from .values import Completion, Lease
 
-LANES_READ_AT_LEAST = 8
 ROUNDS = 3
 OTHERS = 6
 ROUNDS_IN_VAIN = 20
 
-RINGS = """(
-    SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT 1
-) IS NOT NULL"""
-OPEN = """
-SELECT "id", "virtual_time", "cost", "weight", "max_running", "running"{more}
-FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "open" = TRUE AND "id" NOT IN ({passed})
-ORDER BY "turn" LIMIT %(limit)s
-"""
 LEFT = f"""
 SELECT {RINGS},
     EXISTS (
@@ -47,22 +37,9 @@ SELECT {RINGS},
         )
     )
 """
-PROBE = """
-SELECT "id", "virtual_time", "cost", "weight", "max_running", "running", (
-    SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
-    WHERE "ticket"."state" = 0 AND {in_lane} ORDER BY "ticket"."rank" LIMIT 1
-)
-FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "open" = TRUE AND "id" NOT IN ({passed})
-ORDER BY "turn" LIMIT %(limit)s
-"""
 TAKEN = """
 SELECT "task_id", "attempt", "holder", "state" FROM "perfectqueue_ticket"
 WHERE "task_id" IN ({ids}) ORDER BY "task_id"
-"""
-LOCKED = """
-SELECT "id", "virtual_time", "cost", "weight", "max_running", "running"
-FROM "perfectqueue_lane" WHERE "id" IN ({lanes}) ORDER BY "id"
 """
 
 
@@ -207,14 +184,23 @@ def take(
         accounts = Accounts()
         if finished:
             refused = close(cursor, dialect, accounts, finished, worker=worker, now=now)
-        claim = Claim(cursor, dialect, accounts, using, alive_time, holder, now)
-        claim.heed, claim.lasting = heed, lasting
+        lineup = Lineup(cursor, dialect, accounts, heed=heed, lasting=lasting, now=now)
+        claim = Claim(
+            cursor=cursor,
+            dialect=dialect,
+            accounts=accounts,
+            using=using,
+            holder=holder,
+            alive_time=alive_time,
+            now=now,
+        )
+        search = Search(lineup, claim, accounts)
         for queue in queues:
-            if len(taken) < limit and not claim.ringing:
-                taken += claim.from_queue(queue, limit - len(taken))
+            if len(taken) < limit and not lineup.ringing:
+                taken += search.in_queue(queue, limit - len(taken))
         slept = accounts.write(cursor, dialect)
-        advanced = claim.expired > 0 or (claim.stopped and slept > 0)
-        haul = Haul(taken, refused, claim.ringing, advanced, claim.contended)
+        advanced = claim.expired > 0 or (search.stopped and slept > 0)
+        haul = Haul(taken, refused, lineup.ringing, advanced, lineup.contended)
         if taken:
             tries.commits(haul)
     return haul
@@ -237,206 +223,40 @@ def still_held(cursor: Any, dialect: Dialect, leases: list[Lease]) -> list[Lease
     ]
 
 
-class Claim:
-    """One transaction's search for tasks."""
+@dataclass(slots=True)
+class Search:
+    """One transaction's search; ``stopped`` tells that it has given up with lanes left."""
 
-    def __init__(
-        self,
-        cursor: Any,
-        dialect: Dialect,
-        accounts: Accounts,
-        using: str,
-        alive_time: float,
-        holder: int,
-        now: datetime | None,
-    ) -> None:
-        self.cursor = cursor
-        self.dialect = dialect
-        self.accounts = accounts
-        self.using = using
-        self.alive_time = alive_time
-        self.holder = holder
-        self.now = now
-        self.heed = False
-        self.lasting = True
-        self.ringing = False
-        self.locked = False
-        self.expired = 0
-        self.stopped = False
-        self.contended = False
+    lineup: Lineup
+    claim: Claim
+    accounts: Accounts
+    stopped: bool = False
 
-    def from_queue(self, queue: str, limit: int) -> list[Lease]:
+    def in_queue(self, queue: str, limit: int) -> list[Lease]:
         """Serve lanes until the limit is met or none is left that has a task."""
+        lineup, claim = self.lineup, self.claim
+        lineup.passed.clear()
         taken: list[Lease] = []
-        passed: set[int] = set()
         rounds, vain = 0, False
         while len(taken) < limit and (rounds < ROUNDS or not taken):
             if rounds == ROUNDS_IN_VAIN:
                 self.stopped = True
                 break
             rounds += 1
-            read = self.probed if vain else self.open_lanes
-            known = len(passed)
-            lanes = read(queue, limit - len(taken), passed)
-            if self.ringing:
-                break
-            # Where lanes have less than a quantum, the others get one turn each at a time.
-            quantum = QUANTUM if rounds == 1 else 0.0
-            picks = next_picks(lanes, limit - len(taken), quantum)
-            if not picks:
-                if len(passed) == known:
+            missing, passed, expired = limit - len(taken), len(lineup.passed), claim.expired
+            read = lineup.next_with_tasks if vain else lineup.next
+            lanes = read(queue, missing)
+            if not lanes:
+                if lineup.ringing or len(lineup.passed) == passed:
                     break
                 vain = True
                 continue
-            expired = self.expired
-            taken += self.serve(picks, alone=len(lanes) == 1 and not passed)
+            alone = len(lanes) == 1 and not lineup.passed
+            picks = next_picks(lanes, missing, holder=claim.holder)
+            taken += claim.take(picks, missing, alone=alone)
             short = self.accounts.short & {lane.id for lane in lanes}
-            passed |= short | {lane.id for lane in lanes if lane.room is not None}
-            if not short and (taken or self.expired == expired):
+            lineup.passed |= short | {lane.id for lane in lanes if lane.room is not None}
+            if not short and (taken or claim.expired == expired):
                 break
             vain = not taken
         return taken
-
-    def open_lanes(self, queue: str, limit: int, passed: set[int]) -> list[OpenLane]:
-        """
-        Read the lanes that are next; ``passed`` grows by those that can't be served.
-
-        The first look tells as well whether an alarm rings.
-        """
-        more = "" if self.lasting else self.dialect.asynchronous_commit
-        if self.heed:
-            more += f", {RINGS}"
-        statement = OPEN.replace("{passed}", numbers(sorted(passed)) if passed else "0")
-        statement = statement.replace("{more}", more)
-        parameters = {"queue": queue, "limit": max(limit, LANES_READ_AT_LEAST)}
-        rows = self.dialect.execute(self.cursor, statement, parameters, now=self.now).fetchall()
-        if self.heed:
-            self.heed = False
-            self.ringing = bool(rows[0][-1]) if rows else self.rings()
-        return self.served(self.current([row[:6] for row in rows], passed), passed)
-
-    def rings(self) -> bool:
-        row = self.dialect.execute(self.cursor, f"SELECT {RINGS}", now=self.now).fetchone()
-        return bool(row[0])
-
-    def probed(self, queue: str, limit: int, passed: set[int]) -> list[OpenLane]:
-        """
-        Read many lanes at once, put the empty ones to sleep, and return the next others.
-
-        Lanes that ran dry just as a batch was full are still awake, one for each user.
-        """
-        in_lane = self.dialect.in_lane.replace("{lane}", '"perfectqueue_lane"."id"')
-        statement = PROBE.replace("{in_lane}", in_lane)
-        statement = statement.replace("{passed}", numbers(sorted(passed)) if passed else "0")
-        parameters = {"queue": queue, "limit": LANES_PROBED}
-        found = self.dialect.execute(self.cursor, statement, parameters).fetchall()
-        empty = {row[0] for row in found if row[6] is None}
-        full = [row[:6] for row in found if row[0] not in empty][: max(limit, LANES_READ_AT_LEAST)]
-        rows = self.current([row[:6] for row in found if row[0] in empty] + full, passed)
-        for row in rows:
-            if row[0] in empty:
-                self.accounts.found_short(row[0])
-        passed |= empty
-        return self.served([row for row in rows if row[0] not in empty], passed)
-
-    def current(self, rows: list[Row], passed: set[int]) -> list[Row]:
-        """Return the rows as they are, locked where a cap asks for it; pass over the others."""
-        if not (self.locked or any(row[4] is not None for row in rows)):
-            return rows
-        order = {row[0]: place for place, row in enumerate(rows)}
-        locked = sorted(self.lock(list(order)), key=lambda row: order[row[0]])
-        if missed := order.keys() - {row[0] for row in locked}:
-            self.contended = True
-            passed |= missed
-        return locked
-
-    def served(self, rows: list[Row], passed: set[int]) -> list[OpenLane]:
-        """Return lanes as the arithmetic takes them, without those that others have filled."""
-        lanes = []
-        for lane, virtual_time, cost, weight, max_running, running in rows:
-            room = None if max_running is None else max_running - running
-            if room is not None and room <= 0:
-                self.contended = True
-                passed.add(lane)
-                continue
-            lanes.append(
-                OpenLane(id=lane, virtual_time=virtual_time, cost=cost, weight=weight, room=room)
-            )
-        return lanes
-
-    def lock(self, lanes: list[int]) -> list[Row]:
-        """
-        Read lanes that no one else can change until this transaction ends.
-
-        Those that it charges anyway are locked with them, in the order of their ids. Once
-        it holds some it waits for no more, but passes over what others hold.
-        """
-        chosen = set(lanes)
-        every = sorted(chosen | set(self.accounts.lanes))
-        clause = self.dialect.skip_clause() if self.locked else self.dialect.lock_clause()
-        statement = LOCKED.replace("{lanes}", numbers(every)) + clause
-        rows = self.dialect.execute(self.cursor, statement).fetchall()
-        self.locked = True
-        return [row for row in rows if row[0] in chosen]
-
-    def serve(self, picks: list[Pick], *, alone: bool) -> list[Lease]:
-        """Take what was picked; a lane that has less is asleep from now on, unless alone."""
-        wants = counted(picks)
-        rows = self.dialect.claim(
-            self.cursor, wants, holder=self.holder, seconds=self.alive_time, now=self.now
-        )
-        lines = in_lines(rows)
-        for lane, count in wants.items():
-            if len(lines[lane]) < count and not alone:
-                self.accounts.found_short(lane)
-        whose: dict[str, Any] = {
-            "using": self.using,
-            "holder": self.holder,
-            "moment": self.dialect.moment,
-        }
-        leases: list[Lease] = []
-        late: list[Lease] = []
-        for pick in picks:
-            if not (line := lines[pick.lane]):
-                continue
-            row = line.popleft()
-            lease = leased(row, cost=pick.cost, **whose)
-            self.accounts.begin(pick.lane, pick.cost)
-            (late if row[7] else leases).append(lease)
-        for lease in late:
-            expire(self.cursor, self.dialect, self.accounts, lease, now=self.now)
-        self.expired += len(late)
-        return leases
-
-
-def leased(
-    row: Sequence[Any], *, using: str, holder: int, cost: float, moment: Callable[[Any], datetime]
-) -> Lease:
-    task_id, attempt, lane, errors, crashes, _rank, run_at, _late = row[:8]
-    queue, key, type_, user, payload, priority, created_at = row[8:]
-    return Lease(
-        using,
-        task_id,
-        attempt,
-        holder,
-        lane,
-        cost,
-        errors,
-        crashes,
-        queue,
-        key,
-        type_,
-        user,
-        payload,
-        priority,
-        moment(created_at),
-        moment(run_at),
-    )
-
-
-def in_lines(rows: list[Row]) -> defaultdict[int, deque[Row]]:
-    """Return each lane's rows in the order in which they should run."""
-    lines: defaultdict[int, deque[Row]] = defaultdict(deque)
-    for row in sorted(rows, key=lambda row: (row[5], row[6], row[0])):
-        lines[row[2]].append(row)
-    return lines

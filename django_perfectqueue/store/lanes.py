@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 LEAST_COST = 1e-4
-FIRST_COST = 0.1
 MEMORY = 0.75
 QUANTUM = 0.002
+FIRST_COST = QUANTUM
 LANES_PROBED = 500
 
 
@@ -27,10 +28,11 @@ class OpenLane:
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """One task to be taken from a lane, and what it is expected to cost, in seconds."""
+    """Tasks to be taken from a lane in a row, and what each is expected to cost, in seconds."""
 
     lane: int
     cost: float
+    count: int
 
 
 def lane_id(queue: str, user: str) -> int:
@@ -44,7 +46,7 @@ def lane_id(queue: str, user: str) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
-def next_picks(lanes: Sequence[OpenLane], count: int, quantum: float = QUANTUM) -> list[Pick]:
+def next_picks(lanes: Sequence[OpenLane], count: int, *, holder: int) -> list[Pick]:
     """
     Return whom to serve, in order: always the lane with the smallest virtual finish time,
     and of equals the one whose turns are fewer.
@@ -52,36 +54,55 @@ def next_picks(lanes: Sequence[OpenLane], count: int, quantum: float = QUANTUM) 
     This is weighted fair queueing (Demers, Keshav and Shenker, 1989) on expected costs,
     which measured ones correct when the tasks end. Very short tasks are served a quantum
     of seconds at a time, as in deficit round robin (Shreedhar and Varghese, 1995), so that
-    a batch writes to few accounts.
+    a batch writes to few accounts. Among such lanes a quantum more or less is no matter,
+    and each holder has its own order: so two that look at once choose different ones.
+
+    Behind ``count`` tasks come the first of the lanes that have not had a turn, for where
+    the others turn out to have less than was picked.
     """
     turns = []
     for position, lane in enumerate(lanes):
         if lane.room is None or lane.room > 0:
-            step = max(lane.cost, LEAST_COST) / lane.weight
-            turns.append((*turn(lane.virtual_time, step, 1), position, step, 0))
+            cost = max(lane.cost, LEAST_COST)
+            size = max(1, int(QUANTUM / cost))
+            step = cost / lane.weight
+            taste = hash((holder, lane.id)) if size > 1 else None
+            turns.append((*turn(lane, step, 1, taste), position, step, 0, size, taste))
     heapq.heapify(turns)
     picks: list[Pick] = []
-    while turns and len(picks) < count:
-        _time, _rank, position, step, taken = heapq.heappop(turns)
+    missing = count
+    while turns and missing:
+        _time, _rank, position, step, taken, size, taste = turns[0]
         lane = lanes[position]
-        cost = max(lane.cost, LEAST_COST)
         room = count if lane.room is None else lane.room - taken
-        some = min(max(1, int(quantum / cost)), room, count - len(picks))
-        picks += [Pick(lane.id, cost)] * some
+        some = min(size, room, missing)
+        picks.append(Pick(lane.id, max(lane.cost, LEAST_COST), some))
+        missing -= some
         if some < room:
             taken += some
-            time = turn(lane.virtual_time, step, taken + 1)
-            heapq.heappush(turns, (*time, position, step, taken))
+            time = turn(lane, step, taken + 1, taste)
+            heapq.heapreplace(turns, (*time, position, step, taken, size, taste))
+        else:
+            heapq.heappop(turns)
+    for _time, _rank, position, _step, taken, size, _taste in sorted(turns):
+        if not taken:
+            lane = lanes[position]
+            some = size if lane.room is None else min(size, lane.room)
+            picks.append(Pick(lane.id, max(lane.cost, LEAST_COST), some))
     return picks
 
 
-def turn(virtual_time: float, step: float, number: int) -> tuple[float, float]:
-    return round(virtual_time + step * number, 9), -step
+def turn(lane: OpenLane, step: float, number: int, taste: int | None) -> tuple[float, float]:
+    """Return the virtual time at which a task of a lane would be done, and a rank of equals."""
+    time = lane.virtual_time + step * number
+    if taste is None:
+        return round(time, 9), -step
+    return math.floor(time / QUANTUM) * QUANTUM, taste
 
 
 def counted(picks: Iterable[Pick]) -> dict[int, int]:
-    """Return how many tasks to take from each lane."""
+    """Return how many tasks to take from each lane, the lanes in the order of their first."""
     counts: dict[int, int] = {}
     for pick in picks:
-        counts[pick.lane] = counts.get(pick.lane, 0) + 1
+        counts[pick.lane] = counts.get(pick.lane, 0) + pick.count
     return counts

@@ -13,6 +13,7 @@ MEMORY = 0.75
 QUANTUM = 0.002
 FIRST_COST = QUANTUM
 LANES_PROBED = 500
+CHOICE = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ def next_picks(lanes: Sequence[OpenLane], count: int, *, holder: int) -> list[Pi
     for position, lane in enumerate(lanes):
         if lane.room is None or lane.room > 0:
             cost = max(lane.cost, LEAST_COST)
-            size = max(1, int(QUANTUM / cost))
+            size = tasks_in_a_row(cost)
             step = cost / lane.weight
             taste = hash((holder, lane.id)) if size > 1 else None
             turns.append((*turn(lane, step, 1, taste), position, step, 0, size, taste))
@@ -90,6 +91,19 @@ def next_picks(lanes: Sequence[OpenLane], count: int, *, holder: int) -> list[Pi
             some = size if lane.room is None else min(size, lane.room)
             picks.append(Pick(lane.id, max(lane.cost, LEAST_COST), some))
     return picks
+
+
+def tasks_in_a_row(cost: float) -> int:
+    return max(1, int(QUANTUM / cost))
+
+
+def lanes_read(count: int, cost: float) -> int:
+    """
+    Return how many lanes to read for so many tasks, if each costs so much, or 0.0 if unknown.
+
+    Several times what a batch needs, so that others choose differently.
+    """
+    return min(count, CHOICE * count // tasks_in_a_row(cost)) if cost else count
 
 
 def turn(lane: OpenLane, step: float, number: int, taste: int | None) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from typing import Any
 from .accounts import Accounts
 from .dialects import Dialect
 from .dialects.base import Row, numbers
-from .lanes import FIRST_COST, LANES_PROBED, OpenLane
+from .lanes import FIRST_COST, LANES_PROBED, OpenLane, lanes_read
 
 LANES_READ_AT_LEAST = 8
 
@@ -73,11 +73,12 @@ class Lineup:
         The first look tells that as well, and lets the transaction commit asynchronously
         unless it is to be ``lasting``.
         """
+        lanes = lanes_read(limit, self.accounts.mean()) if not self.passed else limit
         more = "" if self.lasting else self.dialect.asynchronous_commit
         if self.heed:
             more += f", {RINGS}"
         statement = self.beyond_passed(OPEN).replace("{more}", more)
-        parameters = {"queue": queue, "limit": max(limit, LANES_READ_AT_LEAST)}
+        parameters = {"queue": queue, "limit": max(lanes, LANES_READ_AT_LEAST)}
         rows = self.dialect.execute(self.cursor, statement, parameters, now=self.now).fetchall()
         if self.heed:
             self.heed = False

@@ -457,7 +457,7 @@ class Lane(models.Model):
     queue = ExactCharField(_("queue"), max_length=100)
     user = ExactCharField(_("user"), max_length=255, blank=True, default="")
     virtual_time = models.FloatField(_("virtual time"), default=0.0)
-    cost = models.FloatField(_("expected cost"), default=0.1)
+    cost = models.FloatField(_("expected cost"), default=0.002)
     weight = models.FloatField(_("weight"), default=1.0)
     max_running = models.IntegerField(_("max running"), null=True, blank=True)
     paused = models.BooleanField(_("paused"), default=False)

@@ -238,7 +238,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("virtual_time", models.FloatField(default=0.0, verbose_name="virtual time")),
-                ("cost", models.FloatField(default=0.1, verbose_name="expected cost")),
+                ("cost", models.FloatField(default=0.002, verbose_name="expected cost")),
                 ("weight", models.FloatField(default=1.0, verbose_name="weight")),
                 (
                     "max_running",

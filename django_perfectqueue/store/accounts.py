@@ -105,11 +105,17 @@ class Accounts:
         account = self.lanes.get(lane)
         return account.running if account else 0
 
-    def begin(self, lane: int, cost: float) -> None:
-        """A task was taken, and its lane charged in advance."""
+    def mean(self) -> float:
+        """Return the mean of what was measured in this transaction; 0.0 if nothing was."""
+        runs = sum(account.runs for account in self.lanes.values())
+        measured = sum(account.measured for account in self.lanes.values())
+        return max(measured / runs, LEAST_COST) if runs else 0.0
+
+    def begin(self, lane: int, cost: float, tasks: int) -> None:
+        """Tasks were taken, and their lane charged so much for each in advance."""
         account = self.of(lane)
-        account.running += 1
-        account.seconds += cost
+        account.running += tasks
+        account.seconds += cost * tasks
 
     def end(self, lease: Lease, seconds: float | None) -> None:
         """A task has left its holder after so many seconds; None gives the charge back."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -15,31 +15,21 @@ from django.db import connections
 from ..models import State
 from .accounts import Accounts
 from .alarms import BATCH, answer_alarms, answer_ringing, rouse
+from .claim import Claim
 from .dialects import Dialect
 from .dialects.base import Row, numbers
-from .end import expire
 from .finish import close
 from .gates import ANY_LIMITS, Gatekeeper, waits_behind
-from .lanes import LANES_PROBED, QUANTUM, OpenLane, Pick, counted, next_picks
+from .lanes import OpenLane, next_picks
+from .lineup import LANES_READ_AT_LEAST, RINGS, Lineup
 from .parties import party_picks
 from .transaction import REPEATS, Tries, is_callers, pauses, reading, recalled, repeated, unit
 from .values import Completion, Lease
 
-LANES_READ_AT_LEAST = 8
 ROUNDS = 3
 OTHERS = 6
 ROUNDS_IN_VAIN = 20
-LANE = 7
 
-RINGS = """(
-    SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT 1
-) IS NOT NULL"""
-OPEN = """
-SELECT "id", "virtual_time", "cost", "weight", "max_running", "running", "policy"{more}
-FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = TRUE AND "id" NOT IN ({passed})
-ORDER BY "turn" LIMIT %(limit)s
-"""
 LEFT = f"""
 SELECT {ANY_LIMITS}, {RINGS},
     EXISTS (
@@ -50,22 +40,9 @@ SELECT {ANY_LIMITS}, {RINGS},
         )
     )
 """
-PROBE = """
-SELECT "id", "virtual_time", "cost", "weight", "max_running", "running", "policy", (
-    SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
-    WHERE "ticket"."state" = 0 AND {in_lane} ORDER BY "ticket"."rank" LIMIT 1
-)
-FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = TRUE AND "id" NOT IN ({passed})
-ORDER BY "turn" LIMIT %(limit)s
-"""
 TAKEN = """
 SELECT "task_id", "attempt", "holder", "state" FROM "perfectqueue_ticket"
 WHERE "task_id" IN ({ids}) ORDER BY "task_id"
-"""
-LOCKED = """
-SELECT "id", "virtual_time", "cost", "weight", "max_running", "running", "policy"
-FROM "perfectqueue_lane" WHERE "id" IN ({lanes}) ORDER BY "id"
 """
 
 
@@ -213,15 +190,24 @@ def take(
         accounts = Accounts(now)
         if finished:
             refused = close(cursor, dialect, accounts, finished, worker=worker, now=now)
-        claim = Claim(cursor, dialect, accounts, queues, using, alive_time, holder, now)
-        claim.heed, claim.lasting = heed, lasting
+        lineup = Lineup(cursor, dialect, accounts, heed=heed, lasting=lasting, now=now)
+        claim = Claim(
+            cursor=cursor,
+            dialect=dialect,
+            accounts=accounts,
+            using=using,
+            holder=holder,
+            alive_time=alive_time,
+            now=now,
+        )
+        search = Search(lineup, claim, accounts, queues)
         for queue in queues:
-            if len(taken) < limit and not claim.ringing:
-                taken += claim.from_queue(queue, limit - len(taken))
+            if len(taken) < limit and not lineup.ringing:
+                taken += search.in_queue(queue, limit - len(taken))
         slept = accounts.write(cursor, dialect)
-        advanced = claim.expired > 0 or (claim.stopped and slept > 0)
-        ringing = claim.ringing or (claim.has_moved() and not taken)
-        haul = Haul(taken, refused, ringing, advanced, claim.contended)
+        advanced = claim.expired > 0 or (search.stopped and slept > 0)
+        ringing = lineup.ringing or (search.moved() and not taken)
+        haul = Haul(taken, refused, ringing, advanced, lineup.contended)
         if taken:
             tries.commits(haul)
     return haul
@@ -244,288 +230,100 @@ def still_held(cursor: Any, dialect: Dialect, leases: list[Lease]) -> list[Lease
     ]
 
 
-class Claim:
-    """One transaction's search for tasks."""
+@dataclass(slots=True)
+class Search:
+    """One transaction's search; ``stopped`` tells that it has given up with lanes left."""
 
-    def __init__(
-        self,
-        cursor: Any,
-        dialect: Dialect,
-        accounts: Accounts,
-        queues: Sequence[str],
-        using: str,
-        alive_time: float,
-        holder: int,
-        now: datetime | None,
-    ) -> None:
-        self.cursor = cursor
-        self.dialect = dialect
-        self.accounts = accounts
-        self.queues = queues
-        self.using = using
-        self.alive_time = alive_time
-        self.holder = holder
-        self.now = now
-        self.heed = False
-        self.lasting = True
-        self.ringing = False
-        self.locked = False
-        self.expired = 0
-        self.stopped = False
-        self.contended = False
-        self.limited: bool | None = None
-        self.keeper: Gatekeeper | None = None
+    lineup: Lineup
+    claim: Claim
+    accounts: Accounts
+    queues: Sequence[str]
+    stopped: bool = False
+    keeper: Gatekeeper | None = None
 
-    def has_moved(self) -> bool:
+    def moved(self) -> bool:
         """Tell whether tasks were moved to lanes behind gates, which an alarm has to wake."""
         return self.keeper is not None and self.keeper.moved > 0
 
-    def from_queue(self, queue: str, limit: int) -> list[Lease]:
+    def in_queue(self, queue: str, limit: int) -> list[Lease]:
         """Serve lanes until the limit is met or none is left that has a task."""
+        lineup, claim = self.lineup, self.claim
+        lineup.passed.clear()
+        if lineup.limited:
+            return self.behind_gates(queue, limit)
         taken: list[Lease] = []
-        passed: set[int] = set()
         rounds, vain = 0, False
         while len(taken) < limit and (rounds < ROUNDS or not taken):
             if rounds == ROUNDS_IN_VAIN:
                 self.stopped = True
                 break
             rounds += 1
-            read = self.probed if vain else self.open_lanes
-            known = len(passed)
-            lanes = read(queue, limit - len(taken), passed)
-            if self.ringing:
-                break
-            if self.limited:
-                return self.from_gates(queue, limit)
-            # Where lanes have less than a quantum, the others get one turn each at a time.
-            quantum = QUANTUM if rounds == 1 else 0.0
-            picks = next_picks(lanes, limit - len(taken), quantum)
-            if not picks:
-                if len(passed) == known:
+            missing, passed, expired = limit - len(taken), len(lineup.passed), claim.expired
+            read = lineup.next_with_tasks if vain else lineup.next
+            lanes = read(queue, missing)
+            if lineup.limited and not lineup.ringing:
+                return self.behind_gates(queue, limit)
+            if not lanes:
+                if lineup.ringing or len(lineup.passed) == passed:
                     break
                 vain = True
                 continue
-            expired = self.expired
-            taken += self.serve(picks, alone=len(lanes) == 1 and not passed)
+            alone = len(lanes) == 1 and not lineup.passed
+            usual = lineup.usual(lanes)
+            picks = next_picks(lanes, missing, holder=claim.holder, usual=usual)
+            taken += claim.take(picks, missing, alone=alone)
             short = self.accounts.short & {lane.id for lane in lanes}
-            passed |= short | {lane.id for lane in lanes if lane.room is not None}
-            if not short and (taken or self.expired == expired):
+            lineup.passed |= short | {lane.id for lane in lanes if lane.room is not None}
+            if not short and (taken or claim.expired == expired):
                 break
             vain = not taken
         return taken
 
-    def open_lanes(self, queue: str, limit: int, passed: set[int]) -> list[OpenLane]:
-        """
-        Read the lanes that are next; ``passed`` grows by those that can't be served.
-
-        The first look tells as well whether an alarm rings.
-        """
-        more = "" if self.lasting else self.dialect.asynchronous_commit
-        look_around = f", {ANY_LIMITS}, {RINGS if self.heed else 'FALSE'}"
-        if self.limited is None:
-            more += look_around
-        statement = OPEN.replace("{passed}", numbers(sorted(passed)) if passed else "0")
-        statement = statement.replace("{more}", more)
-        parameters = {"queue": queue, "limit": max(limit, LANES_READ_AT_LEAST)}
-        rows = self.dialect.execute(self.cursor, statement, parameters, now=self.now).fetchall()
-        if self.limited is None:
-            row = rows[0] if rows else self.seen(look_around)
-            self.limited, self.ringing = bool(row[-2]), bool(row[-1])
-            self.accounts.gated = self.limited
-            if self.limited:
-                # Meters are locked before lanes.
-                return []
-        return self.served(self.current([row[:LANE] for row in rows], passed), passed)
-
-    def seen(self, more: str) -> Row:
-        row: Row = self.dialect.execute(self.cursor, f"SELECT 1{more}", now=self.now).fetchone()
-        return row
-
-    def from_gates(self, queue: str, limit: int) -> list[Lease]:
+    def behind_gates(self, queue: str, limit: int) -> list[Lease]:
         """Serve lanes where limits hold some back, all lanes of a user as one."""
+        lineup, claim = self.lineup, self.claim
         if self.keeper is None:
             self.keeper = Gatekeeper.enter(
-                self.cursor, self.dialect, self.accounts, self.queues, self.now
+                claim.cursor, claim.dialect, self.accounts, self.queues, claim.now
             )
         keeper = self.keeper
         taken: list[Lease] = []
-        passed: set[int] = set()
         rounds = 0
         while len(taken) < limit and (rounds < ROUNDS or not taken):
             if rounds == ROUNDS_IN_VAIN:
                 self.stopped = True
                 break
             rounds += 1
-            wanted, known = limit - len(taken), len(passed)
-            rows = keeper.lanes(queue, max(wanted, LANES_READ_AT_LEAST), passed)
-            lanes = self.with_accounts(rows, passed)
+            missing, passed = limit - len(taken), len(lineup.passed)
+            cleared = claim.expired + keeper.moved
+            count = max(missing, LANES_READ_AT_LEAST)
+            lanes = self.with_accounts(keeper.lanes(queue, count, lineup.passed))
             gates = {lane: gate for lane, gate, _account in lanes}
-            parties = keeper.parties(lanes, wanted)
-            passed |= self.accounts.short & gates.keys()
-            picks = party_picks(
-                parties,
-                keeper.gates,
-                keeper.rooms(),
-                wanted,
-                QUANTUM if rounds == 1 else 0.0,
-            )
+            parties = keeper.parties(lanes, missing)
+            lineup.passed |= self.accounts.short & gates.keys()
+            usual = lineup.usual(party.account for party in parties)
+            picks = party_picks(parties, keeper.gates, keeper.rooms(), missing, usual=usual)
             if not picks:
-                if len(passed) == known:
+                if len(lineup.passed) == passed:
                     break
                 continue
-            cleared = self.expired + keeper.moved
-            taken += keeper.let_through(self.serve(picks, gates=gates), gates)
+            begun = partial(count_begun, keeper, gates)
+            taken += keeper.let_through(claim.take(picks, missing, begun=begun), gates)
             short = self.accounts.short & gates.keys()
-            passed |= short | {lane for lane, _gate, account in lanes if account.room is not None}
-            if not short and (taken or self.expired + keeper.moved == cleared):
+            capped = {lane for lane, _gate, account in lanes if account.room is not None}
+            lineup.passed |= short | capped
+            if not short and (taken or claim.expired + keeper.moved == cleared):
                 break
         return taken
 
-    def with_accounts(self, rows: list[Row], passed: set[int]) -> list[tuple[int, int, OpenLane]]:
+    def with_accounts(self, rows: list[Row]) -> list[tuple[int, int, OpenLane]]:
         """Return lanes with their gates and accounts, without those that can't be served."""
         known = list({row[1]: (row[1], *row[4:]) for row in rows}.values())
-        unserved: set[int] = set()
-        served = self.served(self.current(known, unserved), unserved)
+        served = self.lineup.with_room(self.lineup.current(known))
         accounts = {account.id: account for account in served}
-        passed |= {row[0] for row in rows if row[1] not in accounts}
+        self.lineup.passed |= {row[0] for row in rows if row[1] not in accounts}
         return [(row[0], row[2], accounts[row[1]]) for row in rows if row[1] in accounts]
 
-    def probed(self, queue: str, limit: int, passed: set[int]) -> list[OpenLane]:
-        """
-        Read many lanes at once, put the empty ones to sleep, and return the next others.
 
-        Lanes that ran dry just as a batch was full are still awake, one for each user.
-        """
-        in_lane = self.dialect.in_lane.replace("{lane}", '"perfectqueue_lane"."id"')
-        statement = PROBE.replace("{in_lane}", in_lane)
-        statement = statement.replace("{passed}", numbers(sorted(passed)) if passed else "0")
-        parameters = {"queue": queue, "limit": LANES_PROBED}
-        found = self.dialect.execute(self.cursor, statement, parameters).fetchall()
-        empty = {row[0] for row in found if row[LANE] is None}
-        full = [row[:LANE] for row in found if row[0] not in empty][
-            : max(limit, LANES_READ_AT_LEAST)
-        ]
-        rows = self.current([row[:LANE] for row in found if row[0] in empty] + full, passed)
-        for row in rows:
-            if row[0] in empty:
-                self.accounts.found_short(row[0])
-        passed |= empty
-        return self.served([row for row in rows if row[0] not in empty], passed)
-
-    def current(self, rows: list[Row], passed: set[int]) -> list[Row]:
-        """Return the rows as they are, locked where a cap asks for it; pass over the others."""
-        if not (self.locked or any(row[4] is not None for row in rows)):
-            return rows
-        order = {row[0]: place for place, row in enumerate(rows)}
-        locked = sorted(self.lock(list(order)), key=lambda row: order[row[0]])
-        if missed := order.keys() - {row[0] for row in locked}:
-            self.contended = True
-            passed |= missed
-        return locked
-
-    def served(self, rows: list[Row], passed: set[int]) -> list[OpenLane]:
-        """Return lanes as the arithmetic takes them, without those that others have filled."""
-        lanes = []
-        for lane, virtual_time, cost, weight, max_running, running, policy in rows:
-            room = None if max_running is None else max_running - running
-            if room is not None and room <= 0:
-                self.contended = True
-                passed.add(lane)
-                continue
-            lanes.append(
-                OpenLane(
-                    id=lane,
-                    virtual_time=virtual_time,
-                    cost=cost,
-                    weight=weight,
-                    room=room,
-                    running=running + self.accounts.running(lane),
-                    policy=policy,
-                )
-            )
-        return lanes
-
-    def lock(self, lanes: list[int]) -> list[Row]:
-        """
-        Read lanes that no one else can change until this transaction ends.
-
-        Those that it charges anyway are locked with them, in the order of their ids. Once
-        it holds some it waits for no more, but passes over what others hold.
-        """
-        chosen = set(lanes)
-        every = sorted(chosen | set(self.accounts.own(self.cursor, self.dialect)))
-        clause = self.dialect.skip_clause() if self.locked else self.dialect.lock_clause()
-        statement = LOCKED.replace("{lanes}", numbers(every)) + clause
-        rows = self.dialect.execute(self.cursor, statement).fetchall()
-        self.locked = True
-        return [row for row in rows if row[0] in chosen]
-
-    def serve(
-        self, picks: list[Pick], *, alone: bool = False, gates: Mapping[int, int] | None = None
-    ) -> list[Lease]:
-        """
-        Take what was picked; a lane that has less is asleep from now on, unless alone.
-
-        What stands behind one of the ``gates`` is counted by its keeper.
-        """
-        wants = counted(picks)
-        rows = self.dialect.claim(
-            self.cursor, wants, holder=self.holder, seconds=self.alive_time, now=self.now
-        )
-        lines = in_lines(rows)
-        for lane, count in wants.items():
-            if len(lines[lane]) < count and not alone:
-                self.accounts.found_short(lane)
-        whose: dict[str, Any] = {
-            "using": self.using,
-            "holder": self.holder,
-            "moment": self.dialect.moment,
-        }
-        leases: list[Lease] = []
-        late: list[Lease] = []
-        for pick in picks:
-            if not (line := lines[pick.lane]):
-                continue
-            row = line.popleft()
-            lease = leased(row, cost=pick.cost, **whose)
-            self.accounts.begin(pick.lane, pick.cost)
-            if self.keeper and gates:
-                self.keeper.count(gates[pick.lane])
-            (late if row[7] else leases).append(lease)
-        for lease in late:
-            expire(self.cursor, self.dialect, self.accounts, lease, now=self.now)
-        self.expired += len(late)
-        return leases
-
-
-def leased(
-    row: Sequence[Any], *, using: str, holder: int, cost: float, moment: Callable[[Any], datetime]
-) -> Lease:
-    task_id, attempt, lane, errors, crashes, _rank, run_at, _late = row[:8]
-    queue, key, type_, user, payload, priority, created_at = row[8:]
-    return Lease(
-        using,
-        task_id,
-        attempt,
-        holder,
-        lane,
-        cost,
-        errors,
-        crashes,
-        queue,
-        key,
-        type_,
-        user,
-        payload,
-        priority,
-        moment(created_at),
-        moment(run_at),
-    )
-
-
-def in_lines(rows: list[Row]) -> defaultdict[int, deque[Row]]:
-    """Return each lane's rows in the order in which they should run."""
-    lines: defaultdict[int, deque[Row]] = defaultdict(deque)
-    for row in sorted(rows, key=lambda row: (row[5], row[6], row[0])):
-        lines[row[2]].append(row)
-    return lines
+def count_begun(keeper: Gatekeeper, gates: Mapping[int, int], lane: int) -> None:
+    keeper.count(gates[lane])

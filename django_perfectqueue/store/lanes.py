@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .policies import BY_CODE, rule_of
 
 LEAST_COST = 1e-4
-FIRST_COST = 0.1
 MEMORY = 0.75
 QUANTUM = 0.002
+FIRST_COST = QUANTUM
+"""What a lane that was never measured stands by; no mean is exactly so."""
+
 LANES_PROBED = 500
+CHOICE = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,22 +42,26 @@ class OpenLane:
         """
         return BY_CODE[self.policy].key(self, number, cost)
 
-    @property
-    def charge(self) -> float:
-        """What one of its tasks is expected to cost, in seconds."""
-        return max(self.cost, LEAST_COST)
+    def charge(self, usual: float) -> float:
+        """Return what each of its tasks is charged; what is usual where none was measured."""
+        return max(usual if self.cost == FIRST_COST else self.cost, LEAST_COST)
 
-    def at_once(self, quantum: float) -> int:
+    def first(self, cost: float) -> float:
+        """Return by what cost it takes its place; one that was never measured by no large one."""
+        return min(cost, FIRST_COST) if self.cost == FIRST_COST else cost
+
+    def at_once(self, cost: float) -> int:
         """Return how many of its tasks are served in one turn."""
-        return max(1, int(quantum / self.charge)) if BY_CODE[self.policy].quantum else 1
+        return tasks_in_a_row(cost) if BY_CODE[self.policy].quantum else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """One task to be taken from a lane, and what it is expected to cost, in seconds."""
+    """Tasks to be taken from a lane in a row, and what each is expected to cost, in seconds."""
 
     lane: int
     cost: float
+    count: int = 1
 
 
 def lane_id(queue: str, user: str, keys: Sequence[str] = ()) -> int:
@@ -89,37 +97,78 @@ def hashed(*names: str) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
-def next_picks(lanes: Sequence[OpenLane], count: int, quantum: float = QUANTUM) -> list[Pick]:
+def next_picks(
+    lanes: Sequence[OpenLane], count: int, *, holder: int, usual: float = FIRST_COST
+) -> list[Pick]:
     """
     Return whom to serve, in order: always the lane whose next task has the smallest key,
     by its policy, and of equals the one whose turns are fewer.
 
     Where the policy goes by time, very short tasks are served a quantum of seconds at a
     time, as in deficit round robin (Shreedhar and Varghese, 1995), so that a batch writes
-    to few accounts.
+    to few accounts. Among such lanes a quantum more or less is no matter, and each holder
+    has its own order: so two that look at once choose different ones.
+
+    A lane that was never measured takes its place by FIRST_COST, but is charged what is
+    ``usual``: its first task comes soon, and not all of them.
+
+    Behind ``count`` tasks come the first of the lanes that have not had a turn, for where
+    the others turn out to have less than was picked.
     """
-    turns = [
-        (*lane.key(1, max(lane.cost, LEAST_COST)), position, 0)
-        for position, lane in enumerate(lanes)
-        if lane.room is None or lane.room > 0
-    ]
+    turns = []
+    for position, lane in enumerate(lanes):
+        if lane.room is None or lane.room > 0:
+            cost = lane.charge(usual)
+            size = lane.at_once(cost)
+            taste = hash((holder, lane.id)) if size > 1 else None
+            key = place(lane, 1, lane.first(cost), taste)
+            turns.append((*key, position, cost, 0, size, taste))
     heapq.heapify(turns)
     picks: list[Pick] = []
-    while turns and len(picks) < count:
-        _key, _step, position, taken = heapq.heappop(turns)
+    missing = count
+    while turns and missing:
+        _key, _rank, position, cost, taken, size, taste = turns[0]
         lane = lanes[position]
         room = count if lane.room is None else lane.room - taken
-        some = min(lane.at_once(quantum), room, count - len(picks))
-        picks += [Pick(lane.id, lane.charge)] * some
+        some = min(size, room, missing)
+        picks.append(Pick(lane.id, cost, some))
+        missing -= some
         if some < room:
             taken += some
-            heapq.heappush(turns, (*lane.key(taken + 1, lane.charge), position, taken))
+            key = place(lane, taken + 1, cost, taste)
+            heapq.heapreplace(turns, (*key, position, cost, taken, size, taste))
+        else:
+            heapq.heappop(turns)
+    for _key, _rank, position, cost, taken, size, _taste in sorted(turns):
+        if not taken:
+            lane = lanes[position]
+            some = size if lane.room is None else min(size, lane.room)
+            picks.append(Pick(lane.id, cost, some))
     return picks
 
 
+def place(lane: OpenLane, number: int, cost: float, taste: int | None) -> tuple[float, float]:
+    """Return the key of a lane's n-th next task, and a rank of equals."""
+    key, rank = lane.key(number, cost)
+    return (key, rank) if taste is None else (math.floor(key / QUANTUM) * QUANTUM, taste)
+
+
+def tasks_in_a_row(cost: float) -> int:
+    return max(1, int(QUANTUM / cost))
+
+
+def lanes_read(count: int, cost: float) -> int:
+    """
+    Return how many lanes to read for so many tasks, if each costs so much, or 0.0 if unknown.
+
+    Several times what a batch needs, so that others choose differently.
+    """
+    return min(count, CHOICE * count // tasks_in_a_row(cost)) if cost else count
+
+
 def counted(picks: Iterable[Pick]) -> dict[int, int]:
-    """Return how many tasks to take from each lane."""
+    """Return how many tasks to take from each lane, the lanes in the order of their first."""
     counts: dict[int, int] = {}
     for pick in picks:
-        counts[pick.lane] = counts.get(pick.lane, 0) + 1
+        counts[pick.lane] = counts.get(pick.lane, 0) + pick.count
     return counts

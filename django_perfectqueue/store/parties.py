@@ -7,7 +7,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .lanes import QUANTUM, OpenLane, Pick
+from .lanes import FIRST_COST, OpenLane, Pick
 
 
 @dataclass(slots=True)
@@ -52,32 +52,34 @@ def party_picks(
     gates: Gates,
     rooms: MutableMapping[str, int],
     count: int,
-    quantum: float = QUANTUM,
+    *,
+    usual: float = FIRST_COST,
 ) -> list[Pick]:
     """
     Return whom to serve, in order, as next_picks() does, with all the lanes of a user as one.
 
-    Within a user's lanes the tickets go by priority and age; what a limit holds back is
+    Within a user's lanes the tasks go by priority and age; what a limit holds back is
     passed over, and holds back nothing else. ``rooms`` tells how many each limit lets
     start, and is counted down.
     """
-    turns = [
-        (*party.account.key(1, party.account.charge), position, 0)
-        for position, party in enumerate(parties)
-        if party.account.room is None or party.account.room > 0
-    ]
+    turns = []
+    for position, party in enumerate(parties):
+        account = party.account
+        if account.room is None or account.room > 0:
+            cost = account.charge(usual)
+            turns.append((*account.key(1, account.first(cost)), position, cost, 0))
     heapq.heapify(turns)
     picks: list[Pick] = []
     while turns and len(picks) < count:
-        _key, _step, position, taken = heapq.heappop(turns)
+        _key, _rank, position, cost, taken = heapq.heappop(turns)
         account = parties[position].account
         room = count if account.room is None else account.room - taken
-        some = min(account.at_once(quantum), room, count - len(picks))
+        some = min(account.at_once(cost), room, count - len(picks))
         lanes = serve(parties[position], gates, rooms, some)
-        picks += [Pick(lane, account.charge) for lane in lanes]
+        picks += [Pick(lane, cost) for lane in lanes]
         if len(lanes) == some < room:
             taken += some
-            heapq.heappush(turns, (*account.key(taken + 1, account.charge), position, taken))
+            heapq.heappush(turns, (*account.key(taken + 1, cost), position, cost, taken))
     return picks
 
 

@@ -65,5 +65,5 @@ def retake(
         until = {"until": alive_time}
         dialect.execute(cursor, statement, values, now=now, after=until)
     for lease in forgotten:
-        accounts.begin(lease.lane, lease.charge)
+        accounts.begin(lease.lane, lease.charge, 1)
     return forgotten

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from .accounts import Accounts
-from .acquire import leased
+from .claim import leased
 from .dialects import dialect_of
 from .end import expire
 from .transaction import reading, unit

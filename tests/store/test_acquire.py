@@ -9,7 +9,7 @@ from django_perfectqueue import store
 from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.models import DeadLetter, FairShare, Lane, State, Task, Ticket
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store.acquire import Claim
+from django_perfectqueue.store.lineup import Lineup
 
 from ..factories import (
     NOON,
@@ -421,14 +421,14 @@ class ContentionTests(TransactionTestCase):
             FairShare.objects.create(user=user, max_running=1)
             submit_many(2, user=user)
         acquire(8)
-        lock = Claim.lock
+        lock = Lineup.lock
 
-        def overtaken(claim, lanes):
-            Claim.lock = lock
+        def overtaken(lineup, lanes):
+            Lineup.lock = lock
             self.assertEqual(len(elsewhere(lambda: acquire(8))), 8)
-            return lock(claim, lanes)
+            return lock(lineup, lanes)
 
-        with mock.patch.object(Claim, "lock", overtaken):
+        with mock.patch.object(Lineup, "lock", overtaken):
             self.assertEqual(len(acquire(8)), 8)
         assert_books_balance(self)
 

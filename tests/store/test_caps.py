@@ -151,21 +151,20 @@ def change_caps(stop):
 
 
 class Steps:
-    """What a limit was from when on."""
+    """What a limit was, from when on, and until when a processor may take it to be."""
 
     def __init__(self):
-        self.steps = []
+        self.steps = [[0.0, float("inf"), MOST]]
 
     def change(self, limit, most):
         limit.max_running = most
+        began = datetime.now(timezone.utc).timestamp()
         limit.save()
-        self.steps.append((datetime.now(timezone.utc).timestamp(), most))
+        self.steps[-1][1] = datetime.now(timezone.utc).timestamp() + SETTLED
+        self.steps.append([began, float("inf"), most])
 
     def most(self, at):
-        """Return the largest that was in force in the time before in which a change settles."""
-        before = [most for since, most in self.steps if since <= at - SETTLED]
-        lately = [most for since, most in self.steps if at - SETTLED < since <= at + SETTLED]
-        return max(before[-1:] + lately, default=MOST)
+        return max(most for since, until, most in self.steps if since <= at <= until)
 
 
 class CapTests(TransactionTestCase):

@@ -11,6 +11,7 @@ from typing import Any
 
 from django.db import NotSupportedError
 
+from ..lanes import FIRST_COST
 from ..values import Completion, Submission
 
 Row = tuple[Any, ...]
@@ -124,13 +125,14 @@ class Dialect(ABC):
         self,
         cursor: Any,
         wants: Mapping[int, int],
+        limit: int,
         *,
         holder: int,
         seconds: float,
         now: datetime | None,
     ) -> list[Row]:
         """
-        Take up to so many waiting tickets of each lane.
+        Take up to so many waiting tickets of each lane, lane by lane until it is ``limit``.
 
         Return rows of task id, attempt, lane, errors, crashes, rank, due time, whether
         expired, and the columns of TAKEN.
@@ -275,6 +277,16 @@ class Dialect(ABC):
 
 def utc(moment: datetime) -> datetime:
     return moment.astimezone(timezone.utc)
+
+
+def average(cost: str, *, mean: str, keep: str) -> str:
+    """
+    Return the SQL of a lane's moving mean; ``keep`` is how much of the known one stays.
+
+    The first measure takes the place of what an unmeasured lane was given.
+    """
+    moving = f"{cost} * {keep} + {mean} * (1 - {keep})"
+    return f"CASE WHEN {cost} = {FIRST_COST} AND {keep} < 1 THEN {mean} ELSE {moving} END"
 
 
 def naive(moment: datetime) -> datetime:

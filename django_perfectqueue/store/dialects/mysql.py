@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from django.db import IntegrityError
 
 from ..values import Completion, Submission
-from .base import ACCOUNT, TAKEN, Dialect, Entry, Row, Waking, naive, numbers
+from .base import ACCOUNT, TAKEN, Dialect, Entry, Row, Waking, average, naive, numbers
 
 PACKET = 4 * 1024 * 1024
 DUPLICATE_ENTRY = 1062
@@ -109,8 +110,8 @@ UPDATE ({given}) AS "given"
 STRAIGHT_JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "given"."lane"
 SET "lane"."running" = "lane"."running" + "given"."running",
     "lane"."virtual_time" = "lane"."virtual_time" + "given"."seconds" / "lane"."weight",
-    "lane"."cost" = "lane"."cost" * "given"."keep" + "given"."mean" * (1 - "given"."keep")
-"""
+    "lane"."cost" = {average}
+""".replace("{average}", average('"lane"."cost"', mean='"given"."mean"', keep='"given"."keep"'))
 
 COPY = """
 UPDATE "perfectqueue_lane" AS "lane"
@@ -298,21 +299,37 @@ class MySQL(Dialect):
         self,
         cursor: Any,
         wants: Mapping[int, int],
+        limit: int,
         *,
         holder: int,
         seconds: float,
         now: datetime | None,
     ) -> list[Row]:
-        lines = (LINE.format(lane=int(lane), count=int(count)) for lane, count in wants.items())
-        picked = self.execute(cursor, " UNION ALL ".join(lines)).fetchall()
+        picked = self.lock_lines(cursor, wants, limit)
         if not picked:
             return []
-        ids = numbers(sorted(task_id for (task_id,) in picked))
+        ids = numbers(sorted(picked))
         take = TAKE.replace("{later}", self.later("%(seconds)s")).replace("{ids}", ids)
         self.execute(cursor, take, {"holder": holder, "seconds": seconds}, now=now)
         read = self.execute(cursor, READ.replace("{ids}", ids), now=now)
         rows: list[Row] = list(read.fetchall())
         return rows
+
+    def lock_lines(self, cursor: Any, wants: Mapping[int, int], limit: int) -> list[int]:
+        """Lock waiting tickets, of so many lanes at once as the earlier ones let expect."""
+        picked: list[int] = []
+        lanes, asked = deque(wants.items()), 0
+        while lanes and len(picked) < limit:
+            share = max(len(picked), 1) / asked if asked else 1.0
+            lines, wanted = [], (limit - len(picked)) / share
+            while lanes and wanted > 0:
+                lane, count = lanes.popleft()
+                lines.append(LINE.format(lane=int(lane), count=int(count)))
+                asked += count
+                wanted -= count
+            rows = self.execute(cursor, " UNION ALL ".join(lines)).fetchall()
+            picked += [task_id for (task_id,) in rows[: limit - len(picked)]]
+        return picked
 
     def finish(
         self,

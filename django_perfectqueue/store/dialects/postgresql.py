@@ -15,7 +15,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError
 
 from ..lanes import LEAST_COST
 from ..values import Completion, Submission
-from .base import TAKEN, Dialect, Entry, Row, Waking
+from .base import TAKEN, Dialect, Entry, Row, Waking, average
 
 SERIALIZATION_FAILURE = "40001"
 DEADLOCK_DETECTED = "40P01"
@@ -131,6 +131,7 @@ WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
         LIMIT "want"."count"
         FOR UPDATE SKIP LOCKED
     ) AS "line"
+    LIMIT %(limit)s
 ))
 RETURNING "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
     "ticket"."crashes", "ticket"."rank", "ticket"."run_at",
@@ -204,7 +205,7 @@ WHERE "task"."id" = ANY(ARRAY(SELECT "task_id" FROM "closed")) AND "task"."id" =
 RETURNING "task"."id"
 """
 
-FINISH_ONE = """
+FINISH_ONE = f"""
 WITH "closed" AS (
     DELETE FROM "perfectqueue_ticket"
     WHERE "task_id" = %(id)s AND "attempt" = %(attempt)s AND "holder" = %(holder)s
@@ -215,7 +216,7 @@ WITH "closed" AS (
     UPDATE "perfectqueue_lane"
     SET "running" = "running" + %(running)s,
         "virtual_time" = "virtual_time" + %(seconds)s / "weight",
-        "cost" = "cost" * %(keep)s + %(mean)s * (1 - %(keep)s)
+        "cost" = {average('"cost"', mean="%(mean)s", keep="%(keep)s")}
     WHERE "id" = (SELECT "lane" FROM "closed")
     RETURNING "id", "virtual_time", "cost", "running"
 ),
@@ -228,14 +229,14 @@ WITH "closed" AS (
 )
 UPDATE "perfectqueue_task"
 SET "outcome" = 'finished', "attempt" = %(attempt)s, "worker" = %(worker)s,
-    "started_at" = {now} - %(started)s * interval '1 second',
-    "ended_at" = {now} - %(ended)s * interval '1 second',
+    "started_at" = {{now}} - %(started)s * interval '1 second',
+    "ended_at" = {{now}} - %(ended)s * interval '1 second',
     "result" = %(result)s
 WHERE "id" = (SELECT "task_id" FROM "closed")
 RETURNING "id"
 """
 
-CHARGE = """
+CHARGE = f"""
 WITH "entry" AS (
     SELECT * FROM unnest(
         %(lane)s::bigint[], %(running)s::int[], %(seconds)s::float8[], %(mean)s::float8[],
@@ -250,7 +251,7 @@ WITH "entry" AS (
 UPDATE "perfectqueue_lane" AS "lane"
 SET "running" = "lane"."running" + "entry"."running",
     "virtual_time" = "lane"."virtual_time" + "entry"."seconds" / "lane"."weight",
-    "cost" = "lane"."cost" * "entry"."keep" + "entry"."mean" * (1 - "entry"."keep")
+    "cost" = {average('"lane"."cost"', mean='"entry"."mean"', keep='"entry"."keep"')}
 FROM "entry"
 WHERE "lane"."id" = ANY(ARRAY(SELECT "id" FROM "locked")) AND "lane"."id" = "entry"."lane"
 """
@@ -353,6 +354,7 @@ class PostgreSQL(Dialect):
         self,
         cursor: Any,
         wants: Mapping[int, int],
+        limit: int,
         *,
         holder: int,
         seconds: float,
@@ -362,6 +364,7 @@ class PostgreSQL(Dialect):
         parameters = {
             "lanes": array(wants),
             "counts": array(wants.values()),
+            "limit": limit,
             "holder": holder,
             "seconds": seconds,
         }

@@ -12,7 +12,7 @@ from typing import Any
 from django.utils import timezone as clock
 
 from ..values import Completion, Submission
-from .base import TAKEN, Dialect, Entry, Row, Waking, naive
+from .base import TAKEN, Dialect, Entry, Row, Waking, average, naive
 
 ITEM = re.compile(r'((?:"given"\.)?"value") ->> (\d+)')
 
@@ -99,12 +99,11 @@ WHERE "perfectqueue_task"."id" = "given"."value" ->> 0
 )
 
 CHARGE = portable(
-    """
+    f"""
 UPDATE "perfectqueue_lane"
 SET "running" = "running" + ("given"."value" ->> 1),
     "virtual_time" = "virtual_time" + ("given"."value" ->> 2) / "weight",
-    "cost" = "cost" * "given"."value" ->> 4
-        + "given"."value" ->> 3 * (1 - "given"."value" ->> 4)
+    "cost" = {average('"cost"', mean='("given"."value" ->> 3)', keep='("given"."value" ->> 4)')}
 FROM json_each(%(rows)s) AS "given"
 WHERE "perfectqueue_lane"."id" = "given"."value" ->> 0
 """
@@ -209,6 +208,7 @@ class SQLite(Dialect):
         self,
         cursor: Any,
         wants: Mapping[int, int],
+        limit: int,
         *,
         holder: int,
         seconds: float,
@@ -217,7 +217,10 @@ class SQLite(Dialect):
         now = now or clock.now()
         picked: list[int] = []
         for lane, count in wants.items():
-            found = self.execute(cursor, LINE, {"lane": lane, "count": count}).fetchall()
+            if len(picked) == limit:
+                break
+            some = min(count, limit - len(picked))
+            found = self.execute(cursor, LINE, {"lane": lane, "count": some}).fetchall()
             picked += [task_id for (task_id,) in found]
         if not picked:
             return []

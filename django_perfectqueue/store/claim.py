@@ -1,0 +1,120 @@
+"""Take the tickets of those whose turn it is."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from .accounts import Accounts
+from .dialects import Dialect
+from .dialects.base import Row
+from .end import expire
+from .lanes import Pick, counted
+from .values import Lease
+
+
+@dataclass(slots=True, kw_only=True)
+class Claim:
+    """For whom one transaction takes tickets, and how many of them it found expired."""
+
+    cursor: Any
+    dialect: Dialect
+    accounts: Accounts
+    using: str
+    holder: int
+    alive_time: float
+    now: datetime | None
+    expired: int = 0
+
+    def take(
+        self,
+        picks: list[Pick],
+        limit: int,
+        *,
+        alone: bool = False,
+        begun: Callable[[int], None] | None = None,
+    ) -> list[Lease]:
+        """
+        Take up to so many of what was picked; ``begun`` is called with the lane of each.
+
+        A lane that has less than was picked is asleep from now on, unless it is alone.
+        """
+        wants = counted(picks)
+        rows = self.dialect.claim(
+            self.cursor, wants, limit, holder=self.holder, seconds=self.alive_time, now=self.now
+        )
+        lines = in_lines(rows)
+        if not alone:
+            for lane in short(wants, lines, limit):
+                self.accounts.found_short(lane)
+        leases: list[Lease] = []
+        late: list[Lease] = []
+        whose: dict[str, Any] = {
+            "using": self.using,
+            "holder": self.holder,
+            "moment": self.dialect.moment,
+        }
+        for pick in picks:
+            line = lines[pick.lane]
+            some = min(pick.count, len(line))
+            if some:
+                self.accounts.begin(pick.lane, pick.cost, some)
+            for _ in range(some):
+                row = line.popleft()
+                lease = leased(row, cost=pick.cost, **whose)
+                (late if row[7] else leases).append(lease)
+                if begun:
+                    begun(pick.lane)
+        for lease in late:
+            expire(self.cursor, self.dialect, self.accounts, lease, now=self.now)
+        self.expired += len(late)
+        return leases
+
+
+def in_lines(rows: list[Row]) -> defaultdict[int, deque[Row]]:
+    """Return each lane's rows in the order in which they should run."""
+    lines: defaultdict[int, deque[Row]] = defaultdict(deque)
+    for row in sorted(rows, key=lambda row: (row[5], row[6], row[0])):
+        lines[row[2]].append(row)
+    return lines
+
+
+def short(wants: Mapping[int, int], lines: Mapping[int, Sequence[Row]], limit: int) -> list[int]:
+    """Return the lanes that have less than was wanted, of those that were asked at all."""
+    found = []
+    for lane, count in wants.items():
+        has = len(lines.get(lane, ()))
+        limit -= has
+        if limit <= 0:
+            break
+        if has < count:
+            found.append(lane)
+    return found
+
+
+def leased(
+    row: Sequence[Any], *, using: str, holder: int, cost: float, moment: Callable[[Any], datetime]
+) -> Lease:
+    task_id, attempt, lane, errors, crashes, _rank, run_at, _late = row[:8]
+    queue, key, type_, user, payload, priority, created_at = row[8:]
+    return Lease(
+        using,
+        task_id,
+        attempt,
+        holder,
+        lane,
+        cost,
+        errors,
+        crashes,
+        queue,
+        key,
+        type_,
+        user,
+        payload,
+        priority,
+        moment(created_at),
+        moment(run_at),
+    )

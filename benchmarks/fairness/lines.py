@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 
 from django_perfectqueue.store.accounts import Accounts
 from django_perfectqueue.store.acquire import LANES_READ_AT_LEAST, ROUNDS
-from django_perfectqueue.store.lanes import FIRST_COST, QUANTUM, OpenLane, Pick, counted, next_picks
+from django_perfectqueue.store.lanes import (
+    FIRST_COST,
+    QUANTUM,
+    OpenLane,
+    Pick,
+    counted,
+    first_cost,
+    next_picks,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -131,7 +139,7 @@ class Lines:
             self.wake()
             accounts = Accounts()
         taken = self.take(accounts, limit)
-        while not taken and self.short(accounts):
+        while not taken and accounts.short:
             self.write(accounts)
             accounts = Accounts()
             taken = self.take(accounts, limit)
@@ -176,9 +184,6 @@ class Lines:
                 taken.append(Held(lane.waiting.popleft(), pick.cost))
         return taken
 
-    def short(self, accounts: Accounts) -> bool:
-        return bool(accounts.short)
-
     def end(self, accounts: Accounts, ended: Iterable[tuple[Held, float | None]]) -> None:
         for held, seconds in ended:
             if not held.lost:
@@ -217,12 +222,12 @@ class Lines:
     def floor(self) -> tuple[float, float]:
         if self.turns:
             first = self.lanes[self.turns[0][1]]
-            return first.virtual_time, first.cost
+            return first.virtual_time, first_cost(first.cost)
         shut = [lane for lane in self.lanes if lane.exists]
         if not shut:
             return 0.0, FIRST_COST
         last = max(shut, key=lambda lane: lane.turn)
-        return last.virtual_time, last.cost
+        return last.virtual_time, first_cost(last.cost)
 
     def strike(self, lane: Lane) -> None:
         if lane.open:

@@ -31,6 +31,7 @@ class Processor:
     pace: Pace
     batch: deque[Held] = field(default_factory=deque)
     running: Held | None = None
+    taken_at: float = 0.0
     done: list[tuple[Held, float, float]] = field(default_factory=list)
     """What has run and is not written: what it was, how long it took, and when it ended."""
     idle: bool = True
@@ -113,6 +114,8 @@ class Simulation:
 
     def go_on(self, processor: Processor, now: float) -> None:
         """Begin the next task of the batch, or of another batch."""
+        if processor.batch and processor.pace.is_over(now - processor.taken_at):
+            self.release_rest(processor, now)
         if not processor.batch and not self.fetch(processor, now):
             processor.idle = True
             return
@@ -129,6 +132,7 @@ class Simulation:
 
     def fetch(self, processor: Processor, now: float) -> bool:
         limit = processor.pace.limit()
+        processor.taken_at = now
         processor.batch.extend(self.lines.acquire(limit, processor.ended()))
         if len(processor.batch) >= limit:
             self.wake_one(now)
@@ -148,9 +152,12 @@ class Simulation:
     def give_back(self, processor: Processor, held: Held, now: float) -> None:
         """Let others run what waits behind a task that takes long."""
         if processor.running is held and processor.batch:
-            self.lines.release(processor.batch)
-            processor.batch.clear()
-            self.wake_one(now)
+            self.release_rest(processor, now)
+
+    def release_rest(self, processor: Processor, now: float) -> None:
+        self.lines.release(processor.batch)
+        processor.batch.clear()
+        self.wake_one(now)
 
     def post(self, processor: Processor) -> None:
         self.lines.finish(processor.ended())

@@ -13,7 +13,7 @@ from .accounts import Accounts
 from .dialects import Dialect
 from .dialects.base import Row, Waking, numbers
 from .end import lose
-from .lanes import FIRST_COST
+from .lanes import FIRST_COST, first_cost
 from .shares import Share, shares_of
 from .transaction import is_callers, reading, repeated, unit
 
@@ -172,5 +172,5 @@ def floor(cursor: Any, dialect: Dialect, queue: str) -> tuple[float, float]:
     for statement in (FIRST_OPEN, LAST_SHUT):
         row: Row | None = dialect.execute(cursor, statement, {"queue": queue}).fetchone()
         if row:
-            return row[0], row[1]
+            return row[0], first_cost(row[1])
     return 0.0, FIRST_COST

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 LEAST_COST = 1e-4
-FIRST_COST = 0.1
+FIRST_COST = 0.0100001
+"""What a task of a lane is expected to cost that was never measured; no mean is exactly so."""
+
 MEMORY = 0.75
 QUANTUM = 0.002
 LANES_PROBED = 500
@@ -44,6 +46,17 @@ def lane_id(queue: str, user: str) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
+def first_cost(cost: float) -> float:
+    """
+    Return what a task of a new lane is expected to cost, where one of the lane that is
+    served next is expected to cost so much.
+
+    Rather too little than too much: a newcomer who is expected to be long would wait until
+    all others have had as much. What it is charged is another matter: see next_picks().
+    """
+    return min(cost, FIRST_COST)
+
+
 def next_picks(lanes: Sequence[OpenLane], count: int, quantum: float = QUANTUM) -> list[Pick]:
     """
     Return whom to serve, in order: always the lane with the smallest virtual finish time,
@@ -53,25 +66,31 @@ def next_picks(lanes: Sequence[OpenLane], count: int, quantum: float = QUANTUM) 
     which measured ones correct when the tasks end. Very short tasks are served a quantum
     of seconds at a time, as in deficit round robin (Shreedhar and Varghese, 1995), so that
     a batch writes to few accounts.
+
+    A lane that has not been measured takes its place by FIRST_COST, but is charged what
+    the first that was is expected to cost: its first task comes soon, and not all of them.
     """
+    usual = next((lane.cost for lane in lanes if lane.cost != FIRST_COST), FIRST_COST)
     turns = []
     for position, lane in enumerate(lanes):
         if lane.room is None or lane.room > 0:
             step = max(lane.cost, LEAST_COST) / lane.weight
-            turns.append((*turn(lane.virtual_time, step, 1), position, step, 0))
+            turns.append((*turn(lane.virtual_time, step, 1), position, 0))
     heapq.heapify(turns)
     picks: list[Pick] = []
     while turns and len(picks) < count:
-        _time, _rank, position, step, taken = heapq.heappop(turns)
+        _time, _rank, position, taken = heapq.heappop(turns)
         lane = lanes[position]
         cost = max(lane.cost, LEAST_COST)
+        if lane.cost == FIRST_COST:
+            cost = max(cost, usual)
         room = count if lane.room is None else lane.room - taken
         some = min(max(1, int(quantum / cost)), room, count - len(picks))
         picks += [Pick(lane.id, cost)] * some
         if some < room:
             taken += some
-            time = turn(lane.virtual_time, step, taken + 1)
-            heapq.heappush(turns, (*time, position, step, taken))
+            time = turn(lane.virtual_time, cost / lane.weight, taken + 1)
+            heapq.heappush(turns, (*time, position, taken))
     return picks
 
 

@@ -139,11 +139,11 @@ class Lines:
             self.wake()
             accounts = Accounts()
         taken = self.take(accounts, limit)
-        while not taken and accounts.short:
-            self.write(accounts)
+        self.write(accounts)
+        while not taken and any(self.lanes[number].waiting for _turn, number in self.turns):
             accounts = Accounts()
             taken = self.take(accounts, limit)
-        self.write(accounts)
+            self.write(accounts)
         return taken
 
     def take(self, accounts: Accounts, limit: int) -> list[Held]:

@@ -116,10 +116,10 @@ class Simulation:
         """Begin the next task of the batch, or of another batch."""
         if processor.batch and processor.pace.is_over(now - processor.taken_at):
             self.release_rest(processor, now)
+        processor.idle = False
         if not processor.batch and not self.fetch(processor, now):
             processor.idle = True
             return
-        processor.idle = False
         if processor.done and (processor.pace.may_be_long(TYPE) or processor.is_late(now)):
             self.post(processor)
         held = processor.running = processor.batch.popleft()

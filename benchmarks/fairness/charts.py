@@ -65,6 +65,8 @@ def draw_errors(samples: Sequence[Record], path: Path) -> Path:
     axes.axvline(1.0, color="black", linewidth=0.8, linestyle="--")
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
+    axes.set_xscale("symlog", linthresh=1.0)
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("share error, % of all time given (dashed: what is promised)")
     axes.legend(fontsize=7)
     return saved(figure, path)

@@ -15,12 +15,14 @@ from benchmarks.peers import installed, kind_of
 ALWAYS = ("django", "psycopg", "psycopg2-binary", "mysqlclient")
 
 
-def described(peers: Iterable[str], servers: dict[str, str]) -> dict[str, Any]:
+def described(
+    peers: Iterable[str], servers: dict[str, str], *, module: str = "benchmarks"
+) -> dict[str, Any]:
     """Return what a reader must know to compare."""
     packages = [*ALWAYS, *(name for peer in peers for name in kind_of(peer).packages)]
     return {
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
+        "command": " ".join([f"python -m {module}", *sys.argv[1:]]),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
         "processor": processor(),

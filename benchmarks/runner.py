@@ -41,6 +41,10 @@ class Runner:
 
     def take(self, job: Job, site: Site) -> dict[str, Any]:
         """Return what came of one sample; what went wrong is in it."""
+        return self.run_module("benchmarks.sample", job.as_json(), site)
+
+    def run_module(self, module: str, job: dict[str, Any], site: Site) -> dict[str, Any]:
+        """Run ``python -m module JOB RESULT`` on a fresh database, and return the result."""
         with site.fresh() as place, self.room() as folder:
             environment = {
                 **site.environment(),
@@ -51,7 +55,7 @@ class Runner:
             result, log = folder / "result.json", folder / "sample.log"
             with log.open("wb") as out:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "benchmarks.sample", json.dumps(job.as_json()), result],
+                    [sys.executable, "-m", module, json.dumps(job), result],
                     cwd=ROOT,
                     env=environment,
                     stdin=subprocess.DEVNULL,

@@ -6,6 +6,7 @@ SPAN = 0.25
 LONG = 0.05
 MOST = 200
 GROWTH = 4
+TOO_FAR = 1.5
 MEMORY = 0.9
 
 
@@ -34,6 +35,15 @@ class Pace:
         fitting = int(SPAN / self.mean) if self.mean > SPAN / MOST else MOST
         self.last = max(1, min(MOST, fitting, self.last * GROWTH or 1))
         return self.last
+
+    def is_over(self, seconds: float) -> bool:
+        """
+        Tell whether a batch that began so long ago has taken far more than it was to take.
+
+        So it is where tasks are suddenly longer than those before: what has not begun is
+        then better taken anew, by whoever is free and in the order that holds by now.
+        """
+        return self.prefetch is None and seconds > SPAN * TOO_FAR
 
     def may_be_long(self, type_: str) -> bool:
         """Tell whether finished tasks had better not wait for one of this type."""

@@ -80,6 +80,7 @@ class Processor:
         self.batch: deque[store.Lease] = deque()
         self.unsure = False
         self.asked = 0
+        self.taken_at = time.monotonic()
         self.rested = False
         self.strange: set[str] = set()
         self.pace = Pace(plan.options.TASK_PREFETCH)
@@ -135,6 +136,7 @@ class Processor:
             self.seat.bell.wait(0)
             self.slate.seek()
             taken = self.link.insist(self.acquire)
+            self.taken_at = time.monotonic()
             self.batch.extend(taken)
             if taken:
                 self.pass_on(len(taken))
@@ -214,6 +216,8 @@ class Processor:
 
     def run_batch(self) -> None:
         while not self.stopping:
+            if self.batch and self.pace.is_over(time.monotonic() - self.taken_at):
+                self.link.insist(self.release_rest)
             # While it posts, the lease stays in the batch: what is held nowhere is given back.
             if self.outbox.waiting and self.should_post_before_next():
                 self.link.insist(self.post)

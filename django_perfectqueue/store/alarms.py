@@ -58,13 +58,13 @@ WHERE "line"."lane" IS NOT NULL AND (
 LIMIT %(limit)s
 """
 FIRST_OPEN = """
-SELECT "virtual_time", "cost" FROM "perfectqueue_lane"
+SELECT "virtual_time" FROM "perfectqueue_lane"
 WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "open" = TRUE{alike}
 ORDER BY "turn" LIMIT 1
 """
 GATES = 'INTO "perfectqueue_gate" ("id", "queue", "keys") VALUES {rows}'
 LAST_SHUT = """
-SELECT "virtual_time", "cost" FROM "perfectqueue_lane"
+SELECT "virtual_time" FROM "perfectqueue_lane"
 WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = FALSE ORDER BY "turn" DESC LIMIT 1
 """
 
@@ -206,7 +206,6 @@ def wake(cursor: Any, dialect: Dialect, owners: list[Owner]) -> int:
     floors = {place: floor(cursor, dialect, *place, gated=gated) for place in places}
 
     def waking(owner: Owner, lane: int, gate: int, *, awake: bool = True) -> Waking:
-        virtual_time, cost = floors[owner.queue, owner.gate]
         share = shares[owner.queue, owner.user]
         return Waking(
             lane=lane,
@@ -214,8 +213,8 @@ def wake(cursor: Any, dialect: Dialect, owners: list[Owner]) -> int:
             gate=gate,
             queue=owner.queue,
             user=owner.user,
-            virtual_time=virtual_time,
-            cost=cost,
+            virtual_time=floors[owner.queue, owner.gate],
+            cost=FIRST_COST,
             weight=share.weight,
             max_running=share.max_running,
             paused=share.paused,
@@ -251,10 +250,9 @@ def open_gates(cursor: Any, dialect: Dialect, owners: list[Owner]) -> None:
 
 def floor(
     cursor: Any, dialect: Dialect, queue: str, gate: int = 0, *, gated: bool = False
-) -> tuple[float, float]:
+) -> float:
     """
-    Return the virtual time at which a lane that wakes takes its place, and what a task of
-    a lane that is new is expected to cost.
+    Return the virtual time at which a lane that wakes takes its place.
 
     The smallest time of those being served: behind the same gate, or else behind none, or
     else behind any. Where none is, the largest that was reached, so that neither credit
@@ -265,15 +263,16 @@ def floor(
     if gated:
         places.append(serving_gates(cursor, dialect, queue))
     for gates in places:
-        first = [row for gate in gates if (row := first_open(cursor, dialect, queue, gate))]
-        if first:
-            return min(first)
+        times = [first_open(cursor, dialect, queue, gate) for gate in gates]
+        if known := [time for time in times if time is not None]:
+            return min(known)
     row = dialect.execute(cursor, LAST_SHUT, {"queue": queue}).fetchone()
-    return (row[0], row[1]) if row else (0.0, FIRST_COST)
+    return float(row[0]) if row else 0.0
 
 
-def first_open(cursor: Any, dialect: Dialect, queue: str, gate: int) -> tuple[float, float] | None:
+def first_open(cursor: Any, dialect: Dialect, queue: str, gate: int) -> float | None:
+    """Return the virtual time of the lane that is served next behind a gate."""
     by_time = rule_of(queue).code == Policy.FAIR
     statement = FIRST_OPEN.replace("{alike}", f' AND "policy" = {Policy.FAIR}' if by_time else "")
     row = dialect.execute(cursor, statement, {"queue": queue, "gate": gate}).fetchone()
-    return (row[0], row[1]) if row else None
+    return row and float(row[0])

@@ -11,7 +11,7 @@ from .bell import ring
 from .carry import correct, outdated, write
 from .dialects import Dialect
 from .dialects.base import Waking
-from .lanes import lane_id
+from .lanes import FIRST_COST, lane_id
 from .policies import rule_of
 from .shares import Share, shares_of
 from .transaction import reading, repeated, unit
@@ -76,7 +76,6 @@ def apply_to_accounts(user: str, *, using: str) -> set[str]:
 
 
 def new_lane(cursor: Any, dialect: Dialect, queue: str, user: str, share: Share) -> Waking:
-    virtual_time, cost = floor(cursor, dialect, queue)
     lane = lane_id(queue, user)
     return Waking(
         lane=lane,
@@ -84,8 +83,8 @@ def new_lane(cursor: Any, dialect: Dialect, queue: str, user: str, share: Share)
         gate=0,
         queue=queue,
         user=user,
-        virtual_time=virtual_time,
-        cost=cost,
+        virtual_time=floor(cursor, dialect, queue),
+        cost=FIRST_COST,
         weight=share.weight,
         max_running=share.max_running,
         paused=share.paused,
@@ -133,7 +132,7 @@ def apply_to(lanes: Sequence[int], *, using: str) -> set[str]:
     if not changed:
         return set()
     with unit(using) as (cursor, dialect):
-        return correct(cursor, dialect, changed, lambda queue: floor(cursor, dialect, queue)[0])
+        return correct(cursor, dialect, changed, lambda queue: floor(cursor, dialect, queue))
 
 
 def queues_of(cursor: Any, dialect: Dialect, user: str) -> Iterator[str]:

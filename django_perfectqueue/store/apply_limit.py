@@ -57,9 +57,9 @@ def lift(queue: str, gate: int, *, using: str) -> int:
         first = first_open(cursor, dialect, queue, 0)
         if first is None:
             return 0
-        values = {"queue": queue, "gate": gate, "floor": first[0], "limit": BATCH}
+        values = {"queue": queue, "gate": gate, "floor": first, "limit": BATCH}
         rows = dialect.execute(cursor, BEHIND, values).fetchall()
-        raise_to(cursor, dialect, sorted({account for (account,) in rows}), first[0])
+        raise_to(cursor, dialect, sorted({account for (account,) in rows}), first)
         return len(rows)
 
 

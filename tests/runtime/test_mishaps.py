@@ -125,6 +125,16 @@ class ConnectionLostTests(TransactionTestCase):
 
         self.assertEqual([key for key, _holder in ran], ["a", "b"])
 
+    def test_what_waits_in_a_batch_that_takes_too_long_is_given_back(self):
+        self.take("a", "b")
+        self.processor.pace.prefetch = None
+        self.processor.taken_at = time.monotonic() - 10
+        self.processor.run_batch()
+
+        self.assertEqual(ran, [])
+        self.assertEqual(len(self.processor.batch), 0)
+        self.assertEqual(Queue().poll().key, "a")
+
     def test_a_cancel_that_is_refused_disturbs_no_other(self):
         """
         The lease may be lost between the look and the cancel.

@@ -46,3 +46,10 @@ class PaceTests(SimpleTestCase):
         self.assertFalse(pace.may_be_long("report"))
         pace.ran("import", 5.0)
         self.assertTrue(pace.may_be_long("import"))
+
+    def test_a_batch_that_takes_far_longer_than_planned_is_over(self):
+        """Tasks that are suddenly long must not keep what waits behind them from the others."""
+        pace = Pace()
+        self.assertFalse(pace.is_over(0.3))
+        self.assertTrue(pace.is_over(0.4))
+        self.assertFalse(Pace(prefetch=3).is_over(0.4))

@@ -241,6 +241,18 @@ class FairOrderTests(TestCase):
         finish(held[0])
         self.assertEqual(len(acquire(5)), 1)
 
+    def test_the_ancestors_caps_as_weights_give_the_ancestors_order(self):
+        """Users with caps of 10, 5 and 1 and deep backlogs get 5/3/0, then 10/5/1, then none."""
+        caps = {"ann": 10, "bob": 5, "cat": 1}
+        for user, cap in caps.items():
+            FairShare.objects.create(user=user, weight=cap, max_running=cap)
+            submit_many(30, user=user)
+
+        users = [held.user for _turn in range(16) for held in acquire()]
+        self.assertEqual([users[:8].count(user) for user in caps], [5, 3, 0])
+        self.assertEqual([users.count(user) for user in caps], [10, 5, 1])
+        self.assertEqual(acquire(5), [])
+
     def test_a_cap_of_none_and_a_pause_are_no_turns_at_all(self):
         FairShare.objects.create(user="ann", max_running=0)
         FairShare.objects.create(user="bob", paused=True)
@@ -264,6 +276,27 @@ class FairOrderTests(TestCase):
 
         users = [held.user for held in acquire(10)]
         self.assertEqual(users.count(""), 5)
+
+    def test_tasks_without_a_user_are_given_by_their_weight(self):
+        FairShare.objects.create(user="", weight=3)
+        submit_many(40)
+        submit_many(40, user="ann")
+
+        users = [held.user for held in acquire(20)]
+        self.assertEqual(users.count(""), 15)
+
+    def test_a_newcomer_among_many_with_long_tasks_is_next(self):
+        """What others' tasks cost says nothing of its own, and must not hold it back."""
+        for user in ("ann", "bob", "cat"):
+            submit_many(50, user=user)
+        for turn in range(12):
+            [held] = acquire(now=after(turn))
+            finish(held, seconds=100.0, now=after(turn))
+        submit_many(50, user="late", now=after(12))
+
+        users = [held.user for held in acquire(8, now=after(13))]
+        self.assertEqual(users[0], "late")
+        self.assertLessEqual(users.count("late"), 3)
 
     def test_who_was_idle_has_saved_no_credit(self):
         submit_many(50, user="busy")

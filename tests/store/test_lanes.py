@@ -3,7 +3,13 @@ from itertools import groupby
 
 from django.test import SimpleTestCase
 
-from django_perfectqueue.store.lanes import OpenLane, counted, lane_id, next_picks
+from django_perfectqueue.store.lanes import (
+    FIRST_COST,
+    OpenLane,
+    counted,
+    lane_id,
+    next_picks,
+)
 
 
 def lane(number, *, virtual_time=0.0, cost=1.0, weight=1.0, room=None):
@@ -60,6 +66,21 @@ class NextPicksTests(SimpleTestCase):
         picks = order([lane(1, virtual_time=5.0), lane(2)], 5)
 
         self.assertEqual(picks, [2, 2, 2, 2, 2])
+
+    def test_who_was_never_measured_goes_soon_but_not_with_all(self):
+        """A newcomer among long tasks would else wait for a round, or take the whole batch."""
+        lanes = [lane(1, cost=1.0), lane(2, cost=FIRST_COST), lane(3, cost=2.0)]
+
+        picks = next_picks(lanes, 10, holder=1, usual=1.0)
+
+        self.assertEqual(picks[0].lane, 2)
+        self.assertEqual(counted(picks), {1: 4, 2: 4, 3: 2})
+        self.assertEqual({pick.cost for pick in picks if pick.lane == 2}, {1.0})
+
+    def test_those_of_whom_none_was_measured_share_by_weight(self):
+        lanes = [lane(1, cost=FIRST_COST, weight=3.0), lane(2, cost=FIRST_COST)]
+
+        self.assertEqual(dict(Counter(order(lanes, 40))), {1: 30, 2: 10})
 
     def test_a_cap_holds_inside_a_batch(self):
         """A batch that overshot would run more than the user may, however fair its order."""

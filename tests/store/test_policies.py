@@ -55,7 +55,9 @@ class RuleTests(SimpleTestCase):
             for n in range(4)
         ]
 
-        self.assertEqual([pick.lane for pick in next_picks(lanes, 8, holder=1)][:8], [0, 1, 2, 3, 0, 1, 2, 3])
+        self.assertEqual(
+            [pick.lane for pick in next_picks(lanes, 8, holder=1)][:8], [0, 1, 2, 3, 0, 1, 2, 3]
+        )
 
     def test_each_name_of_a_policy_has_its_rule(self):
         self.assertEqual({name: rule.name for name, rule in RULES.items()}, {n: n for n in RULES})

@@ -1,0 +1,96 @@
+"""Drawings of who got what: needs matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from .report import head, places, unique, where
+
+MISSING = (
+    'No charts: matplotlib is not installed. python -m pip install -e ".[benchmarks]" brings it.'
+)
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fairness",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+METADATA = {"Date": None}
+
+Record = dict[str, Any]
+
+
+def drawn(records: Iterable[Record], folder: Path) -> list[Path]:
+    """
+    Draw the share errors, and for each scenario who got how much as time went on.
+
+    Raise ImportError when matplotlib is not there.
+    """
+    import matplotlib
+
+    matplotlib.use("svg")
+    samples = [record for record in records if "groups" in record]
+    if not samples:
+        return []
+    with matplotlib.rc_context(STYLE):
+        return [
+            draw_errors(samples, folder / "share-errors.svg"),
+            *(
+                draw_lines(worst(samples, name), folder / f"{name}.svg")
+                for name in unique(samples, "scenario")
+            ),
+        ]
+
+
+def worst(samples: Sequence[Record], name: str) -> Record:
+    """Return the run of a scenario with the largest error."""
+    mine = [sample for sample in samples if sample["scenario"] == name]
+    return max(mine, key=lambda sample: sample["share_error"])
+
+
+def draw_errors(samples: Sequence[Record], path: Path) -> Path:
+    from matplotlib import pyplot
+
+    names, there = unique(samples, "scenario"), places(samples)
+    found = {(sample["scenario"], where(sample)): sample["share_error"] for sample in samples}
+    figure, axes = pyplot.subplots(figsize=(8, 1 + 0.45 * len(names)), layout="constrained")
+    height = 0.8 / len(there)
+    for number, place in enumerate(there):
+        values = [found.get((name, place), 0.0) * 100 for name in names]
+        rows = [row + (number - (len(there) - 1) / 2) * height for row in range(len(names))]
+        axes.barh(rows, values, height, label=head(place))
+    axes.axvline(1.0, color="black", linewidth=0.8, linestyle="--")
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xscale("symlog", linthresh=1.0)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xlabel("share error, % of all time given (dashed: what is promised)")
+    axes.legend(fontsize=7)
+    return saved(figure, path)
+
+
+def draw_lines(sample: Record, path: Path) -> Path:
+    """Draw what each group got, and dashed what it was entitled to."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4), layout="constrained")
+    moments = sample["lines"]["at"]
+    for group in sample["lines"]["groups"]:
+        (line,) = axes.plot(moments, group["got"], label=group["name"] or "without a user")
+        axes.plot(moments, group["asked"], color=line.get_color(), linestyle="--", linewidth=0.9)
+    axes.set_title(f"{sample['title']} ({head(where(sample))})", fontsize=10)
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("processor seconds, dashed: entitled")
+    axes.legend(fontsize=7)
+    return saved(figure, path)
+
+
+def saved(figure: Any, path: Path) -> Path:
+    from matplotlib import pyplot
+
+    figure.savefig(path, metadata=METADATA)
+    pyplot.close(figure)
+    return path

@@ -1,0 +1,249 @@
+"""
+The store's fair order in memory: the same arithmetic on lanes that are no rows.
+
+What is computed comes from the package: who is next and what it is expected to cost
+(``store/lanes.py``), and what a lane is charged (``store/accounts.py``). What is repeated
+here are the steps of ``store/acquire.py`` and ``store/alarms.py``, without a database.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from django_perfectqueue.store.accounts import Accounts
+from django_perfectqueue.store.acquire import LANES_READ_AT_LEAST, ROUNDS
+from django_perfectqueue.store.lanes import (
+    FIRST_COST,
+    OpenLane,
+    Pick,
+    counted,
+    next_picks,
+)
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    lane: int
+    due: float
+    seconds: float
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A task in the hands of a processor; ``lost`` once its lease has lapsed."""
+
+    task: Task
+    charge: float
+    lost: bool = False
+
+
+@dataclass(slots=True)
+class Lane:
+    """``held`` is what it has been charged in advance for what has yet to end."""
+
+    id: int
+    weight: float
+    max_running: int | None
+    virtual_time: float = 0.0
+    cost: float = FIRST_COST
+    running: int = 0
+    exists: bool = False
+    awake: bool = False
+    held: float = 0.0
+    waiting: deque[Task] = field(default_factory=deque)
+
+    @property
+    def turn(self) -> float:
+        return self.virtual_time + self.cost / self.weight
+
+    @property
+    def open(self) -> bool:
+        return self.awake and (self.max_running is None or self.running < self.max_running)
+
+    @property
+    def settled(self) -> float:
+        """The virtual time without what was charged in advance."""
+        return self.virtual_time - self.held / self.weight
+
+    def as_open(self) -> OpenLane:
+        room = None if self.max_running is None else self.max_running - self.running
+        return OpenLane(
+            id=self.id,
+            virtual_time=self.virtual_time,
+            cost=self.cost,
+            weight=self.weight,
+            room=room,
+        )
+
+
+class Lines:
+    """All lanes of one queue, as the store keeps them between its transactions."""
+
+    def __init__(self, shares: Sequence[tuple[float, int | None]]) -> None:
+        self.lanes = [Lane(number, *share) for number, share in enumerate(shares)]
+        self.turns: list[tuple[float, int]] = []
+        self.marked: set[int] = set()
+
+    def submit(self, task: Task) -> None:
+        """Let a task wait; where its lane sleeps, the next acquire wakes that."""
+        lane = self.lanes[task.lane]
+        lane.waiting.append(task)
+        if not lane.awake:
+            self.marked.add(lane.id)
+
+    def finish(self, ended: Iterable[tuple[Held, float | None]]) -> None:
+        """Charge what was measured; None gives the charge back."""
+        accounts = Accounts()
+        self.end(accounts, ended)
+        self.write(accounts)
+
+    def release(self, held: Sequence[Held]) -> None:
+        """Take tasks back that were not begun; they keep their places in line."""
+        self.finish((one, None) for one in held)
+        for one in reversed([one for one in held if not one.lost]):
+            self.take_back(one)
+
+    def lapse(self, held: Sequence[Held]) -> None:
+        """Take tasks from holders whose leases have run out: they stay charged as expected."""
+        accounts = Accounts()
+        for one in reversed(held):
+            accounts.of(one.task.lane).running -= 1
+            self.lanes[one.task.lane].held -= one.charge
+            one.lost = True
+        self.write(accounts)
+        for one in reversed(held):
+            self.take_back(one)
+
+    def take_back(self, held: Held) -> None:
+        lane = self.lanes[held.task.lane]
+        lane.waiting.appendleft(held.task)
+        if not lane.awake:
+            self.marked.add(lane.id)
+
+    def acquire(
+        self, limit: int, ended: Iterable[tuple[Held, float | None]] = (), *, holder: int = 0
+    ) -> list[Held]:
+        """
+        Take up to so many tasks, as ``store.acquire()`` does.
+
+        As there, the accounts of what has ended are written after the choice, but before
+        it where a lane has to be woken first.
+        """
+        accounts = Accounts()
+        self.end(accounts, ended)
+        if self.marked:
+            self.write(accounts)
+            self.wake()
+            accounts = Accounts()
+        taken = self.take(accounts, limit, holder)
+        self.write(accounts)
+        while not taken and any(self.lanes[number].waiting for _turn, number in self.turns):
+            accounts = Accounts()
+            taken = self.take(accounts, limit, holder)
+            self.write(accounts)
+        return taken
+
+    def take(self, accounts: Accounts, limit: int, holder: int) -> list[Held]:
+        taken: list[Held] = []
+        passed: set[int] = set()
+        for _round in range(ROUNDS):
+            lanes = self.next_lanes(max(limit - len(taken), LANES_READ_AT_LEAST), passed)
+            missing = limit - len(taken)
+            known = (lane.cost for lane in lanes if lane.cost != FIRST_COST)
+            usual = accounts.mean() or next(known, FIRST_COST)
+            open_ = [lane.as_open() for lane in lanes]
+            picks = next_picks(open_, missing, holder=holder, usual=usual)
+            if not picks:
+                break
+            taken += self.serve(accounts, picks, missing, alone=len(lanes) == 1 and not passed)
+            short = accounts.short & {lane.id for lane in lanes}
+            passed |= short | {lane.id for lane in lanes if lane.max_running is not None}
+            if not short or len(taken) >= limit:
+                break
+        return taken
+
+    def next_lanes(self, limit: int, passed: set[int]) -> list[Lane]:
+        found = []
+        for _turn, number in self.turns:
+            if number not in passed:
+                found.append(self.lanes[number])
+                if len(found) == limit:
+                    break
+        return found
+
+    def serve(
+        self, accounts: Accounts, picks: Sequence[Pick], limit: int, *, alone: bool
+    ) -> list[Held]:
+        """Take up to so many of what was picked; a lane that has less falls asleep."""
+        left = limit
+        for number, count in counted(picks).items():
+            has = min(count, len(self.lanes[number].waiting))
+            left -= has
+            if left <= 0:
+                break
+            if has < count and not alone:
+                accounts.found_short(number)
+        taken: list[Held] = []
+        for pick in picks:
+            lane = self.lanes[pick.lane]
+            some = min(pick.count, len(lane.waiting), limit - len(taken))
+            if some:
+                accounts.begin(lane.id, pick.cost, some)
+                lane.held += pick.cost * some
+            taken += [Held(lane.waiting.popleft(), pick.cost) for _ in range(some)]
+        return taken
+
+    def end(self, accounts: Accounts, ended: Iterable[tuple[Held, float | None]]) -> None:
+        for held, seconds in ended:
+            if not held.lost:
+                accounts.of(held.task.lane).end(held.charge, seconds)
+                self.lanes[held.task.lane].held -= held.charge
+
+    def write(self, accounts: Accounts) -> None:
+        """Charge the lanes, and put to sleep those that were found empty."""
+        for number, account in accounts.lanes.items():
+            lane, entry = self.lanes[number], account.entry(number)
+            self.strike(lane)
+            lane.running += entry.running
+            lane.virtual_time += entry.seconds / lane.weight
+            if lane.cost == FIRST_COST and entry.keep < 1:
+                lane.cost = entry.mean
+            else:
+                lane.cost = lane.cost * entry.keep + entry.mean * (1 - entry.keep)
+            if number in accounts.short and not lane.waiting:
+                lane.awake = False
+            self.enter(lane)
+
+    def wake(self) -> None:
+        """
+        Wake the marked lanes, each at the smallest virtual time of those that are served;
+        where none is, at the largest that was reached.
+        """
+        virtual_time = self.floor()
+        for number in self.marked:
+            lane = self.lanes[number]
+            self.strike(lane)
+            if not lane.exists:
+                lane.exists = True
+            if not lane.awake:
+                lane.awake = True
+                lane.virtual_time = max(lane.virtual_time, virtual_time)
+            self.enter(lane)
+        self.marked.clear()
+
+    def floor(self) -> float:
+        if self.turns:
+            return self.lanes[self.turns[0][1]].virtual_time
+        shut = [lane for lane in self.lanes if lane.exists]
+        return max(shut, key=lambda lane: lane.turn).virtual_time if shut else 0.0
+
+    def strike(self, lane: Lane) -> None:
+        if lane.open:
+            del self.turns[bisect.bisect_left(self.turns, (lane.turn, lane.id))]
+
+    def enter(self, lane: Lane) -> None:
+        if lane.open:
+            bisect.insort(self.turns, (lane.turn, lane.id))

@@ -1,0 +1,189 @@
+"""
+One scenario on real processors and a real database, in a process of its own:
+``python -m benchmarks.fairness.live JOB RESULT``.
+
+What each user got is read from the rows of its tasks, as anyone could.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import traceback
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.base import manage
+from benchmarks.peers.perfectqueue import PerfectQueue
+from benchmarks.place import this_place
+from benchmarks.scale import Scale
+from benchmarks.stand import Stand, StuckError, Workers
+
+from .judge import Run, judged
+from .scenario import Arrival, Scenario, arrivals, find
+
+DISPATCH = "benchmarks.workers.fairness.SleepDispatch"
+TICK = 0.005
+ENDING = 60.0
+AT_ONCE = 5_000
+
+
+@dataclass(frozen=True)
+class Job:
+    """``source`` is a scenario's name or file; None leaves the limits as they are there."""
+
+    source: str
+    database: str
+    processors: int
+    seconds: float | None = None
+    tasks: int | None = None
+
+    def __str__(self) -> str:
+        return f"{Path(self.source).stem} on {self.database}, {self.processors} at once"
+
+    def as_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def scenario(self) -> Scenario:
+        (found,) = limited(find([self.source]), seconds=self.seconds, tasks=self.tasks)
+        return found
+
+
+def limited(
+    scenarios: Iterable[Scenario], *, seconds: float | None, tasks: int | None
+) -> Iterator[Scenario]:
+    """Yield scenarios with limits of one's own in place of those that they bring."""
+    given = {"seconds": seconds, "tasks": tasks}
+    changes = {name: value for name, value in given.items() if value is not None}
+    for scenario in scenarios:
+        yield replace(scenario, **changes)
+
+
+class Sleepers(PerfectQueue):
+    """This package with tasks that sleep, for the users of a scenario."""
+
+    def __init__(self, place: Any, scenario: Scenario) -> None:
+        super().__init__(place)
+        self.scenario = scenario
+
+    def settings(self, processes: int) -> dict[str, Any]:
+        options = {"TASK_PREFETCH": self.scenario.prefetch, "RETENTION_TIME": None}
+        return {"PERFECTQUEUE": options}
+
+    def prepare(self) -> None:
+        super().prepare()
+        from django_perfectqueue.models import FairShare
+
+        for user, group in self.scenario.owners().items():
+            if (group.weight, group.max_running) != (1.0, None):
+                FairShare.objects.create(
+                    user=user, weight=group.weight, max_running=group.max_running
+                )
+
+    def workers(self, processes: int) -> list[list[str]]:
+        return [manage("pq_worker", DISPATCH, "--processors", processes)]
+
+
+class Feeder:
+    """Submits what comes, when it comes."""
+
+    def __init__(self, peer: Sleepers, coming: Sequence[Arrival]) -> None:
+        self.peer = peer
+        self.coming = coming
+        self.times = [one.at for one in coming]
+        self.next = 0
+
+    def submit_until(self, moment: float) -> None:
+        """Submit all that is due by then, in transactions of a common size."""
+        due = self.coming[self.next : bisect_right(self.times, moment, self.next)]
+        tasks = [
+            {
+                "key": str(index),
+                "type": "sleep",
+                "user": one.user,
+                "data": {"i": index, "seconds": one.seconds},
+            }
+            for index, one in enumerate(due, self.next)
+        ]
+        self.next += len(tasks)
+        for start in range(0, len(tasks), AT_ONCE):
+            self.peer.queue.submit_many(tasks[start : start + AT_ONCE])
+
+
+def measured(stand: Stand, peer: Sleepers, processors: int) -> dict[str, Any]:
+    """Run a scenario until it ends; return its figures."""
+    scenario = peer.scenario
+    coming = arrivals(scenario, processors)
+    stand.prepare(processors)
+    feeder = Feeder(peer, coming)
+    feeder.submit_until(0.0)
+    stand.analyze()
+    began = time.monotonic()
+    with stand.workers(processors) as workers:
+        if feeder.next:
+            stand.wait_for_first(workers)
+            began = stand.probe.read()[0].at / 1e9
+        feed(stand, feeder, began)
+        stopped = time.monotonic()
+        stop(stand, workers)
+    seconds = stopped - began
+    return judged(scenario, runs_of(coming), processors=processors, seconds=seconds)
+
+
+def feed(stand: Stand, feeder: Feeder, began: float) -> None:
+    scenario = feeder.peer.scenario
+    while (now := time.monotonic() - began) < scenario.seconds:
+        feeder.submit_until(now)
+        if scenario.tasks is not None and stand.probe.count() >= scenario.tasks:
+            return
+        time.sleep(TICK)
+
+
+def stop(stand: Stand, workers: Workers) -> None:
+    """Have the workers write what has run, and leave."""
+    for process in workers.processes:
+        process.terminate()
+    stand.wait_for(workers.have_ended, ENDING, "The end of the workers")
+
+
+def runs_of(coming: Sequence[Arrival]) -> list[Run]:
+    """Return what the rows tell, in seconds since the first start."""
+    from django_perfectqueue.models import Task
+
+    rows = list(Task.objects.values_list("key", "user", "run_at", "started_at", "ended_at"))
+    began = min((row[3] for row in rows if row[3]), default=None)
+    if began is None:
+        raise StuckError("No task has run.")
+
+    def since(moment: datetime | None) -> float | None:
+        return None if moment is None else (moment - began).total_seconds()
+
+    found = []
+    for key, user, due, started, ended in rows:
+        begin, end = since(started), since(ended)
+        took = coming[int(key)].seconds if begin is None or end is None else end - begin
+        found.append(Run(user, since(due) or 0.0, begin, end, took))
+    return sorted(found, key=attrgetter("due"))
+
+
+def main() -> None:
+    job, result = Job(**json.loads(sys.argv[1])), Path(sys.argv[2])
+    try:
+        place = this_place()
+        peer = Sleepers(place, job.scenario())
+        stand = Stand(peer, place, result.parent, Scale())
+        found = measured(stand, peer, job.processors)
+    except Exception as error:
+        kind = type(error).__name__
+        found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}
+    result.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Tables of what was shared, in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from benchmarks.report import in_columns, machine
+
+MARKS = ("<!-- fairness: begin -->", "<!-- fairness: end -->")
+SIMULATED = "simulated"
+NOTHING = "-"
+
+Record = dict[str, Any]
+
+
+def report(records: Iterable[Record]) -> str:
+    """Return everything as Markdown."""
+    records = list(records)
+    samples = [record for record in records if "groups" in record]
+    failed = [record for record in records if "error" in record and "groups" not in record]
+    parts = [machine(record["machine"]) for record in records if "machine" in record]
+    parts += [by_scenario(samples, title, cell) for title, cell in TABLES]
+    parts += [newcomers(samples)]
+    parts += [in_detail(samples, name) for name in unique(samples, "scenario")]
+    if failed:
+        parts.append("### What failed\n\n" + "\n".join(map(failure, failed)))
+    return "\n\n".join(filter(None, parts))
+
+
+def unique(records: Iterable[Record], name: str) -> list[Any]:
+    return list(dict.fromkeys(record[name] for record in records))
+
+
+def where(record: Record) -> tuple[str, int]:
+    return record["database"], record["processors"]
+
+
+def head(place: tuple[str, int]) -> str:
+    return f"{place[0]}, {place[1]}"
+
+
+def places(samples: Iterable[Record]) -> list[tuple[str, int]]:
+    return list(dict.fromkeys(map(where, samples)))
+
+
+def by_scenario(samples: Sequence[Record], title: str, cell: Any) -> str:
+    """Return a table of scenarios by database and number of processors."""
+    there = places(samples)
+    rows = []
+    for name in unique(samples, "scenario"):
+        found = {where(one): cell(one) for one in samples if one["scenario"] == name}
+        rows.append([name, *(found.get(place, NOTHING) for place in there)])
+    table = in_columns(["", *map(head, there)], rows)
+    return f"### {title}\n\n{table}" if table else ""
+
+
+def error(record: Record) -> str:
+    """Return the share error, marked where it is more than the scenario promises."""
+    missed = record["reach"] is not None and record["share_error"] * 100 > record["reach"]
+    return f"{record['share_error'] * 100:.2f}" + "**!**" * missed
+
+
+TABLES = (
+    ("Share error, % of all time given", error),
+    ("Jain's index of got ÷ entitled", lambda record: f"{record['jain']:.4f}"),
+    ("Longest time in which someone had due work and nothing started, ms", lambda r: ms(r["gap"])),
+    ("Time used of the processors' time, %", lambda record: f"{record['used'] * 100:.1f}"),
+    ("Tasks started, and in how many seconds", lambda r: f"{r['tasks']:,} / {r['seconds']:.1f}"),
+)
+
+
+def newcomers(samples: Sequence[Record]) -> str:
+    rows = []
+    for sample in samples:
+        waits = [one["wait"] for one in sample["newcomers"]]
+        if waits:
+            never = sum(wait is None for wait in waits)
+            started = [wait for wait in waits if wait is not None]
+            rows.append(
+                [
+                    f"{sample['scenario']}, {head(where(sample))}",
+                    str(len(waits)),
+                    ms(sum(started) / len(started)) if started else NOTHING,
+                    ms(max(started)) if started else NOTHING,
+                    str(never),
+                    ms(sample["longest"]),
+                ]
+            )
+    heads = ["", "came", "mean ms", "longest ms", "never began", "longest task, ms"]
+    table = in_columns(heads, rows)
+    return f"### From a newcomer's first submit to its first start\n\n{table}" if table else ""
+
+
+def in_detail(samples: Sequence[Record], name: str) -> str:
+    """Return a scenario's groups where the share error was largest."""
+    mine = [sample for sample in samples if sample["scenario"] == name]
+    worst = max(mine, key=lambda sample: sample["share_error"])
+    rows = [group_row(group) for group in worst["groups"]]
+    heads = [
+        *("", "users", "weight", "cap", "task ms", "asked %", "got %", "largest error %"),
+        *("started", "wait p50 ms", "p95 ms", "longest without a start ms"),
+    ]
+    said = " ".join(filter(None, [f"{worst['title']}.", worst["about"]]))
+    seen = f"The run with the largest error: {head(where(worst))}."
+    return f"### {name}\n\n{said}\n{seen}\n\n{in_columns(heads, rows)}"
+
+
+def group_row(group: Record) -> list[str]:
+    return [
+        group["name"],
+        str(group["users"]),
+        f"{group['weight']:g}",
+        NOTHING if group["max_running"] is None else str(group["max_running"]),
+        f"{group['task'] * 1000:g}",
+        f"{group['asked'] * 100:.2f}",
+        f"{group['got'] * 100:.2f}",
+        f"{group['share_error'] * 100:.2f}",
+        f"{group['started']:,}",
+        ms(group["p50"]),
+        ms(group["p95"]),
+        ms(group["gap"]),
+    ]
+
+
+def ms(seconds: float | None) -> str:
+    return NOTHING if seconds is None else f"{seconds * 1000:,.0f}"
+
+
+def failure(record: Record) -> str:
+    what = f"{record['scenario']}, {head(where(record))}"
+    return f"- {what}: {record['error'].splitlines()[0]}"

@@ -1,0 +1,318 @@
+"""Who submits what, and when: scenarios, as files of TOML tell them."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FOLDER = Path(__file__).resolve().parent / "scenarios"
+LONGEST = 20.0
+MOST_TASKS = 2_000_000
+
+
+class ScenarioError(ValueError):
+    """A scenario that can't be run; the message names the file, the place and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How long tasks take: between two bounds, or around a mean; in seconds."""
+
+    least: float
+    most: float
+    mean: float | None = None
+
+    @property
+    def expected(self) -> float:
+        return self.mean if self.mean is not None else (self.least + self.most) / 2
+
+    def draw(self, chance: random.Random) -> float:
+        if self.mean is None:
+            return chance.uniform(self.least, self.most)
+        return min(chance.expovariate(1 / self.mean), self.mean * LONGEST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """
+    Users who are alike.
+
+    ``backlog`` tasks of each come at each of the times ``at``; beside them come ``rate``
+    a second, from ``begin`` until ``end``. Both are for each processor where the
+    scenario says so.
+    """
+
+    name: str
+    user: str
+    count: int = 1
+    weight: float = 1.0
+    max_running: int | None = None
+    task: Length = Length(0.01, 0.01)
+    backlog: int = 0
+    at: tuple[float, ...] = (0.0,)
+    rate: float = 0.0
+    begin: float = 0.0
+    end: float = math.inf
+
+    def users(self) -> list[str]:
+        if self.count == 1:
+            return [self.user]
+        return [f"{self.user}-{number}" for number in range(1, self.count + 1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """
+    ``seconds`` and ``tasks`` end it, whichever is reached first. ``reach`` is the largest
+    share error that is promised, in percent of the total.
+    """
+
+    name: str
+    title: str
+    about: str = ""
+    seconds: float = 60.0
+    tasks: int | None = None
+    per_processor: bool = False
+    prefetch: int | None = None
+    reach: float | None = None
+    seed: int = 1
+    groups: tuple[Group, ...] = field(default=())
+
+    def owners(self) -> dict[str, Group]:
+        """Return the group of each user."""
+        return {user: group for group in self.groups for user in group.users()}
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A task that comes: when, whose and how long it will take; in seconds."""
+
+    at: float
+    user: str
+    seconds: float
+
+
+def arrivals(scenario: Scenario, processors: int) -> list[Arrival]:
+    """
+    Return all that comes until the scenario ends, by time; the same each time.
+
+    Raise ScenarioError when that is more than can be held.
+    """
+    times = processors if scenario.per_processor else 1
+    check_number(scenario, times)
+    chance = random.Random(scenario.seed)
+    found = [
+        arrival
+        for group in scenario.groups
+        for user in group.users()
+        for arrival in arrivals_of(group, user, times, scenario.seconds, chance)
+    ]
+    return sorted(found, key=attrgetter("at"))
+
+
+def arrivals_of(
+    group: Group, user: str, times: int, seconds: float, chance: random.Random
+) -> Iterator[Arrival]:
+    for moment in group.at:
+        if moment < seconds:
+            for _ in range(group.backlog * times):
+                yield Arrival(moment, user, group.task.draw(chance))
+    rate = group.rate * times
+    moment = group.begin
+    while rate and (moment := moment + chance.expovariate(rate)) < min(group.end, seconds):
+        yield Arrival(moment, user, group.task.draw(chance))
+
+
+def check_number(scenario: Scenario, times: int) -> None:
+    number = 0.0
+    for group in scenario.groups:
+        lasts = max(0.0, min(group.end, scenario.seconds) - group.begin)
+        number += group.count * times * (group.backlog * len(group.at) + group.rate * lasts)
+    if number > MOST_TASKS:
+        raise ScenarioError(
+            f"{scenario.name}: {number:,.0f} tasks would come, and no more than {MOST_TASKS:,} can"
+            " be held. Let fewer come, or for a shorter time."
+        )
+
+
+def shipped() -> dict[str, Path]:
+    """Return the files that come with the benchmark, by name."""
+    return {file.stem: file for file in sorted(FOLDER.glob("*.toml"))}
+
+
+def find(names: Iterable[str]) -> list[Scenario]:
+    """
+    Return scenarios by their names, or the paths of their files.
+
+    Raise ScenarioError when one is not there or is no scenario.
+    """
+    known = shipped()
+    return [read(known.get(name) or existing(name, known)) for name in names]
+
+
+def existing(name: str, known: Iterable[str]) -> Path:
+    path = Path(name)
+    if path.suffix == ".toml" and path.is_file():
+        return path
+    raise ScenarioError(
+        f"There is no scenario {name!r}. Name a file that ends in .toml, or one of "
+        + ", ".join(known)
+    )
+
+
+def read(path: Path) -> Scenario:
+    """Return the scenario of a file; raise ScenarioError when it is none."""
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ScenarioError(f"{path} can't be read: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{path} is not TOML: {error}.") from None
+    return checked(path, given)
+
+
+def checked(path: Path, given: dict[str, Any]) -> Scenario:
+    fields = Fields(str(path), given)
+    rows = fields.take("users", list, [])
+    if not rows or not all(isinstance(row, dict) for row in rows):
+        raise ScenarioError(f"{path} has no users. Add a table [[users]] for each group of them.")
+    scenario = Scenario(
+        name=path.stem,
+        title=fields.take("title", str, path.stem),
+        about=" ".join(fields.take("about", str, "").split()),
+        seconds=fields.number("seconds", 60.0, least=0.01),
+        tasks=fields.whole("tasks", None, least=1),
+        per_processor=fields.take("per_processor", bool, False),
+        prefetch=fields.whole("prefetch", None, least=0),
+        reach=fields.number("reach", None, least=0.0),
+        seed=fields.whole("seed", 1, least=0),
+        groups=tuple(group(f"{path}, users {n}", row, n) for n, row in enumerate(rows, 1)),
+    )
+    fields.done()
+    users = [user for group in scenario.groups for user in group.users()]
+    for user in users:
+        if users.count(user) > 1:
+            raise ScenarioError(f"{path} names the user {user!r} twice. Merge the two tables.")
+    return scenario
+
+
+def group(place: str, given: dict[str, Any], number: int) -> Group:
+    fields = Fields(place, given)
+    name = fields.take("name", str, f"users {number}")
+    found = Group(
+        name=name,
+        user=fields.take("user", str, name),
+        count=fields.whole("count", 1, least=1),
+        weight=fields.number("weight", 1.0, least=0.001, most=1_000_000.0),
+        max_running=fields.whole("max_running", None, least=0),
+        task=length(fields),
+        backlog=fields.whole("backlog", 0, least=0),
+        at=moments(fields),
+        rate=fields.number("rate", 0.0, least=0.0),
+        begin=fields.number("from", 0.0, least=0.0),
+        end=fields.number("until", math.inf, least=0.0),
+    )
+    fields.done()
+    if not (found.backlog or found.rate):
+        raise ScenarioError(f"{place}: nothing ever comes. Give a backlog or a rate.")
+    if found.count > 1 and not found.user:
+        raise ScenarioError(f"{place}: tasks without a user are one line. Set count to 1.")
+    return found
+
+
+def length(fields: Fields) -> Length:
+    given = fields.take("task", (int, float, dict), 0.01)
+    if not isinstance(given, dict):
+        fields.check("task", given, 0.0, 86_400.0)
+        return Length(given, given)
+    inside = Fields(f"{fields.place}, task", given)
+    if set(given) == {"mean"}:
+        mean = inside.number("mean", 0.01, least=0.0001)
+        return Length(0.0, mean * LONGEST, mean)
+    if set(given) != {"least", "most"}:
+        raise ScenarioError(
+            f"{fields.place}: task is a number of seconds, {{ least = …, most = … }} or"
+            " {{ mean = … }}.".replace("{{", "{").replace("}}", "}")
+        )
+    least = inside.number("least", 0.0, least=0.0)
+    return Length(least, inside.number("most", least, least=least))
+
+
+def moments(fields: Fields) -> tuple[float, ...]:
+    given = fields.take("at", (int, float, list), 0.0)
+    listed = given if isinstance(given, list) else [given]
+    for moment in listed:
+        fields.check("at", moment, 0.0, math.inf)
+    return tuple(map(float, listed))
+
+
+class Fields:
+    """The keys of one table, each taken once; what is left over is not known."""
+
+    def __init__(self, place: str, given: dict[str, Any]) -> None:
+        self.place = place
+        self.left = dict(given)
+        self.known: list[str] = []
+
+    def take(self, name: str, kind: Any, default: Any) -> Any:
+        self.known.append(name)
+        if name not in self.left:
+            return default
+        value = self.left.pop(name)
+        fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+        if not fits:
+            raise ScenarioError(f"{self.place}: {name} is {value!r}, which is not {KINDS[kind]}.")
+        return value
+
+    def number(
+        self, name: str, default: Any, *, least: float = -math.inf, most: float = math.inf
+    ) -> Any:
+        value = self.take(name, (int, float), default)
+        if value is not None and value is not default:
+            self.check(name, value, least, most)
+            return float(value)
+        return value
+
+    def whole(self, name: str, default: Any, *, least: int) -> Any:
+        value = self.take(name, int, default)
+        if value is not None:
+            self.check(name, value, least, math.inf)
+        return value
+
+    def check(self, name: str, value: Any, least: float, most: float) -> None:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+            raise ScenarioError(f"{self.place}: {name} is {value!r}, which is not a number.")
+        if not least <= value <= most or math.isinf(value):
+            to = f" to {most:g}" if most < math.inf else " on"
+            raise ScenarioError(
+                f"{self.place}: {name} is {value:g}; it must be from {least:g}{to}."
+            )
+
+    def done(self) -> None:
+        if self.left:
+            known = ", ".join(self.known)
+            raise ScenarioError(
+                f"{self.place}: there is no {next(iter(self.left))!r}; there are {known}."
+            )
+
+
+KINDS = {
+    str: "a text",
+    int: "a whole number",
+    bool: "true or false",
+    list: "a list of tables",
+    (int, float): "a number",
+    (int, float, dict): "a number of seconds or a table",
+    (int, float, list): "a number of seconds or a list of them",
+}

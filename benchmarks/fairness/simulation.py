@@ -1,0 +1,195 @@
+"""
+Scenarios without a database and without waiting: processors on a clock that is counted.
+
+They take batches as ``runtime/pace.py`` has it, write what has run as the outbox and the
+keeper do, and are woken one by the other. What costs no processor time costs no time.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from django_perfectqueue.runtime.keeper import TOO_LONG
+from django_perfectqueue.runtime.outbox import LATE
+from django_perfectqueue.runtime.pace import Pace
+
+from .judge import Run
+from .lines import Held, Lines, Task
+from .scenario import Scenario, arrivals
+
+RING = 0.003
+TYPE = "sleep"
+ALIVE_TIME = 300.0
+
+
+@dataclass(slots=True, eq=False)
+class Processor:
+    pace: Pace
+    batch: deque[Held] = field(default_factory=deque)
+    running: Held | None = None
+    taken_at: float = 0.0
+    done: list[tuple[Held, float, float]] = field(default_factory=list)
+    """What has run and is not written: what it was, how long it took, and when it ended."""
+    idle: bool = True
+
+    def is_late(self, now: float) -> bool:
+        return bool(self.done) and now >= self.done[0][2] + LATE
+
+    def ended(self) -> list[tuple[Held, float]]:
+        """Return what is to be written, once."""
+        ended = [(held, seconds) for held, seconds, _at in self.done]
+        self.done.clear()
+        return ended
+
+
+class Simulation:
+    """
+    So many processors and what comes to them.
+
+    ``jumps`` are changes of the database's clock: when, and by how many seconds. One that
+    goes on by more than a lease has all leases lapse. After each step ``watch`` is called.
+    """
+
+    def __init__(
+        self,
+        lines: Lines,
+        coming: Sequence[tuple[float, Task]],
+        *,
+        processors: int,
+        prefetch: int | None = None,
+        jumps: Sequence[tuple[float, float]] = (),
+        watch: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.lines = lines
+        self.watch = watch
+        self.processors = [Processor(Pace(prefetch)) for _ in range(processors)]
+        self.number = itertools.count()
+        self.events: list[tuple[float, int, Callable[[float], None]]] = []
+        self.began: list[tuple[Task, float, float]] = []
+        self.rung: set[int] = set()
+        self.coming = deque(coming)
+        if self.coming:
+            self.at(self.coming[0][0], self.come)
+        for moment, by in jumps:
+            if by >= ALIVE_TIME:
+                self.at(moment, self.lapse)
+
+    def at(self, moment: float, act: Callable[[float], None]) -> None:
+        heapq.heappush(self.events, (moment, next(self.number), act))
+
+    def run(self, *, seconds: float = float("inf"), tasks: int | None = None) -> float:
+        """Return when nothing was left to do, or so many seconds or tasks were reached."""
+        now = 0.0
+        while self.events and (tasks is None or len(self.began) < tasks):
+            if self.events[0][0] > seconds:
+                return seconds
+            now, _number, act = heapq.heappop(self.events)
+            act(now)
+            self.watch()
+        return now
+
+    def come(self, now: float) -> None:
+        """Let all come that are due, and ring for them once."""
+        while self.coming and self.coming[0][0] <= now:
+            self.lines.submit(self.coming.popleft()[1])
+        if self.coming:
+            self.at(self.coming[0][0], self.come)
+        self.wake_one(now)
+
+    def wake_one(self, now: float) -> None:
+        for number, processor in enumerate(self.processors):
+            if processor.idle and number not in self.rung:
+                self.rung.add(number)
+                self.at(now + RING, lambda now, number=number: self.answer(number, now))
+                return
+
+    def answer(self, number: int, now: float) -> None:
+        self.rung.discard(number)
+        if self.processors[number].idle:
+            self.go_on(self.processors[number], now)
+
+    def go_on(self, processor: Processor, now: float) -> None:
+        """Begin the next task of the batch, or of another batch."""
+        if processor.batch and processor.pace.is_over(now - processor.taken_at):
+            self.release_rest(processor, now)
+        processor.idle = False
+        if not processor.batch and not self.fetch(processor, now):
+            processor.idle = True
+            return
+        if processor.done and (processor.pace.may_be_long(TYPE) or processor.is_late(now)):
+            self.post(processor)
+        held = processor.running = processor.batch.popleft()
+        self.began.append((held.task, now, now + held.task.seconds))
+        self.at(now + held.task.seconds, lambda now: self.end(processor, held, now))
+        if processor.done and held.task.seconds > LATE:
+            self.at(processor.done[0][2] + LATE, lambda now: self.keep(processor, held))
+        if processor.pace.prefetch is None and held.task.seconds > TOO_LONG:
+            self.at(now + TOO_LONG, lambda now: self.give_back(processor, held, now))
+
+    def fetch(self, processor: Processor, now: float) -> bool:
+        limit = processor.pace.limit()
+        processor.taken_at = now
+        processor.batch.extend(self.lines.acquire(limit, processor.ended()))
+        if len(processor.batch) >= limit:
+            self.wake_one(now)
+        return bool(processor.batch)
+
+    def end(self, processor: Processor, held: Held, now: float) -> None:
+        processor.running = None
+        processor.pace.ran(TYPE, held.task.seconds)
+        processor.done.append((held, held.task.seconds, now))
+        self.go_on(processor, now)
+
+    def keep(self, processor: Processor, held: Held) -> None:
+        """While a handler takes long, write what has run before it."""
+        if processor.running is held:
+            self.post(processor)
+
+    def give_back(self, processor: Processor, held: Held, now: float) -> None:
+        """Let others run what waits behind a task that takes long."""
+        if processor.running is held and processor.batch:
+            self.release_rest(processor, now)
+
+    def release_rest(self, processor: Processor, now: float) -> None:
+        self.lines.release(processor.batch)
+        processor.batch.clear()
+        self.wake_one(now)
+
+    def post(self, processor: Processor) -> None:
+        self.lines.finish(processor.ended())
+
+    def lapse(self, now: float) -> None:
+        held = []
+        for processor in self.processors:
+            held += [one for one, _seconds, _at in processor.done]
+            held += [processor.running] if processor.running else []
+            held += processor.batch
+        self.lines.lapse([one for one in held if not one.lost])
+        self.wake_one(now)
+
+
+def simulated(scenario: Scenario, processors: int) -> tuple[list[Run], float]:
+    """Return what became of each task of a scenario, and when that ended."""
+    owners = scenario.owners()
+    numbers = {user: number for number, user in enumerate(owners)}
+    tasks = [
+        (one.at, Task(numbers[one.user], one.at, one.seconds))
+        for one in arrivals(scenario, processors)
+    ]
+    lines = Lines([(group.weight, group.max_running) for group in owners.values()])
+    simulation = Simulation(lines, tasks, processors=processors, prefetch=scenario.prefetch)
+    seconds = simulation.run(seconds=scenario.seconds, tasks=scenario.tasks)
+    return records(list(owners), [task for _at, task in tasks], simulation), seconds
+
+
+def records(users: Sequence[str], tasks: Sequence[Task], simulation: Simulation) -> list[Run]:
+    times = {id(task): (started, ended) for task, started, ended in simulation.began}
+    nothing = (None, None)
+    return [
+        Run(users[task.lane], task.due, *times.get(id(task), nothing), task.seconds)
+        for task in tasks
+    ]

@@ -1,0 +1,522 @@
+"""The fairness benchmark: what it reads, how it judges, and that processors do as simulated."""
+
+import contextlib
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+import uuid
+from pathlib import Path
+from unittest import mock
+
+import hypothesis.strategies as st
+from django.db import connection
+from django.test import SimpleTestCase, TransactionTestCase
+from hypothesis import given, settings
+
+from ..databases import UnavailableError, die_with_parent
+from ..databases.environment import SERVERS, kind_of
+from ..databases.lifetime import processes_with
+from ..waiting import wait_until
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MARK = "PERFECTQUEUE_TEST_FAIRNESS"
+SMALL = """
+title = "Small"
+tasks = 600
+
+[[users]]
+name = "one"
+task = 0.004
+backlog = 400
+
+[[users]]
+name = "three"
+weight = 3
+task = 0.008
+backlog = 600
+
+[[users]]
+name = "nobody"
+user = ""
+task = 0.002
+backlog = 800
+"""
+AGREE = 0.05
+"""How far apart a group's part of the time may be when run and when simulated."""
+
+
+def setUpModule():
+    if not (ROOT / "benchmarks").is_dir():
+        raise unittest.SkipTest("The benchmarks are not beside the tests.")
+
+
+class Folder:
+    """A test case with a folder of its own, and the command in a process of its own."""
+
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.name = uuid.uuid4().hex
+
+    def scenario_file(self, text, name="small.toml"):
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def run_command(self, *arguments):
+        """Return the exit code, what it printed and what it complained of."""
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.fairness", *map(str, arguments)],
+            cwd=ROOT,
+            env={**os.environ, MARK: self.name},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            preexec_fn=die_with_parent(),
+        )
+        return done.returncode, done.stdout, done.stderr
+
+
+class CommandTests(Folder, TransactionTestCase):
+    def test_processors_share_as_the_simulation_says(self):
+        kind = kind_of(connection)
+        if kind not in SERVERS:
+            self.skipTest(f"The tests can't start {kind}.")
+        try:
+            with SERVERS[kind]():
+                pass
+        except UnavailableError as error:
+            self.skipTest(str(error))
+        small, results = self.scenario_file(SMALL), self.folder / "results.jsonl"
+        common = ("--scenarios", small, "--processors", "2")
+        code, _printed, complained = self.run_command(
+            *common, "--databases", kind, "--output", results, "--into", self.folder / "out"
+        )
+        self.assertEqual(code, 0, complained)
+        head, run = map(json.loads, results.read_text().splitlines())
+        self.assertEqual(list(head["machine"]["servers"]), [kind])
+        self.assertGreaterEqual(run["tasks"], 600)
+        self.assertAlmostEqual(sum(group["got"] for group in run["groups"]), 1.0)
+        self.assertAlmostEqual(sum(group["asked"] for group in run["groups"]), 1.0, places=2)
+        self.assertIn("| small |", (self.folder / "out" / "report.md").read_text())
+
+        code, _printed, complained = self.run_command(*common, "--simulate", "--output", results)
+        self.assertEqual(code, 0, complained)
+        _head, simulated = map(json.loads, results.read_text().splitlines())
+        for real, counted in zip(run["groups"], simulated["groups"], strict=True):
+            with self.subTest(real["name"]):
+                self.assertAlmostEqual(real["got"], counted["got"], delta=AGREE)
+        wait_until(lambda: not processes_with(f"{MARK}={self.name}"), within=20)
+
+
+class ReportTests(Folder, SimpleTestCase):
+    def test_results_become_a_report_and_a_page(self):
+        results, page = self.folder / "results.jsonl", self.folder / "page.md"
+        page.write_text("a\n<!-- fairness: begin -->\nstale\n<!-- fairness: end -->\nb\n")
+        code, printed, complained = self.run_command(
+            "--simulate", "--scenarios", self.scenario_file(SMALL), "--output", results
+        )
+        self.assertEqual(code, 0, complained)
+        self.assertIn("### Share error, % of all time given", printed)
+        self.assertIn("|  | simulated, 1 | simulated, 4 |", printed)
+        self.assertIn("| three | 1 | 3 | - | 8 |", printed)
+        code, _printed, complained = self.run_command("--report", results, "--page", page)
+        self.assertEqual(code, 0, complained)
+        self.assertIn(printed.strip(), page.read_text())
+        self.assertNotIn("stale", page.read_text())
+
+    def test_without_matplotlib_there_is_a_report_without_charts(self):
+        from benchmarks.fairness import __main__
+
+        options = mock.Mock(page=None, into=self.folder / "out")
+        with (
+            mock.patch.dict(sys.modules, {"matplotlib": None}),
+            contextlib.redirect_stderr(io.StringIO()) as said,
+        ):
+            __main__.hand_over(options, [record()])
+        self.assertIn("No charts: matplotlib is not installed.", said.getvalue())
+        self.assertEqual([file.name for file in options.into.iterdir()], ["report.md"])
+
+    def test_charts_are_drawn_where_matplotlib_is(self):
+        from benchmarks.fairness import charts
+
+        try:
+            import matplotlib  # noqa: F401
+        except ImportError:
+            self.skipTest("matplotlib is not installed.")
+        files = charts.drawn([record()], self.folder)
+        self.assertEqual([file.name for file in files], ["share-errors.svg", "one.svg"])
+        self.assertTrue(all("<svg" in file.read_text() for file in files))
+
+    def test_a_missed_reach_and_a_failure_are_told(self):
+        from benchmarks.fairness.report import report
+
+        told = report(
+            [
+                {**record(), "share_error": 0.02, "reach": 1.0},
+                {"scenario": "two", "database": "sqlite", "processors": 4, "error": "No.\nMore."},
+            ]
+        )
+        self.assertIn("| one | 2.00**!** |", told)
+        self.assertIn("- two, sqlite, 4: No.\n", told + "\n")
+
+    def test_what_can_not_be_done_is_said_in_one_line(self):
+        bad = self.scenario_file("[[users]]\nrate = -1\n")
+        nonsense = self.scenario_file("nonsense", "results.jsonl")
+        told = {
+            ("--simulate", "--scenarios", "nobody"): "There is no scenario 'nobody'.",
+            ("--simulate", "--scenarios", bad): "rate is -1; it must be from 0 on.",
+            ("--simulate", "--output", "/nowhere/results"): "No such file or directory",
+            ("--report", nonsense): "holds no results",
+        }
+        for arguments, expected in told.items():
+            with self.subTest(expected):
+                code, _printed, complained = self.run_command(*arguments)
+                self.assertEqual(code, 1)
+                self.assertEqual(complained.count("\n"), 1, complained)
+                self.assertIn(expected, complained)
+
+    def test_options_that_can_not_be_are_refused(self):
+        for arguments in (("--seconds", "-1"), ("--processors", "0"), ("--databases", "oracle")):
+            with self.subTest(arguments):
+                code, _printed, complained = self.run_command(*arguments)
+                self.assertEqual(code, 2)
+                self.assertIn(f"argument {arguments[0]}", complained)
+
+
+def record():
+    """Return what a scenario came to, computed in an instant."""
+    from benchmarks.fairness.judge import Run, judged
+    from benchmarks.fairness.scenario import Group, Scenario
+
+    scenario = Scenario(name="one", title="One", groups=(Group(name="ann", user="ann"),))
+    found = judged(scenario, [Run("ann", 0.0, 0.0, 1.0, 1.0)], processors=1, seconds=2.0)
+    about = {"scenario": "one", "title": "One", "about": "", "reach": 1.0}
+    return {**about, "database": "simulated", "processors": 1, **found}
+
+
+class ScenarioTests(Folder, SimpleTestCase):
+    def test_a_file_tells_who_submits_what(self):
+        from benchmarks.fairness.scenario import arrivals, read
+
+        text = """
+        seconds = 10
+        per_processor = true
+        [[users]]
+        name = "burst"
+        count = 2
+        task = { least = 0.1, most = 0.2 }
+        backlog = 3
+        at = [0, 5]
+        [[users]]
+        name = "stream"
+        task = { mean = 0.5 }
+        rate = 4
+        from = 2
+        until = 6
+        """
+        scenario = read(self.scenario_file(text))
+        coming = arrivals(scenario, 2)
+        bursts = [one for one in coming if one.user == "burst-1"]
+        stream = [one for one in coming if one.user == "stream"]
+
+        self.assertEqual([one.at for one in bursts], [0.0] * 6 + [5.0] * 6)
+        self.assertTrue(all(0.1 <= one.seconds <= 0.2 for one in bursts))
+        self.assertTrue(all(2 < one.at < 6 for one in stream))
+        self.assertAlmostEqual(len(stream), 2 * 4 * 4, delta=20)
+        self.assertEqual(coming, arrivals(scenario, 2))
+        self.assertEqual(coming, sorted(coming, key=lambda one: one.at))
+
+    def test_what_is_wrong_in_a_file_is_said(self):
+        from benchmarks.fairness.scenario import ScenarioError, read
+
+        told = {
+            "users = 3": "users is 3, which is not a list of tables",
+            "title = 'a'": "has no users. Add a table [[users]]",
+            "a = [": "is not TOML",
+            "[[users]]": "users 1: nothing ever comes. Give a backlog or a rate.",
+            "[[users]]\nbacklog = 1\nwait = 2": "users 1: there is no 'wait'; there are name,",
+            "[[users]]\nbacklog = 1.5": "backlog is 1.5, which is not a whole number",
+            "[[users]]\nbacklog = true": "backlog is True, which is not a whole number",
+            "[[users]]\nbacklog = 1\nweight = 0": "weight is 0; it must be from 0.001 to 1e+06",
+            "[[users]]\nbacklog = 1\ntask = 'x'": "task is 'x', which is not a number of seconds",
+            "[[users]]\nbacklog = 1\ntask = { most = 1 }": "task is a number of seconds, { least",
+            "[[users]]\nbacklog = 1\nat = [0, 'x']": "at is 'x', which is not a number.",
+            "[[users]]\nrate = inf": "rate is inf; it must be from 0 on.",
+            "[[users]]\nrate = nan": "rate is nan, which is not a number.",
+            "[[users]]\nname='a'\nbacklog = 1\n" * 2: "names the user 'a' twice",
+            "[[users]]\nuser=''\ncount=2\nbacklog = 1": "tasks without a user are one line",
+            "seconds = 0\n[[users]]\nbacklog = 1": "seconds is 0; it must be from 0.01 on.",
+        }
+        for text, expected in told.items():
+            with self.subTest(expected), self.assertRaises(ScenarioError) as raised:
+                read(self.scenario_file(text))
+            with self.subTest(expected):
+                self.assertIn(expected, str(raised.exception))
+                self.assertIn("small.toml", str(raised.exception))
+
+    def test_more_than_can_be_held_is_refused(self):
+        from benchmarks.fairness.scenario import ScenarioError, arrivals, read
+
+        scenario = read(self.scenario_file("[[users]]\ncount = 3000\nbacklog = 1000"))
+        with self.assertRaisesMessage(ScenarioError, "3,000,000 tasks would come"):
+            arrivals(scenario, 1)
+
+
+class ShippedTests(SimpleTestCase):
+    def test_each_keeps_its_promise_when_simulated(self):
+        from benchmarks.fairness.judge import judged
+        from benchmarks.fairness.scenario import find, shipped
+        from benchmarks.fairness.simulation import simulated
+
+        for scenario in find(shipped()):
+            for processors in (1, 4):
+                with self.subTest(f"{scenario.name}, {processors}"):
+                    runs, seconds = simulated(scenario, processors)
+                    found = judged(scenario, runs, processors=processors, seconds=seconds)
+                    self.assertGreater(found["used"], 0.95)
+                    if scenario.reach is not None:
+                        self.assertLessEqual(found["share_error"] * 100, scenario.reach)
+
+    def test_a_newcomer_begins_within_a_batch_and_a_task(self):
+        """However long others' tasks are, and however many of them wait."""
+        from benchmarks.fairness.judge import judged
+        from benchmarks.fairness.scenario import find
+        from benchmarks.fairness.simulation import simulated
+        from django_perfectqueue.runtime.pace import SPAN, TOO_FAR
+
+        for scenario in find(["newcomer", "suddenly-long"]):
+            for processors in (1, 4):
+                runs, seconds = simulated(scenario, processors)
+                found = judged(scenario, runs, processors=processors, seconds=seconds)
+                for one in found["newcomers"]:
+                    with self.subTest(f"{scenario.name}, {processors}, {one['user']}"):
+                        self.assertLess(one["wait"], SPAN * TOO_FAR + found["longest"])
+
+
+AMOUNTS = st.floats(0.0, 100.0)
+CLAIMS = st.lists(st.tuples(st.floats(0.1, 100.0), AMOUNTS), max_size=8)
+
+
+class EntitledTests(SimpleTestCase):
+    def divided(self, amount, **claims):
+        from benchmarks.fairness.entitled import Claim, divided
+
+        return divided(amount, {user: Claim(*claim) for user, claim in claims.items()})
+
+    def test_what_one_can_not_use_goes_to_the_others_by_weight(self):
+        shares = self.divided(12.0, ann=(1, 100.0), bob=(2, 100.0), eve=(3, 3.0))
+        self.assertEqual(shares, {"ann": 3.0, "bob": 6.0, "eve": 3.0})
+
+    def test_what_nobody_can_use_is_given_to_none(self):
+        self.assertEqual(self.divided(9.0, ann=(1, 2.0), bob=(1, 3.0)), {"ann": 2.0, "bob": 3.0})
+
+    @settings(deadline=None, derandomize=True)
+    @given(AMOUNTS, CLAIMS)
+    def test_nobody_could_have_more_but_from_one_who_has_less(self, amount, claims):
+        from benchmarks.fairness.entitled import LEAST, Claim, divided
+
+        claims = {number: Claim(*claim) for number, claim in enumerate(claims)}
+        shares = divided(amount, claims)
+        usable = sum(claim.most for claim in claims.values() if claim.most > LEAST)
+        self.assertAlmostEqual(sum(shares.values()), min(amount, usable), places=6)
+        for user, claim in claims.items():
+            self.assertLessEqual(shares[user], claim.most)
+            if shares[user] < claim.most - 1e-6:
+                level = shares[user] / claim.weight
+                for other, theirs in claims.items():
+                    self.assertLessEqual(shares[other] / theirs.weight, level + 1e-6)
+
+    def test_who_comes_later_is_entitled_from_then_on(self):
+        from benchmarks.fairness.entitled import Competitor, entitled
+
+        had = entitled(
+            {
+                "ann": Competitor(1.0, None, [100.0, 0.0, 0.0, 0.0]),
+                "bob": Competitor(3.0, None, [0.0, 3.0, 0.0, 0.0]),
+                "eve": Competitor(1.0, 0, [100.0, 0.0, 0.0, 0.0]),
+            },
+            [2.0] * 4,
+            1.0,
+        )
+        self.assertEqual(had["ann"], [2.0, 0.5, 0.5, 2.0])
+        self.assertEqual(had["bob"], [0.0, 1.5, 1.5, 0.0])
+        self.assertEqual(had["eve"], [0.0] * 4)
+
+
+class JudgeTests(SimpleTestCase):
+    def test_time_is_counted_inside_what_was_measured(self):
+        from benchmarks.fairness.judge import Run, spread
+
+        steps = [0.0] * 4
+        for started, ended in ((-1.0, 0.5), (0.75, 2.25), (3.5, 9.0), (None, None)):
+            spread(steps, Run("ann", 0.0, started, ended, 1.0), 1.0)
+        self.assertEqual(steps, [0.75, 1.0, 0.25, 0.5])
+
+    def test_the_longest_time_without_a_start(self):
+        from benchmarks.fairness.judge import Run, longest_gap
+
+        def gap(*times):
+            return longest_gap([Run("ann", *time, None, 1.0) for time in times], 10.0)
+
+        self.assertEqual(gap((0.0, 0.0), (0.0, 4.0), (0.0, 5.0)), 4.0)
+        self.assertEqual(gap((0.0, 0.0), (6.0, 7.0)), 1.0)
+        self.assertEqual(gap((2.0, None)), 8.0)
+        self.assertEqual(gap((0.0, 1.0), (3.0, None), (4.0, None)), 7.0)
+
+    def test_jain_is_one_of_equals_and_a_part_of_one_who_has_all(self):
+        from benchmarks.fairness.judge import jain
+
+        self.assertEqual(jain([2.0, 2.0, 2.0]), 1.0)
+        self.assertEqual(jain([4.0, 0.0, 0.0, 0.0]), 0.25)
+
+    def test_shares_are_of_what_was_given(self):
+        """Half of the time went to each, and one was to have three quarters."""
+        from benchmarks.fairness.judge import Run, judged
+        from benchmarks.fairness.scenario import Group, Scenario
+
+        groups = (
+            Group(name="ann", user="ann", backlog=1),
+            Group(name="bob", user="bob", weight=3.0, backlog=1),
+        )
+        runs = [
+            Run(user, 0.0, start, start + 1.0, 1.0)
+            for user, starts in (("ann", range(0, 8, 2)), ("bob", range(1, 8, 2)))
+            for start in starts
+        ]
+        runs += [Run(user, 0.0, None, None, 1.0) for user in ("ann", "bob") for _ in range(9)]
+        scenario = Scenario(name="two", title="Two", groups=groups)
+        found = judged(scenario, runs, processors=1, seconds=8.0)
+
+        self.assertAlmostEqual(found["share_error"], 0.25)
+        self.assertAlmostEqual(found["used"], 1.0)
+        self.assertAlmostEqual(found["gap"], 2.0)
+        self.assertEqual([round(group["asked"], 6) for group in found["groups"]], [0.25, 0.75])
+        self.assertEqual(found["groups"][0]["p50"], 2.0)
+        self.assertEqual(found["groups"][0]["p95"], 6.0)
+
+
+USERS = st.lists(
+    st.tuples(
+        st.sampled_from([0.001, 0.5, 1.0, 3.0, 100.0, 1e6]),
+        st.sampled_from([None, None, 0, 1, 2]),
+        st.lists(
+            st.tuples(
+                st.sampled_from([0.0, 0.1, 5.0, 3600.0, 86_400.0]),
+                st.sampled_from([0.0, 0.0001, 0.01, 0.2, 2.0, 900.0]),
+            ),
+            max_size=25,
+        ),
+    ),
+    min_size=1,
+    max_size=6,
+)
+JUMPS = st.lists(
+    st.tuples(st.floats(0.0, 90_000.0), st.sampled_from([-86_400.0, 1.0, 3600.0, 1e7])),
+    max_size=5,
+)
+
+
+class SimulationTests(SimpleTestCase):
+    def started(self, users, *, watch=None, **options):
+        """Return a simulation of users: of each its weight, its cap and its tasks."""
+        from benchmarks.fairness.lines import Lines, Task
+        from benchmarks.fairness.simulation import Simulation
+
+        lines = Lines([(weight, cap) for weight, cap, _tasks in users])
+        coming = sorted(
+            (
+                (due, Task(number, due, seconds))
+                for number, (_weight, _cap, tasks) in enumerate(users)
+                for due, seconds in tasks
+            ),
+            key=lambda one: one[0],
+        )
+        if watch:
+            options["watch"] = lambda: watch(lines)
+        return Simulation(lines, coming, **options)
+
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    @given(USERS, st.integers(1, 5), st.sampled_from([None, 0, 3, 300]), JUMPS)
+    def test_all_that_may_run_runs_and_no_account_goes_back(
+        self, users, processors, prefetch, jumps
+    ):
+        """
+        Nobody starves, whatever the weights, lengths, caps and jumps of the clock.
+
+        Of a lane, what never falls is its virtual time less what it was charged in advance
+        for tasks that have yet to end; the virtual time itself falls when a task turns
+        out shorter than expected. Neither is ever more than all the seconds there were,
+        and the largest first charge of each task, divided by the smallest weight.
+        """
+        settled = [-math.inf] * len(users)
+        seconds = sum(max(took, 1.0) for *_share, tasks in users for _due, took in tasks)
+        rounds = 2 + len(jumps)
+        tasks = sum(len(tasks) for *_share, tasks in users)
+        most = rounds * (tasks + 1) * (seconds + 1.0) / min(weight for weight, *_rest in users)
+
+        def watch(lines):
+            for number, lane in enumerate(lines.lanes):
+                blur = 1e-9 * max(1.0, abs(lane.virtual_time), abs(settled[number]))
+                self.assertGreaterEqual(lane.settled, settled[number] - blur)
+                self.assertTrue(-blur <= lane.virtual_time <= most, lane)
+                self.assertGreaterEqual(lane.running, 0)
+                if lane.max_running is not None:
+                    self.assertLessEqual(lane.running, lane.max_running)
+                settled[number] = max(settled[number], lane.settled)
+
+        done = self.started(
+            users, processors=processors, prefetch=prefetch, jumps=jumps, watch=watch
+        )
+        done.run()
+        ran = {id(task) for task, _started, _ended in done.began}
+        for lane in done.lines.lanes:
+            self.assertEqual(lane.running, 0)
+            if lane.max_running != 0:
+                self.assertEqual(len(lane.waiting), 0)
+        self.assertEqual(len(ran), sum(len(tasks) for _weight, cap, tasks in users if cap != 0))
+
+    def test_shares_hold_over_a_month_with_a_clock_that_jumps(self):
+        """100 users with tasks of up to an hour, on four processors that are never free."""
+        day, lengths, weights = 86_400.0, (200.0, 600.0, 3600.0), (1.0, 2.0, 5.0)
+        users = [
+            (weights[number % 3], None, [(0.0, length)] * int(3 * day / length))
+            for number in range(100)
+            for length in [lengths[number % 4 % 3]]
+        ]
+        jumps = [(day, 3600.0), (10 * day, -3600.0), (20 * day, 1e6)]
+        simulation = self.started(users, processors=4, jumps=jumps)
+        simulation.run(seconds=30 * day)
+
+        got = [0.0] * len(users)
+        for task, started, ended in simulation.began:
+            got[task.lane] += min(ended, 30 * day) - started
+        total, shares = sum(got), sum(weight for weight, *_rest in users)
+        self.assertGreater(total, 0.999 * 4 * 30 * day)
+        for number, (weight, *_rest) in enumerate(users):
+            self.assertAlmostEqual(got[number] / total, weight / shares, delta=0.001)
+        self.assertTrue(all(math.isfinite(lane.virtual_time) for lane in simulation.lines.lanes))
+
+    def test_the_order_is_as_fine_after_years(self):
+        """A virtual time of thirty years still tells tasks of a millisecond apart."""
+        from benchmarks.fairness.lines import Lines, Task
+
+        lines = Lines([(1.0, None), (3.0, None)])
+        for lane in lines.lanes:
+            lane.virtual_time = 1e9
+            for _ in range(400):
+                lines.submit(Task(lane.id, 0.0, 0.001))
+        for _ in range(40):
+            held = lines.acquire(10)
+            lines.finish((one, 0.001) for one in held)
+        left = [400 - len(lane.waiting) for lane in lines.lanes]
+        self.assertEqual(sum(left), 400)
+        self.assertAlmostEqual(left[1], 300, delta=5)

@@ -139,7 +139,7 @@ class Processor:
             self.taken_at = time.monotonic()
             self.batch.extend(taken)
             if taken:
-                self.pass_on(len(taken))
+                self.pass_on(taken)
             self.keeper.wake()
             self.put_strange_back()
             self.run_batch()
@@ -171,6 +171,7 @@ class Processor:
                 finished=post.completions,
                 refused=post.refused,
                 worker=self.worker,
+                serial=True,
             )
         self.heart.renewed_at = before
         return taken
@@ -192,13 +193,15 @@ class Processor:
             self.heart.renewed_at = before
         return taken
 
-    def pass_on(self, taken: int) -> None:
+    def pass_on(self, taken: Sequence[store.Lease]) -> None:
         """
-        Wake one more where there may be more: it got all that it asked for, or it was rung
-        for something that came too late for what it has taken.
+        Wake one more where there may be more: it got all that it asked for or was given a
+        part of what has a cap, or it was rung for something that came too late for what it
+        has taken.
         """
         self.slate.rest()
-        if taken >= self.asked or self.slate.was_rung:
+        capped = any(lease.capped for lease in taken)
+        if len(taken) >= self.asked or capped or self.slate.was_rung:
             self.seat.belfry.wake_one()
 
     def put_strange_back(self) -> None:

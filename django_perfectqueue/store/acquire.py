@@ -18,9 +18,9 @@ from .alarms import BATCH, answer_alarms, answer_ringing, rouse
 from .claim import Claim
 from .dialects import Dialect
 from .dialects.base import Row, numbers
-from .finish import close
+from .finish import close, finish
 from .gates import ANY_LIMITS, Gatekeeper, waits_behind
-from .lanes import OpenLane, next_picks
+from .lanes import OpenLane, Pick, next_picks
 from .lineup import LANES_READ_AT_LEAST, RINGS, Lineup
 from .parties import party_picks
 from .transaction import REPEATS, Tries, is_callers, pauses, reading, recalled, repeated, unit
@@ -57,13 +57,16 @@ def acquire(
     finished: Sequence[Completion] = (),
     refused: list[Completion] | None = None,
     worker: str = "",
+    serial: bool = False,
 ) -> list[Lease]:
     """
     Take up to ``limit`` due tasks, in the order in which they should run.
 
     Queues are tried in the order given. An empty answer means that nothing is due that
     may run. ``finished`` are tasks to be closed in the same transaction; those of them
-    that finish() would have refused are added to ``refused``.
+    that finish() would have refused are added to ``refused``. With ``serial`` the caller
+    runs what it is given one after another: of what has a cap or keeps to limits it then
+    gets a part, so that others may run the rest at the same time.
     """
     terms: dict[str, Any] = {
         "limit": limit,
@@ -71,10 +74,15 @@ def acquire(
         "holder": holder,
         "using": using,
         "now": now,
+        "serial": serial,
     }
+    refused = [] if refused is None else refused
+    if serial and any(done.lease.capped for done in finished):
+        # Before it is looked who may run, lest these still count.
+        refused += finish(finished, using=using, worker=worker, now=now)
+        finished = ()
     haul = take(queues, finished=finished, worker=worker, heed=True, **terms)
-    if refused is not None:
-        refused += haul.refused
+    refused += haul.refused
     more = haul.ringing
     if more:
         more = answer_ringing(using=using, now=now)
@@ -173,6 +181,7 @@ def take(
     finished: Sequence[Completion] = (),
     worker: str = "",
     heed: bool = False,
+    serial: bool = False,
 ) -> Haul:
     """
     Take tasks in one transaction; with ``heed`` none while an alarm rings.
@@ -200,7 +209,7 @@ def take(
             alive_time=alive_time,
             now=now,
         )
-        search = Search(lineup, claim, accounts, queues)
+        search = Search(lineup, claim, accounts, queues, serial)
         for queue in queues:
             if len(taken) < limit and not lineup.ringing:
                 taken += search.in_queue(queue, limit - len(taken))
@@ -238,6 +247,7 @@ class Search:
     claim: Claim
     accounts: Accounts
     queues: Sequence[str]
+    serial: bool
     stopped: bool = False
     keeper: Gatekeeper | None = None
 
@@ -270,14 +280,21 @@ class Search:
                 continue
             alone = len(lanes) == 1 and not lineup.passed
             usual = lineup.usual(lanes)
-            picks = next_picks(lanes, missing, holder=claim.holder, usual=usual)
-            taken += claim.take(picks, missing, alone=alone)
+            picks = next_picks(lanes, missing, holder=claim.holder, usual=usual, serial=self.serial)
+            capped = {lane.id for lane in lanes if lane.room is not None}
+            taken += claim.take(picks, missing, alone=alone, capped=capped)
+            if taken and self.ends_early(picks, missing):
+                break
             short = self.accounts.short & {lane.id for lane in lanes}
-            lineup.passed |= short | {lane.id for lane in lanes if lane.room is not None}
+            lineup.passed |= short | capped
             if not short and (taken or claim.expired == expired):
                 break
             vain = not taken
         return taken
+
+    def ends_early(self, picks: list[Pick], missing: int) -> bool:
+        """Tell whether a lane with a cap has to wait for what was just taken of it."""
+        return self.serial and sum(pick.count for pick in picks) < missing
 
     def behind_gates(self, queue: str, limit: int) -> list[Lease]:
         """Serve lanes where limits hold some back, all lanes of a user as one."""
@@ -302,15 +319,20 @@ class Search:
             parties = keeper.parties(lanes, missing)
             lineup.passed |= self.accounts.short & gates.keys()
             usual = lineup.usual(party.account for party in parties)
-            picks = party_picks(parties, keeper.gates, keeper.rooms(), missing, usual=usual)
+            terms: dict[str, Any] = {"usual": usual, "serial": self.serial}
+            picks = party_picks(parties, keeper.gates, keeper.rooms(), missing, **terms)
             if not picks:
                 if len(lineup.passed) == passed:
                     break
                 continue
             begun = partial(count_begun, keeper, gates)
-            taken += keeper.let_through(claim.take(picks, missing, begun=begun), gates)
-            short = self.accounts.short & gates.keys()
             capped = {lane for lane, _gate, account in lanes if account.room is not None}
+            behind = {lane for lane, gate in gates.items() if gate}
+            leases = claim.take(picks, missing, begun=begun, capped=capped | behind)
+            taken += keeper.let_through(leases, gates)
+            if taken and self.ends_early(picks, missing):
+                break
+            short = self.accounts.short & gates.keys()
             lineup.passed |= short | capped
             if not short and (taken or claim.expired + keeper.moved == cleared):
                 break

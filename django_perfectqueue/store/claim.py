@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -36,9 +36,11 @@ class Claim:
         *,
         alone: bool = False,
         begun: Callable[[int], None] | None = None,
+        capped: Collection[int] = (),
     ) -> list[Lease]:
         """
-        Take up to so many of what was picked; ``begun`` is called with the lane of each.
+        Take up to so many of what was picked; ``begun`` is called with the lane of each, and
+        ``capped`` are the lanes that have a cap or keep to limits.
 
         A lane that has less than was picked is asleep from now on, unless it is alone.
         """
@@ -64,7 +66,7 @@ class Claim:
                 self.accounts.begin(pick.lane, pick.cost, some)
             for _ in range(some):
                 row = line.popleft()
-                lease = leased(row, cost=pick.cost, **whose)
+                lease = leased(row, cost=pick.cost, capped=pick.lane in capped, **whose)
                 (late if row[7] else leases).append(lease)
                 if begun:
                     begun(pick.lane)
@@ -96,7 +98,13 @@ def short(wants: Mapping[int, int], lines: Mapping[int, Sequence[Row]], limit: i
 
 
 def leased(
-    row: Sequence[Any], *, using: str, holder: int, cost: float, moment: Callable[[Any], datetime]
+    row: Sequence[Any],
+    *,
+    using: str,
+    holder: int,
+    cost: float,
+    moment: Callable[[Any], datetime],
+    capped: bool = False,
 ) -> Lease:
     task_id, attempt, lane, errors, crashes, _rank, run_at, _late = row[:8]
     queue, key, type_, user, payload, priority, created_at = row[8:]
@@ -117,4 +125,5 @@ def leased(
         priority,
         moment(created_at),
         moment(run_at),
+        capped,
     )

@@ -18,6 +18,7 @@ FIRST_COST = QUANTUM
 
 LANES_PROBED = 500
 CHOICE = 5
+SERIAL_PART = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,12 @@ def hashed(*names: str) -> int:
 
 
 def next_picks(
-    lanes: Sequence[OpenLane], count: int, *, holder: int, usual: float = FIRST_COST
+    lanes: Sequence[OpenLane],
+    count: int,
+    *,
+    holder: int,
+    usual: float = FIRST_COST,
+    serial: bool = False,
 ) -> list[Pick]:
     """
     Return whom to serve, in order: always the lane whose next task has the smallest key,
@@ -111,6 +117,10 @@ def next_picks(
 
     A lane that was never measured takes its place by FIRST_COST, but is charged what is
     ``usual``: its first task comes soon, and not all of them.
+
+    With ``serial`` they are run one after another. Then no more is taken of a lane with a
+    cap than leaves room for others, who could run it at the same time; and they end where
+    it would have its next turn, so that it is had as soon as the holder has come there.
 
     Behind ``count`` tasks come the first of the lanes that have not had a turn, for where
     the others turn out to have less than was picked.
@@ -129,11 +139,13 @@ def next_picks(
     while turns and missing:
         _key, _rank, position, cost, taken, size, taste = turns[0]
         lane = lanes[position]
-        room = count if lane.room is None else lane.room - taken
+        room = count if lane.room is None else part_of(lane.room, serial) - taken
+        if not room:
+            return picks
         some = min(size, room, missing)
         picks.append(Pick(lane.id, cost, some))
         missing -= some
-        if some < room:
+        if some < room or serial:
             taken += some
             key = place(lane, taken + 1, cost, taste)
             heapq.heapreplace(turns, (*key, position, cost, taken, size, taste))
@@ -142,9 +154,14 @@ def next_picks(
     for _key, _rank, position, cost, taken, size, _taste in sorted(turns):
         if not taken:
             lane = lanes[position]
-            some = size if lane.room is None else min(size, lane.room)
+            some = size if lane.room is None else min(size, part_of(lane.room, serial))
             picks.append(Pick(lane.id, cost, some))
     return picks
+
+
+def part_of(room: int, serial: bool) -> int:
+    """Return how much of its room a lane is given of in one batch."""
+    return max(1, room // SERIAL_PART) if serial else room
 
 
 def place(lane: OpenLane, number: int, cost: float, taste: int | None) -> tuple[float, float]:

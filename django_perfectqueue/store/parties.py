@@ -7,7 +7,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .lanes import FIRST_COST, OpenLane, Pick
+from .lanes import FIRST_COST, OpenLane, Pick, part_of
 
 
 @dataclass(slots=True)
@@ -54,6 +54,7 @@ def party_picks(
     count: int,
     *,
     usual: float = FIRST_COST,
+    serial: bool = False,
 ) -> list[Pick]:
     """
     Return whom to serve, in order, as next_picks() does, with all the lanes of a user as one.
@@ -62,6 +63,8 @@ def party_picks(
     passed over, and holds back nothing else. ``rooms`` tells how many each limit lets
     start, and is counted down.
     """
+    for key, room in rooms.items():
+        rooms[key] = part_of(room, serial) if room else 0
     turns = []
     for position, party in enumerate(parties):
         account = party.account
@@ -73,12 +76,15 @@ def party_picks(
     while turns and len(picks) < count:
         _key, _rank, position, cost, taken = heapq.heappop(turns)
         account = parties[position].account
-        room = count if account.room is None else account.room - taken
+        room = count if account.room is None else part_of(account.room, serial) - taken
         some = min(account.at_once(cost), room, count - len(picks))
         lanes = serve(parties[position], gates, rooms, some)
+        if taken and not lanes:
+            # What it has taken in this batch holds it back.
+            return picks
         picks += [Pick(lane, cost) for lane in lanes]
-        if len(lanes) == some < room:
-            taken += some
+        taken += len(lanes)
+        if (serial and lanes) or len(lanes) == some < room:
             heapq.heappush(turns, (*account.key(taken + 1, cost), position, cost, taken))
     return picks
 

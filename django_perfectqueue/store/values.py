@@ -37,7 +37,8 @@ class Lease(NamedTuple):
     A task in the hands of one holder.
 
     ``attempt`` and ``holder`` fence every write; ``charge`` is the seconds that its lane
-    has been charged in advance.
+    has been charged in advance. ``capped`` tells that others may wait until it has ended,
+    by a cap or a limit.
     """
 
     using: str
@@ -56,6 +57,7 @@ class Lease(NamedTuple):
     priority: int
     created_at: datetime
     run_at: datetime
+    capped: bool = False
 
     @property
     def tries(self) -> int:

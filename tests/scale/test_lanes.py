@@ -10,7 +10,7 @@ from .filling import mostly
 from .scenarios import BATCH, Scenario, acquire, acquired, go_on
 from .test_growth import MORE, ODD, allowed
 
-FEW, MANY = 120, 100_000
+FEW, MANY = 200, 100_000
 TASKS = 8_000
 CHOICE = re.compile(r"ORDER BY .turn.")
 COSTS = {"long": 1.0, "unmeasured": FIRST_COST, "very short": LEAST_COST}

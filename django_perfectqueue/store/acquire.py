@@ -23,7 +23,7 @@ from .lineup import RINGS, Lineup
 from .transaction import REPEATS, Tries, is_callers, pauses, reading, recalled, repeated, unit
 from .values import Completion, Lease
 
-ROUNDS = 3
+ROUNDS = 5
 OTHERS = 6
 ROUNDS_IN_VAIN = 20
 

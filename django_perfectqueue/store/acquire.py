@@ -26,7 +26,7 @@ from .parties import party_picks
 from .transaction import REPEATS, Tries, is_callers, pauses, reading, recalled, repeated, unit
 from .values import Completion, Lease
 
-ROUNDS = 3
+ROUNDS = 5
 OTHERS = 6
 ROUNDS_IN_VAIN = 20
 

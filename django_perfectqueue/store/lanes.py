@@ -174,13 +174,17 @@ def tasks_in_a_row(cost: float) -> int:
     return max(1, int(QUANTUM / cost))
 
 
-def lanes_read(count: int, cost: float) -> int:
+def lanes_read(count: int, cost: float, before: int) -> int:
     """
-    Return how many lanes to read for so many tasks, if each costs so much, or 0.0 if unknown.
+    Return how many lanes to read for so many tasks.
 
-    Several times what a batch needs, so that others choose differently.
+    One for each task; but where tasks are very short, several times as many as a batch
+    needs, so that two that look at once may choose different ones. ``cost`` is what the
+    last tasks took, 0.0 if there were none, and ``before`` is of how many lanes they were.
     """
-    return min(count, CHOICE * count // tasks_in_a_row(cost)) if cost else count
+    if not cost or tasks_in_a_row(cost) == 1:
+        return count
+    return min(count, CHOICE * max(before, count // tasks_in_a_row(cost)))
 
 
 def counted(picks: Iterable[Pick]) -> dict[int, int]:

@@ -79,7 +79,9 @@ class Lineup:
         The first look tells that as well, and lets the transaction commit asynchronously
         unless it is to be ``lasting``.
         """
-        lanes = lanes_read(limit, self.accounts.mean()) if not self.passed else limit
+        lanes = limit
+        if not self.passed:
+            lanes = lanes_read(limit, self.accounts.mean(), len(self.accounts.lanes))
         more = "" if self.lasting else self.dialect.asynchronous_commit
         around = f", {ANY_LIMITS}, {RINGS if self.heed else 'FALSE'}"
         if self.limited is None:

@@ -354,6 +354,22 @@ class LaneTests(TestCase):
         self.assertEqual(len(acquire(90)), 90)
         assert_books_balance(self)
 
+    def test_the_first_measure_takes_the_place_of_the_guess(self):
+        """Else it takes twenty tasks until a lane's are known to be short."""
+        submit_many(3, user="ann")
+        submit_many(2, user="bob")
+        held = acquire(5)
+        anns = [lease for lease in held if lease.user == "ann"]
+        finish(anns[0], seconds=5.0)
+        finish(*[lease for lease in held if lease.user == "bob"], seconds=2.0)
+
+        costs = dict(Lane.objects.values_list("user", "cost"))
+        self.assertAlmostEqual(costs["ann"], 5.0, places=2)
+        self.assertAlmostEqual(costs["bob"], 2.0, places=2)
+
+        finish(anns[1], seconds=1.0)
+        self.assertAlmostEqual(Lane.objects.get(user="ann").cost, 4.0, places=2)
+
     def test_only_the_first_ticket_of_a_sleeping_lane_is_marked(self):
         """The marks are what a flood of one user makes the clock look at."""
         submit_many(50, user="ann")

@@ -8,6 +8,7 @@ from django_perfectqueue.store.lanes import (
     OpenLane,
     counted,
     lane_id,
+    lanes_read,
     next_picks,
 )
 
@@ -104,6 +105,19 @@ class NextPicksTests(SimpleTestCase):
         picks = order([lane(1, cost=0.0), lane(2, cost=0.0)], 80)
 
         self.assertEqual((picks.count(1), picks.count(2)), (40, 40))
+
+
+class LanesReadTests(SimpleTestCase):
+    def test_one_for_each_task_unless_they_are_very_short(self):
+        self.assertEqual(lanes_read(40, cost=0.0, before=1), 40)
+        self.assertEqual(lanes_read(40, cost=0.01, before=1), 40)
+
+    def test_several_times_what_a_batch_of_very_short_tasks_needs(self):
+        self.assertEqual(lanes_read(200, cost=0.0001, before=1), 50)
+
+    def test_as_many_more_as_the_lanes_had_less(self):
+        self.assertEqual(lanes_read(200, cost=0.0001, before=30), 150)
+        self.assertEqual(lanes_read(200, cost=0.0001, before=200), 200)
 
 
 class LaneIdTests(SimpleTestCase):

@@ -113,11 +113,18 @@ SET "lane"."running" = "lane"."running" + "given"."running",
     "lane"."cost" = {average}
 """.replace("{average}", average('"lane"."cost"', mean='"given"."mean"', keep='"given"."keep"'))
 
+BEHIND = """
+SELECT "lane"."id", {columns}
+FROM "perfectqueue_lane" AS "lane" FORCE INDEX ("perfectqueue_lane_account")
+STRAIGHT_JOIN "perfectqueue_lane" AS "own" ON "own"."id" = "lane"."account"
+WHERE "lane"."account" IN ({accounts}) AND NOT ("lane"."gate" = 0)
+ORDER BY "lane"."id"
+"""
+
 COPY = """
-UPDATE "perfectqueue_lane" AS "lane"
-JOIN "perfectqueue_lane" AS "own" ON "own"."id" = "lane"."account"
+UPDATE ({given}) AS "given"
+STRAIGHT_JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "given"."lane"
 SET {columns}
-WHERE NOT ("lane"."gate" = 0) AND "lane"."account" IN ({accounts})
 """
 
 WAKE = """
@@ -394,9 +401,24 @@ class MySQL(Dialect):
         self.execute(cursor, CHARGE.replace("{given}", given))
 
     def copy_accounts(self, cursor: Any, accounts: Iterable[int]) -> None:
-        columns = ", ".join(f'"lane"."{column}" = "own"."{column}"' for column in ACCOUNT)
-        statement = COPY.replace("{columns}", columns)
-        self.execute(cursor, statement.replace("{accounts}", numbers(sorted(accounts))))
+        # Read first: an UPDATE that joined would lock whatever rows it passes on its way.
+        columns = ", ".join(f'"own"."{column}"' for column in ACCOUNT)
+        behind = BEHIND.replace("{columns}", columns)
+        behind = behind.replace("{accounts}", numbers(sorted(accounts)))
+        rows = self.execute(cursor, behind).fetchall()
+        if not rows:
+            return
+        given = " UNION ALL ".join(
+            f'SELECT {lane} AS "lane", '
+            + ", ".join(
+                f'{"NULL" if value is None else repr(value)} AS "{column}"'
+                for column, value in zip(ACCOUNT, values, strict=True)
+            )
+            for lane, *values in rows
+        )
+        columns = ", ".join(f'"lane"."{column}" = "given"."{column}"' for column in ACCOUNT)
+        copy = COPY.replace("{given}", given).replace("{columns}", columns)
+        self.execute(cursor, copy)
 
     def wake(self, cursor: Any, lanes: Sequence[Waking]) -> None:
         values, parameters = [], {}

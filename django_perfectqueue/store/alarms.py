@@ -150,6 +150,8 @@ def policies() -> tuple[str, dict[str, str]]:
 def admit(cursor: Any, dialect: Dialect, ids: list[int], accounts: Accounts) -> None:
     """Let tickets wait in their lanes, and wake those; lock first what is to be charged."""
     owners = owners_of(cursor, dialect, ids) if ids else []
+    if owners:
+        accounts.gated = any(owner.gated for owner in owners)
     accounts.lock(cursor, dialect, {owner.account for owner in owners})
     if ids:
         dialect.execute(cursor, READMIT.replace("{ids}", numbers(sorted(ids))))

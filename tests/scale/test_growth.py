@@ -105,7 +105,7 @@ class ShareTests(ScaleTestCase):
         self.filling.busy = 20
         for status in ("finished", "waiting", "scheduled", "running", "failed"):
             self.filling.clear()
-            self.filling.grow(SCALE // 4, mostly(status))
+            self.filling.grow(SCALE // 2, mostly(status))
             refresh()
             for scenario in HOT:
                 with self.subTest(f"{scenario.name}, mostly {status}"):

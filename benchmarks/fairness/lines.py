@@ -130,11 +130,13 @@ class Lines:
         Take up to so many tasks, as ``store.acquire()`` does.
 
         As there, the accounts of what has ended are written after the choice, but before
-        it where a lane has to be woken first.
+        it where a lane has to be woken first, or where others may wait for what has ended.
         """
         accounts = Accounts()
+        ended = list(ended)
         self.end(accounts, ended)
-        if self.marked:
+        capped = any(self.is_capped(held) for held, _seconds in ended)
+        if self.marked or capped:
             self.write(accounts)
             self.wake()
             accounts = Accounts()
@@ -146,6 +148,9 @@ class Lines:
             self.write(accounts)
         return taken
 
+    def is_capped(self, held: Held) -> bool:
+        return self.lanes[held.task.lane].max_running is not None
+
     def take(self, accounts: Accounts, limit: int, holder: int) -> list[Held]:
         taken: list[Held] = []
         passed: set[int] = set()
@@ -155,10 +160,12 @@ class Lines:
             known = (lane.cost for lane in lanes if lane.cost != FIRST_COST)
             usual = accounts.mean() or next(known, FIRST_COST)
             open_ = [lane.as_open() for lane in lanes]
-            picks = next_picks(open_, missing, holder=holder, usual=usual)
+            picks = next_picks(open_, missing, holder=holder, usual=usual, serial=True)
             if not picks:
                 break
             taken += self.serve(accounts, picks, missing, alone=len(lanes) == 1 and not passed)
+            if taken and sum(pick.count for pick in picks) < missing:
+                break
             short = accounts.short & {lane.id for lane in lanes}
             passed |= short | {lane.id for lane in lanes if lane.max_running is not None}
             if not short or len(taken) >= limit:

@@ -133,8 +133,10 @@ class Simulation:
     def fetch(self, processor: Processor, now: float) -> bool:
         limit = processor.pace.limit()
         processor.taken_at = now
-        processor.batch.extend(self.lines.acquire(limit, processor.ended()))
-        if len(processor.batch) >= limit:
+        number = next(n for n, one in enumerate(self.processors) if one is processor)
+        taken = self.lines.acquire(limit, processor.ended(), holder=number)
+        processor.batch.extend(taken)
+        if len(taken) >= limit or any(self.lines.is_capped(held) for held in taken):
             self.wake_one(now)
         return bool(processor.batch)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -31,6 +31,7 @@ WHERE "gate"."queue" IN ({queues}) AND (
 ) IS NOT NULL
 ORDER BY "gate"."id"
 """
+KEYS = 'SELECT "id", "keys" FROM "perfectqueue_gate" WHERE "id" IN ({gates})'
 WAITING = """AND (
     SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
     WHERE "ticket"."state" = 0 AND {in_lane} LIMIT 1
@@ -84,6 +85,24 @@ def serving_gates(cursor: Any, dialect: Dialect, queue: str) -> list[int]:
         for gate, _queue, held_by in gates
         if all(allowed[key].serves for key in held_by if key in allowed)
     ]
+
+
+def shut_gates(
+    cursor: Any, dialect: Dialect, gates: Collection[int], now: datetime | None
+) -> set[int]:
+    """Return which of these gates let no task start now."""
+    if not gates:
+        return set()
+    statement = KEYS.replace("{gates}", numbers(sorted(gates)))
+    rows = dialect.execute(cursor, statement).fetchall()
+    held_by = {gate: json.loads(keys) for gate, keys in rows}
+    keys = {key for some in held_by.values() for key in some}
+    allowed = allowances(cursor, dialect, keys, now)
+    return {
+        gate
+        for gate, some in held_by.items()
+        if not all(allowed[key].room for key in some if key in allowed)
+    }
 
 
 def waits_behind(

@@ -6,7 +6,7 @@ from django.test import TestCase
 from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
-from django_perfectqueue.models import FairShare, Lane, Span, Usage
+from django_perfectqueue.models import FairShare, Lane, Limit, Span, Usage
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store import Tally, Whose
 from django_perfectqueue.store.usage import start_of
@@ -98,6 +98,17 @@ class NoteTests(TestCase):
 
         note()
         self.assertEqual(self.seen(), {"ann": ["eager"], "bob": ["paused"], "cem": ["capped"]})
+
+    def test_who_waits_for_others_behind_an_open_gate_competes(self):
+        Limit.objects.create(scope="name", name="free", max_running=9)
+        Limit.objects.create(scope="name", name="full", max_running=0)
+        for user, limit in (("ann", "free"), ("bob", "full")):
+            submit_many(2, user=user, limits=[limit])
+        acquire()
+        note()
+
+        seen = {usage.user: (usage.eager, usage.limited) for usage in Usage.objects.all()}
+        self.assertEqual(seen, {"ann": (1, 0), "bob": (0, 1)})
 
     def test_what_was_seen_twice_in_a_slice_counts_once(self):
         submit_many(2)

@@ -74,6 +74,10 @@ class WakeTests(BelfryCase):
             self.assertFalse(self.belfry.is_tended())
 
 
+def held(*, capped=False):
+    return mock.Mock(capped=capped)
+
+
 class ProcessorTests(BelfryCase):
     """A processor in the first place; the others are free."""
 
@@ -134,18 +138,22 @@ class ProcessorTests(BelfryCase):
     def test_a_ring_while_it_finds_something_else_is_passed_on(self):
         def found():
             self.belfry.wake_one()
-            return ["lease"]
+            return [held()]
 
         self.work(found)
         self.assertIn(1, self.rung())
 
     def test_who_got_all_it_asked_for_wakes_one_more(self):
-        self.work(lambda: ["lease"] * 2)
+        self.work(lambda: [held()] * 2)
         self.assertEqual([number for number in self.rung() if number], [1])
 
     def test_who_got_less_wakes_no_one(self):
-        self.work(lambda: ["lease"])
+        self.work(lambda: [held()])
         self.assertEqual([number for number in self.rung() if number], [])
+
+    def test_who_was_given_a_part_of_what_has_a_cap_wakes_one_more(self):
+        self.work(lambda: [held(capped=True)])
+        self.assertEqual([number for number in self.rung() if number], [1])
 
     def test_a_stop_that_comes_before_it_looks_is_not_slept_through(self):
         self.processor.stop()

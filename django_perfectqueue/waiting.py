@@ -34,10 +34,10 @@ from .models import (
 )
 from .spans import per, span
 from .store.lanes import lane_id
+from .store.rate import SLACK
 
 COUNTED = 1_000
 WORKERS = 1_000
-SLACK = 0.001
 
 
 class Code(models.TextChoices):

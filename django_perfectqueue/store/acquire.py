@@ -286,7 +286,7 @@ class Search:
             if taken and self.ends_early(picks, missing):
                 break
             short = self.accounts.short & {lane.id for lane in lanes}
-            lineup.passed |= short | capped
+            lineup.passed |= short | capped.intersection(pick.lane for pick in picks)
             if not short and (taken or claim.expired == expired):
                 break
             vain = not taken
@@ -329,11 +329,14 @@ class Search:
             capped = {lane for lane, _gate, account in lanes if account.room is not None}
             behind = {lane for lane, gate in gates.items() if gate}
             leases = claim.take(picks, missing, begun=begun, capped=capped | behind)
-            taken += keeper.let_through(leases, gates)
+            through = keeper.let_through(leases, gates)
+            # Who has more of what is to be moved must not hold up the others.
+            lineup.passed |= {lease.lane for lease in set(leases).difference(through)}
+            taken += through
             if taken and self.ends_early(picks, missing):
                 break
             short = self.accounts.short & gates.keys()
-            lineup.passed |= short | capped
+            lineup.passed |= short | capped.intersection(pick.lane for pick in picks)
             if not short and (taken or claim.expired + keeper.moved == cleared):
                 break
         return taken

@@ -52,7 +52,9 @@ SELECT (
     WHERE "ticket"."state" = 0 AND {in_lane} ORDER BY "ticket"."rank" LIMIT 1
 )
 FROM "line" LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lane"
+LEFT JOIN "perfectqueue_lane" AS "own" ON "own"."id" = "lane"."account"
 WHERE "line"."lane" IS NOT NULL AND (
+    "lane"."running" <> "own"."running" OR
     "lane"."awake" IS NULL OR "lane"."awake" = FALSE OR "lane"."policy" <> {policy}
 )
 LIMIT %(limit)s
@@ -112,8 +114,9 @@ def answer_batch(*, using: str, now: datetime | None) -> int:
 @repeated
 def rouse(*, using: str) -> int:
     """
-    Wake the lanes that sleep although they have waiting tickets, and those that have
-    another policy than the settings say; return how many.
+    Wake the lanes that sleep although they have waiting tickets, those that have another
+    policy than the settings say, and those behind a gate whose copy of their account is
+    old: it was made while the account was charged. Return how many.
 
     A submit marks its ticket when it sees its lane asleep. One that saw it awake and
     committed after the lane had fallen asleep is found here.
@@ -256,20 +259,30 @@ def floor(
     """
     Return the virtual time at which a lane that wakes takes its place.
 
-    The smallest time of those being served: behind the same gate, or else behind none, or
-    else behind any. Where none is, the largest that was reached, so that neither credit
-    nor debt outlives the work that competed. Lanes that have yet to come from a policy
-    without memory have no say in it.
+    The smallest time of those being served: behind the same gate, or else of those whom
+    nothing holds back now, or else of any. Where none is, the largest that was reached, so
+    that neither credit nor debt outlives the work that competed. Lanes that have yet to
+    come from a policy without memory have no say in it.
     """
-    places = [[gate], *([[0]] if gate else [])]
-    if gated:
-        places.append(serving_gates(cursor, dialect, queue))
-    for gates in places:
-        times = [first_open(cursor, dialect, queue, gate) for gate in gates]
-        if known := [time for time in times if time is not None]:
-            return min(known)
+    if gate and (first := first_open(cursor, dialect, queue, gate)) is not None:
+        return first
+    first = served(cursor, dialect, queue) if gated else first_open(cursor, dialect, queue, 0)
+    if first is not None:
+        return first
     row = dialect.execute(cursor, LAST_SHUT, {"queue": queue}).fetchone()
     return float(row[0]) if row else 0.0
+
+
+def served(cursor: Any, dialect: Dialect, queue: str, besides: int = 0) -> float | None:
+    """
+    Return the smallest virtual time of those who are served in a queue, behind whatever
+    gate that lets tasks start now, but for one; or else behind any that lets them at all.
+    """
+    for gates in serving_gates(cursor, dialect, queue):
+        times = [first_open(cursor, dialect, queue, gate) for gate in gates if gate != besides]
+        if known := [time for time in times if time is not None]:
+            return min(known)
+    return first_open(cursor, dialect, queue, 0)
 
 
 def first_open(cursor: Any, dialect: Dialect, queue: str, gate: int) -> float | None:

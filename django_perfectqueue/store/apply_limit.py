@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .alarms import first_open
+from ..models import Policy
+from .alarms import served
 from .bell import ring
 from .dialects import Dialect
 from .dialects.base import numbers
 from .known import forget_limits
+from .policies import rule_of
 from .transaction import reading, repeated, unit
 
 BATCH = 500
+BATCHES = 200
 
 GATES = 'SELECT "id", "queue", "keys" FROM "perfectqueue_gate"'
 BEHIND = """
 SELECT "account" FROM "perfectqueue_lane"
 WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "open" = TRUE AND "turn" < %(floor)s
+    AND "policy" = 0
 ORDER BY "turn" LIMIT %(limit)s
 """
 LOCK = """
@@ -38,8 +42,9 @@ def apply_limit(key: str, *, using: str) -> None:
     """
     forget_limits(using)
     for gate, queue in gates_with(key, using=using):
-        while lift(queue, gate, using=using) == BATCH:
-            pass
+        for _batch in range(BATCHES):
+            if lift(queue, gate, using=using) < BATCH:
+                break
     ring(using=using)
 
 
@@ -52,9 +57,14 @@ def gates_with(key: str, *, using: str) -> list[tuple[int, str]]:
 
 @repeated
 def lift(queue: str, gate: int, *, using: str) -> int:
-    """Lift so many accounts behind a gate to those of users whom nothing held back."""
+    """
+    Lift so many accounts behind a gate to those of users whom nothing held back; return how
+    many. By a policy without memory there is nothing to lift.
+    """
+    if rule_of(queue).code != Policy.FAIR:
+        return 0
     with unit(using) as (cursor, dialect):
-        first = first_open(cursor, dialect, queue, 0)
+        first = served(cursor, dialect, queue, gate)
         if first is None:
             return 0
         values = {"queue": queue, "gate": gate, "floor": first, "limit": BATCH}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,6 +17,9 @@ from .meters import allowances, limits
 from .parties import Party, Strand
 from .rate import Allowance
 from .values import Lease
+
+UNITED = 100
+"""SQLite takes 500 at most."""
 
 ANY_LIMITS = """(
     (SELECT 1 FROM "perfectqueue_gate" LIMIT 1) IS NOT NULL
@@ -75,16 +78,22 @@ def open_gates(
     return [(gate, queue, json.loads(keys)) for gate, queue, keys in rows]
 
 
-def serving_gates(cursor: Any, dialect: Dialect, queue: str) -> list[int]:
-    """Return the gates of a queue whose limits let tasks start, now or once others end."""
+def serving_gates(cursor: Any, dialect: Dialect, queue: str) -> tuple[list[int], list[int]]:
+    """
+    Return the gates of a queue, none among them, whose limits let tasks start now; and
+    those that let them start at all, now or once others have ended.
+    """
     gates = open_gates(cursor, dialect, [queue])
     keys = {key for _gate, _queue, held_by in gates for key in held_by}
     allowed = allowances(cursor, dialect, keys, None)
-    return [
-        gate
-        for gate, _queue, held_by in gates
-        if all(allowed[key].serves for key in held_by if key in allowed)
-    ]
+    now, ever = [0], [0]
+    for gate, _queue, held_by in gates:
+        holding = [allowed[key] for key in held_by if key in allowed]
+        if all(allowance.room for allowance in holding):
+            now.append(gate)
+        if all(allowance.serves for allowance in holding):
+            ever.append(gate)
+    return now, ever
 
 
 def shut_gates(
@@ -176,9 +185,19 @@ class Gatekeeper:
         ]
         first = FIRST.replace("{passed}", numbers(sorted(passed)) if passed else "0")
         first = first.replace("{count}", str(count))
-        statement = " UNION ALL ".join(first.replace("{gate}", str(gate)) for gate in gates)
-        rows = self.dialect.execute(self.cursor, statement, {"queue": queue}).fetchall()
+        statements = [first.replace("{gate}", str(gate)) for gate in gates]
+        rows = self.united(statements, {"queue": queue})
         return sorted(rows, key=lambda row: (row[3], row[0]))
+
+    def united(
+        self, statements: Sequence[str], values: Mapping[str, Any] | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Return the rows of many queries, so many of them in one statement."""
+        rows: list[tuple[Any, ...]] = []
+        for first in range(0, len(statements), UNITED):
+            statement = " UNION ALL ".join(statements[first : first + UNITED])
+            rows += self.dialect.execute(self.cursor, statement, values).fetchall()
+        return rows
 
     def parties(self, lanes: Sequence[tuple[int, int, OpenLane]], count: int) -> list[Party]:
         """
@@ -211,7 +230,7 @@ class Gatekeeper:
         for lane in lanes:
             in_lane = self.dialect.in_lane.replace("{lane}", str(lane))
             lines.append(HEADS.replace("{in_lane}", in_lane).replace("{count}", str(count)))
-        rows = self.dialect.execute(self.cursor, " UNION ALL ".join(lines)).fetchall()
+        rows = self.united(lines)
         heads: dict[int, list[Any]] = {}
         for lane, *head in rows:
             heads.setdefault(lane, []).append(tuple(head))

@@ -154,7 +154,13 @@ class Lineup:
     def with_room(self, rows: list[Row]) -> list[OpenLane]:
         """Return lanes as the arithmetic takes them, without those that others have filled."""
         lanes = []
+        own = self.accounts.own(self.cursor, self.dialect)
         for lane, virtual_time, cost, weight, max_running, running, policy in rows:
+            begun = own[lane].running if lane in own else 0
+            if max_running is not None and 0 < max_running - running <= begun:
+                self.passed.add(lane)
+                continue
+            running += begun
             room = None if max_running is None else max_running - running
             if room is not None and room <= 0:
                 self.contended = True
@@ -167,7 +173,7 @@ class Lineup:
                     cost=cost,
                     weight=weight,
                     room=room,
-                    running=running + self.accounts.running(lane),
+                    running=running,
                     policy=policy,
                 )
             )

@@ -64,12 +64,17 @@ def allowances(
 
 def limits(cursor: Any, dialect: Dialect, keys: Collection[str]) -> dict[str, tuple[Any, ...]]:
     """Return the rows of the limits with these keys that exist."""
-    names = dict(enumerate(sorted(keys)))
-    named = " OR ".join(f'("scope" = %(s{number})s AND "name" = %(n{number})s)' for number in names)
-    values = {}
-    for number, key in names.items():
-        values[f"s{number}"], _colon, values[f"n{number}"] = key.partition(":")
-    rows = dialect.execute(cursor, LIMITS.replace("{named}", named), values).fetchall()
+    names: dict[str, list[str]] = {}
+    values: dict[str, str] = {}
+    for number, key in enumerate(sorted(keys)):
+        scope, _colon, values[f"n{number}"] = key.partition(":")
+        names.setdefault(scope, []).append(f"%(n{number})s")
+    named = []
+    for number, (scope, marks) in enumerate(names.items()):
+        values[f"s{number}"] = scope
+        named.append(f'("scope" = %(s{number})s AND "name" IN ({", ".join(marks)}))')
+    statement = LIMITS.replace("{named}", " OR ".join(named))
+    rows = dialect.execute(cursor, statement, values).fetchall()
     return {f"{scope}:{name}": tuple(row) for scope, name, *row in rows}
 
 

@@ -39,6 +39,11 @@ class Party:
         waiting = [strand for strand in free if strand.served < len(strand.heads)]
         return min(waiting, key=lambda strand: strand.heads[strand.served], default=None)
 
+    @property
+    def is_spent(self) -> bool:
+        """Tell whether it has no more tickets."""
+        return len(self.strands) > 1 and all(s.served >= len(s.heads) for s in self.strands)
+
 
 Gates = Mapping[int, Sequence[str]]
 
@@ -80,6 +85,8 @@ def party_picks(
         some = min(account.at_once(cost), room, count - len(picks))
         lanes = serve(parties[position], gates, rooms, some)
         if taken and not lanes:
+            if parties[position].is_spent:
+                continue
             # What it has taken in this batch holds it back.
             return picks
         picks += [Pick(lane, cost) for lane in lanes]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 UNBOUNDED = 2**31
-SLACK = 0.001
+SLACK = 1.0
+"""In seconds: a wait for a lock may make a meter seem as much further ahead."""
 
 
 @dataclass(slots=True)

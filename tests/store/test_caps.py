@@ -23,7 +23,7 @@ SETTLED = 1.0
 TABLES = """
 CREATE TABLE watched_lane (lane bigint, running int, cap int)
 ---
-CREATE TABLE watched_meter (name varchar(255), running int, at float)
+CREATE TABLE watched_meter (name varchar(255), running int, at double precision)
 """
 WATCH = {
     "sqlite": """

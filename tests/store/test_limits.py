@@ -2,7 +2,9 @@
 
 from datetime import timedelta
 
+from django.db import connection
 from django.test import TestCase, TransactionTestCase
+from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
 from django_perfectqueue.models import FairShare, Gate, Lane, Limit, Meter, Ticket
@@ -12,6 +14,7 @@ from tests.factories import (
     acquire,
     after,
     assert_books_balance,
+    completion,
     fail,
     finish,
     keys,
@@ -351,6 +354,123 @@ class FairnessTests(TestCase):
         self.assertGreaterEqual(bob.virtual_time, 190)
         self.assertEqual(acme.virtual_time, bob.virtual_time)
         assert_books_balance(self)
+
+    def test_a_users_cap_holds_over_its_lanes_in_later_rounds_too(self):
+        FairShare.objects.create(user="acme", max_running=1)
+        limit("smtp", max_running=9)
+        submit("1-report", user="acme")
+        submit("2-mail", user="acme", limits=["smtp"])
+        submit("3-mail", user="acme", limits=["smtp"])
+        for user in ("bob", "carl"):
+            submit(user=user, key=user)
+        acquire(2)
+        for _ in range(3):
+            acquire(10)
+        self.assertLessEqual(Ticket.objects.filter(state=2, task__user="acme").count(), 1)
+        assert_books_balance(self)
+
+    def test_who_wakes_stands_level_with_who_is_served_and_not_with_who_is_held(self):
+        limit("full", max_running=1)
+        limit("free", max_running=100)
+        for name in ("held-1", "held-2"):
+            submit(name, user="held", limits=["full"])
+        submit("served", user="served", limits=["free"])
+        acquire(10)
+        for number in range(3):
+            submit(f"more-{number}", user="served", limits=["free"])
+        for _ in range(2):
+            finish(*acquire(), seconds=1000.0)
+        submit("new", user="new")
+        store.answer_alarms(using="default", now=NOON)
+        new, served = (Lane.objects.get(user=user, gate=0) for user in ("new", "served"))
+        self.assertGreater(new.virtual_time, 900)
+        self.assertLessEqual(new.virtual_time, served.virtual_time + 1)
+
+    def test_an_old_copy_of_an_account_is_mended_by_the_sweep(self):
+        FairShare.objects.create(user="acme", max_running=1)
+        limit("smtp", max_running=9)
+        submit("mail", user="acme", limits=["smtp"])
+        [lease] = acquire()
+        submit("another", user="acme", limits=["smtp"])
+        acquire()
+        finish(lease)
+        Lane.objects.exclude(gate=0).update(running=1)
+        store.rouse(using="default")
+        self.assertEqual(keys(acquire()), ["another"])
+
+    def test_a_change_lifts_nothing_where_time_has_no_say(self):
+        with self.settings(PERFECTQUEUE={"POLICY": "slots"}):
+            limit("smtp", max_running=1)
+            for user in ("ann", "bob"):
+                submit(user=user, key=user, limits=["smtp"])
+                submit(user=user)
+            acquire()
+            before = list(Lane.objects.order_by("pk").values_list("virtual_time", flat=True))
+            store.apply_limit("name:smtp", using="default")
+            after_ = list(Lane.objects.order_by("pk").values_list("virtual_time", flat=True))
+        self.assertEqual(before, after_)
+
+
+class SerialTests(TestCase):
+    """What a processor is given, who runs it one after another."""
+
+    def test_it_gets_a_part_of_the_room_and_others_the_rest(self):
+        limit("smtp", max_running=4)
+        for number in range(10):
+            submit(f"mail-{number}", limits=["smtp"])
+        self.assertEqual([len(acquire(10, serial=True)) for _ in range(5)], [1, 1, 1, 1, 0])
+
+    def test_its_batch_ends_where_the_next_would_be_one_with_a_cap(self):
+        FairShare.objects.create(user="acme", max_running=1)
+        for number in range(10):
+            submit(f"acme-{number}", user="acme")
+            submit(f"bob-{number}", user="bob")
+        users = [lease.user for lease in acquire(10, serial=True)]
+        self.assertEqual(users.count("acme"), 1)
+        self.assertLess(len(users), 4)
+
+    def test_what_has_ended_frees_its_place_for_the_next_batch(self):
+        FairShare.objects.create(user="acme", max_running=1)
+        for number in range(3):
+            submit(f"acme-{number}", user="acme")
+        [lease] = acquire(10, serial=True)
+        done = [completion(lease, seconds=0.1)]
+        [again] = acquire(10, serial=True, finished=done)
+        self.assertEqual(again.key, "acme-1")
+
+    def test_lanes_that_have_run_dry_hide_no_work(self):
+        for number in range(4):
+            FairShare.objects.create(user=f"dry-{number}", max_running=1)
+            submit(user=f"dry-{number}")
+        for _ in range(4):
+            finish(*acquire(10, serial=True))
+        for number in range(3):
+            submit(f"good-{number}", user="good")
+        self.assertTrue(acquire(10, serial=True))
+
+    def test_who_has_several_lanes_is_not_held_back_by_their_end(self):
+        for number in range(4):
+            submit(f"mail-{number}", user="acme", limits=["smtp"])
+            submit(f"report-{number}", user="acme")
+        submit("other", user="bob")
+        self.assertEqual(len(acquire(20, serial=True)), 9)
+
+
+class ManyTests(TestCase):
+    def test_a_backlog_under_a_new_limit_holds_up_no_other(self):
+        for number in range(300):
+            submit(f"pdf-{number}", user="acme", type="pdf")
+        submit("free", user="bob")
+        limit("pdf", scope="type", max_running=0)
+        with CaptureQueriesContext(connection) as queries:
+            taken = acquire(10)
+        self.assertEqual(keys(taken), ["free"])
+        self.assertLess(len(queries), 60)
+
+    def test_any_number_of_gates_can_be_asked(self):
+        for number in range(600):
+            submit(f"task-{number}", user=f"user-{number % 7}", limits=[f"name-{number}"])
+        self.assertEqual(len(acquire(1000)), 600)
 
 
 class CostTests(TransactionTestCase):

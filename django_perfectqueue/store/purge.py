@@ -10,7 +10,7 @@ from typing import Any
 from ..models import Outcome
 from .dialects import Dialect
 from .dialects.base import numbers
-from .transaction import repeated, unit
+from .transaction import reading, repeated, unit
 
 BATCH = 1000
 DONE = Outcome.FINISHED.value
@@ -57,15 +57,18 @@ def purge(
     that a finished task was met whose time has yet to come: those behind it are mostly
     younger. Rows that someone else holds are passed over.
     """
-    with unit(using) as (cursor, dialect):
+    with reading(using) as (cursor, dialect):
         rows = scan(cursor, dialect, retention, after, limit, now)
         last = last_over(cursor, dialect, keep)
-        finished = [(id_, over or id_ <= last) for id_, outcome, over in rows if outcome == DONE]
-        doomed = [id_ for id_, over in finished if over]
-        doomed += [id_ for id_, outcome, over in rows if over and outcome != DONE]
-        deleted = forget(cursor, dialect, sorted(doomed))
-        reached = rows[-1][0] if len(rows) == limit else None
-        return Swept(deleted, reached, stopped=not all(over for _id, over in finished))
+    finished = [(id_, over or id_ <= last) for id_, outcome, over in rows if outcome == DONE]
+    doomed = [id_ for id_, over in finished if over]
+    doomed += [id_ for id_, outcome, over in rows if over and outcome != DONE]
+    deleted = 0
+    if doomed:
+        with unit(using) as (cursor, dialect):
+            deleted = forget(cursor, dialect, sorted(doomed))
+    reached = rows[-1][0] if len(rows) == limit else None
+    return Swept(deleted, reached, stopped=not all(over for _id, over in finished))
 
 
 def scan(

@@ -15,7 +15,7 @@ from ..factories import assert_books_balance, completion
 from .test_concurrency import Processes, fork
 
 PROCESSORS = 8
-SECONDS = 8.0
+SECONDS = 6.0
 USERS = ("ann", "bob", "carl")
 MOST = 6
 SETTLED = 1.0

@@ -7,7 +7,7 @@ A limit is known by its scope and its name. A change is recorded, with who made 
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from types import EllipsisType
 from typing import Any, Literal, get_args
@@ -21,6 +21,7 @@ from . import rules, store, trail
 from .exceptions import ConfigError, InvalidTaskError
 from .models import EVERYONE, Limit, Meter
 from .queue import QUEUE_LENGTH, checked, database
+from .store.rate import opens_at
 
 __all__ = [
     "Scope",
@@ -83,15 +84,10 @@ def remove_limit(
 
 
 def next_at(row: Limit, meter: Meter | None) -> datetime | None:
-    """
-    Return when the rate lets the next task start; None where it lets it now.
-
-    The meter keeps when it may start if they come evenly; a burst may come before that.
-    """
+    """Return when the rate lets the next task start; None where it lets it now."""
     if row.rate is None or meter is None or meter.next_at is None:
         return None
-    ahead = (row.burst or row.rate) - 1
-    return meter.next_at - timedelta(seconds=ahead * row.period / row.rate)
+    return opens_at(meter.next_at, row.period / row.rate, row.burst or row.rate)
 
 
 def owner(scope: str, name: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property, reduce
 from operator import or_
 from typing import Any
@@ -33,8 +33,9 @@ from .models import (
     Worker,
 )
 from .spans import per, span
+from .store.keys import named, scoped, split
 from .store.lanes import lane_id
-from .store.rate import SLACK
+from .store.rate import is_too_far, opens_at
 
 COUNTED = 1_000
 WORKERS = 1_000
@@ -227,10 +228,10 @@ class Case:
 
     def limits(self) -> list[Limit]:
         """Return those that it lists, and those of its queue, type and user."""
-        task, scopes = self.task, Limit.Scope
-        of_all = {scopes.QUEUE: task.queue, scopes.TYPE: task.type, scopes.USER: task.user}
-        named = Q(scope=scopes.NAME, name__in=[name for name in task.limits.split(",") if name])
-        held = reduce(or_, (Q(scope=scope, name=name) for scope, name in of_all.items()), named)
+        task = self.task
+        keys = named(split(task.limits)) | scoped(task.queue, task.type, task.user)
+        owners = (key.partition(":") for key in keys)
+        held = reduce(or_, (Q(scope=scope, name=name) for scope, _colon, name in owners))
         return list(Limit.objects.using(self.using).filter(held))
 
     def by_limit(self, limit: Limit, meter: Meter | None) -> Reason | None:
@@ -243,7 +244,7 @@ class Case:
         running = meter.running if meter else 0
         if limit.max_running is not None and running >= limit.max_running:
             return Reason(code=Code.LIMIT_CAP, name=name, running=running, most=limit.max_running)
-        if (at := opens_at(limit, meter, self.now)) and at > self.now:
+        if (at := next_start(limit, meter, self.now)) and at > self.now:
             return Reason(
                 code=Code.LIMIT_RATE,
                 name=name,
@@ -303,20 +304,14 @@ class Case:
         return (alarm - self.now).total_seconds() if alarm else 0.0
 
 
-def opens_at(limit: Limit, meter: Meter | None, now: datetime) -> datetime | None:
-    """
-    Return when a limit's rate lets the next task start, or None where it need not wait.
-
-    By the generic cell rate algorithm (ITU-T I.371): one that comes evenly has its time
-    at the meter's ``next_at``, and a burst lets it come earlier. What lies further away
-    than the rate ever puts it was left there by a slower one.
-    """
+def next_start(limit: Limit, meter: Meter | None, now: datetime) -> datetime | None:
+    """Return when a limit's rate lets the next task start, or None where it need not wait."""
     if not limit.rate or meter is None or meter.next_at is None:
         return None
     interval, burst = limit.period / limit.rate, limit.burst or limit.rate
-    if (meter.next_at - now).total_seconds() > burst * interval + SLACK:
+    if is_too_far((meter.next_at - now).total_seconds(), interval, burst):
         return None
-    return meter.next_at - timedelta(seconds=(burst - 1) * interval)
+    return opens_at(meter.next_at, interval, burst)
 
 
 def may_know(routes_text: str, type_: str) -> bool:

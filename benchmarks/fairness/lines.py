@@ -3,7 +3,7 @@ The store's fair order in memory: the same arithmetic on lanes that are no rows.
 
 What is computed comes from the package: who is next and what it is expected to cost
 (``store/lanes.py``), and what a lane is charged (``store/accounts.py``). What is repeated
-here are the steps of ``store/acquire.py`` and ``store/alarms.py``, without a database.
+here are the steps of ``store/acquire.py`` and ``store/waking.py``, without a database.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from django_perfectqueue import store
 from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.store import Tally, Whose
 from django_perfectqueue.store.entitlement import bucket_of
+from django_perfectqueue.store.usage import MOST_ROWS
 
 INTERVAL = 10.0
 OVERDUE = 2.0
-MOST_ROWS = 1_000
 MOST_USERS = 10_000
 LAST_ROWS = 10_000
 

@@ -100,11 +100,6 @@ class Accounts:
             account = self.lanes[lane] = Account()
         return account
 
-    def running(self, lane: int) -> int:
-        """Return how many more of a lane's tasks run than its row tells."""
-        account = self.lanes.get(lane)
-        return account.running if account else 0
-
     def mean(self) -> float:
         """Return the mean of what was measured in this transaction; 0.0 if nothing was."""
         runs = sum(account.runs for account in self.lanes.values())

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -19,8 +18,9 @@ from .claim import Claim
 from .dialects import Dialect
 from .dialects.base import Row, numbers
 from .finish import close, finish
-from .gates import ANY_LIMITS, Gatekeeper, waits_behind
-from .lanes import OpenLane, Pick, next_picks
+from .gatekeeper import Gatekeeper
+from .gates import ANY_LIMITS, waits_behind
+from .lanes import OpenLane, Pick, is_gated, next_picks
 from .lineup import LANES_READ_AT_LEAST, RINGS, Lineup
 from .parties import party_picks
 from .transaction import REPEATS, Tries, is_callers, pauses, reading, recalled, repeated, unit
@@ -315,9 +315,8 @@ class Search:
             cleared = claim.expired + keeper.moved
             count = max(missing, LANES_READ_AT_LEAST)
             lanes = self.with_accounts(keeper.lanes(queue, count, lineup.passed))
-            gates = {lane: gate for lane, gate, _account in lanes}
             parties = keeper.parties(lanes, missing)
-            lineup.passed |= self.accounts.short & gates.keys()
+            lineup.passed |= self.accounts.short & lanes.keys()
             usual = lineup.usual(party.account for party in parties)
             terms: dict[str, Any] = {"usual": usual, "serial": self.serial}
             picks = party_picks(parties, keeper.gates, keeper.rooms(), missing, **terms)
@@ -325,30 +324,25 @@ class Search:
                 if len(lineup.passed) == passed:
                     break
                 continue
-            begun = partial(count_begun, keeper, gates)
-            capped = {lane for lane, _gate, account in lanes if account.room is not None}
-            behind = {lane for lane, gate in gates.items() if gate}
-            leases = claim.take(picks, missing, begun=begun, capped=capped | behind)
-            through = keeper.let_through(leases, gates)
+            capped = {lane for lane, account in lanes.items() if account.room is not None}
+            behind = set(filter(is_gated, lanes))
+            leases = claim.take(picks, missing, begun=keeper.count, capped=capped | behind)
+            through = keeper.let_through(leases)
             # Who has more of what is to be moved must not hold up the others.
             lineup.passed |= {lease.lane for lease in set(leases).difference(through)}
             taken += through
             if taken and self.ends_early(picks, missing):
                 break
-            short = self.accounts.short & gates.keys()
+            short = self.accounts.short & lanes.keys()
             lineup.passed |= short | capped.intersection(pick.lane for pick in picks)
             if not short and (taken or claim.expired + keeper.moved == cleared):
                 break
         return taken
 
-    def with_accounts(self, rows: list[Row]) -> list[tuple[int, int, OpenLane]]:
-        """Return lanes with their gates and accounts, without those that can't be served."""
+    def with_accounts(self, rows: list[Row]) -> dict[int, OpenLane]:
+        """Return lanes with their accounts, without those that can't be served."""
         known = list({row[1]: (row[1], *row[4:]) for row in rows}.values())
         served = self.lineup.with_room(self.lineup.current(known))
         accounts = {account.id: account for account in served}
         self.lineup.passed |= {row[0] for row in rows if row[1] not in accounts}
-        return [(row[0], row[2], accounts[row[1]]) for row in rows if row[1] in accounts]
-
-
-def count_begun(keeper: Gatekeeper, gates: Mapping[int, int], lane: int) -> None:
-    keeper.count(gates[lane])
+        return {row[0]: accounts[row[1]] for row in rows if row[1] in accounts}

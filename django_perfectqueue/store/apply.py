@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..models import EVERYONE
-from .alarms import floor
 from .bell import ring
 from .carry import correct, outdated, write
 from .dialects import Dialect
@@ -15,6 +14,7 @@ from .lanes import FIRST_COST, lane_id
 from .policies import rule_of
 from .shares import Share, shares_of
 from .transaction import reading, repeated, unit
+from .waking import floor
 
 BATCH = 1000
 FIRST_LANE = -(2**63)

@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 from ..models import Policy
-from .alarms import served
 from .bell import ring
 from .dialects import Dialect
 from .dialects.base import numbers
 from .known import forget_limits
 from .policies import rule_of
 from .transaction import reading, repeated, unit
+from .waking import served
 
 BATCH = 500
 BATCHES = 200

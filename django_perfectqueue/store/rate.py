@@ -11,6 +11,20 @@ SLACK = 1.0
 """In seconds: a wait for a lock may make a meter seem as much further ahead."""
 
 
+def opens_at(next_at: datetime, interval: float, burst: int) -> datetime:
+    """
+    Return when a rate lets the next task start, by when it would if all came evenly.
+
+    A burst may come before that.
+    """
+    return next_at - timedelta(seconds=(burst - 1) * interval)
+
+
+def is_too_far(ahead: float, interval: float, burst: int) -> bool:
+    """Tell whether a rate that was slower has left a meter further away than this one does."""
+    return ahead > burst * interval + SLACK
+
+
 @dataclass(slots=True)
 class Allowance:
     """
@@ -34,8 +48,7 @@ class Allowance:
 
     def __post_init__(self) -> None:
         self.ahead = max(self.ahead, 0.0)
-        if self.ahead > self.burst * self.interval + SLACK:
-            # A rate that was slower has left it further away than this one ever does.
+        if is_too_far(self.ahead, self.interval, self.burst):
             self.ahead = (self.burst - 1) * self.interval
 
     @property

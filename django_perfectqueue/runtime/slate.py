@@ -7,6 +7,7 @@ import mmap
 COUNTED = ("finished", "retried", "failed", "cancelled", "released", "preempted", "left")
 SEEKING = 2 + len(COUNTED)
 RUNG = SEEKING + 1
+SERVES = RUNG + 1
 
 
 class Slate:
@@ -50,11 +51,19 @@ class Slate:
         """Look no more; ``was_rung`` tells whether someone has counted on it."""
         self.numbers[SEEKING] = 0
 
+    @property
+    def serves(self) -> bool:
+        """Whether the processor has looked for tasks for the first time."""
+        return bool(self.numbers[SERVES])
+
+    def serve(self) -> None:
+        self.numbers[SERVES] = 1
+
     def mark_rung(self) -> None:
         self.numbers[RUNG] = 1
 
     def sign_on(self) -> None:
-        for place in (0, 1, SEEKING, RUNG):
+        for place in (0, 1, SEEKING, RUNG, SERVES):
             self.numbers[place] = 0
 
     def sign_off(self) -> None:

@@ -54,10 +54,15 @@ def judged(
 
 
 def tenures(events: Iterable[Event]) -> list[tuple[float, float]]:
-    """Return from when to when each processor acquired: from its first acquire to its last."""
+    """
+    Return from when to when each processor was there to acquire.
+
+    That is from its first acquire until it last acquired, or began a task: one that is told
+    to stop does neither any more.
+    """
     found: dict[int, tuple[float, float]] = {}
-    for event in events:
-        if event.kind == ACQUIRED:
+    for event in sorted(events, key=lambda one: one.at):
+        if event.kind == ACQUIRED or (event.kind == BEGAN and event.pid in found):
             since, _until = found.get(event.pid, (event.at, event.at))
             found[event.pid] = (since, event.at)
     return sorted(found.values())

@@ -28,7 +28,7 @@ from .judge import Restart, judged
 from .recorder import Reader
 
 DISPATCH = "benchmarks.workers.restarts.RecordedDispatch"
-SECONDS = 0.01
+SECONDS = 0.02
 STOCK = 2_000
 USERS = 10
 PAUSE = (0.2, 0.8)

@@ -44,6 +44,7 @@ def judged(
         "between": longest(pairwise(within(acquires, first, last))),
         "between_before": longest(pairwise(within(acquires, began, first))),
         "usual": usual,
+        "lowest_before": min(before),
         "lowest": min(during),
         "median": statistics.median(during),
         "lowest_part": min(during) / usual,

@@ -29,7 +29,7 @@ from .recorder import Reader
 
 DISPATCH = "benchmarks.workers.restarts.RecordedDispatch"
 SECONDS = 0.02
-STOCK = 2_000
+STOCK = 100
 USERS = 10
 PAUSE = (0.2, 0.8)
 PATIENCE = 60.0
@@ -52,9 +52,10 @@ class Job:
 class Load(PerfectQueue):
     """This package, with tasks that sleep for a moment, and always more of them."""
 
-    def __init__(self, place: Any, reader: Reader) -> None:
+    def __init__(self, place: Any, reader: Reader, processors: int) -> None:
         super().__init__(place)
         self.reader = reader
+        self.stock = STOCK * processors
         self.submitted = 0
 
     def settings(self, processes: int) -> dict[str, Any]:
@@ -65,9 +66,9 @@ class Load(PerfectQueue):
 
     def top_up(self) -> None:
         self.reader.read()
-        while self.submitted - self.reader.begun < STOCK:
+        while self.submitted - self.reader.begun < self.stock:
             first = self.submitted
-            self.submitted += STOCK
+            self.submitted += self.stock
             self.queue.submit_many(
                 {
                     "key": str(index),
@@ -164,7 +165,7 @@ def main() -> None:
     try:
         place = this_place()
         manager = Manager(result.parent)
-        load = Load(place, Reader())
+        load = Load(place, Reader(), job.processors)
         stand = Stand(load, place, result.parent, Scale())
         found = Run(job, stand, load, manager).measured()
     except Exception as error:

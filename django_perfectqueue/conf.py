@@ -192,6 +192,8 @@ class Options:
     BELL_FOLDER: str | Path | None = _setting(None, _or_none(_folder))  # noqa: RUF009
     TASK_HEARTBEAT_INTERVAL: float = _setting(2.0, _positive_seconds)
     MAX_REQUEST_PER_CHILD: int | None = _setting(None, _or_none(_positive))
+    MAX_AGE_PER_CHILD: float | None = _setting(None, _or_none(_positive_seconds))
+    MAX_MEMORY_PER_CHILD: int | None = _setting(None, _or_none(_positive))
 
     CHILD_HEARTBEAT_INTERVAL: float = _setting(2.0, _positive_seconds)
     CHILD_HEARTBEAT_LIMIT: float = _setting(60.0, _positive_seconds)

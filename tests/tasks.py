@@ -122,6 +122,34 @@ def offspring(task):
     child.wait()
 
 
+@handler("deaf")
+def ignore_everything(task):
+    """Ignore all signals that can be, with a child and a child of that, in groups of their own."""
+    code = """if 1:
+        import os, signal, sys, time
+        for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(signum, signal.SIG_IGN)
+        os.setsid()
+        with open(sys.argv[1], "a") as file:
+            print(os.getpid(), file=file)
+        if os.fork() == 0:
+            os.setsid()
+            with open(sys.argv[1], "a") as file:
+                print(os.getpid(), file=file)
+        time.sleep(600)
+    """
+    path = Path(task.data["pid"])
+    subprocess.Popen([sys.executable, "-c", code, str(path)], start_new_session=False)
+    while not path.exists() or path.read_text().count("\n") < 2:
+        time.sleep(0.01)
+    note(task, "start")
+    while True:
+        try:
+            time.sleep(600)
+        except BaseException:
+            note(task, "deaf")
+
+
 @handler("spoil")
 def spoil(task):
     """Leave a transaction open."""

@@ -53,9 +53,14 @@ class Child:
 
     def press(self, now: float, *, interval: float, limit: float | None) -> None:
         """Say it again, or no longer ask."""
-        if self.stopping_since is None or now - self.told_at < interval:
+        if self.stopping_since is None:
             return
-        if self.killed or (limit is not None and now - self.stopping_since >= limit):
+        over = limit is not None and now - self.stopping_since >= limit
+        if over and not self.killed:
+            self.kill()
+        elif now - self.told_at < interval:
+            return
+        elif self.killed:
             self.kill()
         else:
             self.told_at = now

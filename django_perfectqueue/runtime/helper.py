@@ -28,12 +28,12 @@ class Helper:
     deaths: int = 0
     fork_at: float = 0.0
 
-    def fill(self, fork: Callable[[Body], Child], now: float) -> None:
+    def fill(self, fork: Callable[[str, Body], Child], now: float) -> None:
         """Start it if there is none, unless it is too early."""
         if self.child is not None or now < self.fork_at:
             return
         try:
-            self.child = fork(self.body)
+            self.child = fork(self.name, self.body)
         except OSError as error:
             logger.error("The %s can't be started. %s", self.name, error)
             self.fork_at = now + max(1.0, self.limit)

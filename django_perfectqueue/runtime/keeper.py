@@ -117,6 +117,11 @@ class Keeper:
                 if not self.orphaned:
                     self.orphan()
 
+    def beat_at_once(self) -> None:
+        """Have the supervisor look here now."""
+        self.next_beat = 0.0
+        self.bell.ring()
+
     def tell_of_stop(self) -> None:
         if not self.processor.stopping:
             return

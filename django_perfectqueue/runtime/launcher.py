@@ -17,9 +17,13 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from .bell import drain, readable
+from .notifier import Notifier
+from .pid_file import PidFile
 from .signals import (
+    ALIVE,
     ALL,
     DETACH,
+    READY,
     REOPEN_LOGS,
     RESTART,
     RESTART_NOW,
@@ -49,6 +53,7 @@ class Generation:
         self.socket, theirs = socket.socketpair()
         self.socket.setblocking(False)
         self.echo = echo
+        self.ready = self.answered = self.gone = False
         with theirs, contextlib.ExitStack() as failing:
             failing.callback(self.socket.close)
             self.process = subprocess.Popen(  # noqa: S603
@@ -68,8 +73,30 @@ class Generation:
         pipes = (self.process.stdout, self.process.stderr)
         return [pipe.fileno() for pipe in pipes if pipe is not None]
 
+    @property
+    def ears(self) -> list[int]:
+        """What it may be heard from, while it runs."""
+        if self.code() is not None:
+            return []
+        return [*self.outputs, *([] if self.gone else [self.socket.fileno()])]
+
     def is_ready(self) -> bool:
-        return bool(drain(self.socket.fileno()))
+        self.listen()
+        return self.ready
+
+    def listen(self) -> None:
+        said = None if self.gone else drain(self.socket.fileno())
+        self.gone = said is None
+        self.ready = self.ready or READY in (said or b"")
+        self.answered = self.answered or bool(said)
+
+    def has_answered(self) -> bool:
+        """Tell whether it has said anything since this was asked, and ask it to."""
+        self.listen()
+        answered, self.answered = self.answered, False
+        with contextlib.suppress(OSError):
+            self.socket.send(ALIVE)
+        return answered
 
     def send(self, signum: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -114,9 +141,14 @@ class Launcher:
         detach_wait: float,
         environment: Mapping[str, str] | None = None,
         echo: Sequence[Any] = (),
+        pid_file: PidFile | None = None,
+        notifier: Notifier | None = None,
     ) -> None:
         self.command = command
         self.detach_wait = detach_wait
+        self.pid_file = pid_file
+        self.notifier = notifier or Notifier()
+        self.announced = False
         self.environment = os.environ if environment is None else environment
         self.echo = echo
         self.mailbox = Mailbox()
@@ -129,11 +161,19 @@ class Launcher:
         self.by_hand = os.isatty(0)
 
     def run(self) -> int:
-        """Stay until the supervisor has ended, or detached from it; return the exit code."""
+        """
+        Stay until the supervisor has ended, or detached from it; return the exit code.
+
+        Raise ConfigError when the pid file is another worker's, or can't be written.
+        """
+        if self.pid_file is not None:
+            self.pid_file.take()
         before = {signum: signal.getsignal(signum) for signum in (*ALL, signal.SIGCHLD)}
         with held_back():
+            self.notifier.starting()
             self.current = self.start()
             self.mailbox.open(signal.SIGCHLD)
+        self.mailbox.let_in()
         try:
             return self.stay()
         finally:
@@ -150,6 +190,7 @@ class Launcher:
             for signum in self.mailbox.read():
                 self.pass_on(signum)
             self.hand_over()
+            self.attend()
             self.older = [old for old in self.older if old.code() is None]
             code = self.current.code()
             if code is not None and (code or not (self.older or self.next)):
@@ -161,13 +202,12 @@ class Launcher:
 
     def wait(self) -> None:
         generations = self.generations()
-        ears = [self.mailbox.ear]
+        ears = [ear for one in generations for ear in one.ears]
+        tick = min(TICK, self.notifier.interval or TICK)
+        pause = min(tick, max(0.0, self.leave_at - time.monotonic()))
+        readable([self.mailbox.ear, *ears], pause)
         for one in generations:
-            ears += one.outputs if one.code() is None else []
-        if self.next is not None:
-            ears.append(self.next.socket.fileno())
-        readable(ears, min(TICK, max(0.0, self.leave_at - time.monotonic())))
-        for one in generations:
+            one.listen()
             one.relay()
 
     def generations(self) -> list[Generation]:
@@ -180,12 +220,16 @@ class Launcher:
             if not self.stopping:
                 self.restart(STOP if signum == RESTART else STOP_NOW)
         elif signum in ALL:
-            self.stopping = self.stopping or signum != REOPEN_LOGS
+            if signum != REOPEN_LOGS:
+                self.stopping = True
+                self.notifier.stopping()
             for one in self.generations():
                 one.send(signum)
         if signum == DETACH:
             again = self.leave_at < float("inf")
             self.leave_at = time.monotonic() + (0.0 if again else self.detach_wait)
+            if self.pid_file is not None:
+                self.pid_file.let_go()
             if self.by_hand:
                 self.say(_("Press Ctrl-C again to end what is running at once."))
         elif signum == STOP_NOW:
@@ -219,6 +263,8 @@ class Launcher:
                 self.next = self.start()
         except OSError as error:
             logger.error("The restart failed; the worker goes on as before. %s", error)
+            return
+        self.notifier.restarting()
 
     def hand_over(self) -> None:
         """Make the next generation the current one, once it takes tasks."""
@@ -228,19 +274,41 @@ class Launcher:
             self.current.send(self.stop_old_by)
             self.older.append(self.current)
             self.current, self.next = self.next, None
+            self.announced = False
         elif (code := self.next.code()) is not None:
-            logger.error("The restart failed; the worker goes on as before. code=%s", code)
-            self.next.close()
-            self.next = None
+            self.give_up(code)
         if self.next is None and self.once_more is not None:
             again, self.once_more = self.once_more, None
             if not self.stopping:
                 self.restart(again)
 
+    def give_up(self, code: int) -> None:
+        """Go on with the generation that there is."""
+        assert self.next is not None
+        if not self.stopping:
+            logger.error("The restart failed; the worker goes on as before. code=%s", code)
+            if self.announced:
+                self.notifier.restart_failed()
+        self.next.close()
+        self.next = None
+
+    def attend(self) -> None:
+        """Tell the service manager how it goes."""
+        if self.stopping:
+            return
+        if not self.announced and self.next is None and self.current.is_ready():
+            self.announced = True
+            self.notifier.ready(self.current.process.pid)
+        due = self.announced and self.notifier.is_due(time.monotonic())
+        if due and self.current.has_answered():
+            self.notifier.pat()
+
     def close(self) -> None:
         self.mailbox.close()
         for one in self.generations():
             one.close()
+        if self.pid_file is not None:
+            self.pid_file.remove()
 
 
 def first_environment() -> dict[str, str]:

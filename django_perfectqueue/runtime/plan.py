@@ -17,6 +17,7 @@ class Plan:
     using: str
     options: Options
     burst: bool = False
+    reload: bool = False
 
 
 def worker_name() -> str:

@@ -29,6 +29,7 @@ from .outbox import Outbox
 from .pace import Pace
 from .plan import Plan, worker_name
 from .queue_order import orders
+from .recycling import Recycling
 from .report import Reporter
 from .runner import Runner, Running
 from .signals import REOPEN_LOGS, RESTART_NOW, STOP_NOW, take_signals
@@ -77,6 +78,7 @@ class Processor:
         self.stopping = False
         self.stopping_now = False
         self.remaining = plan.options.MAX_REQUEST_PER_CHILD
+        self.recycling = Recycling(plan.options)
         self.batch: deque[store.Lease] = deque()
         self.unsure = False
         self.asked = 0
@@ -135,13 +137,16 @@ class Processor:
 
     def work(self) -> int:
         while not self.stopping:
-            if self.remaining == 0:
+            if self.remaining == 0 or self.recycling.is_due():
                 return RECYCLED
             if self.ledger.is_due(time.monotonic()):
                 self.keep_books()
             self.seat.bell.wait(0)
             self.slate.seek()
             taken = self.link.insist(self.acquire)
+            if not self.slate.serves:
+                self.slate.serve()
+                self.keeper.beat_at_once()
             self.taken_at = time.monotonic()
             self.batch.extend(taken)
             if taken:
@@ -301,7 +306,7 @@ class Processor:
             tended = self.seat.belfry.is_tended()
             pause = LOOK_UP_AFTER if tended else self.options.POLL_INTERVAL
             rung = self.seat.bell.wait(pause * random.uniform(0.7, 1.0))  # noqa: S311
-            if rung or not tended or self.slate.was_rung:
+            if rung or not tended or self.slate.was_rung or self.recycling.is_due():
                 logger.debug("A processor looks for tasks. pid=%s rung=%s", os.getpid(), rung)
                 return
             if time.monotonic() >= look_at:

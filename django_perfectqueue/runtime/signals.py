@@ -20,6 +20,9 @@ RESTART_NOW = signal.SIGHUP
 REOPEN_LOGS = signal.SIGUSR2
 ALL = (STOP, STOP_NOW, DETACH, RESTART, RESTART_NOW, REOPEN_LOGS)
 
+READY, ALIVE = b"r", b"a"
+"""What a supervisor says to its launcher: that it takes tasks; and asked, that it goes on."""
+
 
 class Mailbox:
     """
@@ -39,6 +42,10 @@ class Mailbox:
             signal.signal(signum, ignore)
         signal.set_wakeup_fd(self.slot, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ALL, *extra})
+
+    def let_in(self) -> None:
+        """Let those in that were held back before this mailbox was made."""
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ALL, signal.SIGCHLD})
 
     def read(self) -> list[signal.Signals]:
         return [signal.Signals(number) for number in drain(self.ear) or b""]
@@ -65,6 +72,11 @@ def take_signals(handler: Callable[[int, object], None]) -> None:
         signal.signal(signum, handler)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ALL, signal.SIGCHLD})
+
+
+def hold_back() -> None:
+    """Have signals wait until a mailbox is there for them."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, ALL)
 
 
 @contextlib.contextmanager

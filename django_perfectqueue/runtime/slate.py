@@ -6,8 +6,8 @@ import mmap
 from typing import NamedTuple
 
 COUNTED = ("finished", "retried", "failed", "cancelled", "released", "preempted", "left")
-SIGNED_OFF, SEEKING, RUNG = range(3)
-FIRST_COUNT = 3
+SIGNED_OFF, SEEKING, RUNG, SERVES = range(4)
+FIRST_COUNT = 4
 FIRST_SEAT = FIRST_COUNT + len(COUNTED)
 TASK, SINCE, KILL_AT = range(3)
 WIDTH = 3
@@ -76,11 +76,19 @@ class Slate:
         """Look no more; ``was_rung`` tells whether someone has counted on it."""
         self.numbers[SEEKING] = 0
 
+    @property
+    def serves(self) -> bool:
+        """Whether the processor has looked for tasks for the first time."""
+        return bool(self.numbers[SERVES])
+
+    def serve(self) -> None:
+        self.numbers[SERVES] = 1
+
     def mark_rung(self) -> None:
         self.numbers[RUNG] = 1
 
     def sign_on(self) -> None:
-        for place in (SIGNED_OFF, SEEKING, RUNG):
+        for place in (SIGNED_OFF, SEEKING, RUNG, SERVES):
             self.numbers[place] = 0
         self.clear()
 

@@ -7,8 +7,9 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from django.utils.translation import gettext as _
 
@@ -16,7 +17,7 @@ from django_perfectqueue import store
 
 from .belfry import Belfry
 from .bell import Bell, drain, readable
-from .child import Child, fork, next_fork
+from .child import Body, Child, fork, next_fork
 from .database import close_for_fork
 from .helper import LIMIT, Helper
 from .janitor import Janitor
@@ -26,7 +27,9 @@ from .presence import registration
 from .processor import DONE, RECYCLED, Processor, Seat
 from .report import Reporter
 from .signals import (
+    ALIVE,
     DETACH,
+    READY,
     REOPEN_LOGS,
     RESTART,
     RESTART_NOW,
@@ -36,12 +39,15 @@ from .signals import (
     reopen_logs,
 )
 from .slate import Slate
+from .title import set_title
 from .tree import send
 from .undertaker import Estate, Undertaker
+from .watcher import Watch, Watcher
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
 TICK = 0.5
+ENOUGH_AFTER = 5.0
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +79,9 @@ class Supervisor:
         self.options = plan.options
         self.reporter = reporter
         self.launcher = launcher
+        self.launcher_pid = os.getppid()
+        if launcher is not None:
+            launcher.setblocking(False)
         self.mailbox = Mailbox()
         self.lifeline, self.hold = os.pipe()
         os.set_blocking(self.lifeline, False)
@@ -81,6 +90,7 @@ class Supervisor:
         self.helpers = self.needed_helpers()
         self.undertakers: list[Child] = []
         self.stopping = False
+        self.serving_since: float | None = None
         self.now = self.listened_at = time.monotonic()
 
     def needed_helpers(self) -> list[Helper]:
@@ -94,7 +104,20 @@ class Supervisor:
             return Listener(self.plan, self.belfry, lifeline=self.lifeline).run()
 
         janitor = Helper("janitor", tidy, limit)
-        return [janitor] if self.plan.burst else [Helper("listener", listen, limit), janitor]
+        if self.plan.burst:
+            return [janitor]
+        watchers = [Helper("watcher", self.watching(), limit)] if self.plan.reload else []
+        return [Helper("listener", listen, limit), janitor, *watchers]
+
+    def watching(self) -> Body:
+        """Return what asks the launcher for a restart when the code has changed since now."""
+        watch = Watch()
+
+        def tell(file: Path) -> None:
+            self.reporter.say(_("%s has changed; the worker starts anew.") % file)
+            send(self.launcher_pid, RESTART)
+
+        return lambda: Watcher(watch, tell, lifeline=self.lifeline).run()
 
     def run(self) -> int:
         """Work until told to stop, or in a burst until all is done; return the exit code."""
@@ -120,11 +143,20 @@ class Supervisor:
             self.listen()
             self.press()
             self.fill()
-            if not ready:
-                ready = self.tell_launcher()
+            if not ready and self.serves():
+                ready = self.tell_launcher(READY)
             if self.is_over():
                 return
             self.wait()
+
+    def serves(self) -> bool:
+        """Tell whether every processor has looked for tasks, or after a while at least one."""
+        serving = sum(place.slate.serves for place in self.places)
+        if serving and self.serving_since is None:
+            self.serving_since = self.now
+        if serving == len(self.places) or self.serving_since is None:
+            return bool(serving)
+        return self.now - self.serving_since >= ENOUGH_AFTER
 
     def obey(self, signals: Iterable[signal.Signals]) -> None:
         for signum in signals:
@@ -213,7 +245,7 @@ class Supervisor:
             why=store.Failure(error="crashed", message=message),
         )
         try:
-            self.undertakers.append(self.fork(Undertaker(self.plan, estate).run))
+            self.undertakers.append(self.fork("undertaker", Undertaker(self.plan, estate).run))
         except OSError as error:
             logger.error("What it held comes back with its lease. %s", error)
 
@@ -294,7 +326,10 @@ class Supervisor:
         drain(place.bell.ear)
         place.slate.sign_on()
         try:
-            place.child = self.fork(lambda: Processor(self.plan, seat, self.reporter).run())
+            place.child = self.fork(
+                f"processor {place.number}",
+                lambda: Processor(self.plan, seat, self.reporter).run(),
+            )
         except OSError:
             os.close(pulse)
             raise
@@ -303,8 +338,9 @@ class Supervisor:
         words = {"number": place.number, "pid": place.child.pid}
         self.reporter.say(_("Processor %(number)s started, pid %(pid)s.") % words)
 
-    def fork(self, body: Callable[[], int]) -> Child:
+    def fork(self, role: str, body: Body) -> Child:
         def alone() -> int:
+            set_title(role)
             self.let_go()
             return body()
 
@@ -337,13 +373,14 @@ class Supervisor:
         pulses = [place.pulse for place in self.places if place.child is not None]
         ears = [self.mailbox.ear, *pulses]
         launcher = -1
-        if self.launcher is not None and not self.stopping:
+        if self.launcher is not None:
             launcher = self.launcher.fileno()
             ears.append(launcher)
-        heard = readable(ears, self.pause())
-        if launcher in heard and drain(launcher) is None:
-            logger.error("The launcher is gone; the worker stops.")
-            self.stop()
+        if launcher in readable(ears, self.pause()):
+            if drain(launcher) is None:
+                self.lose_launcher()
+            else:
+                self.tell_launcher(ALIVE)
 
     def pause(self) -> float:
         due = [
@@ -353,15 +390,25 @@ class Supervisor:
         ]
         return max(0.01, min([TICK, *due]))
 
-    def tell_launcher(self) -> bool:
-        """Let a launcher that has been waiting for this know that tasks are being taken."""
+    def tell_launcher(self, word: bytes) -> bool:
+        """Say that tasks are being taken, or when asked that this process goes on."""
         if self.launcher is not None:
             try:
-                self.launcher.send(b"r")
+                self.launcher.send(word)
+            except BlockingIOError:
+                return False
             except OSError:
-                logger.error("The launcher is gone; the worker stops.")
-                self.stop()
+                self.lose_launcher()
         return True
+
+    def lose_launcher(self) -> None:
+        """Stop without it, unless it has left because this is to stop."""
+        if self.launcher is not None:
+            self.launcher.close()
+            self.launcher = None
+        if not self.stopping:
+            logger.error("The launcher is gone; the worker stops.")
+            self.stop()
 
     def counts(self) -> dict[str, int]:
         total: dict[str, int] = {}

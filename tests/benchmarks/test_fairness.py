@@ -58,6 +58,8 @@ def setUpModule():
 class Folder:
     """A test case with a folder of its own, and the command in a process of its own."""
 
+    module = "benchmarks.fairness"
+
     def setUp(self):
         super().setUp()
         folder = tempfile.TemporaryDirectory()
@@ -73,7 +75,7 @@ class Folder:
     def run_command(self, *arguments):
         """Return the exit code, what it printed and what it complained of."""
         done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.fairness", *map(str, arguments)],
+            [sys.executable, "-m", self.module, *map(str, arguments)],
             cwd=ROOT,
             env={**os.environ, MARK: self.name},
             stdin=subprocess.DEVNULL,

@@ -2,6 +2,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock
@@ -9,14 +10,18 @@ from unittest import mock
 from django.core.management.color import no_style
 from django.test import SimpleTestCase
 
+from django_perfectqueue.application import Registry
+from django_perfectqueue.conf import Options
 from django_perfectqueue.runtime import bell, signals, tree
 from django_perfectqueue.runtime.bell import Bell
-from django_perfectqueue.runtime.child import fork, next_fork
+from django_perfectqueue.runtime.child import Child, fork, next_fork
 from django_perfectqueue.runtime.database import Link
+from django_perfectqueue.runtime.helper import Helper
 from django_perfectqueue.runtime.launcher import first_environment
+from django_perfectqueue.runtime.plan import Plan
 from django_perfectqueue.runtime.report import Reporter, in_parts
 from django_perfectqueue.runtime.slate import Slate
-from django_perfectqueue.runtime.supervisor import how_it_ended
+from django_perfectqueue.runtime.supervisor import Supervisor, how_it_ended
 
 from ..waiting import wait_until
 
@@ -172,6 +177,74 @@ class ReporterTests(SimpleTestCase):
         reporter = Reporter(closed, no_style())
         reporter.say("hello")
         self.assertEqual(reporter.verbosity, 0)
+
+
+class FailureTests(SimpleTestCase):
+    def test_a_supervisor_that_fails_ends_with_an_error(self):
+        """
+        And leaves no process behind: its children would work without anyone to watch them.
+        """
+        plan = Plan(dispatch=Registry, queues=("default",), using="default", options=Options())
+        supervisor = Supervisor(plan, Reporter(print, no_style(), 0), None)
+        child = fork(lambda: time.sleep(600) or 0)
+        supervisor.helpers[0].child = child
+        before = {signum: signal.getsignal(signum) for signum in (*signals.ALL, signal.SIGCHLD)}
+        self.addCleanup(lambda: [signal.signal(*pair) for pair in before.items()])
+        with (
+            mock.patch.object(supervisor, "work", side_effect=RuntimeError("as it was told")),
+            mock.patch("django_perfectqueue.runtime.supervisor.close_for_fork"),
+            self.assertLogs("django_perfectqueue.supervisor", "CRITICAL"),
+        ):
+            self.assertEqual(supervisor.run(), 1)
+        wait_until(lambda: child.reap() == -signal.SIGKILL)
+
+
+class HelperTests(SimpleTestCase):
+    def test_one_that_can_not_live_is_replaced_later_and_later(self):
+        helper = Helper("janitor", lambda: 1, limit=5.0)
+        pauses, now = [], 1000.0
+        for _death in range(4):
+            helper.fill(mock.Mock(return_value=mock.Mock(born=now, killed=False)), now)
+            helper.child.reap.return_value = 1
+            with self.assertLogs("django_perfectqueue.supervisor", "ERROR"):
+                helper.reap(now + 1)
+            pauses.append(helper.fork_at - now)
+            now = max(now + 1, helper.fork_at)
+        self.assertEqual(pauses, [0.0, 5.0, 10.0, 20.0])
+
+    def test_one_for_which_there_is_no_room_is_tried_again(self):
+        helper = Helper("janitor", lambda: 1, limit=5.0)
+        with self.assertLogs("django_perfectqueue.supervisor", "ERROR"):
+            helper.fill(mock.Mock(side_effect=BlockingIOError("no room")), 1000.0)
+        self.assertEqual((helper.child, helper.fork_at), (None, 1005.0))
+
+
+class PressTests(SimpleTestCase):
+    def test_who_is_told_to_stop_is_told_again_and_at_last_killed(self):
+        """
+        At the limit, however seldom it is told; and then again and again.
+        """
+        for interval, expected in (
+            (2.0, ["2 TERM", "4 TERM", "5 kill", "7 kill"]),
+            (9.0, ["5 kill"]),
+        ):
+            with self.subTest(interval=interval):
+                self.assertEqual(self.pressed(interval=interval, limit=5.0), expected)
+        self.assertEqual(self.pressed(interval=3.0, limit=None), ["3 TERM", "6 TERM"])
+
+    def pressed(self, *, interval, limit):
+        child, said = Child(1, stopping_since=1000.0, told_at=1000.0), []
+        module = "django_perfectqueue.runtime.child."
+        for second in range(9):
+            now = 1000.0 + second
+            with (
+                mock.patch(module + "send") as send,
+                mock.patch(module + "kill_tree") as kill,
+                mock.patch(module + "time.monotonic", return_value=now),
+            ):
+                child.press(now, interval=interval, limit=limit)
+            said += [f"{second} TERM"] * send.call_count + [f"{second} kill"] * kill.call_count
+        return said
 
 
 class WordsTests(SimpleTestCase):

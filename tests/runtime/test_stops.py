@@ -1,9 +1,19 @@
 import os
 import pty
+import random
 import signal
+import time
 from pathlib import Path
 
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.runtime.signals import (
+    DETACH,
+    REOPEN_LOGS,
+    RESTART,
+    RESTART_NOW,
+    STOP,
+    STOP_NOW,
+)
 
 from ..databases.lifetime import children
 from ..waiting import wait_until
@@ -78,22 +88,50 @@ class StopTests(WorkerTestCase):
         self.assertEqual(worker.wait(), 0)
         self.assert_gone(worker)
 
-    def test_a_signal_during_the_start_counts(self):
-        self.submit("k0", "note")
-        worker = self.worker()
-        wait_until(lambda: children(worker.process.pid))
-        worker.send(signal.SIGTERM)
-        self.assertEqual(worker.wait(), 0)
-        self.assertEqual(worker.processors(), [])
-        self.assertEqual(self.status("k0"), "waiting")
-
     def test_a_stop_that_takes_too_long_becomes_a_kill(self):
-        self.submit("k0")
-        worker = self.worker(CHILD_GRACEFUL_KILL_LIMIT=0.3)
-        self.wait_for_note("start")
+        """
+        Of all that there is below it: of who ignores every signal, and of its children.
+        """
+        pid_file = self.folder / "pid"
+        self.submit("k0", "deaf", data={"pid": str(pid_file)})
+        worker = self.worker(CHILD_GRACEFUL_KILL_LIMIT=0.5, CHILD_KILL_INTERVAL=60)
+        deaf = self.wait_for_note("start")
+        family = [deaf, *map(int, pid_file.read_text().split())]
+        self.assertEqual(len(family), 3)
+        began = time.monotonic()
         worker.send(signal.SIGTERM)
         self.assertEqual(worker.wait(), 0, worker.errors)
+        self.assertLess(time.monotonic() - began, 10)
+        self.assertFalse(any(map(is_alive, family)))
         self.assertEqual(self.status("k0"), "waiting")
+
+
+class EarlyTests(WorkerTestCase):
+    """Signals that come at a moment of the start that is another with each run."""
+
+    def send_early(self, *signals):
+        """Return a worker that got these, each at a moment of its own, and what was done."""
+        moments = sorted((random.uniform(0.0, 0.6), signum) for signum in signals)
+        worker = self.worker()
+        wait_until(lambda: children(worker.process.pid))
+        began = time.monotonic()
+        for moment, signum in moments:
+            time.sleep(max(0.0, began + moment - time.monotonic()))
+            worker.send(signum)
+        return worker, moments
+
+    def test_a_stop_counts(self):
+        worker, moments = self.send_early(random.choice([STOP, STOP_NOW, DETACH]))
+        with self.subTest(moments=moments):
+            self.assertEqual(worker.wait(), 0)
+            self.assert_gone(worker)
+
+    def test_a_restart_counts(self):
+        worker, moments = self.send_early(REOPEN_LOGS, random.choice([RESTART, RESTART_NOW]))
+        with self.subTest(moments=moments):
+            wait_until(lambda: worker.output.count("django-perfectqueue ") == 2, within=20)
+            wait_until(lambda: len(children(worker.process.pid)) == 1, within=20)
+            self.assertTrue(worker.ready())
 
 
 class TerminalTests(WorkerTestCase):
@@ -138,17 +176,27 @@ class RestartTests(WorkerTestCase):
         self.assertEqual(len(self.notes("start")), 1)
 
     def test_usr1_starts_new_code_and_settings_while_old_tasks_end(self):
+        """
+        With as many processors as the new settings say, more or fewer; what only the new
+        code knows has waited for it.
+        """
+        old_code = {"DISPATCH": "tests.tasks.SampleDispatch", "RETRY_WAIT": 0.1}
         self.submit("k0")
-        worker = self.worker()
-        old = self.wait_for_note("start")
-        worker.configure(PROCESSORS=2)
-        worker.send(signal.SIGUSR1)
-        wait_until(lambda: len(worker.processors()) == 3, within=20)
-        self.assertTrue(is_alive(old))
-
         self.submit("k1", "note")
+        worker = self.worker(PROCESSORS=2, **old_code)
+        old = self.wait_for_note("start")
+        wait_until(lambda: "No handler for tasks of this type" in worker.errors)
+        worker.configure(PROCESSORS=3, RETRY_WAIT=0.1)
+        worker.send(signal.SIGUSR1)
         self.wait_for_status("k1", "finished")
+        self.assertTrue(is_alive(old))
         self.assertEqual(self.status("k0"), "running")
+        self.assertEqual(len(worker.processors()), 2 + 3)
+
+        worker.configure(PROCESSORS=1)
+        worker.send(signal.SIGUSR1)
+        wait_until(lambda: sum(map(is_alive, worker.processors())) == 1 + 1, within=20)
+        self.assertEqual(len(worker.processors()), 2 + 3 + 1)
         self.open_gate()
         self.wait_for_status("k0", "finished")
         self.assertEqual(self.notes("end"), [("k0", old)])

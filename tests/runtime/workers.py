@@ -38,7 +38,13 @@ class Worker:
     """One ``pq_worker``, with settings that a test would not like to wait for."""
 
     def __init__(
-        self, folder, *arguments, database=connection, stdin=subprocess.DEVNULL, **settings
+        self,
+        folder,
+        *arguments,
+        database=connection,
+        stdin=subprocess.DEVNULL,
+        environment=None,
+        **settings,
     ):
         self.name = uuid.uuid4().hex
         self.settings = folder / f"{self.name}.json"
@@ -50,6 +56,7 @@ class Worker:
             "DJANGO_SETTINGS_MODULE": "tests.runtime.settings",
             "PERFECTQUEUE_TEST_SETTINGS": str(self.settings),
             MARK: self.name,
+            **(environment or {}),
         }
         command = [sys.executable, "-m", "django", "pq_worker", *arguments]
         with open(self.printed, "w") as out, open(self.complained, "w") as err:

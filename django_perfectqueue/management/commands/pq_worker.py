@@ -25,9 +25,13 @@ from django_perfectqueue.runtime.launcher import (
     first_environment,
     same_command,
 )
+from django_perfectqueue.runtime.notifier import Notifier, taken_out_of
+from django_perfectqueue.runtime.pid_file import PidFile
 from django_perfectqueue.runtime.plan import Plan
 from django_perfectqueue.runtime.report import Reporter
+from django_perfectqueue.runtime.signals import hold_back
 from django_perfectqueue.runtime.supervisor import Supervisor
+from django_perfectqueue.runtime.title import set_title
 
 from ..base import SummedUpCommand, at_least, known_alias, lacks_tables, speaking, unmigrated
 
@@ -40,6 +44,8 @@ OVERRIDES = {
     "poll_interval": "POLL_INTERVAL",
     "prefetch": "TASK_PREFETCH",
     "max_requests": "MAX_REQUEST_PER_CHILD",
+    "max_age": "MAX_AGE_PER_CHILD",
+    "max_memory": "MAX_MEMORY_PER_CHILD",
 }
 
 
@@ -73,8 +79,14 @@ class Command(SummedUpCommand):
             help=_("How to go through several queues: ordered, round_robin or shuffled."),
         )
         parser.add_argument("--database", metavar="ALIAS", help=_("The database of the queues."))
-        parser.add_argument(
+        how_long = parser.add_mutually_exclusive_group()
+        how_long.add_argument(
             "--burst", action="store_true", help=_("Leave when no task is due any more.")
+        )
+        how_long.add_argument(
+            "--reload",
+            action="store_true",
+            help=_("Start anew whenever the code has changed. For development."),
         )
         parser.add_argument(
             "--poll-interval",
@@ -95,9 +107,27 @@ class Command(SummedUpCommand):
             metavar="N",
             help=_("Replace a processor when it has run so many tasks."),
         )
+        parser.add_argument(
+            "--max-age",
+            type=float,
+            metavar="SECONDS",
+            help=_("Replace a processor when it is so old, between two tasks."),
+        )
+        parser.add_argument(
+            "--max-memory",
+            type=at_least(1),
+            metavar="MIB",
+            help=_("Replace a processor when it holds so much memory, between two tasks."),
+        )
+        parser.add_argument(
+            "--pid-file",
+            metavar="PATH",
+            help=_("Write the worker's pid there, and start no second one with the same file."),
+        )
 
     def run_from_argv(self, argv: list[str]) -> None:
         self.started_by_itself = True
+        hold_back()
         super().run_from_argv(argv)
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -112,15 +142,25 @@ class Command(SummedUpCommand):
 
     def launch(self, options: dict[str, Any]) -> int:
         command, environment = same_command(), first_environment()
+        for_us = taken_out_of(environment)
         if not self.started_by_itself:
-            environment = dict(os.environ)
+            environment, for_us = dict(os.environ), {}
+            taken_out_of(environment)
             command = [sys.executable, "-m", "django", "pq_worker", *arguments(options)]
             environment["DJANGO_SETTINGS_MODULE"] = settings.SETTINGS_MODULE
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         echo = () if self.stdout_is_ours() else (self.stdout, self.stderr)
+        set_title("launcher")
         with speaking():
-            wait = chosen(options).DETACH_WAIT
-        return Launcher(command, detach_wait=wait, environment=environment, echo=echo).run()
+            launcher = Launcher(
+                command,
+                detach_wait=chosen(options).DETACH_WAIT,
+                environment=environment,
+                echo=echo,
+                pid_file=PidFile(options["pid_file"]) if options["pid_file"] else None,
+                notifier=Notifier(for_us),
+            )
+            return launcher.run()
 
     def stdout_is_ours(self) -> bool:
         """Tell whether a process that this one starts prints where this one does."""
@@ -130,6 +170,7 @@ class Command(SummedUpCommand):
             return False
 
     def supervise(self, launcher: int, options: dict[str, Any]) -> int:
+        set_title("supervisor")
         self.check(tags=["perfectqueue"])
         with speaking():
             plan = plan_of(options)
@@ -174,6 +215,7 @@ def plan_of(options: dict[str, Any]) -> Plan:
         using=known_alias(options["database"] or queue.database()),
         options=values,
         burst=options["burst"],
+        reload=options["reload"],
     )
 
 
@@ -237,8 +279,7 @@ def arguments(options: dict[str, Any]) -> list[str]:
     for option in ("database", *OVERRIDES):
         if options[option] is not None:
             words += [f"--{option.replace('_', '-')}", str(options[option])]
-    if options["burst"]:
-        words.append("--burst")
+    words += [f"--{name}" for name in ("burst", "reload") if options[name]]
     colour = "--force-color" if options["force_color"] else "--no-color"
     if options["force_color"] or options["no_color"]:
         words.append(colour)

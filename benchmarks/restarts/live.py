@@ -1,0 +1,178 @@
+"""
+One run on a real worker and a real database, in a process of its own:
+``python -m benchmarks.restarts.live JOB RESULT``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.base import manage
+from benchmarks.peers.perfectqueue import PerfectQueue
+from benchmarks.place import this_place
+from benchmarks.scale import Scale
+from benchmarks.stand import Stand, StuckError, Workers
+
+from .judge import Restart, judged
+from .recorder import Reader
+
+DISPATCH = "benchmarks.workers.restarts.RecordedDispatch"
+SECONDS = 0.02
+STOCK = 100
+USERS = 10
+PAUSE = (0.2, 0.8)
+PATIENCE = 60.0
+STEP = 0.02
+
+
+@dataclass(frozen=True)
+class Job:
+    """``before`` is for how many seconds it runs before the first restart."""
+
+    database: str
+    processors: int
+    times: int
+    before: float
+
+    def as_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+class Load(PerfectQueue):
+    """This package, with tasks that sleep for a moment, and always more of them."""
+
+    def __init__(self, place: Any, reader: Reader, processors: int) -> None:
+        super().__init__(place)
+        self.reader = reader
+        self.stock = STOCK * processors
+        self.submitted = 0
+
+    def settings(self, processes: int) -> dict[str, Any]:
+        return {"PERFECTQUEUE": {"RETENTION_TIME": None}}
+
+    def workers(self, processes: int) -> list[list[str]]:
+        return [manage("pq_worker", DISPATCH, "--processors", processes, "--verbosity", 0)]
+
+    def top_up(self) -> None:
+        self.reader.read()
+        while self.submitted - self.reader.begun < self.stock:
+            first = self.submitted
+            self.submitted += self.stock
+            self.queue.submit_many(
+                {
+                    "key": str(index),
+                    "type": "recorded",
+                    "user": f"user-{index % USERS}",
+                    "data": {"i": index, "seconds": SECONDS},
+                }
+                for index in range(first, self.submitted)
+            )
+
+
+class Manager:
+    """A service manager, to which the worker tells when it is ready."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "notify"
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(str(path))
+        self.socket.setblocking(False)
+        os.environ["NOTIFY_SOCKET"] = str(path)
+        self.count = 0
+
+    def ready(self) -> int:
+        """Return how often it was ready so far; raise StuckError when a restart failed."""
+        try:
+            while True:
+                message = self.socket.recv(4096).decode()
+                if "failed" in message:
+                    raise StuckError(f"A restart failed: {message}")
+                self.count += "READY=1" in message.splitlines()
+        except BlockingIOError:
+            return self.count
+
+
+class Run:
+    def __init__(self, job: Job, stand: Stand, load: Load, manager: Manager) -> None:
+        self.job = job
+        self.stand = stand
+        self.load = load
+        self.manager = manager
+
+    def measured(self) -> dict[str, Any]:
+        self.stand.prepare(self.job.processors)
+        self.load.top_up()
+        self.stand.analyze()
+        with self.stand.workers(self.job.processors) as workers:
+            self.feed_until(lambda: self.manager.ready() == 1, "The worker")
+            began = time.monotonic()
+            self.feed_for(self.job.before)
+            restarts = [self.restart(workers, number) for number in range(self.job.times)]
+            self.drain(workers)
+        found = judged(
+            self.load.reader.read(), restarts, submitted=self.load.submitted, began=began
+        )
+        return {**found, **self.told_by_rows()}
+
+    def restart(self, workers: Workers, number: int) -> Restart:
+        asked = time.monotonic()
+        workers.processes[0].send_signal(signal.SIGUSR1)
+        self.feed_until(lambda: self.manager.ready() == number + 2, f"Restart {number + 1}")
+        done = time.monotonic()
+        self.feed_for(random.uniform(*PAUSE))
+        return Restart(asked, done)
+
+    def feed_until(self, condition: Callable[[], bool], what: str) -> None:
+        def reached() -> bool:
+            self.load.top_up()
+            return condition()
+
+        self.stand.wait_for(reached, PATIENCE, what)
+
+    def feed_for(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.load.top_up()
+            time.sleep(STEP)
+
+    def drain(self, workers: Workers) -> None:
+        """Have what is left run, and the worker leave."""
+        self.stand.wait_for(lambda: not self.load.pending(), PATIENCE * 2, "The last task")
+        workers.processes[0].terminate()
+        self.stand.wait_for(workers.have_ended, PATIENCE, "The end of the worker")
+
+    def told_by_rows(self) -> dict[str, int]:
+        """Return what the database says of tasks that did not finish, or not at once."""
+        from django_perfectqueue.models import Attempt, Task
+
+        unfinished = Task.objects.exclude(outcome="finished").count()
+        return {"unfinished": unfinished, "attempts": Attempt.objects.count()}
+
+
+def main() -> None:
+    job, result = Job(**json.loads(sys.argv[1])), Path(sys.argv[2])
+    try:
+        place = this_place()
+        manager = Manager(result.parent)
+        load = Load(place, Reader(), job.processors)
+        stand = Stand(load, place, result.parent, Scale())
+        found = Run(job, stand, load, manager).measured()
+    except Exception as error:
+        kind = type(error).__name__
+        found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}
+    result.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""The file that tells which process the worker is."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+from pathlib import Path
+
+from django.utils.translation import gettext as _
+
+from django_perfectqueue.exceptions import ConfigError
+
+LONGEST = 64
+
+
+class PidFile:
+    """
+    A file with the launcher's pid, and a lock on it that ends with the launcher.
+
+    The lock alone says whether a worker has it: what a killed one has left behind holds
+    up no other, whoever has its pid by now.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).absolute()
+        self.file = -1
+
+    def take(self) -> None:
+        """Write it; raise ConfigError when a living worker has it, or it can't be written."""
+        try:
+            while self.file < 0:
+                self.file = self.locked(os.O_CREAT)
+            self.check()
+            os.truncate(self.file, 0)
+            os.pwrite(self.file, f"{os.getpid()}\n".encode(), 0)
+        except BlockingIOError:
+            words = {"path": self.path, "pid": self.written() or "?"}
+            raise ConfigError(
+                _("A worker is running already, with the pid file %(path)s: its pid is %(pid)s.")
+                % words
+            ) from None
+        except OSError as error:
+            raise ConfigError(
+                _("The pid file can't be written. %s Name another path with --pid-file.")
+                % f"{error}."
+            ) from error
+
+    def locked(self, flags: int = 0) -> int:
+        """
+        Return the file, open and locked; -1 when it has been replaced meanwhile.
+
+        Raise BlockingIOError when another has the lock.
+        """
+        file = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self.is_at_its_path(file):
+                return file
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+        return -1
+
+    def is_at_its_path(self, file: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(file), self.path.stat())
+        except FileNotFoundError:
+            return False
+
+    def check(self) -> None:
+        """Raise ConfigError rather than overwrite what is no pid file."""
+        ours = os.fstat(self.file)
+        text = os.pread(self.file, LONGEST, 0) if stat.S_ISREG(ours.st_mode) else b"no file"
+        if ours.st_size >= LONGEST or not (text.strip().isdigit() or not text.strip()):
+            self.let_go()
+            raise ConfigError(
+                _("%s is no pid file, and is left as it is. Name another path with --pid-file.")
+                % self.path
+            )
+
+    def written(self) -> str:
+        try:
+            return self.path.read_text()[:LONGEST].strip()
+        except (OSError, ValueError):
+            return ""
+
+    def let_go(self) -> None:
+        """Leave it as it is, and let a successor have it."""
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
+
+    def remove(self) -> None:
+        """Delete it, unless it is a successor's by now."""
+        with contextlib.suppress(OSError):
+            if self.file < 0:
+                self.file = self.locked()
+            ours = self.file >= 0 and self.is_at_its_path(self.file)
+            if ours and self.written() == str(os.getpid()):
+                self.path.unlink()
+        self.let_go()

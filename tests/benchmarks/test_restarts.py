@@ -1,0 +1,81 @@
+"""Restarts under load: a short form of the benchmark, and how it judges."""
+
+import json
+
+from django.db import connection
+from django.test import SimpleTestCase, TransactionTestCase
+
+from ..databases import UnavailableError
+from ..databases.environment import SERVERS, kind_of
+from ..databases.lifetime import processes_with
+from ..waiting import wait_until
+from .test_fairness import MARK, Folder, setUpModule
+
+__all__ = ["setUpModule"]
+
+
+class CommandTests(Folder, TransactionTestCase):
+    module = "benchmarks.restarts"
+
+    def test_three_restarts_go_unnoticed(self):
+        """
+        Nothing is lost or run twice, and at every moment there is who acquires.
+        """
+        kind = kind_of(connection)
+        if kind not in SERVERS:
+            self.skipTest(f"The tests can't start {kind}.")
+        try:
+            with SERVERS[kind]():
+                pass
+        except UnavailableError as error:
+            self.skipTest(str(error))
+        results = self.folder / "results.jsonl"
+        code, printed, complained = self.run_command(
+            *("--times", "3", "--before", "2", "--processors", "2"),
+            *("--databases", kind, "--output", results),
+        )
+        self.assertEqual(code, 0, printed + complained)
+        _head, run = map(json.loads, results.read_text().splitlines())
+        self.assertEqual(run["restarts"], 3)
+        for name in ("lost", "unfinished", "twice", "attempts", "unattended"):
+            self.assertEqual(run[name], 0, name)
+        self.assertGreater(run["lowest"], 0)
+        self.assertIn(f"| {kind}, 2 | 3 |", printed)
+        wait_until(lambda: not processes_with(f"{MARK}={self.name}"), within=20)
+
+    def test_what_can_not_be_done_is_said_in_one_line(self):
+        code, _printed, complained = self.run_command("--report", "/nowhere/results")
+        self.assertEqual(code, 1)
+        self.assertIn("No such file or directory", complained)
+        self.assertEqual(complained.count("\n"), 1)
+
+
+class JudgeTests(SimpleTestCase):
+    def test_what_is_lost_run_twice_or_unattended_is_found(self):
+        from benchmarks.restarts.judge import Restart, judged
+        from benchmarks.restarts.recorder import ACQUIRED, BEGAN, ENDED, Event
+        from benchmarks.restarts.report import is_unbroken
+
+        events = [
+            Event(ACQUIRED, pid, 0, moment)
+            for pid, moments in ((1, (0.0, 2.0, 4.0)), (2, (4.5, 9.0)))
+            for moment in moments
+        ]
+        for task, moment in enumerate([1.2, 1.8, 2.5, 3.5, 4.3, 5.5]):
+            pid = 1 if moment < 5 else 2
+            events += [Event(BEGAN, pid, task, moment - 0.1), Event(ENDED, pid, task, moment)]
+        events.append(Event(BEGAN, 2, 3, 5.0))
+        found = judged(events, [Restart(3.0, 6.0)], submitted=7, began=0.0)
+        self.assertEqual((found["lost"], found["twice"]), (1, 1))
+        self.assertAlmostEqual(found["unattended"], 4.5 - 4.2)
+        self.assertEqual((found["usual"], found["lowest"]), (1.5, 1))
+        self.assertEqual(found["took"], 3.0)
+        self.assertFalse(is_unbroken({**found, "unfinished": 0, "attempts": 0}))
+
+    def test_the_time_without_an_acquirer_is_what_no_tenure_covers(self):
+        from benchmarks.restarts.judge import uncovered
+
+        spans = [(0.0, 2.0), (1.0, 3.0), (3.5, 4.0)]
+        self.assertEqual(uncovered(spans, 0.5, 5.0), [(3.0, 3.5), (4.0, 5.0)])
+        self.assertEqual(uncovered(spans, 0.5, 3.0), [])
+        self.assertEqual(uncovered([], 0.5, 3.0), [(0.5, 3.0)])

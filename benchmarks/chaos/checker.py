@@ -19,14 +19,13 @@ from itertools import combinations
 
 from . import scenario
 from .history import RUNNING, Change, History, Run
-from .recorder import SLOTS
 
 TICK = 0.005
 """Seconds within which two times of the same clock, read by two processes, are one."""
 GRACE = 1.0
 """Seconds that a process may be held up between its last look at its lease and its handler."""
 FORGETFUL = 5.0
-"""Seconds before a crash in which an acquire may have been confirmed and not been kept."""
+"""Seconds between a crash and the handlers of which the server may have forgotten."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +254,7 @@ def overlaps(history: History) -> Iterator[tuple[Run, Run]]:
         if len(runs) < 2:
             continue
         for first, second in combinations(runs, 2):
-            if first.attempt < second.attempt and were_at_once(first, second):
+            if first.attempt <= second.attempt and were_at_once(first, second):
                 yield first, second
 
 
@@ -263,12 +262,11 @@ def were_at_once(first: Run, second: Run) -> bool:
     """
     Tell whether one ran when the other began.
 
-    Two of one process tell by their times, as both of any that lived to their end; of
-    others the lock tells.
+    Of two that lived to their end the times tell it, and of others the lock.
     """
-    if second.rival == (first.pid, first.attempt % SLOTS):
-        return True
-    return first.ended is not None and first.began <= second.began < first.ended
+    if first.ended is None:
+        return second.rival == first.pid
+    return second.began < first.ended
 
 
 def acquires(history: History, run: Run) -> list[Change]:
@@ -329,11 +327,13 @@ def is_forgotten(history: History, run: Run, until: float) -> bool:
     if any(change.at <= until + TICK for change in acquires(history, run)):
         return False
     return any(
-        strike.crash and run.began - FORGETFUL <= strike.restored and strike.at <= until
+        strike.crash
+        and strike.restored >= run.began - FORGETFUL
+        and strike.at <= run.began + FORGETFUL
         for strike in history.strikes
     )
 
 
 def forgotten(history: History) -> list[Run]:
     """Return the attempts that began on an acquire which a crashed server did not keep."""
-    return [run for run in history.runs if is_forgotten(history, run, run.began + FORGETFUL)]
+    return [run for run in history.runs if is_forgotten(history, run, run.began)]

@@ -64,8 +64,8 @@ class Close:
 @dataclass(frozen=True)
 class Run:
     """
-    A handler at work. ``ended`` is None where it did not live to say so; ``rival`` is the
-    process and slot of another attempt that held its lock at the beginning.
+    A handler at work. ``ended`` is None where it did not live to say so; ``rival`` is
+    another process that ran the task, by its lock, when this one began.
     """
 
     task: int
@@ -76,7 +76,7 @@ class Run:
     began: float
     ended: float | None = None
     how: str = ""
-    rival: tuple[int, int] | None = None
+    rival: int | None = None
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,6 @@ def read_diary(file: Path, offset: float) -> Diary:
             found.submitted.append(line["key"])
     for name, line in begun.items():
         end, how = ended.get(name, (None, ""))
-        rival = tuple(line["rival"]) if line["rival"] else None
         found.runs.append(
             Run(
                 task=line["task"],
@@ -211,7 +210,7 @@ def read_diary(file: Path, offset: float) -> Diary:
                 began=line["at"],
                 ended=end,
                 how=how,
-                rival=rival,
+                rival=line["rival"],
             )
         )
     return found

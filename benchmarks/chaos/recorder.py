@@ -12,6 +12,7 @@ be dead. Who begins looks for the locks of other attempts.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -22,11 +23,8 @@ from typing import Any
 from .terms import HOST, this_folder
 
 FLOCK = struct.Struct("hhqqi4x")
-SLOTS = 8
-
-
-def lock_of(task: int, attempt: int) -> int:
-    return task * SLOTS + attempt % SLOTS
+SLOTS = 64
+"""How many attempts of a task can have locks of their own, of how many bytes."""
 
 
 class Recorder:
@@ -65,15 +63,16 @@ class Recorder:
         self.lock(fcntl.F_UNLCK, lease)
 
     def lock(self, kind: int, lease: Any) -> None:
-        start = lock_of(lease.task_id, lease.attempt)
-        fcntl.fcntl(self.locks, fcntl.F_SETLK, FLOCK.pack(kind, os.SEEK_SET, start, 1, 0))
+        """Take or leave a lock; where a rival has the very same one, that has been seen."""
+        start = lease.task_id * SLOTS + lease.holder % SLOTS
+        with contextlib.suppress(BlockingIOError):
+            fcntl.fcntl(self.locks, fcntl.F_SETLK, FLOCK.pack(kind, os.SEEK_SET, start, 1, 0))
 
-    def rival(self, lease: Any) -> tuple[int, int] | None:
-        """Return process and slot of an attempt that another process runs, if one does."""
-        start = lock_of(lease.task_id, 0)
-        asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, SLOTS, 0)
-        kind, _, first, _, pid = FLOCK.unpack(fcntl.fcntl(self.locks, fcntl.F_GETLK, asked))
-        return None if kind == fcntl.F_UNLCK else (pid, first % SLOTS)
+    def rival(self, lease: Any) -> int | None:
+        """Return another process that runs the task at this moment, if one does."""
+        asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, lease.task_id * SLOTS, SLOTS, 0)
+        kind, *_, pid = FLOCK.unpack(fcntl.fcntl(self.locks, fcntl.F_GETLK, asked))
+        return None if kind == fcntl.F_UNLCK else int(pid)
 
 
 class Mine:

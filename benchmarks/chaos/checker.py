@@ -30,13 +30,18 @@ FORGETFUL = 5.0
 
 @dataclass(frozen=True)
 class Violation:
-    """``kind`` is one of KINDS; ``told`` says what happened, to which task, and when."""
+    """``kind`` is one of KINDS; ``told`` says what happened, to ``task`` if it was one."""
 
     kind: str
+    task: int | None
     told: str
 
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.told}"
 
-Check = Callable[[History], Iterator[str]]
+
+Finding = tuple[int | None, str]
+Check = Callable[[History], Iterator[Finding]]
 CHECKS: dict[str, Check] = {}
 
 
@@ -50,76 +55,80 @@ def check(kind: str) -> Callable[[Check], Check]:
 
 def violations(history: History) -> list[Violation]:
     """Return all that a history has of what must not be."""
-    return [Violation(kind, told) for kind, look in CHECKS.items() for told in look(history)]
+    return [
+        Violation(kind, task, text if task is None else f"{name(history, task)}: {text}")
+        for kind, look in CHECKS.items()
+        for task, text in look(history)
+    ]
 
 
 @check("lost")
-def lost(history: History) -> Iterator[str]:
+def lost(history: History) -> Iterator[Finding]:
     """Nothing that was confirmed is missing, and nothing has come from nowhere."""
     there = {row.key for row in history.rows}
     for key in sorted(history.stored - there):
-        yield f"{key} was submitted, and is not there"
+        yield None, f"{key} was submitted, and is not there"
     for key in sorted(there - history.stored - history.doubtful):
-        yield f"{key} is there, and nobody has submitted it"
+        yield None, f"{key} is there, and nobody has submitted it"
     for key, count in Counter(row.key for row in history.rows).items():
         if count > 1:
-            yield f"{key} is there {count} times"
+            yield None, f"{key} is there {count} times"
 
 
 @check("half-stored")
-def half_stored(history: History) -> Iterator[str]:
+def half_stored(history: History) -> Iterator[Finding]:
     """What a handler has submitted in a transaction is there with its other rows, or not."""
     written = Counter(history.effects)
     children = {row.key for row in history.rows if row.key.endswith("/child")}
     for key in sorted(children | set(written)):
         if written[key] != 1 or key not in children:
             tasks = int(key in children)
-            yield f"{key}: {tasks} task and {written[key]} rows of its transaction"
+            yield None, f"{key}: {tasks} task and {written[key]} rows of its transaction"
 
 
 @check("never ended")
-def never_ended(history: History) -> Iterator[str]:
+def never_ended(history: History) -> Iterator[Finding]:
     for row in history.rows:
         if not row.outcome:
-            yield f"{name(history, row.id)} has no end"
+            yield row.id, "has no end"
         elif row.has_ticket:
-            yield f"{name(history, row.id)} has ended, and is in line all the same"
+            yield row.id, "has ended, and is in line all the same"
 
 
 @check("ended wrongly")
-def ended_wrongly(history: History) -> Iterator[str]:
+def ended_wrongly(history: History) -> Iterator[Finding]:
     for row in history.rows:
         if row.outcome and row.outcome not in scenario.endings(row.type):
-            yield f"{name(history, row.id)} has {row.outcome}"
+            yield row.id, f"has {row.outcome}"
 
 
 @check("errors miscounted")
-def miscounted(history: History) -> Iterator[str]:
+def miscounted(history: History) -> Iterator[Finding]:
     """Each error that a handler ended in is counted once, whatever died meanwhile."""
     for row in history.rows:
         due = scenario.errors(row.type, dict(row.data))
         if row.outcome in ("finished", "failed") and due is not None and row.errors != due:
-            yield f"{name(history, row.id)} has {row.errors} errors in place of {due}"
+            yield row.id, f"has {row.errors} errors in place of {due}"
 
 
 @check("ended twice")
-def ended_twice(history: History) -> Iterator[str]:
+def ended_twice(history: History) -> Iterator[Finding]:
     for task, closes in history.closes_of.items():
         if len(closes) > 1:
             ends = ", ".join(f"{close.outcome} by attempt {close.attempt}" for close in closes)
-            yield f"{name(history, task)}: {ends}"
+            yield task, ends
 
 
 @check("taken after its end")
-def taken_after_end(history: History) -> Iterator[str]:
+def taken_after_end(history: History) -> Iterator[Finding]:
     for task, closes in history.closes_of.items():
         for change in history.changes_of[task]:
             if change.is_acquire and change.at > closes[0].at + TICK:
-                yield f"{name(history, task)}: attempt {change.attempt} was acquired afterwards"
+                yield task, f"attempt {change.attempt} was acquired afterwards"
 
 
 @check("taken twice")
-def taken_twice(history: History) -> Iterator[str]:
+def taken_twice(history: History) -> Iterator[Finding]:
     """Each acquire is an attempt of its own, and takes only what nobody holds."""
     for task, changes in history.changes_of.items():
         last = 0
@@ -127,48 +136,48 @@ def taken_twice(history: History) -> Iterator[str]:
             if not (change.is_acquire or change.attempt > last):
                 continue
             if change.attempt != last + 1 or change.was == RUNNING:
-                yield f"{name(history, task)}: attempt {change.attempt} was acquired after {last}"
+                yield task, f"attempt {change.attempt} was acquired after {last}"
             last = change.attempt
 
 
 @check("overlap")
-def overlap(history: History) -> Iterator[str]:
+def overlap(history: History) -> Iterator[Finding]:
     """No attempt begins while another runs whose lease is live."""
     for older, younger in overlaps(history):
         if not is_forgotten(history, older, younger.began) and is_live(
             history, older, younger.began
         ):
             yield (
-                f"{name(history, older.task)}: attempt {younger.attempt} began on"
-                f" {younger.host} while attempt {older.attempt} ran on {older.host} under its"
-                f" lease, at {younger.began:.3f}"
+                older.task,
+                f"attempt {younger.attempt} began on {younger.host} while attempt"
+                f" {older.attempt} ran on {older.host} under its lease, at {younger.began:.3f}",
             )
 
 
 @check("without a lease")
-def without_a_lease(history: History) -> Iterator[str]:
+def without_a_lease(history: History) -> Iterator[Finding]:
     """No handler begins but under a live lease of its own, and so none after the task's end."""
     for run in history.runs:
         if is_forgotten(history, run, run.began):
             continue
         if not has_acquired(history, run):
-            yield f"{name(history, run.task)}: attempt {run.attempt} was never acquired"
+            yield run.task, f"attempt {run.attempt} was never acquired"
         elif not is_own(history, run) and not was_held_up(history, run):
-            yield f"{name(history, run.task)}: attempt {run.attempt} began after it was over"
+            yield run.task, f"attempt {run.attempt} began after it was over"
 
 
 @check("delivered after its end")
-def delivered_after_end(history: History) -> Iterator[str]:
+def delivered_after_end(history: History) -> Iterator[Finding]:
     for run in history.runs:
         closes = history.closes_of.get(run.task)
         if not closes or run.began <= closes[0].at + TICK:
             continue
         if not was_held_up(history, run) and not is_forgotten(history, run, run.began):
-            yield f"{name(history, run.task)}: attempt {run.attempt} began afterwards"
+            yield run.task, f"attempt {run.attempt} began afterwards"
 
 
 @check("fence")
-def fence(history: History) -> Iterator[str]:
+def fence(history: History) -> Iterator[Finding]:
     """What an attempt writes is refused once another has the task, or the task has ended."""
     for verb in history.verbs:
         if verb.answer != "done":
@@ -176,14 +185,15 @@ def fence(history: History) -> Iterator[str]:
         for change in history.changes_of.get(verb.task, ()):
             if change.is_acquire and change.attempt > verb.attempt and change.at < verb.asked:
                 yield (
-                    f"{name(history, verb.task)}: {verb.verb} of attempt {verb.attempt} was done"
-                    f" when attempt {change.attempt} had the task"
+                    verb.task,
+                    f"{verb.verb} of attempt {verb.attempt} was done when attempt"
+                    f" {change.attempt} had the task",
                 )
                 break
 
 
 @check("ended by another")
-def ended_by_another(history: History) -> Iterator[str]:
+def ended_by_another(history: History) -> Iterator[Finding]:
     """The end that is stored is that of the last attempt, and of one that came to its end."""
     returned = {(run.task, run.attempt) for run in history.runs if run.how == "returned"}
     settled = {
@@ -196,15 +206,15 @@ def ended_by_another(history: History) -> Iterator[str]:
             continue
         last = max((one.attempt for one in history.changes_of.get(row.id, ())), default=0)
         if row.attempt != last:
-            yield f"{name(history, row.id)} was ended by attempt {row.attempt} of {last}"
+            yield row.id, f"was ended by attempt {row.attempt} of {last}"
         elif row.outcome == "finished" and (row.id, last) not in returned | settled:
-            yield f"{name(history, row.id)} is finished, and attempt {last} never returned"
+            yield row.id, f"is finished, and attempt {last} never returned"
         elif isinstance(row.result, dict) and row.result.get("attempt") != last:
-            yield f"{name(history, row.id)} has the result of attempt {row.result['attempt']}"
+            yield row.id, f"has the result of attempt {row.result['attempt']}"
 
 
 @check("cap exceeded")
-def cap_exceeded(history: History) -> Iterator[str]:
+def cap_exceeded(history: History) -> Iterator[Finding]:
     """Never do more tasks of a user, or behind a limit, hold a lease than may run."""
     running: dict[str, set[int]] = defaultdict(set)
     told: set[str] = set()
@@ -216,17 +226,20 @@ def cap_exceeded(history: History) -> Iterator[str]:
             running[who].add(change.task)
             if len(running[who]) > cap and who not in told:
                 told.add(who)
-                yield f"{who}: {len(running[who])} at once where {cap} may run, at {change.at:.3f}"
+                yield (
+                    None,
+                    f"{who}: {len(running[who])} at once where {cap} may run, at {change.at:.3f}",
+                )
 
 
 @check("drift")
-def drift(history: History) -> Iterator[str]:
-    yield from history.drift
+def drift(history: History) -> Iterator[Finding]:
+    yield from ((None, text) for text in history.drift)
 
 
 @check("did not stop")
-def did_not_stop(history: History) -> Iterator[str]:
-    yield from history.leftovers
+def did_not_stop(history: History) -> Iterator[Finding]:
+    yield from ((None, text) for text in history.leftovers)
 
 
 KINDS = tuple(CHECKS)

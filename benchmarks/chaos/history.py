@@ -163,6 +163,20 @@ class History:
         return {row.id: row for row in self.rows}
 
 
+def story(history: History, task: int) -> list[str]:
+    """Return all that was seen of a task, in the order of time."""
+    seen: list[tuple[float, Any]] = [(one.at, one) for one in history.changes_of.get(task, ())]
+    seen += [(one.at, one) for one in history.closes_of.get(task, ())]
+    seen += [(one.began, one) for one in history.runs_of.get(task, ())]
+    seen += [(one.asked, one) for one in history.verbs if one.task == task]
+    seen += [(one.at, one) for one in history.told if one.task == task]
+    if seen:
+        first, last = min(at for at, _ in seen), max(at for at, _ in seen)
+        strikes = (one for one in history.strikes if first - 10 < one.restored < last + 10)
+        seen += [(one.at, one) for one in strikes]
+    return [f"{at:.4f} {one}" for at, one in sorted(seen, key=lambda pair: pair[0])]
+
+
 def grouped(things: Iterable[Any]) -> dict[int, list[Any]]:
     found = defaultdict(list)
     for thing in things:

@@ -222,6 +222,7 @@ class Chaos:
 
     def judged(self, seen: history.History) -> dict[str, Any]:
         found = checker.violations(seen)
+        self.write_down(seen, found)
         return {
             "tasks": len(seen.rows),
             "outcomes": Counter(row.outcome or "none" for row in seen.rows),
@@ -233,9 +234,16 @@ class Chaos:
             "forgotten": len(checker.forgotten(seen)),
             "strikes": Counter(strike.fault for strike in seen.strikes),
             "kinds": Counter(one.kind for one in found),
-            "violations": [f"{one.kind}: {one.told}" for one in found[:SHOWN]],
+            "violations": list(map(str, found[:SHOWN])),
             "recoveries": [one.as_json() for one in recoveries(seen, self.terms)],
         }
+
+    def write_down(self, seen: history.History, found: list[checker.Violation]) -> None:
+        """Keep all that was seen of the tasks to which something happened."""
+        with (self.files.folder / "evidence.txt").open("w") as file:
+            for one in found[:SHOWN]:
+                told = [str(one), *(history.story(seen, one.task) if one.task else ())]
+                file.write("\n".join(told) + "\n\n")
 
 
 def tell(struck: history.Strike) -> None:

@@ -78,7 +78,7 @@ def disturbed(history: History, strike: Strike, took: float) -> bool:
     return any(
         other is not strike
         and other.at < until
-        and strike.at < other.restored + RETURN
+        and strike.at < other.restored + (0.0 if other.host else RETURN)
         and (not other.host or not strike.host or other.host == strike.host)
         for other in history.strikes
     )

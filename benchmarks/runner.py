@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,40 +46,60 @@ class Runner:
     def run_module(self, module: str, job: dict[str, Any], site: Site) -> dict[str, Any]:
         """Run ``python -m module JOB RESULT`` on a fresh database, and return the result."""
         with site.fresh() as place, self.room() as folder:
-            environment = {
-                **site.environment(),
-                **place.environment(),
-                RUN: self.run,
-                probe.VARIABLE: str(folder / "probe"),
-            }
-            result, log = folder / "result.json", folder / "sample.log"
-            with log.open("wb") as out:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", module, json.dumps(job), result],
-                    cwd=ROOT,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=out,
-                    start_new_session=True,
-                    preexec_fn=die_with_parent(),
-                )
-            try:
-                process.wait(self.patience)
-            except subprocess.TimeoutExpired:
-                return {"error": f"It took longer than {self.patience:g} s."}
-            finally:
-                end_all(f"{RUN}={self.run}")
-                process.wait()
-            if not result.exists():
-                return {"error": f"It ended by itself.\n{log.read_text(errors='replace')[-2000:]}"}
-            found: dict[str, Any] = json.loads(result.read_text())
-            return found
+            environment = {**site.environment(), **place.environment()}
+            return self.run_in(folder, module, job, environment)
+
+    def run_in(
+        self,
+        folder: Path,
+        module: str,
+        job: dict[str, Any],
+        environment: Mapping[str, str],
+        *,
+        farewell: float = 0.0,
+    ) -> dict[str, Any]:
+        """
+        Run it with its files in this folder, and return the result.
+
+        Where it has to be ended before its time it is asked to, and has so many seconds.
+        """
+        result, log = folder / "result.json", folder / "sample.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, json.dumps(job), result],
+                cwd=ROOT,
+                env={**environment, RUN: self.run, probe.VARIABLE: str(folder / "probe")},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                preexec_fn=die_with_parent(),
+            )
+        try:
+            process.wait(self.patience)
+        except subprocess.TimeoutExpired:
+            return {"error": f"It took longer than {self.patience:g} s."}
+        finally:
+            if farewell:
+                take_leave(process, farewell)
+            end_all(f"{RUN}={self.run}")
+            process.wait()
+        if not result.exists():
+            return {"error": f"It ended by itself.\n{log.read_text(errors='replace')[-2000:]}"}
+        found: dict[str, Any] = json.loads(result.read_text())
+        return found
 
     @contextlib.contextmanager
     def room(self) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             yield Path(folder)
+
+
+def take_leave(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Ask a process to end, and give it some time to tidy up."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
 
 
 def in_memory() -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from django.db import Error, connections
+from django.db.backends.signals import connection_created
 
 from django_perfectqueue import store
 
@@ -32,6 +33,22 @@ def close_for_fork() -> None:
         connection.close()
         if close_pool := getattr(connection, "close_pool", None):
             close_pool()
+
+
+def end_idle_transactions(using: str, alive_time: float) -> None:
+    """
+    Have each connection that this process and its children make from now on lose its locks
+    when it stands still in a transaction.
+
+    After half of a lease: who waits for such a lock has been renewing leases every third of
+    one, and so keeps what it holds.
+    """
+
+    def limit(connection: Any, **kwargs: object) -> None:
+        if connection.alias == using:
+            store.end_idle_transactions(connection, after=alive_time / 2)
+
+    connection_created.connect(limit, weak=False, dispatch_uid="perfectqueue.idle")
 
 
 class Link:

@@ -16,6 +16,7 @@ from .datagrams import Datagrams
 from .finish import finish
 from .give_back import give_back
 from .heartbeat import heartbeat
+from .idle import end_idle_transactions
 from .keys import keys_of
 from .known import forget_limits, known_limits
 from .look import Outlook, look
@@ -61,6 +62,7 @@ __all__ = [
     "clear",
     "clock",
     "ear",
+    "end_idle_transactions",
     "fail",
     "find",
     "finish",

@@ -19,6 +19,7 @@ from django_perfectqueue import __version__, conf, queue
 from django_perfectqueue.application import Dispatch, Registry, autodiscover
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.runtime.database import end_idle_transactions
 from django_perfectqueue.runtime.launcher import (
     SUPERVISOR,
     Launcher,
@@ -175,6 +176,7 @@ class Command(SummedUpCommand):
         with speaking():
             plan = plan_of(options)
         check_database(plan.using)
+        end_idle_transactions(plan.using, plan.options.ALIVE_TIME)
         reporter = Reporter(self.print, self.style, options["verbosity"])
         self.introduce(plan, reporter)
         return Supervisor(plan, reporter, socket.socket(fileno=launcher)).run()

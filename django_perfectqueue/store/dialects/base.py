@@ -104,6 +104,13 @@ class Dialect(ABC):
         """Tell whether the connection is lost, or leads to a server that takes no writes now."""
         return False
 
+    def end_idle_transactions(self, cursor: Any, seconds: float) -> None:
+        """
+        Have the server end a transaction of this connection that stands still for so long,
+        and with it the connection; where it can, and has not been told for how long already.
+        """
+        return
+
     @abstractmethod
     def submit(
         self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None

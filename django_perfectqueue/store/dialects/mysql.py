@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
@@ -142,7 +143,19 @@ ON DUPLICATE KEY UPDATE
 """
 
 
+END_IDLE_TRANSACTIONS = """
+SET SESSION idle_transaction_timeout = IF(
+    @@SESSION.idle_transaction_timeout = 0, %s, @@SESSION.idle_transaction_timeout
+)
+"""
+
+
 class MySQL(Dialect):
+    def end_idle_transactions(self, cursor: Any, seconds: float) -> None:
+        """Do it on MariaDB; MySQL has nothing of the kind."""
+        if cursor.db.mysql_is_mariadb:
+            cursor.execute(END_IDLE_TRANSACTIONS, [math.ceil(seconds)])
+
     def text(self, sql: str) -> str:
         return sql.replace('"', "`")
 

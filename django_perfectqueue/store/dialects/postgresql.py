@@ -7,6 +7,7 @@ short, and goes by the primary key however small or large the table.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -283,10 +284,19 @@ WHERE NOT "lane"."awake" OR "lane"."policy" <> excluded."policy"
 """
 
 
+END_IDLE_TRANSACTIONS = """
+SELECT set_config('idle_in_transaction_session_timeout', %s, false)
+WHERE current_setting('idle_in_transaction_session_timeout') = '0'
+"""
+
+
 class PostgreSQL(Dialect):
     notifies = True
     single_statement = True
     asynchronous_commit = ", (SELECT set_config('synchronous_commit', 'off', true))"
+
+    def end_idle_transactions(self, cursor: Any, seconds: float) -> None:
+        cursor.execute(END_IDLE_TRANSACTIONS, [str(math.ceil(seconds * 1000))])
 
     def now(self, given: datetime | None) -> str:
         return "statement_timestamp()" if given is None else "%(now)s::timestamptz"

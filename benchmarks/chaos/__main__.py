@@ -1,0 +1,219 @@
+"""The command line: python -m benchmarks.chaos."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from benchmarks import machine, plan
+from benchmarks.__main__ import count, lacking, leave, names, say, write
+from benchmarks.report import put, read
+from benchmarks.runner import Runner
+from benchmarks.servers import SERVERS
+from tests.databases import UnavailableError
+
+from .faults import FAULTS, for_database
+from .report import MARKS, report
+from .terms import Terms
+
+MODULE = "benchmarks.chaos"
+MINUTES = 2.0
+STARTING = 300.0
+FAREWELL = 15.0
+EPILOG = """
+The results are written as they come, one JSON object a line; --report makes tables of them.
+docs/reference/benchmarks.md tells what is proved. The exit code is 0 where nothing was found.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parsed(arguments)
+    if options.report:
+        return show(options)
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, leave)
+    if lack := lacking():
+        say(lack)
+        return 1
+    try:
+        chosen = [terms(options, database) for database in options.database or plan.DATABASES]
+        with (options.json or new_file()).open("w") as file:
+            records = taken(options, chosen, file)
+        hand_over(options, records)
+    except (OSError, ValueError) as error:
+        say(str(error))
+        return 1
+    return 1 if len(records) < 2 or any(map(is_bad, records)) else 0
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {MODULE}",
+        description="Run thousands of tasks while everything around them dies.",
+        epilog=EPILOG + "\n" + "\n".join(f"  {one.name:17} {one.about}" for one in FAULTS.values()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    option = parser.add_argument
+    usual = Terms("", 0.0)
+    option("--database", type=names(plan.DATABASES), help="of " + ", ".join(plan.DATABASES))
+    option("--minutes", type=positive("minutes"), default=MINUTES, help="how long; %(default)g")
+    option("--seed", type=int, default=usual.seed, help="draws tasks and faults; %(default)s")
+    option("--faults", type=names(FAULTS), help="those named below; all that there are")
+    option("--hosts", type=count, default=usual.hosts, help="how many workers; %(default)s")
+    option("--processors", type=count, default=usual.processors, help="of each; %(default)s")
+    option(
+        "--alive-time",
+        type=positive("seconds"),
+        default=usual.alive_time,
+        help="seconds of a lease; %(default)g",
+    )
+    option(
+        "--pause",
+        type=positive("seconds"),
+        default=usual.most_pause,
+        help="the most between two faults; %(default)g",
+    )
+    option("--json", type=Path, metavar="FILE", help="where results go; a new temporary file")
+    option("--keep", type=Path, metavar="FOLDER", help="keep diaries and logs there")
+    option("--report", type=Path, nargs="+", metavar="FILE", help="print tables of results")
+    option("--page", type=Path, metavar="PAGE", help="replace the tables there")
+    return parser.parse_args(arguments)
+
+
+def positive(what: str) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0.01 <= value <= 10_000.0:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number of {what} from 0.01 on")
+        return value
+
+    return number
+
+
+def new_file() -> Path:
+    """Return the path of a file that is named by the time."""
+    return Path(tempfile.gettempdir()) / f"chaos-{time.strftime('%Y-%m-%d-%H%M%S')}.jsonl"
+
+
+def terms(options: argparse.Namespace, database: str) -> Terms:
+    """Return the terms of a run; raise ValueError where none of the faults is known there."""
+    there = for_database(database)
+    faults = tuple(name for name in options.faults or there if name in there)
+    if not faults:
+        raise ValueError(f"On {database} there is none of these faults: {', '.join(there)} are.")
+    return Terms(
+        database=database,
+        seconds=options.minutes * 60.0,
+        seed=options.seed,
+        faults=faults,
+        hosts=options.hosts,
+        processors=options.processors,
+        alive_time=options.alive_time,
+        least_pause=min(Terms.least_pause, options.pause),
+        most_pause=options.pause,
+    )
+
+
+def taken(
+    options: argparse.Namespace, chosen: Sequence[Terms], file: TextIO
+) -> list[dict[str, Any]]:
+    """Run all that is asked for and can be had, and write each result at once."""
+    there = [one for one in chosen if can_be_had(one.database)]
+    versions = {one.database: version(one.database) for one in there}
+    records = [{"machine": machine.described((), versions, module=MODULE)}]
+    write(file, records[0])
+    for one in there:
+        say(f"{one.database}: {one.seconds / 60:g} minutes of chaos, seed {one.seed}")
+        record = {"database": one.database, "terms": one.as_json(), **run(options, one)}
+        write(file, record)
+        records.append(record)
+        say(told(record))
+    return records
+
+
+def can_be_had(database: str) -> bool:
+    try:
+        SERVERS[database]().require()
+    except UnavailableError as error:
+        say(f"{database}: {error}")
+        return False
+    return True
+
+
+def version(database: str) -> str:
+    from benchmarks.servers import Site
+
+    with Site(database) as site:
+        return site.version()
+
+
+def run(options: argparse.Namespace, one: Terms) -> dict[str, Any]:
+    with Runner(patience=one.seconds + one.drain + STARTING) as runner, runner.room() as folder:
+        try:
+            job = one.as_json()
+            module = f"{MODULE}.run"
+            return runner.run_in(folder, module, job, os.environ, farewell=FAREWELL)
+        finally:
+            if options.keep:
+                keep(folder, options.keep / f"{one.database}-{one.seed}")
+
+
+def keep(folder: Path, target: Path) -> None:
+    """Copy what a run has written: its diary, and what it and the workers have said."""
+    for file in folder.rglob("*"):
+        if file.is_file() and file.name != "locks":
+            copy = target / file.relative_to(folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):
+                copy.write_bytes(file.read_bytes())
+
+
+def is_bad(record: dict[str, Any]) -> bool:
+    return "error" in record or bool(record.get("violations"))
+
+
+def told(record: dict[str, Any]) -> str:
+    if "error" in record:
+        return f"{record['database']}: FAILED: {record['error']}"
+    late = sum(one["late"] for one in record["recoveries"])
+    return (
+        f"{record['database']}: {record['tasks']:,} tasks, {record['attempts']:,} attempts,"
+        f" {sum(record['strikes'].values())} faults, {len(record['violations'])} violations,"
+        f" {late} late recoveries"
+    )
+
+
+def show(options: argparse.Namespace) -> int:
+    try:
+        hand_over(options, [record for file in options.report for record in read(file)])
+    except (OSError, ValueError) as error:
+        say(str(error))
+        return 1
+    return 0
+
+
+def hand_over(options: argparse.Namespace, records: Sequence[dict[str, Any]]) -> None:
+    text = report(records)
+    if options.page:
+        put(text, options.page, MARKS)
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        os.write(2, b"Interrupted; nothing is left running, and what was measured is kept.\n")
+        sys.exit(130)

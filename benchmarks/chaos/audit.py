@@ -1,0 +1,123 @@
+"""
+The database as a witness: its triggers write down every change of a ticket's hands and
+every end of a task, in the transaction that makes it and by the server's own clock.
+"""
+
+from __future__ import annotations
+
+from benchmarks.driver import Link
+
+NOWHERE = -1
+
+TICKETS = """
+CREATE TABLE chaos_ticket (
+    id {serial}, at {real}, task bigint, was smallint, state smallint, attempt int,
+    holder bigint, alarm {real}
+)
+"""
+CLOSES = """
+CREATE TABLE chaos_close (
+    id {serial}, at {real}, task bigint, outcome varchar(9), attempt int
+)
+"""
+EFFECTS = "CREATE TABLE chaos_effect (child varchar(255))"
+TYPES = {
+    "postgresql": {"serial": "bigserial PRIMARY KEY", "real": "double precision"},
+    "mariadb": {"serial": "bigint AUTO_INCREMENT PRIMARY KEY", "real": "double"},
+    "sqlite": {"serial": "integer PRIMARY KEY", "real": "double precision"},
+}
+
+POSTGRESQL = """
+CREATE FUNCTION chaos_see_ticket() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        INSERT INTO chaos_ticket (at, task, was, state, attempt, holder, alarm)
+        VALUES (extract(epoch FROM clock_timestamp()), OLD.task_id, OLD.state, -1, OLD.attempt,
+            OLD.holder, NULL);
+    ELSIF (NEW.state, NEW.attempt, NEW.holder, NEW.alarm_at)
+        IS DISTINCT FROM (OLD.state, OLD.attempt, OLD.holder, OLD.alarm_at) THEN
+        INSERT INTO chaos_ticket (at, task, was, state, attempt, holder, alarm)
+        VALUES (extract(epoch FROM clock_timestamp()), NEW.task_id, OLD.state, NEW.state,
+            NEW.attempt, NEW.holder, extract(epoch FROM NEW.alarm_at));
+    END IF;
+    RETURN NULL;
+END $$
+---
+CREATE TRIGGER chaos_ticket AFTER UPDATE OR DELETE ON perfectqueue_ticket
+FOR EACH ROW EXECUTE FUNCTION chaos_see_ticket()
+---
+CREATE FUNCTION chaos_see_close() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.outcome <> '' THEN
+        INSERT INTO chaos_close (at, task, outcome, attempt)
+        VALUES (extract(epoch FROM clock_timestamp()), NEW.id, NEW.outcome, NEW.attempt);
+    END IF;
+    RETURN NULL;
+END $$
+---
+CREATE TRIGGER chaos_close AFTER UPDATE ON perfectqueue_task
+FOR EACH ROW EXECUTE FUNCTION chaos_see_close()
+"""
+MARIADB = """
+CREATE TRIGGER chaos_update AFTER UPDATE ON perfectqueue_ticket FOR EACH ROW
+IF NOT (NEW.state <=> OLD.state AND NEW.attempt <=> OLD.attempt
+    AND NEW.holder <=> OLD.holder AND NEW.alarm_at <=> OLD.alarm_at) THEN
+    INSERT INTO chaos_ticket (at, task, was, state, attempt, holder, alarm)
+    VALUES (UNIX_TIMESTAMP(SYSDATE(6)), NEW.task_id, OLD.state, NEW.state, NEW.attempt,
+        NEW.holder, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', NEW.alarm_at) / 1e6);
+END IF
+---
+CREATE TRIGGER chaos_delete AFTER DELETE ON perfectqueue_ticket FOR EACH ROW
+INSERT INTO chaos_ticket (at, task, was, state, attempt, holder, alarm)
+VALUES (UNIX_TIMESTAMP(SYSDATE(6)), OLD.task_id, OLD.state, -1, OLD.attempt, OLD.holder, NULL)
+---
+CREATE TRIGGER chaos_close AFTER UPDATE ON perfectqueue_task FOR EACH ROW
+IF NEW.outcome <> '' THEN
+    INSERT INTO chaos_close (at, task, outcome, attempt)
+    VALUES (UNIX_TIMESTAMP(SYSDATE(6)), NEW.id, NEW.outcome, NEW.attempt);
+END IF
+"""
+SQLITE = """
+CREATE TRIGGER chaos_update AFTER UPDATE ON perfectqueue_ticket
+WHEN NOT (NEW.state IS OLD.state AND NEW.attempt IS OLD.attempt
+    AND NEW.holder IS OLD.holder AND NEW.alarm_at IS OLD.alarm_at)
+BEGIN
+    INSERT INTO chaos_ticket (at, task, was, state, attempt, holder, alarm)
+    VALUES ((julianday('now') - 2440587.5) * 86400.0, NEW.task_id, OLD.state, NEW.state,
+        NEW.attempt, NEW.holder, (julianday(NEW.alarm_at) - 2440587.5) * 86400.0);
+END
+---
+CREATE TRIGGER chaos_delete AFTER DELETE ON perfectqueue_ticket
+BEGIN
+    INSERT INTO chaos_ticket (at, task, was, state, attempt, holder, alarm)
+    VALUES ((julianday('now') - 2440587.5) * 86400.0, OLD.task_id, OLD.state, -1, OLD.attempt,
+        OLD.holder, NULL);
+END
+---
+CREATE TRIGGER chaos_close AFTER UPDATE ON perfectqueue_task
+WHEN NEW.outcome <> ''
+BEGIN
+    INSERT INTO chaos_close (at, task, outcome, attempt)
+    VALUES ((julianday('now') - 2440587.5) * 86400.0, NEW.id, NEW.outcome, NEW.attempt);
+END
+"""
+TRIGGERS = {"postgresql": POSTGRESQL, "mariadb": MARIADB, "sqlite": SQLITE}
+CLOCKS = {
+    "postgresql": "SELECT extract(epoch FROM clock_timestamp())",
+    "mariadb": "SELECT UNIX_TIMESTAMP(SYSDATE(6))",
+    "sqlite": "SELECT (julianday('now') - 2440587.5) * 86400.0",
+}
+
+
+def install(link: Link) -> None:
+    """Make the tables and the triggers; no task may have been submitted yet."""
+    for table in (TICKETS, CLOSES):
+        link.run(table.format(**TYPES[link.kind]))
+    link.run(EFFECTS)
+    for statement in TRIGGERS[link.kind].split("---"):
+        link.run(statement)
+
+
+def clock(link: Link) -> float:
+    """Return the server's time, in seconds since 1970."""
+    return float(link.value(CLOCKS[link.kind]))

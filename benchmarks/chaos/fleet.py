@@ -1,0 +1,176 @@
+"""The hosts of a run: workers, and what a service manager does for them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.place import Place
+from benchmarks.undertaker import end_all
+from tests.databases import die_with_parent
+from tests.databases.lifetime import children, processes_with
+
+from .clock import Clock
+from .terms import FOLDER, HOST, Files, Terms
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MARK = "CHAOS_MARK"
+DISPATCH = "benchmarks.chaos.handlers.ChaosDispatch"
+RESTART_AFTER = 0.2
+
+
+class Host:
+    """
+    A worker with its service manager, which starts another one when it has ended.
+
+    ``wanted`` says whether one is to run. What an earlier worker has left behind goes on
+    by itself; ``orphans`` counts such workers' launchers no more.
+    """
+
+    def __init__(self, name: str, mark: str, place: Place, files: Files, terms: Terms) -> None:
+        self.name = name
+        self.mark = f"{MARK}={mark}-{name}"
+        self.place = place
+        self.files = files
+        self.home = files.home(name)
+        self.home.mkdir()
+        (self.home / "bell").mkdir()
+        self.log = self.home / "worker.log"
+        self.seats = self.home / "processors"
+        self.seats.touch()
+        self.clock = Clock(files.clock(name))
+        self.options = {
+            "ALIVE_TIME": terms.alive_time,
+            "POLL_INTERVAL": terms.poll_interval,
+            "TASK_HEARTBEAT_INTERVAL": 0.5,
+            "CHILD_HEARTBEAT_INTERVAL": 0.5,
+            "CHILD_KILL_INTERVAL": 0.5,
+            "CHILD_FORK_FREQUENCY_LIMIT": 0.2,
+            "DETACH_WAIT": 1.0,
+            "PROCESSORS": terms.processors,
+            "BELL_FOLDER": str(self.home / "bell"),
+        }
+        self.configure()
+        self.wanted = False
+        self.launcher: subprocess.Popen[bytes] | None = None
+        self.ended_at = 0.0
+        self.codes: list[int] = []
+
+    def configure(self, **changes: Any) -> None:
+        """Write its settings, for the next worker or generation to read."""
+        self.options.update(changes)
+        file = self.home / "options.new"
+        file.write_text(json.dumps(self.options))
+        file.replace(self.files.options(self.name))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        name, _, value = self.mark.partition("=")
+        return {
+            **os.environ,
+            **self.place.environment(),
+            name: value,
+            HOST: self.name,
+            FOLDER: str(self.files.folder),
+            "DJANGO_SETTINGS_MODULE": "benchmarks.chaos.settings",
+        }
+
+    def start(self) -> None:
+        self.wanted = True
+        with self.log.open("ab") as log:
+            self.launcher = subprocess.Popen(
+                [sys.executable, "-m", "django", "pq_worker", DISPATCH, "--verbosity", "0"],
+                cwd=ROOT,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=die_with_parent(),
+            )
+
+    def keep(self) -> None:
+        """Start the worker anew where it has ended and should not have."""
+        if self.launcher is None or self.launcher.poll() is None:
+            return
+        if not self.ended_at:
+            self.ended_at = time.monotonic()
+            self.codes.append(self.launcher.returncode)
+        if self.wanted and time.monotonic() >= self.ended_at + RESTART_AFTER:
+            self.ended_at = 0.0
+            self.start()
+
+    def has_ended(self) -> bool:
+        return self.launcher is None or self.launcher.poll() is not None
+
+    def pids(self) -> list[int]:
+        return processes_with(self.mark)
+
+    def supervisors(self) -> list[int]:
+        """Return the supervisors of the worker that the service manager knows."""
+        return children(self.launcher.pid) if self.launcher and not self.has_ended() else []
+
+    def processors(self) -> list[int]:
+        """Return all processors that live, also those of workers that are leaving."""
+        told = {int(line) for line in self.seats.read_text().split()}
+        return sorted(told.intersection(self.pids()))
+
+    def current_processors(self) -> list[int]:
+        """Return those of the newest worker."""
+        ours = {pid for supervisor in self.supervisors() for pid in children(supervisor)}
+        return [pid for pid in self.processors() if pid in ours]
+
+    def helpers(self) -> list[int]:
+        """Return what supervisors have started besides processors."""
+        below = [pid for supervisor in self.supervisors() for pid in children(supervisor)]
+        told = set(self.processors())
+        return [pid for pid in below if pid not in told]
+
+    def send(self, signum: int) -> None:
+        """Signal the worker as a service manager does: by its launcher."""
+        if self.launcher is not None and not self.has_ended():
+            self.launcher.send_signal(signum)
+
+
+class Fleet:
+    def __init__(self, hosts: Iterable[Host]) -> None:
+        self.hosts = {host.name: host for host in hosts}
+
+    def __iter__(self) -> Any:
+        return iter(self.hosts.values())
+
+    def keep(self) -> None:
+        for host in self:
+            host.keep()
+
+    def stop(self) -> None:
+        """Tell all to stop, for good."""
+        for host in self:
+            host.wanted = False
+            host.send(signal.SIGTERM)
+
+    def have_ended(self) -> bool:
+        return all(host.has_ended() for host in self) and not any(host.pids() for host in self)
+
+    def end(self) -> None:
+        """Kill whatever is left."""
+        for host in self:
+            host.wanted = False
+            end_all(host.mark)
+            if host.launcher is not None:
+                host.launcher.wait()
+
+
+def signal_all(pids: Iterable[int], signum: int) -> None:
+    """Signal processes that may be gone."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signum)

@@ -1,0 +1,198 @@
+"""What the tasks of a run do. Each says when it begins and ends, and what it was told."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connections, transaction
+
+from django_perfectqueue.application import Application, Dispatch
+from django_perfectqueue.exceptions import (
+    AlreadyExistsError,
+    CancelRequestedError,
+    PreemptedError,
+    ProcessStopError,
+)
+
+from .clock import spread
+from .recorder import recorder
+from .terms import HOST, this_folder
+
+TOLD = (PreemptedError, CancelRequestedError, ProcessStopError)
+STEP = 0.02
+EFFECT = "INSERT INTO chaos_effect (child) VALUES (%s)"
+
+
+class Watched(Application):
+    """Its lock and its lines hold for as long as ``perform()`` runs, and no longer."""
+
+    retry_wait = 0.1
+
+    def __init__(self, task: Any) -> None:
+        super().__init__(task)
+        self.closed = False
+
+    def run(self) -> Any:
+        how = "returned"
+        try:
+            recorder().begin(self.task.lease)
+            super().run()
+        except BaseException as error:
+            how = type(error).__name__
+            raise
+        finally:
+            self.close(how)
+        return {"attempt": self.task.lease.attempt, "pid": os.getpid()}
+
+    def close(self, how: str) -> None:
+        """Say that it has ended; an interruption has to wait until that is said."""
+        interruption: BaseException | None = None
+        while not self.closed:
+            try:
+                recorder().end(self.task.lease, how)
+                self.closed = True
+            except TOLD as reason:
+                interruption = reason
+        if interruption is not None:
+            raise interruption
+
+    def kill(self, reason: BaseException) -> None:
+        recorder().write("told", self.task.lease, reason=type(reason).__name__)
+        super().kill(reason)
+
+    def verb(self, word: str, act: Callable[[], Any]) -> None:
+        """Do something to the task, and say what the store answered."""
+        asked, answer = time.monotonic(), "broken"
+        try:
+            act()
+            answer = "done"
+        except PreemptedError:
+            answer = "refused"
+            raise
+        finally:
+            recorder().write("verb", self.task.lease, verb=word, asked=asked, answer=answer)
+
+    def sleep(self) -> None:
+        time.sleep(self.task.data.get("seconds", 0.0))
+
+
+class Steady(Watched):
+    """Takes its time and returns."""
+
+    def perform(self) -> None:
+        self.sleep()
+
+
+class Flaky(Watched):
+    """Ends in an error so many times before it returns."""
+
+    def perform(self) -> None:
+        self.sleep()
+        if self.task.lease.errors < self.task.data["errors"]:
+            raise RuntimeError("as it was told")
+
+
+class Hopeless(Watched):
+    """Ends in an error every time, and is given up after the second."""
+
+    max_attempts = 2
+
+    def perform(self) -> None:
+        self.sleep()
+        raise RuntimeError("as it was told")
+
+
+class Stubborn(Watched):
+    """Takes its time whatever it is told."""
+
+    def perform(self) -> None:
+        until = time.monotonic() + self.task.data["seconds"]
+        while (left := until - time.monotonic()) > 0:
+            try:
+                time.sleep(left)
+            except TOLD:
+                continue
+
+
+class Attentive(Watched):
+    """Has its own flag to look at, and looks at it now and then."""
+
+    def __init__(self, task: Any) -> None:
+        super().__init__(task)
+        self.reason: BaseException | None = None
+
+    def kill(self, reason: BaseException) -> None:
+        recorder().write("told", self.task.lease, reason=type(reason).__name__)
+        self.reason = reason
+
+    def perform(self) -> None:
+        until = time.monotonic() + self.task.data["seconds"]
+        while time.monotonic() < until:
+            time.sleep(STEP)
+            if self.reason is not None:
+                raise self.reason
+
+
+class Settler(Watched):
+    """Keeps its lease and settles its task by itself, once it has released or retried it."""
+
+    def perform(self) -> None:
+        task, data = self.task, self.task.data
+        self.sleep()
+        self.verb("heartbeat", task.heartbeat)
+        first = data["first"]
+        if first and not data.get("again"):
+            self.verb("update_data", lambda: task.update_data({"again": True}))
+            self.close("settles")
+            again = task.retry if first == "retry" else task.release
+            self.verb(first, lambda: again(0.1))
+        else:
+            self.close("settles")
+            self.verb("finish", task.finish)
+
+
+class Parent(Watched):
+    """
+    Submits another task in a transaction of its own, together with a row of its own.
+
+    The first time it may be that the transaction is rolled back.
+    """
+
+    def perform(self) -> None:
+        child = f"{self.task.key}/child"
+        using = self.task.queue.using
+        try:
+            with transaction.atomic(using=using):
+                self.queue.submit(child, "steady", {"seconds": 0.01}, user=self.task.user)
+                with connections[using].cursor() as cursor:
+                    cursor.execute(EFFECT, [child])
+                if self.task.data["rolls_back"] and not self.task.lease.errors:
+                    raise RuntimeError("as it was told")
+        except AlreadyExistsError:
+            return
+        recorder().write("submitted", self.task.lease, key=child)
+
+
+class ChaosDispatch(Dispatch):
+    routes = {
+        "steady": Steady,
+        "long": Steady,
+        "cancelled": Steady,
+        "flaky": Flaky,
+        "hopeless": Hopeless,
+        "stubborn": Stubborn,
+        "attentive": Attentive,
+        "settler": Settler,
+        "parent": Parent,
+    }
+
+    @classmethod
+    def after_fork(cls) -> None:
+        """Tell which process this processor is."""
+        spread()
+        home = this_folder().home(os.environ[HOST])
+        with (home / "processors").open("a") as file:
+            file.write(f"{os.getpid()}\n")

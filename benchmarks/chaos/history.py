@@ -1,0 +1,321 @@
+"""What a run has left behind, as one plain value: see the checker for what is read from it."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from benchmarks.driver import Link
+
+RUNNING, GONE = 2, -1
+
+
+@dataclass(frozen=True)
+class Row:
+    """A task as it stood at the end."""
+
+    id: int
+    key: str
+    type: str
+    user: str = ""
+    limits: tuple[str, ...] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)
+    outcome: str = "finished"
+    attempt: int = 1
+    worker: str = ""
+    result: Any = None
+    errors: int = 0
+    has_ticket: bool = False
+
+
+@dataclass(frozen=True)
+class Change:
+    """A ticket that changed hands; times are the database's, in seconds since 1970."""
+
+    id: int
+    at: float
+    task: int
+    was: int
+    state: int
+    attempt: int
+    holder: int | None = None
+    alarm: float | None = None
+
+    @property
+    def is_acquire(self) -> bool:
+        return self.state == RUNNING and self.was != RUNNING
+
+
+@dataclass(frozen=True)
+class Close:
+    """A write of a task's outcome."""
+
+    at: float
+    task: int
+    outcome: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """
+    A handler at work. ``ended`` is None where it did not live to say so; ``rival`` is
+    another process that ran the task, by its lock, when this one began.
+    """
+
+    task: int
+    attempt: int
+    holder: int
+    pid: int
+    host: str
+    began: float
+    ended: float | None = None
+    how: str = ""
+    rival: int | None = None
+
+
+@dataclass(frozen=True)
+class Verb:
+    """What a handler asked of the store, and its answer: done, refused or broken."""
+
+    task: int
+    attempt: int
+    pid: int
+    verb: str
+    asked: float
+    answered: float
+    answer: str
+
+
+@dataclass(frozen=True)
+class Told:
+    """A handler that was told to give up, and why."""
+
+    task: int
+    attempt: int
+    pid: int
+    at: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Strike:
+    """
+    One fault: what was struck, from when until when. ``host`` is empty for the database,
+    ``crash`` tells that the server may have forgotten what it had not confirmed.
+    """
+
+    fault: str
+    at: float
+    restored: float
+    host: str = ""
+    pids: tuple[int, ...] = ()
+    crash: bool = False
+    freezes: bool = False
+
+
+@dataclass(frozen=True)
+class History:
+    """
+    ``stored`` are the keys whose submit was confirmed, ``doubtful`` those whose submit got
+    no answer. ``caps`` and ``limits`` are how many tasks of a user, and behind a limit, may
+    run at once; ``drift`` is what the accounts say at the end beside what they should, and
+    ``leftovers`` which workers did not end well when they were told to stop.
+    """
+
+    rows: Sequence[Row] = ()
+    changes: Sequence[Change] = ()
+    closes: Sequence[Close] = ()
+    runs: Sequence[Run] = ()
+    verbs: Sequence[Verb] = ()
+    told: Sequence[Told] = ()
+    strikes: Sequence[Strike] = ()
+    stored: frozenset[str] = frozenset()
+    doubtful: frozenset[str] = frozenset()
+    effects: Sequence[str] = ()
+    caps: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
+    drift: Sequence[str] = ()
+    leftovers: Sequence[str] = ()
+
+    @cached_property
+    def changes_of(self) -> dict[int, list[Change]]:
+        found = defaultdict(list)
+        for change in sorted(self.changes, key=lambda change: change.id):
+            found[change.task].append(change)
+        return found
+
+    @cached_property
+    def closes_of(self) -> dict[int, list[Close]]:
+        return grouped(self.closes)
+
+    @cached_property
+    def runs_of(self) -> dict[int, list[Run]]:
+        return grouped(sorted(self.runs, key=lambda run: run.began))
+
+    @cached_property
+    def by_id(self) -> dict[int, Row]:
+        return {row.id: row for row in self.rows}
+
+
+def story(history: History, task: int) -> list[str]:
+    """Return all that was seen of a task, in the order of time."""
+    seen: list[tuple[float, Any]] = [(one.at, one) for one in history.changes_of.get(task, ())]
+    seen += [(one.at, one) for one in history.closes_of.get(task, ())]
+    seen += [(one.began, one) for one in history.runs_of.get(task, ())]
+    seen += [(one.asked, one) for one in history.verbs if one.task == task]
+    seen += [(one.at, one) for one in history.told if one.task == task]
+    if seen:
+        first, last = min(at for at, _ in seen), max(at for at, _ in seen)
+        strikes = (one for one in history.strikes if first - 10 < one.restored < last + 10)
+        seen += [(one.at, one) for one in strikes]
+    return [f"{at:.4f} {one}" for at, one in sorted(seen, key=lambda pair: pair[0])]
+
+
+def grouped(things: Iterable[Any]) -> dict[int, list[Any]]:
+    found = defaultdict(list)
+    for thing in things:
+        found[thing.task].append(thing)
+    return found
+
+
+@dataclass(frozen=True)
+class Diary:
+    """What the handlers have written, with times of the database's clock."""
+
+    runs: list[Run]
+    verbs: list[Verb]
+    told: list[Told]
+    submitted: list[str]
+
+
+def read_diary(file: Path, offset: float) -> Diary:
+    """Read it all; ``offset`` is what the database's clock says more than the handlers'."""
+    begun: dict[tuple[int, int, int], dict[str, Any]] = {}
+    ended: dict[tuple[int, int, int], tuple[float, str]] = {}
+    found = Diary([], [], [], [])
+    for line in lines(file):
+        at, name = line["at"] + offset, (line["task"], line["attempt"], line["pid"])
+        if line["word"] == "began":
+            begun[name] = {**line, "at": at}
+        elif line["word"] == "ended":
+            ended.setdefault(name, (at, line["how"]))
+        elif line["word"] == "told":
+            found.told.append(Told(*name, at, line["reason"]))
+        elif line["word"] == "verb":
+            asked = line["asked"] + offset
+            found.verbs.append(Verb(*name, line["verb"], asked, at, line["answer"]))
+        elif line["word"] == "submitted":
+            found.submitted.append(line["key"])
+    for name, line in begun.items():
+        end, how = ended.get(name, (None, ""))
+        found.runs.append(
+            Run(
+                task=line["task"],
+                attempt=line["attempt"],
+                holder=line["holder"],
+                pid=line["pid"],
+                host=line["host"],
+                began=line["at"],
+                ended=end,
+                how=how,
+                rival=line["rival"],
+            )
+        )
+    return found
+
+
+def lines(file: Path) -> Iterator[dict[str, Any]]:
+    with file.open() as opened:
+        for line in opened:
+            yield json.loads(line)
+
+
+def read_changes(link: Link) -> list[Change]:
+    columns = "id, at, task, was, state, attempt, holder, alarm"
+    return [Change(*row) for row in link.run(f"SELECT {columns} FROM chaos_ticket ORDER BY id")]
+
+
+def read_closes(link: Link) -> list[Close]:
+    columns = "at, task, outcome, attempt"
+    return [Close(*row) for row in link.run(f"SELECT {columns} FROM chaos_close ORDER BY id")]
+
+
+def read_effects(link: Link) -> list[str]:
+    return [child for (child,) in link.run("SELECT child FROM chaos_effect")]
+
+
+def read_rows() -> list[Row]:
+    """Return the tasks, by Django's connection."""
+    from django.db.models import Count, Q
+
+    from django_perfectqueue.models import Attempt, Task
+
+    errors = dict(
+        Attempt.objects.filter(ending__in=["retried", "failed"])
+        .order_by()
+        .values_list("task_id")
+        .annotate(Count("pk"))
+    )
+    live = set(Task.objects.filter(~Q(ticket=None)).values_list("pk", flat=True))
+    return [
+        Row(
+            id=task.pk,
+            key=task.key,
+            type=task.type,
+            user=task.user,
+            limits=tuple(filter(None, task.limits.split(","))),
+            data=task.data,
+            outcome=task.outcome,
+            attempt=task.attempt,
+            worker=task.worker,
+            result=task.result,
+            errors=errors.get(task.pk, 0),
+            has_ticket=task.pk in live,
+        )
+        for task in Task.objects.order_by("pk").iterator()
+    ]
+
+
+def read_drift() -> list[str]:
+    """Return where the accounts differ from the tickets that there are."""
+    from django.db.models import Count, F, Q
+
+    from django_perfectqueue.models import Lane, Meter, State, Ticket
+
+    held = dict(
+        Ticket.objects.filter(state=State.RUNNING)
+        .order_by()
+        .values_list("lane")
+        .annotate(Count("pk"))
+    )
+    accounts = dict(Lane.objects.values_list("pk", "account"))
+    running: dict[int, int] = defaultdict(int)
+    for lane, count in held.items():
+        running[accounts.get(lane, lane)] += count
+    found = [
+        f"lane {lane.pk} of {lane.user!r} counts {lane.running} that run;"
+        f" there are {running[lane.account]}"
+        for lane in Lane.objects.all()
+        if lane.running != running[lane.account]
+    ]
+    if not held:
+        found += [f"limit {meter} counts {meter.running} that run" for meter in counted(Meter)]
+    waiting = set(Ticket.objects.filter(state=State.WAITING, alarm_at=None).values_list("lane"))
+    asleep = set(Lane.objects.filter(awake=False).values_list("pk"))
+    found += [f"lane {lane} sleeps with work in it" for (lane,) in waiting & asleep]
+    own = Q(pk=F("account")) | Q(gate=0)
+    copies = {lane.pk: lane for lane in Lane.objects.filter(own)}
+    for lane in Lane.objects.exclude(own):
+        if lane.account in copies and lane.running != copies[lane.account].running:
+            found.append(f"lane {lane.pk} has an old copy of its account")
+    return found
+
+
+def counted(meters: Any) -> Iterable[Any]:
+    return meters.objects.exclude(running=0)

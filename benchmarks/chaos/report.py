@@ -1,0 +1,101 @@
+"""Tables of what was struck, how long it took, and what was found, in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from benchmarks.report import in_columns, machine
+
+MARKS = ("<!-- chaos: begin -->", "<!-- chaos: end -->")
+NOTHING = "-"
+
+Record = dict[str, Any]
+
+
+def report(records: Iterable[Record]) -> str:
+    """Return everything as Markdown."""
+    records = list(records)
+    runs = [record for record in records if "tasks" in record]
+    failed = [record for record in records if "error" in record]
+    parts = [machine(record["machine"]) for record in records if "machine" in record]
+    parts += [summary(runs), recoveries(runs)]
+    if any(run["violations"] for run in runs):
+        parts.append("### Violations\n\n" + "\n".join(violations(runs)))
+    if any(run["said"] for run in runs):
+        parts.append("### What the workers said\n\n" + "\n".join(said(runs)))
+    if failed:
+        parts.append("### What failed\n\n" + "\n".join(map(failure, failed)))
+    return "\n\n".join(filter(None, parts))
+
+
+def summary(runs: Sequence[Record]) -> str:
+    heads = [
+        *("", "minutes", "seed", "tasks", "attempts", "broken off", "refused", "faults"),
+        *("forgotten", "violations"),
+    ]
+    rows = [
+        [
+            run["database"],
+            f"{run['seconds'] / 60:.1f}",
+            str(run["terms"]["seed"]),
+            f"{run['tasks']:,}",
+            f"{run['attempts']:,}",
+            f"{run['broken_off']:,}",
+            f"{run['refused']:,}",
+            f"{sum(run['strikes'].values()):,}",
+            f"{run['forgotten']:,}",
+            str(sum(run["kinds"].values())),
+        ]
+        for run in runs
+    ]
+    return f"### Runs\n\n{in_columns(heads, rows)}" if rows else ""
+
+
+def recoveries(runs: Sequence[Record]) -> str:
+    """Return a table of faults by run, each with how often, the median and the longest."""
+    names = list(
+        dict.fromkeys((one["fault"], one["what"]) for r in runs for one in r["recoveries"])
+    )
+    rows = []
+    for fault, what in names:
+        found = [one_of(run, fault, what) for run in runs]
+        bound = next((one["bound"] for one in found if one and one["bound"]), None)
+        limit = NOTHING if bound is None else f"{bound:g}"
+        rows.append([f"{fault}: {what}", limit, *map(cell, found)])
+    heads = ["Fault: until", "bound, s", *(run["database"] for run in runs)]
+    table = in_columns(heads, rows)
+    if not table:
+        return ""
+    legend = "Each cell: how often struck; median and longest recovery in seconds."
+    return f"### Recovery\n\n{legend}\n\n{table}"
+
+
+def one_of(run: Record, fault: str, what: str) -> Record | None:
+    for one in run["recoveries"]:
+        if (one["fault"], one["what"]) == (fault, what):
+            return dict(one)
+    return None
+
+
+def cell(one: Record | None) -> str:
+    if one is None:
+        return NOTHING
+    if one["p50"] is None:
+        return f"{one['struck']}; {NOTHING}"
+    late = f" **{one['late']} late**" if one["late"] else ""
+    return f"{one['struck']}; {one['p50']:.2f}, {one['max']:.2f}{late}"
+
+
+def violations(runs: Sequence[Record]) -> Iterable[str]:
+    for run in runs:
+        yield from (f"- {run['database']}: {one}" for one in run["violations"])
+
+
+def said(runs: Sequence[Record]) -> Iterable[str]:
+    for run in runs:
+        yield from (f"- {run['database']}: {one}" for one in run["said"])
+
+
+def failure(record: Record) -> str:
+    return f"- {record['database']}: {record['error'].splitlines()[0]}"

@@ -1,0 +1,285 @@
+"""
+One run on one database, in a process of its own: ``python -m benchmarks.chaos.run TERMS RESULT``.
+
+It has a server, a proxy and hosts of its own, and ends them all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from benchmarks.driver import Link, connect
+from benchmarks.place import Place
+from benchmarks.servers import SERVERS
+from tests.databases import Server
+from tests.databases.server import DATABASE
+
+from . import audit, checker, history, proxy, scenario
+from .faults import FAULTS
+from .fleet import Fleet, Host
+from .recovery import recoveries
+from .stage import Stage
+from .terms import FOLDER, HOST, Files, Terms
+
+if TYPE_CHECKING:
+    from .feeder import Feeder
+
+CLIENT = "client"
+BEGIN_WITHIN = 60.0
+END_WITHIN = 60.0
+SHOWN = 100
+SAMPLES = 20
+SAID_SO = (" CRITICAL ", "stumbled")
+
+
+class StuckError(Exception):
+    """What was waited for did not come; the message holds the end of a worker's log."""
+
+
+class Chaos:
+    def __init__(self, terms: Terms, folder: Path, server: Server) -> None:
+        self.terms = terms
+        self.files = Files(folder)
+        self.server = server
+        self.names = terms.names()
+        self.mark = uuid.uuid4().hex
+
+    @property
+    def place(self) -> Place:
+        """The database, without anything in between."""
+        home, kind = self.server.home, self.terms.database
+        if kind == "postgresql":
+            return Place(kind, DATABASE, str(home), "postgres")
+        if kind == "mariadb":
+            return Place(kind, DATABASE, str(home / "mysql.sock"), "root")
+        return Place(kind, str(home / f"{DATABASE}.sqlite3"))
+
+    def place_for(self, host: str) -> Place:
+        """The database as a host reaches it: through the proxy."""
+        kind, home = self.terms.database, self.files.home(host)
+        if kind == "postgresql":
+            return Place(kind, DATABASE, str(home), "postgres")
+        if kind == "mariadb":
+            return Place(kind, DATABASE, str(proxy.socket_in(home, kind)), "root")
+        return self.place
+
+    def run(self) -> dict[str, Any]:
+        """Have it all go wrong for so long; return what came of it."""
+        with contextlib.ExitStack() as stack:
+            client = self.host(CLIENT)
+            hosts = [self.host(name) for name in self.names]
+            between = self.start_proxy([client, *hosts], stack)
+            self.prepare(client)
+            fleet = Fleet(hosts)
+            stack.callback(fleet.end)
+            stage = Stage(
+                terms=self.terms,
+                fleet=fleet,
+                server=self.server,
+                place=self.place,
+                proxy=between,
+                drawn=random.Random(self.terms.seed),
+                offset=self.offset(),
+            )
+            return self.go_wrong(stage, client)
+
+    def host(self, name: str) -> Host:
+        return Host(name, self.mark, self.place_for(name), self.files, self.terms)
+
+    def start_proxy(self, hosts: list[Host], stack: contextlib.ExitStack) -> proxy.Proxy | None:
+        kind = self.terms.database
+        if kind == "sqlite":
+            return None
+        server = proxy.socket_in(self.server.home, kind)
+        log = stack.enter_context((self.files.folder / "proxy.log").open("wb"))
+        sockets = [proxy.socket_in(host.home, kind) for host in hosts]
+        return stack.enter_context(proxy.running(server, sockets, log))
+
+    def prepare(self, client: Host) -> None:
+        """Make the tables, the triggers and the rules; this process is a host, too."""
+        os.environ.update({**client.environment, HOST: CLIENT, FOLDER: str(self.files.folder)})
+        import django
+        from django.core.management import call_command
+
+        django.setup()
+        from .feeder import make_rules
+
+        call_command("migrate", verbosity=0)
+        with self.link() as link:
+            audit.install(link)
+        make_rules()
+
+    def link(self) -> contextlib.AbstractContextManager[Link]:
+        return contextlib.closing(connect(self.place))
+
+    def offset(self) -> float:
+        """Return what the database's clock says more than the one that nobody sets."""
+        found = []
+        with self.link() as link:
+            for _sample in range(SAMPLES):
+                before = time.monotonic()
+                told = audit.clock(link)
+                after = time.monotonic()
+                found.append((after - before, told - (before + after) / 2))
+        return min(found)[1]
+
+    def go_wrong(self, stage: Stage, client: Host) -> dict[str, Any]:
+        from .feeder import Feeder
+
+        feeder = Feeder(self.terms)
+        feeder.start()
+        try:
+            self.begin(stage)
+            began = time.monotonic()
+            self.strike(stage)
+            seconds = time.monotonic() - began
+        finally:
+            feeder.stop()
+        self.drain(stage)
+        leftovers = self.stop(stage)
+        seen = self.gathered(stage, feeder, leftovers)
+        return {**self.judged(seen), "seconds": seconds, "said": said(stage.fleet)}
+
+    def begin(self, stage: Stage) -> None:
+        for host in stage.fleet:
+            host.start()
+        if not stage.wait_for(lambda: all(h.processors() for h in stage.fleet), BEGIN_WITHIN):
+            raise StuckError(f"The workers do not start.\n{ends_of_logs(stage.fleet)}")
+
+    def strike(self, stage: Stage) -> None:
+        """Strike with one fault after another, each as often as the others."""
+        until = time.monotonic() + self.terms.seconds
+        deck: list[str] = []
+        while time.monotonic() < until:
+            stage.wait(stage.drawn.uniform(self.terms.least_pause, self.terms.most_pause))
+            if not deck:
+                deck = list(self.terms.faults)
+                stage.drawn.shuffle(deck)
+            struck = FAULTS[deck.pop()].act(stage)
+            if struck is not None:
+                stage.strikes.append(struck)
+                tell(struck)
+
+    def drain(self, stage: Stage) -> None:
+        """Wait until nothing is left to do; what is left then has been lost."""
+        with self.link() as link:
+            stage.wait_for(
+                lambda: not link.value("SELECT count(*) FROM perfectqueue_ticket"),
+                self.terms.drain,
+            )
+
+    def stop(self, stage: Stage) -> list[str]:
+        """Stop the workers in good order; return what did not go so."""
+        stage.fleet.stop()
+        stage.wait_for(stage.fleet.have_ended, END_WITHIN)
+        found = []
+        for host in stage.fleet:
+            if pids := host.pids():
+                found.append(f"{host.name}: {len(pids)} processes did not end")
+            elif host.launcher is not None and host.launcher.returncode:
+                found.append(f"{host.name} ended with exit code {host.launcher.returncode}")
+        return found
+
+    def gathered(self, stage: Stage, feeder: Feeder, leftovers: list[str]) -> history.History:
+        """Return all that was seen; the connection of the beginning has not outlived it."""
+        from django.db import connection
+
+        connection.close()
+        diary = history.read_diary(self.files.diary, stage.offset)
+        rows = history.read_rows()
+        with self.link() as link:
+            changes, closes = history.read_changes(link), history.read_closes(link)
+            effects = history.read_effects(link)
+        children = (f"{row.key}/child" for row in rows if row.type == "parent")
+        caps = {user: cap for user, (_, cap) in scenario.SHARES.items() if cap is not None}
+        return history.History(
+            rows=rows,
+            changes=changes,
+            closes=closes,
+            runs=diary.runs,
+            verbs=diary.verbs,
+            told=diary.told,
+            strikes=stage.strikes,
+            stored=frozenset([*feeder.stored, *diary.submitted]),
+            doubtful=frozenset([*feeder.doubtful, *children]),
+            effects=effects,
+            caps=caps,
+            limits={scenario.NARROW: scenario.WIDTH},
+            drift=history.read_drift(),
+            leftovers=leftovers,
+        )
+
+    def judged(self, seen: history.History) -> dict[str, Any]:
+        found = checker.violations(seen)
+        self.write_down(seen, found)
+        return {
+            "tasks": len(seen.rows),
+            "outcomes": Counter(row.outcome or "none" for row in seen.rows),
+            "attempts": len(seen.runs),
+            "broken_off": sum(run.ended is None for run in seen.runs),
+            "refused": sum(verb.answer == "refused" for verb in seen.verbs),
+            "told": Counter(told.reason for told in seen.told),
+            "doubtful": sum(not key.endswith("/child") for key in seen.doubtful),
+            "forgotten": len(checker.forgotten(seen)),
+            "strikes": Counter(strike.fault for strike in seen.strikes),
+            "kinds": Counter(one.kind for one in found),
+            "violations": list(map(str, found[:SHOWN])),
+            "recoveries": [one.as_json() for one in recoveries(seen, self.terms)],
+        }
+
+    def write_down(self, seen: history.History, found: list[checker.Violation]) -> None:
+        """Keep all that was seen of the tasks to which something happened."""
+        with (self.files.folder / "evidence.txt").open("w") as file:
+            for one in found[:SHOWN]:
+                told = [str(one), *(history.story(seen, one.task) if one.task else ())]
+                file.write("\n".join(told) + "\n\n")
+
+
+def tell(struck: history.Strike) -> None:
+    took = struck.restored - struck.at
+    print(f"{struck.at:.3f} {struck.fault} {struck.host} {took:.1f} s {struck.pids}", flush=True)
+
+
+def said(fleet: Fleet) -> list[str]:
+    """Return the lines of the workers' logs that no fault of ours should lead to."""
+    found = []
+    for host in fleet:
+        for line in host.log.read_text(errors="replace").splitlines():
+            if any(word in line for word in SAID_SO):
+                found.append(f"{host.name}: {line}")
+    return found[:SHOWN]
+
+
+def ends_of_logs(fleet: Fleet) -> str:
+    return "\n".join(host.log.read_text(errors="replace")[-1000:] for host in fleet)
+
+
+def leave(signum: int, _frame: object) -> NoReturn:
+    sys.exit(128 + signum)
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, leave)
+    terms, result = Terms.of(sys.argv[1]), Path(sys.argv[2])
+    try:
+        with SERVERS[terms.database](durable=True) as server:
+            found = Chaos(terms, result.parent, server).run()
+    except Exception as error:
+        kind = type(error).__name__
+        found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}
+    result.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

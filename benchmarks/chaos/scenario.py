@@ -1,0 +1,95 @@
+"""What is submitted: thousands of tasks of mixed length, drawn by a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+CAPPED, CAP = "capped", 2
+NARROW, WIDTH = "narrow", 2
+SHARES = {"ann": (1.0, None), "bob": (2.0, None), "carl": (4.0, None), CAPPED: (2.0, CAP)}
+USERS = (*SHARES, None)
+
+FINISHED = frozenset({"finished"})
+ENDINGS = {
+    "hopeless": frozenset({"failed"}),
+    "cancelled": frozenset({"finished", "cancelled"}),
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How often a type comes, and how long it takes at least and at most, in seconds."""
+
+    type: str
+    often: float
+    least: float
+    most: float
+
+
+def kinds(alive_time: float) -> list[Kind]:
+    """Return the types; some take longer than a lease."""
+    return [
+        Kind("steady", 60.0, 0.0, 0.02),
+        Kind("steady", 15.0, 0.02, 0.2),
+        Kind("steady", 4.0, 0.2, 2.0),
+        Kind("long", 0.4, alive_time, alive_time * 1.5),
+        Kind("cancelled", 0.6, alive_time / 2, alive_time),
+        Kind("flaky", 6.0, 0.0, 0.02),
+        Kind("hopeless", 1.0, 0.0, 0.01),
+        Kind("stubborn", 0.8, 0.5, 2.0),
+        Kind("attentive", 0.8, 0.5, 2.0),
+        Kind("settler", 6.0, 0.0, 0.1),
+        Kind("parent", 5.0, 0.0, 0.0),
+    ]
+
+
+def tasks(seed: int, alive_time: float) -> Iterator[dict[str, Any]]:
+    """Yield one task after another, as ``Queue.submit_many`` takes them."""
+    drawn = random.Random(seed)
+    known = kinds(alive_time)
+    weights = [kind.often for kind in known]
+    number = 0
+    while True:
+        number += 1
+        [kind] = drawn.choices(known, weights)
+        yield {
+            "key": f"{kind.type}-{number}",
+            "type": kind.type,
+            "data": data_for(kind, drawn),
+            "user": drawn.choice(USERS),
+            "priority": drawn.choice((0, 0, 0, 5, -5)),
+            "limits": [NARROW] if drawn.random() < 0.08 else [],
+            "run_at": drawn.uniform(0.1, 3.0) if drawn.random() < 0.05 else None,
+        }
+
+
+def data_for(kind: Kind, drawn: random.Random) -> dict[str, Any]:
+    data: dict[str, Any] = {"seconds": round(drawn.uniform(kind.least, kind.most), 4)}
+    if kind.type == "flaky":
+        data["errors"] = drawn.randint(1, 3)
+    if kind.type == "settler":
+        data["first"] = drawn.choice(("", "release", "retry"))
+    if kind.type == "parent":
+        data["rolls_back"] = drawn.random() < 0.3
+    return data
+
+
+def endings(type: str) -> frozenset[str]:
+    """Return the outcomes that a task of this type may have."""
+    return ENDINGS.get(type, FINISHED)
+
+
+def errors(type: str, data: dict[str, Any]) -> int | None:
+    """Return in how many errors a task of this type ends before it is over, if that is sure."""
+    if type == "hopeless":
+        return 2
+    if type == "flaky":
+        return int(data["errors"])
+    if type in ("steady", "long", "cancelled", "stubborn", "attentive"):
+        return 0
+    if type == "settler":
+        return int(data["first"] == "retry")
+    return None

@@ -1,0 +1,76 @@
+"""What a fault may lay hands on."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from benchmarks.driver import Link, connect
+from benchmarks.place import Place
+from tests.databases import Server
+
+from .fleet import Fleet, Host
+from .history import Strike
+from .proxy import Proxy
+from .terms import Terms
+
+STEP = 0.05
+
+
+@dataclass
+class Stage:
+    """``offset`` is what the database's clock says more than the clock that nobody sets."""
+
+    terms: Terms
+    fleet: Fleet
+    server: Server
+    place: Place
+    proxy: Proxy | None
+    drawn: random.Random
+    offset: float
+    strikes: list[Strike] = field(default_factory=list)
+
+    def now(self) -> float:
+        """Return the database's time, also while there is none."""
+        return time.monotonic() + self.offset
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, while the service managers do their work."""
+        until = time.monotonic() + seconds
+        while True:
+            self.fleet.keep()
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            time.sleep(min(STEP, left))
+
+    def wait_for(self, condition: Callable[[], bool], within: float) -> bool:
+        """Wait until it holds; return whether it does."""
+        until = time.monotonic() + within
+        while not condition():
+            if time.monotonic() > until:
+                return False
+            self.wait(STEP)
+        return True
+
+    def some_host(self) -> Host:
+        """Draw a host, of those that are at work where there are any."""
+        hosts = list(self.fleet)
+        busy = [host for host in hosts if host.current_processors()]
+        return self.drawn.choice(busy or hosts)
+
+    def one_of(self, pids: list[int]) -> list[int]:
+        return [self.drawn.choice(pids)] if pids else []
+
+    def past_the_lease(self) -> float:
+        """Return for how many seconds something is to be away until its leases are gone."""
+        return self.terms.alive_time + self.drawn.uniform(0.3, 1.5)
+
+    @contextlib.contextmanager
+    def link(self) -> Iterator[Link]:
+        """Have a connection to the database that no fault of the network touches."""
+        with contextlib.closing(connect(self.place)) as link:
+            yield link

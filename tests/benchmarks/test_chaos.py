@@ -1,0 +1,394 @@
+"""The checker finds what is planted, and a short run of chaos has nothing to be found."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+from django.db import connection
+from django.test import SimpleTestCase
+
+from ..databases import die_with_parent
+from ..databases.environment import kind_of
+from ..databases.lifetime import processes_with
+from ..waiting import wait_until
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MARK = "PERFECTQUEUE_TEST_CHAOS"
+LEASE = 5.0
+RUNNING, WAITING, SCHEDULED, GONE = 2, 0, 1, -1
+
+
+def setUpModule():
+    if not (ROOT / "benchmarks").is_dir():
+        raise unittest.SkipTest("The benchmarks are not beside the tests.")
+
+
+class Book:
+    """Writes a history, a step after another; times are seconds."""
+
+    def __init__(self):
+        from benchmarks.chaos import history
+
+        self.kinds = history
+        self.changes, self.closes, self.runs, self.verbs = [], [], [], []
+        self.strikes, self.told, self.rows = [], [], {}
+        self.given = {"caps": {"capped": 1}, "limits": {"narrow": 1}}
+
+    def task(self, task, **columns):
+        given = {"key": f"steady-{task}", "type": "steady", "data": {}, **columns}
+        self.rows[task] = self.kinds.Row(id=task, **given)
+        return self
+
+    def change(self, at, task, was, state, attempt, holder, alarm=None):
+        number = len(self.changes) + 1
+        self.changes.append(self.kinds.Change(number, at, task, was, state, attempt, holder, alarm))
+        return self
+
+    def acquire(self, at, task=1, attempt=1, holder=10, was=WAITING):
+        return self.change(at, task, was, RUNNING, attempt, holder, at + LEASE)
+
+    def renew(self, at, task=1, attempt=1, holder=10):
+        return self.change(at, task, RUNNING, RUNNING, attempt, holder, at + LEASE)
+
+    def give_back(self, at, task=1, attempt=1):
+        return self.change(at, task, RUNNING, WAITING, attempt, None)
+
+    def close(self, at, task=1, attempt=1, outcome="finished", holder=10):
+        self.change(at, task, RUNNING, GONE, attempt, holder)
+        self.closes.append(self.kinds.Close(at, task, outcome, attempt))
+        if task not in self.rows:
+            self.task(task)
+        self.rows[task] = replace(
+            self.rows[task], attempt=attempt, outcome=outcome, result={"attempt": attempt}
+        )
+        return self
+
+    def run(self, began, ended, task=1, attempt=1, holder=10, *, rival=None, how="returned"):
+        how = "" if ended is None else how
+        self.runs.append(
+            self.kinds.Run(
+                task, attempt, holder, holder + 90, f"host-{holder}", began, ended, how, rival
+            )
+        )
+        return self
+
+    def verb(self, asked, verb="heartbeat", task=1, attempt=1, answer="done"):
+        self.verbs.append(self.kinds.Verb(task, attempt, 100, verb, asked, asked + 0.1, answer))
+        return self
+
+    def strike(self, fault, at, restored, **more):
+        self.strikes.append(self.kinds.Strike(fault, at, restored, **more))
+        return self
+
+    def history(self, **more):
+        rows = list(self.rows.values())
+        given = {"stored": frozenset(row.key for row in rows), **self.given, **more}
+        return self.kinds.History(
+            rows=rows,
+            changes=self.changes,
+            closes=self.closes,
+            runs=self.runs,
+            verbs=self.verbs,
+            told=self.told,
+            strikes=self.strikes,
+            **given,
+        )
+
+
+def good():
+    """Return a task that a dead processor held, and that another has finished."""
+    book = Book().acquire(10.0).run(10.1, None).give_back(11.0)
+    book.acquire(11.1, attempt=2, holder=20).run(11.2, 12.0, attempt=2, holder=20)
+    return book.close(12.1, attempt=2, holder=20)
+
+
+class CheckerTests(SimpleTestCase):
+    """Each kind of violation, planted in a history that is good but for that."""
+
+    def found(self, book, **more):
+        from benchmarks.chaos import checker
+
+        return [one.kind for one in checker.violations(book.history(**more))]
+
+    def assert_found(self, kind, book, **more):
+        self.assertEqual(set(self.found(book, **more)), {kind})
+
+    def test_every_kind_that_there_is_is_planted_here(self):
+        from benchmarks.chaos import checker
+
+        told = Path(__file__).read_text()
+        for kind in checker.KINDS:
+            with self.subTest(kind):
+                self.assertIn(f'"{kind}"', told)
+
+    def test_nothing_is_found_in_a_good_history(self):
+        self.assertEqual(self.found(good()), [])
+
+    def test_a_confirmed_submit_that_is_not_there_is_lost(self):
+        self.assert_found("lost", good(), stored=frozenset({"steady-1", "steady-2"}))
+
+    def test_a_task_that_nobody_submitted_is_found(self):
+        self.assert_found("lost", good(), stored=frozenset())
+        self.assertEqual(self.found(good(), stored=frozenset(), doubtful={"steady-1"}), [])
+
+    def test_a_key_that_is_there_twice_is_found(self):
+        book = good()
+        book.rows[2] = replace(book.rows[1], id=2, outcome="cancelled", type="cancelled")
+        self.assert_found("lost", book)
+
+    def test_a_task_without_its_transactions_row_is_half_stored(self):
+        book = good()
+        book.rows[1] = replace(book.rows[1], key="parent-1/child")
+        self.assertEqual(self.found(book, effects=["parent-1/child"]), [])
+        for effects in ([], ["parent-1/child"] * 2, ["parent-1/child", "parent-2/child"]):
+            with self.subTest(effects):
+                self.assert_found("half-stored", book, effects=effects)
+
+    def test_a_task_without_an_end_is_found(self):
+        self.assert_found("never ended", good().task(2, outcome=""))
+
+    def test_a_ticket_that_has_outlived_its_task_is_found(self):
+        book = good()
+        book.rows[1] = replace(book.rows[1], has_ticket=True)
+        self.assert_found("never ended", book)
+
+    def test_an_end_that_the_task_can_not_have_is_found(self):
+        book = Book().acquire(10.0).run(10.1, 11.0).close(11.1, outcome="cancelled")
+        self.assert_found("ended wrongly", book)
+
+    def test_an_error_that_was_counted_twice_is_found(self):
+        book = good()
+        book.rows[1] = replace(book.rows[1], type="flaky", data={"errors": 1}, errors=2)
+        self.assert_found("errors miscounted", book)
+
+    def test_a_second_end_is_found(self):
+        book = good()
+        book.closes.append(book.kinds.Close(12.2, 1, "finished", 2))
+        self.assert_found("ended twice", book)
+
+    def test_an_acquire_after_the_end_is_found(self):
+        book = good().acquire(13.0, attempt=3, holder=30)
+        self.assertIn("taken after its end", self.found(book))
+
+    def test_an_attempt_that_was_acquired_twice_is_found(self):
+        book = Book().acquire(10.0).run(10.1, None).give_back(11.0)
+        book.acquire(11.1, attempt=1, holder=20).run(11.2, 12.0, attempt=1, holder=20)
+        self.assert_found("taken twice", book.close(12.1, attempt=1, holder=20))
+
+    def test_an_acquire_of_what_another_holds_is_found(self):
+        book = Book().acquire(10.0).run(10.1, None)
+        book.acquire(11.1, attempt=2, holder=20, was=RUNNING)
+        book.run(11.2, 12.0, attempt=2, holder=20).close(12.1, attempt=2, holder=20)
+        self.assert_found("taken twice", book)
+
+    def test_two_that_run_at_once_under_a_live_lease_overlap(self):
+        """Whether the lock tells that, or the times of two that lived to their end."""
+        witnesses = {"lock": (100, None), "times": (None, 11.5)}
+        for word, (rival, ended) in witnesses.items():
+            with self.subTest(word):
+                book = Book().acquire(10.0).run(10.1, ended).give_back(11.0)
+                book.acquire(11.1, attempt=2, holder=20)
+                book.run(11.2, 12.0, attempt=2, holder=20, rival=rival)
+                self.assert_found("overlap", book.close(12.1, attempt=2, holder=20))
+
+    def test_two_at_once_after_a_lease_has_run_out_are_allowed(self):
+        book = Book().acquire(10.0).run(10.1, 17.0).give_back(15.1)
+        book.acquire(15.2, attempt=2, holder=20)
+        book.run(15.3, 16.0, attempt=2, holder=20, rival=100)
+        self.assertEqual(self.found(book.close(16.1, attempt=2, holder=20)), [])
+
+    def test_a_renewal_makes_the_lease_live_for_longer(self):
+        book = Book().acquire(10.0).run(10.1, 17.0).renew(12.0).give_back(15.1)
+        book.acquire(15.2, attempt=2, holder=20)
+        book.run(15.3, 16.0, attempt=2, holder=20, rival=100)
+        self.assert_found("overlap", book.close(16.1, attempt=2, holder=20))
+
+    def test_a_handler_that_begins_on_what_it_never_had_is_found(self):
+        self.assert_found("without a lease", good().run(10.3, 10.4, attempt=1, holder=30))
+
+    def test_an_acquire_that_a_crash_has_made_forgotten_is_told_apart(self):
+        from benchmarks.chaos import checker
+
+        book = Book().run(8.0, None, attempt=1, holder=30)
+        book.acquire(10.0, holder=20).run(10.1, 11.0, holder=20, rival=120).close(11.1)
+        self.assertEqual(checker.forgotten(book.history()), [])
+        self.assert_found("without a lease", book)
+        book.strike("crashed-server", 8.5, 9.5, crash=True)
+        self.assertEqual(self.found(book), [])
+        self.assertEqual(len(checker.forgotten(book.history())), 1)
+
+    def test_a_handler_that_begins_when_its_task_was_taken_away_is_found(self):
+        self.assert_found("without a lease", self.late_beginner(11.05))
+
+    def test_a_handler_that_begins_long_after_its_lease_is_found(self):
+        book = Book().acquire(10.0).run(17.0, 17.1).close(17.2)
+        self.assert_found("without a lease", book)
+
+    def test_one_that_was_frozen_until_just_then_may_begin(self):
+        book = Book().acquire(10.0).run(17.0, 17.1).close(17.2)
+        book.strike("frozen-processor", 11.0, 16.9, pids=(100,), freezes=True)
+        self.assertEqual(self.found(book), [])
+        book = Book().acquire(10.0).run(17.0, 17.1).close(17.2)
+        book.strike("frozen-processor", 11.0, 16.9, pids=(101,), freezes=True)
+        self.assert_found("without a lease", book)
+
+    def late_beginner(self, at):
+        """Return a good history in which the first processor lived, and began late."""
+        book = Book().acquire(10.0).give_back(11.0).run(at, at + 0.01)
+        book.acquire(11.1, attempt=2, holder=20).run(11.2, 12.0, attempt=2, holder=20)
+        return book.close(12.1, attempt=2, holder=20)
+
+    def test_a_delivery_after_the_end_is_found(self):
+        self.assertIn("delivered after its end", self.found(self.late_beginner(12.5)))
+
+    def test_a_write_that_should_have_been_refused_is_found(self):
+        self.assert_found("fence", good().verb(11.5))
+        self.assertEqual(self.found(good().verb(11.5, answer="refused")), [])
+        self.assertEqual(self.found(good().verb(11.5, attempt=2)), [])
+        self.assertEqual(self.found(good().verb(10.5)), [])
+
+    def test_an_end_by_an_attempt_that_had_lost_the_task_is_found(self):
+        book = good()
+        book.rows[1] = replace(book.rows[1], attempt=1)
+        self.assert_found("ended by another", book)
+
+    def test_an_end_without_a_handler_that_came_to_its_end_is_found(self):
+        for ended, how in ((None, ""), (12.0, "RuntimeError")):
+            book = Book().acquire(10.0).run(10.1, ended, how=how).close(12.1)
+            with self.subTest(how):
+                self.assert_found("ended by another", book)
+
+    def test_the_result_of_another_attempt_is_found(self):
+        book = good()
+        book.rows[1] = replace(book.rows[1], result={"attempt": 1})
+        self.assert_found("ended by another", book)
+
+    def test_one_more_than_a_cap_allows_is_found(self):
+        for columns in ({"user": "capped"}, {"limits": ("narrow",)}):
+            with self.subTest(columns):
+                book = Book().task(1, **columns).task(2, **columns)
+                book.acquire(10.0).run(10.1, 10.9)
+                book.acquire(10.5, 2, holder=20).run(10.6, 10.9, 2, holder=20)
+                book.close(11.0).close(11.0, 2, holder=20)
+                self.assert_found("cap exceeded", book)
+
+    def test_as_many_as_a_cap_allows_one_after_another_are_no_violation(self):
+        book = Book().task(1, user="capped").task(2, user="capped")
+        book.acquire(10.0).run(10.1, 10.9).close(11.0)
+        book.acquire(11.0, 2, holder=20).run(11.1, 11.2, 2, holder=20)
+        self.assertEqual(self.found(book.close(11.3, 2, holder=20)), [])
+
+    def test_accounts_that_are_wrong_at_the_end_are_found(self):
+        self.assert_found("drift", good(), drift=["lane 1 counts 1 that run; there are 0"])
+
+    def test_a_worker_that_does_not_stop_is_found(self):
+        self.assert_found("did not stop", good(), leftovers=["host-a: 2 processes did not end"])
+
+
+class RecoveryTests(SimpleTestCase):
+    def measured(self, book):
+        from benchmarks.chaos.recovery import recoveries
+        from benchmarks.chaos.terms import Terms
+
+        terms = Terms("postgresql", 60.0, alive_time=LEASE)
+        return {one.fault: one for one in recoveries(book.history(), terms)}
+
+    def test_a_death_is_over_when_another_may_have_the_task(self):
+        book = good().strike("processor", 10.75, 10.75, host="host-10", pids=(100,))
+        self.assertEqual(self.measured(book)["processor"].seconds, (0.25,))
+
+    def test_what_took_longer_than_it_may_is_late(self):
+        book = good().strike("processor", 10.5, 10.5, host="host-10", pids=(100,))
+        self.assertEqual(self.measured(book)["processor"].late, 0)
+        book = good().strike("processor", 9.9, 9.9, host="host-10", pids=(100,))
+        book.changes[0] = replace(book.changes[0], at=9.8)
+        self.assertEqual(self.measured(book)["processor"].late, 1)
+
+    def test_the_return_of_a_database_is_measured_by_processors_that_are_free(self):
+        book = Book().run(10.0, 14.0, 1).run(14.5, 15.0, 2).run(10.0, 11.0, 3, holder=20)
+        book.run(13.25, 13.5, 4, holder=20).strike("restarted-server", 11.5, 13.0)
+        self.assertEqual(self.measured(book)["restarted-server"].seconds, (0.5,))
+
+    def test_what_another_fault_has_disturbed_is_not_measured(self):
+        book = good().strike("processor", 10.75, 10.75, host="host-10", pids=(100,))
+        book.strike("restarted-server", 10.8, 10.9)
+        self.assertEqual(self.measured(book)["processor"].seconds, ())
+
+
+class CommandTests(unittest.TestCase):
+    """One short run on each database: some faults of each family."""
+
+    FAULTS = {
+        "sqlite": "processor,host,frozen-processor,usr1,locked-file",
+        "postgresql": "processor,supervisor,host,frozen-processor,backend,crashed-server,cut,clock",
+        "mariadb": "processor,supervisor,host,frozen-processor,backend,crashed-server,cut,clock",
+    }
+    MINUTES = {"sqlite": "0.12"}
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.results = Path(folder.name) / "results.jsonl"
+        self.name = uuid.uuid4().hex
+        self.database = kind_of(connection)
+        if self.database not in self.FAULTS:
+            self.skipTest(f"The benchmarks cannot start {self.database}.")
+
+    def start(self, *arguments):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.chaos", "--json", str(self.results), *arguments],
+            cwd=ROOT,
+            env={**os.environ, MARK: self.name},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=die_with_parent(),
+        )
+        self.addCleanup(self.end, process)
+        return process
+
+    def end(self, process):
+        for pid in processes_with(f"{MARK}={self.name}"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+    def assert_nothing_is_left(self):
+        wait_until(lambda: not processes_with(f"{MARK}={self.name}"), within=30)
+
+    def test_a_short_run_has_nothing_to_be_found(self):
+        process = self.start(
+            *("--database", self.database, "--faults", self.FAULTS[self.database]),
+            *("--minutes", self.MINUTES.get(self.database, "0.2"), "--seed", "5"),
+            *("--hosts", "2", "--alive-time", "2", "--pause", "0.8"),
+        )
+        printed, complained = process.communicate(timeout=240)
+        self.assertEqual(process.returncode, 0, f"{complained}\n{printed}")
+        [found] = map(json.loads, self.results.read_text().splitlines()[1:])
+        self.assertEqual(found["violations"], [])
+        self.assertEqual(found["said"], [])
+        self.assertGreater(found["tasks"], 50)
+        self.assertGreater(sum(found["strikes"].values()), 2)
+        self.assert_nothing_is_left()
+
+    def test_an_interrupted_run_leaves_nothing_running(self):
+        process = self.start("--database", self.database, "--minutes", "5", "--hosts", "1")
+
+        def is_at_work():
+            ours = processes_with(f"{MARK}={self.name}")
+            return len(set(ours).intersection(processes_with("CHAOS_HOST=host-a"))) > 4
+
+        wait_until(is_at_work, within=120)
+        process.send_signal(signal.SIGINT)
+        _, complained = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, complained)
+        self.assert_nothing_is_left()

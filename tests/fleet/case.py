@@ -17,7 +17,7 @@ from ..runtime.workers import Worker, WorkerTestCase
 from ..waiting import wait_until
 
 DISPATCH = "tests.fleet.handlers.FleetDispatch"
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 class Place(Server):
@@ -44,14 +44,21 @@ class FleetTestCase(WorkerTestCase):
         self.addCleanup(worker.end)
         return worker
 
-    def visit(self, *keys, waiting=True):
-        """Submit tasks of as many users; those that wait do until their gates are opened."""
+    def visit(self, *keys, waiting=True, users=None):
+        """Submit tasks, each of its own user unless told; they wait for their gates if at all."""
         tasks = []
         for number, key in enumerate(keys):
             data = {"diary": str(self.diary)}
             if waiting:
                 data["until"] = str(self.gate_of(key))
-            tasks.append({"key": key, "type": "visit", "data": data, "user": f"u{number}"})
+            tasks.append(
+                {
+                    "key": key,
+                    "type": "visit",
+                    "data": data,
+                    "user": f"u{number % (users or len(keys))}",
+                }
+            )
         Queue().submit_many(tasks)
 
     def gate_of(self, key):
@@ -80,6 +87,15 @@ class FleetTestCase(WorkerTestCase):
         return self.told(word, **wanted)
 
 
+def wait_until_up(*workers):
+    """Wait until all these workers take tasks."""
+
+    def up():
+        return all(worker.processors() for worker in workers)
+
+    wait_until(up, within=PATIENCE)
+
+
 def freeze(worker):
     """Stop all processes of a worker where they are."""
     for pid in worker.alive():
@@ -93,14 +109,17 @@ def thaw(worker):
             os.kill(pid, signal.SIGCONT)
 
 
+def migrate():
+    call_command("migrate", "perfectqueue", verbosity=0)
+
+
 @contextlib.contextmanager
 def moved_to(url):
-    """Have this thread's connection lead to another server, with the tables made there."""
+    """Have this thread's connection lead to another server."""
     home = connection.settings_dict
     connection.close()
     connection.settings_dict = {**home, **environ.Env.db_url_config(url)}
     try:
-        call_command("migrate", "perfectqueue", verbosity=0)
         yield
     finally:
         connection.close()

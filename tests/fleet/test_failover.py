@@ -12,7 +12,7 @@ from django_perfectqueue.queue import Queue
 
 from ..databases import UnavailableError
 from ..waiting import wait_until
-from .case import PATIENCE, FleetTestCase, moved_to
+from .case import PATIENCE, FleetTestCase, migrate, moved_to
 from .replication import Pair
 
 TASKS = 240
@@ -32,6 +32,7 @@ class FailoverTests(FleetTestCase):
         stack = contextlib.ExitStack()
         self.addCleanup(stack.close)
         stack.enter_context(moved_to(self.pair.url))
+        migrate()
 
     def test_nothing_that_was_confirmed_is_lost_and_nothing_finished_runs_again(self):
         """

@@ -14,11 +14,12 @@ from django_perfectqueue.queue import Queue
 from ..databases.environment import kind_of
 from ..factories import assert_books_balance
 from ..waiting import wait_until
-from .case import PATIENCE, FleetTestCase, freeze, thaw
+from .case import PATIENCE, FleetTestCase, freeze, thaw, wait_until_up
 from .networks import LoopbackNetwork, network_for
 from .road import NO_LOCKS_OF_THE_LOST
 
 ALIVE_TIME = 3.0
+SLACK = 5.0
 HOUR = 3600.0
 
 
@@ -74,8 +75,7 @@ class ThreeHostsTests(FleetTestCase):
     def start_workers(self):
         settings = {"ALIVE_TIME": ALIVE_TIME, "TASK_PREFETCH": 0, "PROCESSORS": 2}
         workers = {name: self.worker_on(host, **settings) for name, host in self.hosts.items()}
-        for worker in workers.values():
-            worker.ready()
+        wait_until_up(*workers.values())
 
         def registered():
             return set(Worker.objects.values_list("host", flat=True)) == set(self.hosts)
@@ -100,12 +100,16 @@ class ThreeHostsTests(FleetTestCase):
         return Task.objects.filter(key__in=keys, outcome="finished").count() == len(keys)
 
     def assert_taken_over(self, again, lost, ends, lost_at):
-        """Not while the lease held, and soon after: by the server's clock and by ours."""
+        """
+        Not while the lease held, and soon after: by the server's clock and by ours.
+
+        On a machine that has time it is within tenths of a second.
+        """
         self.assertEqual({(entry.key, entry.host) for entry in again}, {(k, "right") for k in lost})
         for task in Task.objects.filter(key__in=lost):
             self.assertGreaterEqual(task.started_at, ends[task.key])
         for entry in self.told("start", attempt=2):
-            self.assertLess(entry.at - lost_at, ALIVE_TIME + 1.0)
+            self.assertLess(entry.at - lost_at, ALIVE_TIME + SLACK)
 
     def assert_finished_once(self, keys, lost):
         """What the lost hosts wrote and returned is in no row."""

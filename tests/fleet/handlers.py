@@ -8,7 +8,7 @@ import time
 from django_perfectqueue.application import Application, Dispatch
 from django_perfectqueue.exceptions import PreemptedError
 
-from ..tasks import wait_for
+from ..tasks import report, spend, wait_for
 from . import disguise
 
 disguise.put_on()
@@ -54,4 +54,4 @@ class Visit(Application):
 
 
 class FleetDispatch(Dispatch):
-    routes = {"visit": Visit}
+    routes = {"visit": Visit, "report": report, "spend": spend}

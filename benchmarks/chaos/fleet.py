@@ -49,6 +49,7 @@ class Host:
         self.clock = Clock(files.clock(name))
         self.options = {
             "ALIVE_TIME": terms.alive_time,
+            "IDLE_TRANSACTION_LIMIT": terms.alive_time / 2,
             "POLL_INTERVAL": terms.poll_interval,
             "TASK_HEARTBEAT_INTERVAL": 0.5,
             "CHILD_HEARTBEAT_INTERVAL": 0.5,

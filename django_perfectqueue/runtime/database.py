@@ -35,20 +35,19 @@ def close_for_fork() -> None:
             close_pool()
 
 
-def end_idle_transactions(using: str, alive_time: float) -> None:
+def end_idle_transactions(using: str, limit: float | None) -> None:
     """
     Have each connection that this process and its children make from now on lose its locks
-    when it stands still in a transaction.
-
-    After half of a lease: who waits for such a lock has been renewing leases every third of
-    one, and so keeps what it holds.
+    when it stands still in a transaction for so many seconds.
     """
+    if limit is None:
+        return
 
-    def limit(connection: Any, **kwargs: object) -> None:
+    def tell(connection: Any, **kwargs: object) -> None:
         if connection.alias == using:
-            store.end_idle_transactions(connection, after=alive_time / 2)
+            store.end_idle_transactions(connection, after=limit)
 
-    connection_created.connect(limit, weak=False, dispatch_uid="perfectqueue.idle")
+    connection_created.connect(tell, weak=False, dispatch_uid="perfectqueue.idle")
 
 
 class Link:

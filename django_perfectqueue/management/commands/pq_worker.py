@@ -176,7 +176,7 @@ class Command(SummedUpCommand):
         with speaking():
             plan = plan_of(options)
         check_database(plan.using)
-        end_idle_transactions(plan.using, plan.options.ALIVE_TIME)
+        end_idle_transactions(plan.using, plan.options.IDLE_TRANSACTION_LIMIT)
         reporter = Reporter(self.print, self.style, options["verbosity"])
         self.introduce(plan, reporter)
         return Supervisor(plan, reporter, socket.socket(fileno=launcher)).run()

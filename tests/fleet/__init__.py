@@ -1,0 +1,1 @@
+"""Several hosts, several servers: what a test of one machine can tell of a fleet."""

@@ -166,8 +166,15 @@ class Launcher:
 
         Raise ConfigError when the pid file is another worker's, or can't be written.
         """
-        if self.pid_file is not None:
-            self.pid_file.take()
+        if self.pid_file is None:
+            return self.launch()
+        self.pid_file.take()
+        try:
+            return self.launch()
+        finally:
+            self.pid_file.remove()
+
+    def launch(self) -> int:
         before = {signum: signal.getsignal(signum) for signum in (*ALL, signal.SIGCHLD)}
         with held_back():
             self.notifier.starting()
@@ -307,8 +314,6 @@ class Launcher:
         self.mailbox.close()
         for one in self.generations():
             one.close()
-        if self.pid_file is not None:
-            self.pid_file.remove()
 
 
 def first_environment() -> dict[str, str]:

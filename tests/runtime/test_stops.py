@@ -129,8 +129,8 @@ class EarlyTests(WorkerTestCase):
     def test_a_restart_counts(self):
         worker, moments = self.send_early(REOPEN_LOGS, random.choice([RESTART, RESTART_NOW]))
         with self.subTest(moments=moments):
-            wait_until(lambda: worker.output.count("django-perfectqueue ") == 2, within=20)
-            wait_until(lambda: len(children(worker.process.pid)) == 1, within=20)
+            wait_until(lambda: worker.output.count("django-perfectqueue ") == 2)
+            wait_until(lambda: len(children(worker.process.pid)) == 1)
             self.assertTrue(worker.ready())
 
 
@@ -195,7 +195,7 @@ class RestartTests(WorkerTestCase):
 
         worker.configure(PROCESSORS=1)
         worker.send(signal.SIGUSR1)
-        wait_until(lambda: sum(map(is_alive, worker.processors())) == 1 + 1, within=20)
+        wait_until(lambda: sum(map(is_alive, worker.processors())) == 1 + 1)
         self.assertEqual(len(worker.processors()), 2 + 3 + 1)
         self.open_gate()
         self.wait_for_status("k0", "finished")
@@ -220,7 +220,7 @@ class RestartTests(WorkerTestCase):
         worker = self.worker().ready()
         worker.configure(PROCESSORS="many")
         worker.send(signal.SIGUSR1)
-        wait_until(lambda: "The restart failed" in worker.errors, within=20)
+        wait_until(lambda: "The restart failed" in worker.errors)
         self.submit("k0", "note")
         self.wait_for_status("k0", "finished")
         self.assertEqual(self.notes("ran")[0][1], worker.processors()[0])

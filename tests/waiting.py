@@ -1,6 +1,5 @@
 import time
 
-
 LONG = 60.0
 """How long what takes a moment may take on a machine that others use as well."""
 

@@ -154,9 +154,10 @@ class Supervisor:
         serving = sum(place.slate.serves for place in self.places)
         if serving and self.serving_since is None:
             self.serving_since = self.now
-        if serving == len(self.places) or self.serving_since is None:
-            return bool(serving)
-        return self.now - self.serving_since >= ENOUGH_AFTER
+        if not serving or self.serving_since is None:
+            return False
+        enough = self.now - self.serving_since >= ENOUGH_AFTER
+        return enough or serving == len(self.places)
 
     def obey(self, signals: Iterable[signal.Signals]) -> None:
         for signum in signals:

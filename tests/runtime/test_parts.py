@@ -196,6 +196,30 @@ class FailureTests(SimpleTestCase):
         wait_until(lambda: child.reap() == -signal.SIGKILL)
 
 
+class ReadyTests(SimpleTestCase):
+    def test_a_generation_takes_over_when_its_processors_have_looked(self):
+        """
+        Where one of them can't, the first is enough after a while.
+        """
+        options = Options().replace(PROCESSORS=2)
+        plan = Plan(dispatch=Registry, queues=("default",), using="default", options=options)
+        supervisor = Supervisor(plan, Reporter(print, no_style(), 0), None)
+        first, second = (place.slate for place in supervisor.places)
+        self.assertFalse(supervisor.serves())
+        supervisor.now += 100
+        self.assertFalse(supervisor.serves())
+        first.serve()
+        self.assertFalse(supervisor.serves())
+        supervisor.now += 5
+        self.assertTrue(supervisor.serves())
+        first.sign_on()
+        self.assertFalse(supervisor.serves())
+        for slate in (first, second):
+            slate.serve()
+        supervisor.serving_since = supervisor.now
+        self.assertTrue(supervisor.serves())
+
+
 class HelperTests(SimpleTestCase):
     def test_one_that_can_not_live_is_replaced_later_and_later(self):
         helper = Helper("janitor", lambda: 1, limit=5.0)

@@ -27,7 +27,7 @@ class StopTests(WorkerTestCase):
         """
         worker = self.worker(POLL_INTERVAL=60, CHILD_HEARTBEAT_INTERVAL=20).ready()
         worker.send(signal.SIGTERM)
-        self.assertEqual(worker.wait(10), 0)
+        self.assertEqual(worker.wait(40), 0)
         self.assert_gone(worker)
 
     def test_term_lets_the_running_task_end_and_gives_the_others_back_at_once(self):
@@ -101,7 +101,7 @@ class StopTests(WorkerTestCase):
         began = time.monotonic()
         worker.send(signal.SIGTERM)
         self.assertEqual(worker.wait(), 0, worker.errors)
-        self.assertLess(time.monotonic() - began, 10)
+        self.assertLess(time.monotonic() - began, 40)
         self.assertFalse(any(map(is_alive, family)))
         self.assertEqual(self.status("k0"), "waiting")
 

@@ -29,6 +29,7 @@ from .report import Reporter
 from .signals import (
     ALIVE,
     DETACH,
+    HEARS,
     READY,
     REOPEN_LOGS,
     RESTART,
@@ -123,6 +124,7 @@ class Supervisor:
         """Work until told to stop, or in a burst until all is done; return the exit code."""
         began = time.monotonic()
         self.mailbox.open(signal.SIGCHLD)
+        self.tell_launcher(HEARS)
         try:
             close_for_fork()
             self.work()

@@ -1,7 +1,10 @@
 import time
 
+LONG = 60.0
+"""How long what takes a moment may take on a machine that others use as well."""
 
-def wait_until(condition, *, within=10.0):
+
+def wait_until(condition, *, within=LONG):
     """Wait for a condition to hold; fail when it has not in time."""
     deadline = time.monotonic() + within
     while not condition():

@@ -53,7 +53,7 @@ class Generation:
         self.socket, theirs = socket.socketpair()
         self.socket.setblocking(False)
         self.echo = echo
-        self.ready = self.answered = self.gone = False
+        self.hears = self.ready = self.answered = self.gone = self.dismissed = False
         with theirs, contextlib.ExitStack() as failing:
             failing.callback(self.socket.close)
             self.process = subprocess.Popen(  # noqa: S603
@@ -87,6 +87,7 @@ class Generation:
     def listen(self) -> None:
         said = None if self.gone else drain(self.socket.fileno())
         self.gone = said is None
+        self.hears = self.hears or bool(said)
         self.ready = self.ready or READY in (said or b"")
         self.answered = self.answered or bool(said)
 
@@ -99,6 +100,15 @@ class Generation:
         return answered
 
     def send(self, signum: int) -> None:
+        """
+        Send a signal; one that stops ends at once who does not hear yet.
+
+        That one has begun nothing, and may be waiting for a database that does not answer.
+        """
+        self.listen()
+        if signum in (STOP, STOP_NOW, DETACH) and not self.hears:
+            self.dismissed = True
+            signum = signal.SIGKILL
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signum)
 
@@ -107,6 +117,8 @@ class Generation:
         code = self.process.poll()
         if code is None:
             return None
+        if self.dismissed and code < 0:
+            return 0
         return 128 - code if code < 0 else code
 
     def relay(self) -> None:
@@ -166,8 +178,15 @@ class Launcher:
 
         Raise ConfigError when the pid file is another worker's, or can't be written.
         """
-        if self.pid_file is not None:
-            self.pid_file.take()
+        if self.pid_file is None:
+            return self.launch()
+        self.pid_file.take()
+        try:
+            return self.launch()
+        finally:
+            self.pid_file.remove()
+
+    def launch(self) -> int:
         before = {signum: signal.getsignal(signum) for signum in (*ALL, signal.SIGCHLD)}
         with held_back():
             self.notifier.starting()
@@ -307,8 +326,6 @@ class Launcher:
         self.mailbox.close()
         for one in self.generations():
             one.close()
-        if self.pid_file is not None:
-            self.pid_file.remove()
 
 
 def first_environment() -> dict[str, str]:

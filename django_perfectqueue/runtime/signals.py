@@ -20,8 +20,9 @@ RESTART_NOW = signal.SIGHUP
 REOPEN_LOGS = signal.SIGUSR2
 ALL = (STOP, STOP_NOW, DETACH, RESTART, RESTART_NOW, REOPEN_LOGS)
 
-READY, ALIVE = b"r", b"a"
-"""What a supervisor says to its launcher: that it takes tasks; and asked, that it goes on."""
+HEARS, READY, ALIVE = b"h", b"r", b"a"
+"""What a supervisor says to its launcher: that it hears signals; that it takes tasks; and
+when asked, that it goes on."""
 
 
 class Mailbox:

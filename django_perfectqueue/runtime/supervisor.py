@@ -29,6 +29,7 @@ from .report import Reporter
 from .signals import (
     ALIVE,
     DETACH,
+    HEARS,
     READY,
     REOPEN_LOGS,
     RESTART,
@@ -123,6 +124,7 @@ class Supervisor:
         """Work until told to stop, or in a burst until all is done; return the exit code."""
         began = time.monotonic()
         self.mailbox.open(signal.SIGCHLD)
+        self.tell_launcher(HEARS)
         try:
             close_for_fork()
             self.work()
@@ -154,9 +156,10 @@ class Supervisor:
         serving = sum(place.slate.serves for place in self.places)
         if serving and self.serving_since is None:
             self.serving_since = self.now
-        if serving == len(self.places) or self.serving_since is None:
-            return bool(serving)
-        return self.now - self.serving_since >= ENOUGH_AFTER
+        if not serving or self.serving_since is None:
+            return False
+        enough = self.now - self.serving_since >= ENOUGH_AFTER
+        return enough or serving == len(self.places)
 
     def obey(self, signals: Iterable[signal.Signals]) -> None:
         for signum in signals:

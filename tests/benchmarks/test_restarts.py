@@ -41,7 +41,7 @@ class CommandTests(Folder, TransactionTestCase):
             self.assertEqual(run[name], 0, name)
         self.assertGreater(run["lowest"], 0)
         self.assertIn(f"| {kind}, 2 | 3 |", printed)
-        wait_until(lambda: not processes_with(f"{MARK}={self.name}"), within=20)
+        wait_until(lambda: not processes_with(f"{MARK}={self.name}"))
 
     def test_what_can_not_be_done_is_said_in_one_line(self):
         code, _printed, complained = self.run_command("--report", "/nowhere/results")

@@ -1,6 +1,7 @@
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ from django_perfectqueue.runtime.bell import Bell
 from django_perfectqueue.runtime.child import Child, fork, next_fork
 from django_perfectqueue.runtime.database import Link
 from django_perfectqueue.runtime.helper import Helper
-from django_perfectqueue.runtime.launcher import first_environment
+from django_perfectqueue.runtime.launcher import SUPERVISOR, Generation, first_environment
 from django_perfectqueue.runtime.plan import Plan
 from django_perfectqueue.runtime.report import Reporter, in_parts
 from django_perfectqueue.runtime.slate import Slate
@@ -197,6 +198,55 @@ class FailureTests(SimpleTestCase):
         ):
             self.assertEqual(supervisor.run(), 1)
         wait_until(lambda: child.reap() == -signal.SIGKILL)
+
+
+class EarlyStopTests(SimpleTestCase):
+    def test_a_stop_ends_who_does_not_hear_yet(self):
+        """
+        It has begun nothing, and may be waiting for a database that does not answer.
+        """
+        deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+        generation = Generation([sys.executable, "-c", deaf], os.environ)
+        self.addCleanup(generation.process.wait)
+        self.addCleanup(generation.close)
+        generation.send(signals.STOP)
+        wait_until(lambda: generation.code() == 0)
+
+    def test_who_hears_is_told_and_not_killed(self):
+        hearing = (
+            "import os, signal, socket; ours = socket.socket(fileno=int(os.environ['FD']));"
+            "signal.signal(15, lambda *_: os._exit(7)); ours.send(b'h'); signal.pause()"
+        )
+        code = f"import os; os.environ['FD'] = os.environ['{SUPERVISOR}']; {hearing}"
+        generation = Generation([sys.executable, "-c", code], os.environ)
+        self.addCleanup(generation.close)
+        wait_until(lambda: generation.listen() or generation.hears)
+        generation.send(signals.STOP)
+        wait_until(lambda: generation.code() == 7)
+
+
+class ReadyTests(SimpleTestCase):
+    def test_a_generation_takes_over_when_its_processors_have_looked(self):
+        """
+        Where one of them can't, the first is enough after a while.
+        """
+        options = Options().replace(PROCESSORS=2)
+        plan = Plan(dispatch=Registry, queues=("default",), using="default", options=options)
+        supervisor = Supervisor(plan, Reporter(print, no_style(), 0), None)
+        first, second = (place.slate for place in supervisor.places)
+        self.assertFalse(supervisor.serves())
+        supervisor.now += 100
+        self.assertFalse(supervisor.serves())
+        first.serve()
+        self.assertFalse(supervisor.serves())
+        supervisor.now += 5
+        self.assertTrue(supervisor.serves())
+        first.sign_on()
+        self.assertFalse(supervisor.serves())
+        for slate in (first, second):
+            slate.serve()
+        supervisor.serving_since = supervisor.now
+        self.assertTrue(supervisor.serves())
 
 
 class HelperTests(SimpleTestCase):

@@ -224,7 +224,7 @@ class ServiceTests(WorkerTestCase):
                 "PERFECTQUEUE_TEST_TITLES": str(titles),
             },
         )
-        wait_until(lambda: manager.count("READY"), within=20)
+        wait_until(lambda: manager.count("READY"))
         self.assertEqual(len(worker.processors()), 1)
         pid = f"{worker.process.pid}\n"
         self.assertEqual(pid_file.read_text(), pid)
@@ -239,7 +239,7 @@ class ServiceTests(WorkerTestCase):
         patted = manager.count("WATCHDOG")
         wait_until(lambda: manager.count("WATCHDOG") > patted + 2)
         worker.send(signal.SIGUSR1)
-        wait_until(lambda: manager.count("READY") == 2, within=20)
+        wait_until(lambda: manager.count("READY") == 2)
         self.assertEqual(pid_file.read_text(), pid)
 
         worker.send(signal.SIGTERM)

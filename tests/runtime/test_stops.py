@@ -27,7 +27,7 @@ class StopTests(WorkerTestCase):
         """
         worker = self.worker(POLL_INTERVAL=60, CHILD_HEARTBEAT_INTERVAL=20).ready()
         worker.send(signal.SIGTERM)
-        self.assertEqual(worker.wait(10), 0)
+        self.assertEqual(worker.wait(40), 0)
         self.assert_gone(worker)
 
     def test_term_lets_the_running_task_end_and_gives_the_others_back_at_once(self):
@@ -101,7 +101,7 @@ class StopTests(WorkerTestCase):
         began = time.monotonic()
         worker.send(signal.SIGTERM)
         self.assertEqual(worker.wait(), 0, worker.errors)
-        self.assertLess(time.monotonic() - began, 10)
+        self.assertLess(time.monotonic() - began, 40)
         self.assertFalse(any(map(is_alive, family)))
         self.assertEqual(self.status("k0"), "waiting")
 
@@ -110,27 +110,29 @@ class EarlyTests(WorkerTestCase):
     """Signals that come at a moment of the start that is another with each run."""
 
     def send_early(self, *signals):
-        """Return a worker that got these, each at a moment of its own, and what was done."""
+        """Return a worker that got these, its first supervisor, and when it got them."""
         moments = sorted((random.uniform(0.0, 0.6), signum) for signum in signals)
         worker = self.worker()
         wait_until(lambda: children(worker.process.pid))
-        began = time.monotonic()
+        first, began = worker.supervisor, time.monotonic()
         for moment, signum in moments:
             time.sleep(max(0.0, began + moment - time.monotonic()))
             worker.send(signum)
-        return worker, moments
+        return worker, first, moments
 
     def test_a_stop_counts(self):
-        worker, moments = self.send_early(random.choice([STOP, STOP_NOW, DETACH]))
+        worker, _first, moments = self.send_early(random.choice([STOP, STOP_NOW, DETACH]))
         with self.subTest(moments=moments):
             self.assertEqual(worker.wait(), 0)
             self.assert_gone(worker)
 
     def test_a_restart_counts(self):
-        worker, moments = self.send_early(REOPEN_LOGS, random.choice([RESTART, RESTART_NOW]))
+        restart = random.choice([RESTART, RESTART_NOW])
+        worker, first, moments = self.send_early(REOPEN_LOGS, restart)
         with self.subTest(moments=moments):
-            wait_until(lambda: worker.output.count("django-perfectqueue ") == 2, within=20)
-            wait_until(lambda: len(children(worker.process.pid)) == 1, within=20)
+            wait_until(lambda: set(children(worker.process.pid)) - {first})
+            wait_until(lambda: len(children(worker.process.pid)) == 1)
+            self.assertNotEqual(worker.supervisor, first)
             self.assertTrue(worker.ready())
 
 
@@ -195,7 +197,7 @@ class RestartTests(WorkerTestCase):
 
         worker.configure(PROCESSORS=1)
         worker.send(signal.SIGUSR1)
-        wait_until(lambda: sum(map(is_alive, worker.processors())) == 1 + 1, within=20)
+        wait_until(lambda: sum(map(is_alive, worker.processors())) == 1 + 1)
         self.assertEqual(len(worker.processors()), 2 + 3 + 1)
         self.open_gate()
         self.wait_for_status("k0", "finished")
@@ -220,7 +222,7 @@ class RestartTests(WorkerTestCase):
         worker = self.worker().ready()
         worker.configure(PROCESSORS="many")
         worker.send(signal.SIGUSR1)
-        wait_until(lambda: "The restart failed" in worker.errors, within=20)
+        wait_until(lambda: "The restart failed" in worker.errors)
         self.submit("k0", "note")
         self.wait_for_status("k0", "finished")
         self.assertEqual(self.notes("ran")[0][1], worker.processors()[0])

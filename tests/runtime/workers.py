@@ -18,7 +18,7 @@ from django_perfectqueue.queue import Queue
 
 from ..databases import die_with_parent, environment_for
 from ..databases.lifetime import children, is_alive, processes_with
-from ..waiting import wait_until
+from ..waiting import LONG, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MARK = "PERFECTQUEUE_TEST_WORKER"
@@ -102,7 +102,7 @@ class Worker:
 
     def ready(self):
         """Wait until it takes tasks."""
-        wait_until(lambda: self.processors() or self.process.poll() is not None, within=20)
+        wait_until(lambda: self.processors() or self.process.poll() is not None)
         if self.process.poll() is not None:
             raise AssertionError(f"It has ended:\n{self.errors}")
         return self
@@ -110,7 +110,7 @@ class Worker:
     def send(self, signum):
         self.process.send_signal(signum)
 
-    def wait(self, within=20.0):
+    def wait(self, within=LONG):
         """Wait for it to end; return its exit code."""
         return self.process.wait(within)
 
@@ -169,7 +169,7 @@ class WorkerTestCase(TransactionTestCase):
         def noted():
             return len(self.notes(word)) >= count
 
-        wait_until(noted, within=20)
+        wait_until(noted)
         return self.notes(word)[-1][1]
 
     def status(self, key):
@@ -179,10 +179,10 @@ class WorkerTestCase(TransactionTestCase):
         def reached():
             return self.status(key) == status
 
-        wait_until(reached, within=20)
+        wait_until(reached)
 
     def assert_gone(self, worker):
-        wait_until(lambda: not worker.alive(), within=20)
+        wait_until(lambda: not worker.alive())
 
 
 __all__ = ["Worker", "WorkerTestCase", "is_alive"]

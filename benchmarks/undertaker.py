@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.databases.lifetime import processes_with
+from tests.databases.lifetime import folder_for_sockets, processes_with, remove_abandoned
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = "BENCHMARK_RUN"
@@ -45,6 +45,7 @@ def main() -> None:
     sys.stdin.buffer.read()
     end_all(f"{RUN}={run}")
     shutil.rmtree(folder, ignore_errors=True)
+    remove_abandoned(folder_for_sockets())
 
 
 if __name__ == "__main__":

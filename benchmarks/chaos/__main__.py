@@ -65,6 +65,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     usual = Terms("", 0.0)
     option("--database", type=names(plan.DATABASES), help="of " + ", ".join(plan.DATABASES))
     option("--minutes", type=positive("minutes"), default=MINUTES, help="how long; %(default)g")
+    option("--strikes", type=count, help="end after so many faults, or minutes if that is sooner")
     option("--seed", type=int, default=usual.seed, help="draws tasks and faults; %(default)s")
     option("--faults", type=names(FAULTS), help="those named below; all that there are")
     option("--hosts", type=count, default=usual.hosts, help="how many workers; %(default)s")
@@ -115,6 +116,7 @@ def terms(options: argparse.Namespace, database: str) -> Terms:
     return Terms(
         database=database,
         seconds=options.minutes * 60.0,
+        strikes=options.strikes,
         seed=options.seed,
         faults=faults,
         hosts=options.hosts,
@@ -129,16 +131,16 @@ def taken(
     options: argparse.Namespace, chosen: Sequence[Terms], file: TextIO
 ) -> list[dict[str, Any]]:
     """Run all that is asked for and can be had, and write each result at once."""
-    there = [one for one in chosen if can_be_had(one.database)]
-    versions = {one.database: version(one.database) for one in there}
-    records = [{"machine": machine.described((), versions, module=MODULE)}]
-    write(file, records[0])
-    for one in there:
+    records = []
+    for one in (one for one in chosen if can_be_had(one.database)):
         say(f"{one.database}: {one.seconds / 60:g} minutes of chaos, seed {one.seed}")
         record = {"database": one.database, "terms": one.as_json(), **run(options, one)}
         write(file, record)
         records.append(record)
         say(told(record))
+    versions = {one["database"]: one["version"] for one in records if "version" in one}
+    records.append({"machine": machine.described((), versions, module=MODULE)})
+    write(file, records[-1])
     return records
 
 
@@ -149,13 +151,6 @@ def can_be_had(database: str) -> bool:
         say(f"{database}: {error}")
         return False
     return True
-
-
-def version(database: str) -> str:
-    from benchmarks.servers import Site
-
-    with Site(database) as site:
-        return site.version()
 
 
 def run(options: argparse.Namespace, one: Terms) -> dict[str, Any]:

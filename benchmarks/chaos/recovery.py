@@ -18,8 +18,7 @@ GIVEN_BACK = "its tasks are given back"
 WORKS = "each processor that is free has begun a task"
 HOST_WORKS = "the host begins a task again"
 INTERRUPTED = "a handler that has lost its lease is told"
-
-Seconds = list[float]
+FROM_THE_BLOW = (GIVEN_BACK, HOST_WORKS)
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,8 @@ def recoveries(history: History, terms: Terms) -> list[Recovery]:
             seconds = []
             for strike in strikes:
                 took = measure(index, strike)
-                if took is not None and not disturbed(history, strike, took):
+                since = strike.at if what in FROM_THE_BLOW else strike.restored
+                if took is not None and not disturbed(history, strike, since + took):
                     seconds.append(took)
             limit = None if bound is None else bound(terms)
             found.append(Recovery(fault, what, len(strikes), tuple(seconds), limit))
@@ -72,9 +72,8 @@ def by_fault(history: History) -> dict[str, list[Strike]]:
     return found
 
 
-def disturbed(history: History, strike: Strike, took: float) -> bool:
+def disturbed(history: History, strike: Strike, until: float) -> bool:
     """Tell whether another fault came, to the same host or to the database, meanwhile."""
-    until = strike.restored + took
     return any(
         other is not strike
         and other.at < until

@@ -149,7 +149,16 @@ class Chaos:
         self.drain(stage)
         leftovers = self.stop(stage)
         seen = self.gathered(stage, feeder, leftovers)
-        return {**self.judged(seen), "seconds": seconds, "said": said(stage.fleet)}
+        return {
+            **self.judged(seen),
+            "seconds": seconds,
+            "said": said(stage.fleet),
+            "version": self.version(),
+        }
+
+    def version(self) -> str:
+        with self.link() as link:
+            return audit.version(link)
 
     def begin(self, stage: Stage) -> None:
         for host in stage.fleet:
@@ -158,18 +167,24 @@ class Chaos:
             raise StuckError(f"The workers do not start.\n{ends_of_logs(stage.fleet)}")
 
     def strike(self, stage: Stage) -> None:
-        """Strike with one fault after another, each as often as the others."""
+        """
+        Strike with one fault after another, each as often as the others. One for which
+        there was nothing to strike comes again later.
+        """
         until = time.monotonic() + self.terms.seconds
         deck: list[str] = []
-        while time.monotonic() < until:
+        while time.monotonic() < until and len(stage.strikes) != self.terms.strikes:
             stage.wait(stage.drawn.uniform(self.terms.least_pause, self.terms.most_pause))
             if not deck:
                 deck = list(self.terms.faults)
                 stage.drawn.shuffle(deck)
-            struck = FAULTS[deck.pop()].act(stage)
-            if struck is not None:
-                stage.strikes.append(struck)
-                tell(struck)
+            name = deck.pop()
+            struck = FAULTS[name].act(stage)
+            if struck is None:
+                deck.insert(0, name)
+                continue
+            stage.strikes.append(struck)
+            tell(struck)
 
     def drain(self, stage: Stage) -> None:
         """Wait until nothing is left to do; what is left then has been lost."""

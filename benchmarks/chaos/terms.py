@@ -17,11 +17,12 @@ class Terms:
     """
     ``hosts`` are workers that know nothing of each other, each of so many ``processors``.
     ``least_pause`` and ``most_pause`` are the seconds between two faults. A run is for so
-    many ``seconds`` of faults, or, where ``strikes`` says so, for so many of them.
+    many ``seconds`` of faults, or for so many ``strikes``, whichever is over first.
     """
 
     database: str
     seconds: float
+    strikes: int | None = None
     seed: int = 1
     faults: tuple[str, ...] = ()
     hosts: int = 3

@@ -9,7 +9,6 @@ from urllib.parse import urlencode, urlsplit
 from ..databases.environment import kind_of, url_of
 from ..databases.proxy import hang_up
 
-PORT = 5999
 NO_LOCKS_OF_THE_LOST = {
     "postgresql": {"options": "-c idle_in_transaction_session_timeout=1000"},
     "mariadb": {"init_command": "SET SESSION idle_transaction_timeout = 1"},
@@ -28,7 +27,7 @@ class Road:
     def __init__(self, connection, address):
         self.connection = connection
         self.address = address
-        self.listener = socket.create_server((address, PORT))
+        self.listener = socket.create_server((address, 0))
         self.is_open = threading.Event()
         self.is_open.set()
         self.ends = []
@@ -43,7 +42,8 @@ class Road:
         url = urlsplit(url_of(self.connection))
         user = f"{url.netloc.rpartition('@')[0]}@" if "@" in url.netloc else ""
         options = urlencode(NO_LOCKS_OF_THE_LOST.get(kind_of(self.connection), {}))
-        return url._replace(netloc=f"{user}{self.address}:{PORT}", query=options).geturl()
+        port = self.listener.getsockname()[1]
+        return url._replace(netloc=f"{user}{self.address}:{port}", query=options).geturl()
 
     def cut(self):
         self.is_open.clear()

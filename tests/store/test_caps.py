@@ -11,6 +11,7 @@ from django_perfectqueue import store
 from django_perfectqueue.models import FairShare, Lane, Limit, Meter, Ticket
 from django_perfectqueue.queue import Queue
 
+from ..databases.environment import kind_of
 from ..factories import assert_books_balance, completion
 from .test_concurrency import Processes, fork
 
@@ -83,19 +84,21 @@ FORGET = {
 
 DEADLOCKS = {
     "postgresql": "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()",
-    "mysql": (
+    "mariadb": (
         "SELECT variable_value FROM information_schema.global_status"
         " WHERE variable_name = 'Innodb_deadlocks'"
     ),
+    "mysql": "SELECT count FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'",
 }
 
 
 def deadlocks():
     """Return how many the server has met, or None where it can't tell."""
-    if connection.vendor not in DEADLOCKS:
+    statement = DEADLOCKS.get(kind_of(connection))
+    if statement is None:
         return None
     with connection.cursor() as cursor:
-        cursor.execute(DEADLOCKS[connection.vendor])
+        cursor.execute(statement)
         row = cursor.fetchone()
         return row and int(row[0])
 

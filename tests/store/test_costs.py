@@ -16,6 +16,7 @@ ROUND_TRIPS = {"postgresql": 0.05, "sqlite": 0.07, "mysql": 0.07}
 ONE_SUBMIT = {"postgresql": 1, "sqlite": 4, "mysql": 5}
 ONE_FINISH = {"postgresql": 1, "sqlite": 5, "mysql": 6}
 WAL_BYTES = 1_200
+PURGE_BYTES = 150
 
 
 def drain():
@@ -53,6 +54,16 @@ class DrainTests(TransactionTestCase):
 
         self.assertLessEqual((log_position() - before) / count, WAL_BYTES)
         self.assertEqual(Task.objects.filter(outcome="finished").count(), count + 1)
+
+    @skipUnless(connection.vendor == "postgresql", "Only PostgreSQL tells how much it logged.")
+    def test_the_log_grows_by_a_tenth_of_that_for_a_purge(self):
+        submit_many(5 * MOST, now=None)
+        count = drain()
+        before = log_position()
+        purged = store.purge({"finished": 0.0}, using="default").deleted
+
+        self.assertEqual(purged, count)
+        self.assertLessEqual((log_position() - before) / count, PURGE_BYTES)
 
 
 def log_position():

@@ -20,6 +20,7 @@ from .bell import drain, readable
 from .signals import (
     ALL,
     DETACH,
+    DUMP,
     REOPEN_LOGS,
     RESTART,
     RESTART_NOW,
@@ -32,6 +33,7 @@ from .signals import (
 logger = logging.getLogger("django_perfectqueue.launcher")
 
 SUPERVISOR = "PERFECTQUEUE_SUPERVISOR"
+GENERATION = "PERFECTQUEUE_GENERATION"
 TICK = 1.0
 
 
@@ -120,6 +122,7 @@ class Launcher:
         self.environment = os.environ if environment is None else environment
         self.echo = echo
         self.mailbox = Mailbox()
+        self.started = 0
         self.older: list[Generation] = []
         self.next: Generation | None = None
         self.stop_old_by: signal.Signals = STOP
@@ -130,7 +133,7 @@ class Launcher:
 
     def run(self) -> int:
         """Stay until the supervisor has ended, or detached from it; return the exit code."""
-        before = {signum: signal.getsignal(signum) for signum in (*ALL, signal.SIGCHLD)}
+        before = {signum: signal.getsignal(signum) for signum in (*ALL, DUMP, signal.SIGCHLD)}
         with held_back():
             self.current = self.start()
             self.mailbox.open(signal.SIGCHLD)
@@ -142,7 +145,9 @@ class Launcher:
                 signal.signal(signum, handler)
 
     def start(self) -> Generation:
-        return Generation(self.command, self.environment, echo=self.echo)
+        self.started += 1
+        environment = {**self.environment, GENERATION: str(self.started)}
+        return Generation(self.command, environment, echo=self.echo)
 
     def stay(self) -> int:
         while True:
@@ -179,6 +184,9 @@ class Launcher:
         if signum in (RESTART, RESTART_NOW):
             if not self.stopping:
                 self.restart(STOP if signum == RESTART else STOP_NOW)
+        elif signum == DUMP:
+            for one in self.generations():
+                one.send(DUMP)
         elif signum in ALL:
             self.stopping = self.stopping or signum != REOPEN_LOGS
             for one in self.generations():

@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 import traceback
+from argparse import ArgumentTypeError
 from typing import Any
 
 from django.conf import settings
@@ -19,17 +20,20 @@ from django_perfectqueue import __version__, conf, queue
 from django_perfectqueue.application import Dispatch, Registry, autodiscover
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.health.tables import lacks_tables
 from django_perfectqueue.runtime.launcher import (
+    GENERATION,
     SUPERVISOR,
     Launcher,
     first_environment,
     same_command,
 )
 from django_perfectqueue.runtime.plan import Plan
+from django_perfectqueue.runtime.receptionist import refusal
 from django_perfectqueue.runtime.report import Reporter
 from django_perfectqueue.runtime.supervisor import Supervisor
 
-from ..base import SummedUpCommand, at_least, known_alias, lacks_tables, speaking, unmigrated
+from ..base import SummedUpCommand, at_least, known_alias, speaking, unmigrated
 
 SHOWN = 8
 
@@ -95,6 +99,12 @@ class Command(SummedUpCommand):
             metavar="N",
             help=_("Replace a processor when it has run so many tasks."),
         )
+        parser.add_argument(
+            "--health-port",
+            type=address,
+            metavar="[HOST:]PORT",
+            help=_("Answer /live and /ready over HTTP there (default host: 127.0.0.1)."),
+        )
 
     def run_from_argv(self, argv: list[str]) -> None:
         self.started_by_itself = True
@@ -134,6 +144,7 @@ class Command(SummedUpCommand):
         with speaking():
             plan = plan_of(options)
         check_database(plan.using)
+        check_health(plan.health)
         reporter = Reporter(self.print, self.style, options["verbosity"])
         self.introduce(plan, reporter)
         return Supervisor(plan, reporter, socket.socket(fileno=launcher)).run()
@@ -174,6 +185,8 @@ def plan_of(options: dict[str, Any]) -> Plan:
         using=known_alias(options["database"] or queue.database()),
         options=values,
         burst=options["burst"],
+        generation=int(os.environ.pop(GENERATION, "1")),
+        health=options["health_port"],
     )
 
 
@@ -229,6 +242,24 @@ def check_database(using: str) -> None:
             raise CommandError(unmigrated(using))
 
 
+def check_health(health: tuple[str, int] | None) -> None:
+    """Raise CommandError when nobody can listen there."""
+    if health is not None and (why := refusal(health)):
+        raise CommandError(
+            _("Can't listen at %(host)s, port %(port)d: %(why)s.")
+            % {"host": health[0], "port": health[1], "why": why}
+        )
+
+
+def address(text: str) -> tuple[str, int]:
+    """Return the host and the port that were written as "8001" or "0.0.0.0:8001"."""
+    host, _colon, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+        message = _("must be a port from 1 to 65535, or HOST:PORT, not %(text)r")
+        raise ArgumentTypeError(message % {"text": text})
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
 def arguments(options: dict[str, Any]) -> list[str]:
     """Return options as they are written on a command line."""
     words = [options["dispatch"]] if options["dispatch"] else []
@@ -237,6 +268,9 @@ def arguments(options: dict[str, Any]) -> list[str]:
     for option in ("database", *OVERRIDES):
         if options[option] is not None:
             words += [f"--{option.replace('_', '-')}", str(options[option])]
+    if options["health_port"]:
+        host, port = options["health_port"]
+        words += ["--health-port", f"[{host}]:{port}"]
     if options["burst"]:
         words.append("--burst")
     colour = "--force-color" if options["force_color"] else "--no-color"

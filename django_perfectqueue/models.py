@@ -589,24 +589,35 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         """Keep those that have told lately that they live."""
         return self.filter(seen_at__gt=now - UNSEEN)
 
+    def serving(self, now: datetime) -> WorkerQuerySet:
+        """Keep those of them that take tasks."""
+        return self.seen(now).filter(leaving=False)
+
 
 class Worker(models.Model):
     """
-    A worker: one supervisor with its processors, for as long as it takes tasks.
+    A worker: one supervisor with its processors, until the last of them has ended.
 
-    ``id`` is a random number that the supervisor drew when it started. Who was not seen
-    for UNSEEN is gone. ``routes_text`` is JSON: the types that its dispatch knows, and its
-    patterns, each with the flags that it was compiled with; null where the dispatch
-    decides by itself. ``version`` is that of this package.
+    ``id`` is a random number that the supervisor drew when it started, ``launcher`` the
+    pid of the process that was started by hand or by a service manager, and ``generation``
+    counts the supervisors of that one, from 1. Who was not seen for UNSEEN is gone; one
+    that is ``leaving`` ends what runs and takes no more. ``routes_text`` is JSON: the types
+    that its dispatch knows, and its patterns, each with the flags that it was compiled
+    with; null where the dispatch decides by itself. ``version`` is that of this package.
+    ``seats_text`` is JSON: what each processor did when the worker was seen.
     """
 
     id = models.BigIntegerField(primary_key=True)
     host = models.CharField(_("host"), max_length=255)
     pid = models.IntegerField(_("pid"))
+    launcher = models.IntegerField(_("launcher"), default=0)
+    generation = models.IntegerField(_("generation"), default=1)
     version = models.CharField(_("version"), max_length=50)
     processors = models.IntegerField(_("processors"))
     queues_text = models.TextField(_("queues"), db_column="queues")
     routes_text = models.TextField(_("types"), db_column="routes")
+    seats_text = models.TextField(_("runs"), db_column="seats", default="[]")
+    leaving = models.BooleanField(_("leaving"), default=False)
     started_at = models.DateTimeField(_("started at"))
     seen_at = models.DateTimeField(_("seen at"))
 
@@ -631,6 +642,17 @@ class Worker(models.Model):
         """Its ``types`` and ``patterns``, or None where that can't be told."""
         routes: dict[str, Any] | None = json.loads(self.routes_text)
         return routes
+
+    @property
+    def seats(self) -> list[dict[str, Any]]:
+        """
+        Each processor, as it was when the worker was seen.
+
+        A dict has its ``number`` and ``pid``, its ``memory`` in bytes or None, under
+        ``counts`` how many attempts of that place ended in which way, and under ``tasks``
+        the ``id`` of each task that it ran and for how many ``seconds``.
+        """
+        return list(json.loads(self.seats_text))
 
     def is_gone(self, now: datetime) -> bool:
         return self.seen_at <= now - UNSEEN

@@ -430,6 +430,10 @@ class AcquiredTask:
     settled: str = ""
     _data: Any = field(default=None, repr=False)
 
+    def __repr__(self) -> str:
+        """Name it without its data, which must not get into logs and reports of errors."""
+        return f"<{type(self).__name__} {self.key!r} queue={self.lease.queue!r} {self.type!r}>"
+
     @property
     def queue(self) -> Queue:
         return Queue(self.lease.queue, using=self.lease.using)

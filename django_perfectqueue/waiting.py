@@ -194,7 +194,7 @@ class Case:
 
     def listening(self) -> Iterator[str]:
         """Yield the routes of the workers that serve its queue."""
-        living = Worker.objects.using(self.using).seen(self.now).order_by("-seen_at")
+        living = Worker.objects.using(self.using).serving(self.now).order_by("-seen_at")
         for worker in living.only("queues_text", "routes_text")[:WORKERS]:
             if self.task.queue in worker.queues:
                 yield worker.routes_text

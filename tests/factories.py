@@ -37,16 +37,41 @@ def submit_many(count, *, queue="default", now=NOON, **options):
     return keys
 
 
-def register(*queues, types=("report",), patterns=(), now=NOON, routes=None, **options):
-    """Have a worker that knows these types, or whatever ``routes`` says as JSON."""
+def register(
+    *queues,
+    types=("report",),
+    patterns=(),
+    now=NOON,
+    routes=None,
+    seats=(),
+    leaving=False,
+    **options,
+):
+    """
+    Have a worker that knows these types, or whatever ``routes`` says as JSON.
+
+    ``seats`` are its processors, as seat() makes them.
+    """
     given = {"types": list(types), "patterns": list(patterns)}
     worker = store.Registration(
         **{"host": "one", "pid": 7, "version": "1", "processors": 2, **options},
         queues=json.dumps(queues or ["default"]),
         routes=routes or json.dumps(given),
     )
-    store.register(worker, using="default", now=now)
+    told = json.dumps(list(seats), separators=(",", ":"))
+    store.register(worker, seats=told, leaving=leaving, using="default", now=now)
     return worker
+
+
+def seat(number, *tasks, seconds=5.0, pid=None, memory=40 * 2**20, **counts):
+    """Return what a worker tells of a processor that runs these tasks, for so many seconds."""
+    return {
+        "number": number,
+        "pid": pid or 1000 + number,
+        "memory": memory,
+        "counts": counts,
+        "tasks": [{"id": task_id, "seconds": seconds} for task_id in tasks],
+    }
 
 
 def acquire(limit=1, *, queues=("default",), now=NOON, lease=LEASE, holder=None, **options):

@@ -116,6 +116,11 @@ class WorkerTests(WaitingTestCase):
         store.sign_off(register("reports"), using="default")
         self.assertEqual(self.why(task).code, "no_worker")
 
+    def test_one_that_is_leaving_does_not_either(self):
+        task = submit("k1", queue="reports")
+        register("reports", leaving=True)
+        self.assertEqual(self.why(task).code, "no_worker")
+
     def test_it_comes_before_caps_but_not_before_its_time(self):
         FairShare.objects.create(user="ann", paused=True)
         task = submit("k1", queue="reports", user="ann")

@@ -23,6 +23,7 @@ from django_perfectqueue.models import (
     Task,
     Ticket,
 )
+from django_perfectqueue.roster import place_of
 from django_perfectqueue.sensitive import masked
 from django_perfectqueue.waiting import Code, why_waiting
 
@@ -61,7 +62,7 @@ def tell(task: Task, *, using: str, now: datetime | None = None) -> dict[str, An
     return {
         "badge": badge(task.status),
         "sentences": [explain(task), *reasons(task, ticket, using)],
-        "about": about(task),
+        "about": [*about(task), *place(task, using)],
         "times": times(task, ticket, now),
         "line": line(task, ticket, lane),
         "letter": letter,
@@ -116,6 +117,14 @@ def about(task: Task) -> list[tuple[str, str]]:
         (_("id"), str(task.pk)),
         *([(_("worker"), task.worker)] if task.worker else []),
     ]
+
+
+def place(task: Task, using: str) -> list[tuple[str, str]]:
+    """Return which processor runs a task, and since when, as far as its worker has told."""
+    held = task.status in (Status.RUNNING, Status.STALLED)
+    if not held or (found := place_of(task.pk, using=using)) is None:
+        return []
+    return [(_("runs on"), str(found)), (_("runs since"), moment(found.since))]
 
 
 def times(task: Task, ticket: Ticket | None, now: datetime) -> list[tuple[str, str]]:

@@ -1,27 +1,58 @@
-"""Workers: who is there, what they serve, and who has gone without a word."""
+"""Workers: who is there, what they serve and run, and who has gone without a word."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils.html import format_html
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.fields import ServerNow
 from django_perfectqueue.models import Worker
+from django_perfectqueue.queue import database
+from django_perfectqueue.roster import Assignment, Processor, processors_of
 
-from .base import ReadOnlyAdmin
-from .cells import short
+from .base import OneOrder, ReadOnlyAdmin
+from .cells import NOTHING, short, span
+
+TASKS = 10
+
+
+class WithProcessors(OneOrder):
+    """A page of workers, each with its processors, whose tasks are looked up together."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        workers: list[Any] = list(self.result_list)
+        processors = processors_of(workers, using=database())
+        named = request.user.has_perm("perfectqueue.view_task")
+        for worker in workers:
+            worker.shown = processors[worker.id]
+            worker.named = named
+        self.result_list = workers
 
 
 @admin.register(Worker)
 class WorkerAdmin(ReadOnlyAdmin):
-    list_display = ["host", "pid", "standing", "since", "serves", "processors", "version", "seen"]
+    list_display = [
+        "host",
+        "pid",
+        "standing",
+        "generation",
+        "since",
+        "serves",
+        "busy",
+        "runs",
+        "version",
+        "seen",
+    ]
     list_display_links = None
     list_per_page = 50
     ordering = ["-seen_at"]
@@ -30,10 +61,16 @@ class WorkerAdmin(ReadOnlyAdmin):
         workers: QuerySet[Any] = super().get_queryset(request).annotate(clock=ServerNow())
         return workers
 
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return WithProcessors
+
     @admin.display(description=_("standing"))
     def standing(self, worker: Any) -> SafeString:
-        gone = worker.is_gone(worker.clock)
-        kind, word = ("failed", gettext("gone")) if gone else ("running", gettext("there"))
+        kind, word = "running", gettext("there")
+        if worker.is_gone(worker.clock):
+            kind, word = "failed", gettext("gone")
+        elif worker.leaving:
+            kind, word = "retrying", gettext("leaving")
         return format_html('<span class="pq-status pq-{}">{}</span>', kind, word)
 
     @admin.display(description=_("since"))
@@ -44,6 +81,42 @@ class WorkerAdmin(ReadOnlyAdmin):
     def serves(self, worker: Worker) -> str:
         return ", ".join(worker.queues)
 
+    @admin.display(description=_("processors"))
+    def busy(self, worker: Any) -> str:
+        count = sum(bool(processor.runs) for processor in worker.shown)
+        words = {"count": worker.processors, "busy": count}
+        return gettext("%(count)d, %(busy)d busy") % words
+
+    @admin.display(description=_("runs"))
+    def runs(self, worker: Any) -> SafeString | str:
+        """Return what its processors run: the tasks' names only for who may see tasks."""
+        tasks = [(processor, task) for processor in worker.shown for task in processor.runs]
+        if not tasks:
+            return NOTHING
+        if not worker.named:
+            return ngettext("%d task", "%d tasks", len(tasks)) % len(tasks)
+        lines = [[line(worker, *one)] for one in tasks[:TASKS]]
+        if len(tasks) > TASKS:
+            lines.append([format_html("{}", gettext("and %d more") % (len(tasks) - TASKS))])
+        return format_html(
+            '<ul class="pq-runs">{}</ul>', format_html_join("", "<li>{}</li>", lines)
+        )
+
     @admin.display(description=_("seen"))
     def seen(self, worker: Worker) -> str:
         return short(worker.seen_at)
+
+
+def line(worker: Any, processor: Processor, task: Assignment) -> SafeString:
+    """Return one task that runs, with a link to it as long as it is stored."""
+    for_ = span((worker.clock - task.since).total_seconds())
+    where = gettext("processor %(number)d, pid %(pid)d") % {
+        "number": processor.number,
+        "pid": processor.pid,
+    }
+    quiet = format_html('<span class="pq-quiet" title="{}">{}</span>', where, for_)
+    if not task.key:
+        return format_html("#{} {}", task.task_id, quiet)
+    url = reverse("admin:perfectqueue_task_change", args=[task.task_id])
+    title = " · ".join(filter(None, [task.type, task.user, task.queue]))
+    return format_html('<a href="{}" title="{}">{}</a> {}', url, title, task.key, quiet)

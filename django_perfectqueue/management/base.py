@@ -13,13 +13,12 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error, connections
-from django.db.migrations.executor import MigrationExecutor
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.exceptions import AlreadyExistsError, PerfectQueueError
-from django_perfectqueue.models import Task
+from django_perfectqueue.health.tables import lacks_tables
 from django_perfectqueue.queue import Queue, database
 
 from .words import on_one_line
@@ -168,15 +167,6 @@ def diagnosis(using: str | None, error: Error) -> str:
         "using": using,
         "error": on_one_line(error),
     }
-
-
-def lacks_tables(using: str) -> bool:
-    connection = connections[using]
-    if Task._meta.db_table not in connection.introspection.table_names():
-        return True
-    executor = MigrationExecutor(connection)
-    newest = executor.loader.graph.leaf_nodes(Task._meta.app_label)
-    return bool(executor.migration_plan(newest))
 
 
 def unmigrated(using: str) -> str:

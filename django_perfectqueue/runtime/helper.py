@@ -18,12 +18,14 @@ class Helper:
     """
     One of its kind, started anew whenever it has died.
 
-    ``limit`` is in seconds: who dies younger than that is replaced later and later.
+    ``limit`` is in seconds: who dies younger than that is replaced later and later. One
+    that is ``lasting`` stays until the last processor has ended.
     """
 
     name: str
     body: Body
     limit: float
+    lasting: bool = False
     child: Child | None = None
     deaths: int = 0
     fork_at: float = 0.0

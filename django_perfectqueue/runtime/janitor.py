@@ -32,33 +32,31 @@ class Janitor(Attendant):
     While one is free the listener sees to it.
     """
 
-    def __init__(
-        self, plan: Plan, belfry: Belfry, worker: store.Registration, *, lifeline: int
-    ) -> None:
+    def __init__(self, plan: Plan, belfry: Belfry, presence: Presence, *, lifeline: int) -> None:
         super().__init__(plan, lifeline=lifeline)
         self.belfry = belfry
-        self.presence = Presence(worker, self.link)
+        self.presence = presence
         self.purge = Purge(plan)
         self.bookkeeper = Bookkeeper(plan)
 
     def work(self) -> None:
         next_purge = time.monotonic()
         while not self.stopping:
-            self.presence.tell()
+            self.presence.tell(self.link)
             self.link.insist(self.sweep)
             self.link.insist(self.bookkeeper.work)
             if time.monotonic() >= next_purge:
                 self.purge_some()
                 next_purge = time.monotonic() + self.plan.options.PURGE_INTERVAL
             pause = min(SWEEP_INTERVAL, self.plan.options.PURGE_INTERVAL)
-            self.wait(pause * random.uniform(0.8, 1.0))  # noqa: S311
-        self.presence.end()
+            self.wait(pause * random.uniform(0.8, 1.0), self.presence.board)  # noqa: S311
+        self.presence.end(self.link)
 
     def sweep(self) -> None:
         more = not (self.belfry.has_free() and self.belfry.is_tended())
         while more and not self.stopping:
             more = store.answer_alarms(using=self.plan.using)
-            self.presence.tell()
+            self.presence.tell(self.link)
         for _batch in range(MOST_ROUSED):
             if self.stopping or store.rouse(using=self.plan.using) < LANES:
                 return
@@ -70,7 +68,7 @@ class Janitor(Attendant):
         for _batch in range(MOST_BATCHES):
             if self.stopping or time.monotonic() > deadline:
                 return
-            self.presence.tell()
+            self.presence.tell(self.link)
             if not self.link.insist(self.purge.batch):
                 return
 

@@ -23,6 +23,7 @@ from .signals import (
     ALIVE,
     ALL,
     DETACH,
+    DUMP,
     READY,
     REOPEN_LOGS,
     RESTART,
@@ -36,6 +37,7 @@ from .signals import (
 logger = logging.getLogger("django_perfectqueue.launcher")
 
 SUPERVISOR = "PERFECTQUEUE_SUPERVISOR"
+GENERATION = "PERFECTQUEUE_GENERATION"
 TICK = 1.0
 
 
@@ -164,6 +166,7 @@ class Launcher:
         self.environment = os.environ if environment is None else environment
         self.echo = echo
         self.mailbox = Mailbox()
+        self.started = 0
         self.older: list[Generation] = []
         self.next: Generation | None = None
         self.stop_old_by: signal.Signals = STOP
@@ -187,7 +190,7 @@ class Launcher:
             self.pid_file.remove()
 
     def launch(self) -> int:
-        before = {signum: signal.getsignal(signum) for signum in (*ALL, signal.SIGCHLD)}
+        before = {signum: signal.getsignal(signum) for signum in (*ALL, DUMP, signal.SIGCHLD)}
         with held_back():
             self.notifier.starting()
             self.current = self.start()
@@ -201,7 +204,9 @@ class Launcher:
                 signal.signal(signum, handler)
 
     def start(self) -> Generation:
-        return Generation(self.command, self.environment, echo=self.echo)
+        self.started += 1
+        environment = {**self.environment, GENERATION: str(self.started)}
+        return Generation(self.command, environment, echo=self.echo)
 
     def stay(self) -> int:
         while True:
@@ -238,6 +243,9 @@ class Launcher:
         if signum in (RESTART, RESTART_NOW):
             if not self.stopping:
                 self.restart(STOP if signum == RESTART else STOP_NOW)
+        elif signum == DUMP:
+            for one in self.generations():
+                one.send(DUMP)
         elif signum in ALL:
             if signum != REOPEN_LOGS:
                 self.stopping = True

@@ -12,12 +12,19 @@ from django_perfectqueue.conf import Options
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
+    """
+    ``generation`` counts the supervisors that one launcher has started, from 1. ``health``
+    is the address at which the worker tells how it stands, if it is to.
+    """
+
     dispatch: type[Dispatch]
     queues: tuple[str, ...]
     using: str
     options: Options
     burst: bool = False
     reload: bool = False
+    generation: int = 1
+    health: tuple[str, int] | None = None
 
 
 def worker_name() -> str:

@@ -6,35 +6,53 @@ import json
 import os
 import socket
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from django_perfectqueue import __version__, store
 from django_perfectqueue.application import Dispatch
 
+from .board import Board
 from .database import Link
 from .plan import Plan
+from .slate import Slate
+from .tree import memory_of
 
 INTERVAL = 10.0
 DECIDES = ("handler_for", "knows", "look_up")
 
 
 class Presence:
-    """Keeps a worker's row in the register young, over its janitor's connection."""
+    """
+    Keeps a worker's row in the register young, over its janitor's connection.
 
-    def __init__(self, worker: store.Registration, link: Link) -> None:
+    With the row goes what each of its processors does at that moment.
+    """
+
+    def __init__(self, worker: store.Registration, board: Board, slates: Sequence[Slate]) -> None:
         self.worker = worker
-        self.link = link
+        self.board = board
+        self.slates = slates
         self.due_at = 0.0
+        self.leaving = False
 
-    def tell(self) -> None:
-        """Say that the worker is alive, unless that was said a moment ago."""
-        if time.monotonic() >= self.due_at:
-            self.link.insist(lambda: store.register(self.worker, using=self.link.using))
+    def tell(self, link: Link) -> None:
+        """Say that the worker is there, or leaving, unless that was said a moment ago."""
+        news = self.board.leaving and not self.leaving
+        if time.monotonic() >= self.due_at or news:
+            self.board.bell.wait(0)
+            self.leaving = self.board.leaving
+            link.insist(lambda: self.write(link.using))
+            self.board.reach()
             self.due_at = time.monotonic() + INTERVAL
 
-    def end(self) -> None:
-        """Say that it takes no more tasks."""
-        self.link.insist(lambda: store.sign_off(self.worker, using=self.link.using))
+    def write(self, using: str) -> None:
+        seats = json.dumps(seats_of(self.slates), separators=(",", ":"))
+        store.register(self.worker, seats=seats, leaving=self.leaving, using=using)
+
+    def end(self, link: Link) -> None:
+        """Say that all its tasks have ended."""
+        link.insist(lambda: store.sign_off(self.worker, using=link.using))
 
 
 def registration(plan: Plan) -> store.Registration:
@@ -42,11 +60,32 @@ def registration(plan: Plan) -> store.Registration:
     return store.Registration(
         host=socket.gethostname(),
         pid=os.getpid(),
+        launcher=os.getppid(),
+        generation=plan.generation,
         version=__version__,
         processors=plan.options.PROCESSORS,
         queues=json.dumps(plan.queues),
         routes=json.dumps(routes_of(plan.dispatch)),
     )
+
+
+def seats_of(slates: Sequence[Slate]) -> list[dict[str, Any]]:
+    """Return what is told of each processor, as ``Worker.seats`` has it."""
+    return [
+        {"number": number, **seat_of(slate)} for number, slate in enumerate(slates, 1) if slate.pid
+    ]
+
+
+def seat_of(slate: Slate) -> dict[str, Any]:
+    now = time.monotonic()
+    return {
+        "pid": slate.pid,
+        "memory": memory_of(slate.pid),
+        "counts": {word: count for word, count in slate.counts().items() if count},
+        "tasks": [
+            {"id": begun.task_id, "seconds": round(now - begun.since, 1)} for begun in slate.begun
+        ],
+    }
 
 
 def routes_of(dispatch: type[Dispatch]) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from django_perfectqueue import store
+from django_perfectqueue import logs, store
 from django_perfectqueue.application import Application, Dispatch
 from django_perfectqueue.application.decider import wait_after_error
 from django_perfectqueue.conf import options
@@ -27,6 +27,8 @@ from .ending import Ending, announce, announce_start
 from .guard import Guard
 
 logger = logging.getLogger("django_perfectqueue.runner")
+
+LEVELS = {"failed": (logging.ERROR, True), "retried": (logging.WARNING, True)}
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +59,7 @@ class Runner:
 
     def run(self, task: AcquiredTask) -> Ending:
         running = self.running = Running(task)
+        told = logs.running.set(task)
         try:
             try:
                 handler = self.dispatch.handler_for(task.type)(task)
@@ -69,6 +72,7 @@ class Runner:
             running.handler = handler
             return self.perform(running, handler)
         finally:
+            logs.running.reset(told)
             self.running = None
 
     def perform(self, running: Running, handler: Application) -> Ending:
@@ -218,8 +222,8 @@ def kind_of(handler: Application | None) -> type[Application] | None:
 
 
 def log_ending(task: AcquiredTask, error: BaseException) -> None:
-    level = logging.ERROR if task.settled == "failed" else logging.INFO
-    trace = error if task.settled in ("failed", "retried") else None
+    level, traced = LEVELS.get(task.settled, (logging.INFO, False))
+    trace = error if traced else None
     logger.log(level, "Task %s. %s", task.settled, about(task), exc_info=trace)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 
 from .bell import drain
@@ -18,7 +20,9 @@ DETACH = signal.SIGINT
 RESTART = signal.SIGUSR1
 RESTART_NOW = signal.SIGHUP
 REOPEN_LOGS = signal.SIGUSR2
+DUMP = signal.SIGTTIN
 ALL = (STOP, STOP_NOW, DETACH, RESTART, RESTART_NOW, REOPEN_LOGS)
+HELD_BACK = {*ALL, DUMP, signal.SIGCHLD}
 
 HEARS, READY, ALIVE = b"h", b"r", b"a"
 """What a supervisor says to its launcher: that it hears signals; that it takes tasks; and
@@ -39,10 +43,11 @@ class Mailbox:
 
     def open(self, *extra: signal.Signals) -> None:
         """Take over this process's signals; those held back so far come in now."""
-        for signum in (*ALL, *extra):
+        for signum in (*ALL, DUMP, *extra):
             signal.signal(signum, ignore)
         signal.set_wakeup_fd(self.slot, warn_on_full_buffer=False)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ALL, *extra})
+        dump_when_asked()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ALL, DUMP, *extra})
 
     def let_in(self) -> None:
         """Let those in that were held back before this mailbox was made."""
@@ -58,6 +63,7 @@ class Mailbox:
 
     def close(self) -> None:
         """Leave what comes from now on to no one."""
+        faulthandler.unregister(DUMP)
         signal.set_wakeup_fd(-1)
         os.close(self.ear)
         os.close(self.slot)
@@ -72,7 +78,17 @@ def take_signals(handler: Callable[[int, object], None]) -> None:
     for signum in ALL:
         signal.signal(signum, handler)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ALL, signal.SIGCHLD})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
+
+
+def dump_when_asked() -> None:
+    """
+    Have the stacks of all threads written to standard error for DUMP, in forked children too.
+
+    It is done by the signal handler itself, even while C code keeps the interpreter's lock.
+    """
+    if sys.__stderr__ is not None:
+        faulthandler.register(DUMP, file=sys.__stderr__, chain=True)
 
 
 def hold_back() -> None:
@@ -83,7 +99,7 @@ def hold_back() -> None:
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
     """Hold signals back while a process is made that is to get its own."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*ALL, signal.SIGCHLD})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
     try:
         yield
     finally:

@@ -6,8 +6,8 @@ import mmap
 from typing import NamedTuple
 
 COUNTED = ("finished", "retried", "failed", "cancelled", "released", "preempted", "left")
-SIGNED_OFF, SEEKING, RUNG, SERVES = range(4)
-FIRST_COUNT = 4
+SIGNED_OFF, SEEKING, RUNG, SERVES, PID = range(5)
+FIRST_COUNT = 5
 FIRST_SEAT = FIRST_COUNT + len(COUNTED)
 TASK, SINCE, KILL_AT = range(3)
 WIDTH = 3
@@ -52,6 +52,15 @@ class Slate:
             for row in rows
             if row[TASK]
         ]
+
+    @property
+    def pid(self) -> int:
+        """The processor that sits here, or 0."""
+        return self.numbers[PID]
+
+    @pid.setter
+    def pid(self, pid: int) -> None:
+        self.numbers[PID] = pid
 
     @property
     def signed_off(self) -> bool:

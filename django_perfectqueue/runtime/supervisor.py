@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,18 +17,21 @@ from django_perfectqueue import store
 
 from .belfry import Belfry
 from .bell import Bell, drain, readable
+from .board import Board, place_for
 from .child import Body, Child, fork, next_fork
 from .database import close_for_fork
 from .helper import LIMIT, Helper
 from .janitor import Janitor
 from .listener import Listener
 from .plan import Plan
-from .presence import registration
+from .presence import Presence, registration
 from .processor import DONE, RECYCLED, Processor, Seat
+from .receptionist import Receptionist
 from .report import Reporter
 from .signals import (
     ALIVE,
     DETACH,
+    DUMP,
     HEARS,
     READY,
     REOPEN_LOGS,
@@ -40,6 +43,7 @@ from .signals import (
     reopen_logs,
 )
 from .slate import Slate
+from .stacks import Stacks
 from .title import set_title
 from .tree import send
 from .undertaker import Estate, Undertaker
@@ -88,6 +92,8 @@ class Supervisor:
         os.set_blocking(self.lifeline, False)
         self.places = [Place(number) for number in range(1, self.options.PROCESSORS + 1)]
         self.belfry = Belfry([(place.slate, place.bell) for place in self.places])
+        self.board = Board(place_for(os.getpid()))
+        self.stacks = Stacks()
         self.helpers = self.needed_helpers()
         self.undertakers: list[Child] = []
         self.stopping = False
@@ -99,16 +105,23 @@ class Supervisor:
         worker = registration(self.plan)
 
         def tidy() -> int:
-            return Janitor(self.plan, self.belfry, worker, lifeline=self.lifeline).run()
+            presence = Presence(worker, self.board, [place.slate for place in self.places])
+            return Janitor(self.plan, self.belfry, presence, lifeline=self.lifeline).run()
 
         def listen() -> int:
             return Listener(self.plan, self.belfry, lifeline=self.lifeline).run()
 
-        janitor = Helper("janitor", tidy, limit)
-        if self.plan.burst:
-            return [janitor]
-        watchers = [Helper("watcher", self.watching(), limit)] if self.plan.reload else []
-        return [Helper("listener", listen, limit), janitor, *watchers]
+        def answer() -> int:
+            return Receptionist(self.plan, self.board, lifeline=self.lifeline).run()
+
+        found = [Helper("janitor", tidy, limit, lasting=True)]
+        if not self.plan.burst:
+            found.insert(0, Helper("listener", listen, limit))
+        if self.plan.reload and not self.plan.burst:
+            found.append(Helper("watcher", self.watching(), limit))
+        if self.plan.health is not None:
+            found.append(Helper("receptionist", answer, limit, lasting=True))
+        return found
 
     def watching(self) -> Body:
         """Return what asks the launcher for a restart when the code has changed since now."""
@@ -126,6 +139,8 @@ class Supervisor:
         self.mailbox.open(signal.SIGCHLD)
         self.tell_launcher(HEARS)
         try:
+            port = self.plan.health[1] if self.plan.health else 0
+            self.board.introduce(os.getpid(), os.getppid(), port)
             close_for_fork()
             self.work()
         except Exception:
@@ -140,7 +155,9 @@ class Supervisor:
         ready = False
         while True:
             self.now = time.monotonic()
+            self.board.turn(sum(place.child is not None for place in self.places))
             self.obey(self.mailbox.read())
+            self.stacks.go_on(self.now)
             self.reap()
             self.listen()
             self.press()
@@ -173,14 +190,20 @@ class Supervisor:
                 self.replace(now=True)
             elif signum == REOPEN_LOGS:
                 self.reopen_logs()
+            elif signum == DUMP:
+                self.stacks.ask(self.titles())
 
     def stop(self, *, now: bool = False) -> None:
         if not self.stopping:
             self.reporter.say(_("Stopping at once.") if now else self.farewell())
         self.stopping = True
-        processors = [place.child for place in self.places]
-        for child in self.children():
-            child.kill() if now and child in processors else child.stop()
+        self.board.leave()
+        for place in self.places:
+            if place.child is not None:
+                place.child.kill() if now else place.child.stop()
+        for helper in self.helpers:
+            if helper.child is not None and not helper.lasting:
+                helper.child.stop()
 
     def farewell(self) -> str:
         if not any(place.slate.begun for place in self.places if place.child is not None):
@@ -201,6 +224,21 @@ class Supervisor:
         for child in self.children():
             send(child.pid, REOPEN_LOGS)
 
+    def titles(self) -> Iterator[tuple[int, str]]:
+        """Yield the pid of each process, and what it is and does."""
+        for place in self.places:
+            if place.child is not None:
+                tasks = ", ".join(
+                    f"{begun.task_id} for {self.now - begun.since:.1f} s"
+                    for begun in place.slate.begun
+                )
+                what = f"Processor {place.number}, pid {place.child.pid}, runs"
+                yield place.child.pid, f"{what} {f'task {tasks}' if tasks else 'nothing'}:"
+        for helper in self.helpers:
+            if helper.child is not None:
+                pid = helper.child.pid
+                yield pid, f"{helper.name.capitalize()}, pid {pid}:"
+
     def children(self) -> list[Child]:
         everyone = [place.child for place in self.places] + [one.child for one in self.helpers]
         return [child for child in everyone if child is not None]
@@ -217,6 +255,7 @@ class Supervisor:
         """Clear the place of a processor that has ended, and say what comes next there."""
         os.close(place.pulse)
         place.child = None
+        place.slate.pid = 0
         left = code in (DONE, RECYCLED) and place.slate.signed_off
         as_told = left or child.killed
         if not left:
@@ -292,13 +331,18 @@ class Supervisor:
 
     def fill(self) -> None:
         """Fork what is missing, unless it is too early."""
-        if self.stopping or (self.plan.burst and self.undertakers):
+        if self.plan.burst and self.undertakers:
             return
-        for place in self.places:
-            if place.child is None and not place.vacant and self.now >= place.fork_at:
-                self.try_to_seat(place)
+        if not self.stopping:
+            for place in self.places:
+                if place.child is None and not place.vacant and self.now >= place.fork_at:
+                    self.try_to_seat(place)
         for helper in self.helpers:
-            helper.fill(self.fork, self.now)
+            if not self.stopping or (helper.lasting and self.has_processors()):
+                helper.fill(self.fork, self.now)
+
+    def has_processors(self) -> bool:
+        return any(place.child is not None for place in self.places)
 
     def try_to_seat(self, place: Place) -> None:
         """Fork a processor; one that the machine has no room for must not end the others."""
@@ -338,6 +382,7 @@ class Supervisor:
             raise
         finally:
             os.close(beat)
+        place.slate.pid = place.child.pid
         words = {"number": place.number, "pid": place.child.pid}
         self.reporter.say(_("Processor %(number)s started, pid %(pid)s.") % words)
 
@@ -361,7 +406,7 @@ class Supervisor:
                 os.close(place.pulse)
 
     def is_over(self) -> bool:
-        if any(place.child is not None for place in self.places) or self.undertakers:
+        if self.has_processors() or self.undertakers:
             return False
         if not self.stopping:
             if not all(place.vacant for place in self.places):
@@ -391,6 +436,7 @@ class Supervisor:
             for place in self.places
             if place.child is None and not place.vacant
         ]
+        due += [at - self.now for at in self.stacks.due()]
         return max(0.01, min([TICK, *due]))
 
     def tell_launcher(self, word: bytes) -> bool:
@@ -424,6 +470,7 @@ class Supervisor:
         for child in (*self.children(), *self.undertakers):
             child.kill()
         self.mailbox.close()
+        self.board.close()
         os.close(self.hold)
         os.close(self.lifeline)
         if self.launcher is not None:

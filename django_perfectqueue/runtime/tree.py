@@ -64,3 +64,12 @@ def from_proc() -> list[tuple[int, int]]:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             found.append((int(folder.name), int(fields[1])))
     return found
+
+
+def memory_of(pid: int) -> int | None:
+    """Return how much memory a process takes, its resident set in bytes; None if unknown."""
+    try:
+        pages = (PROC / str(pid) / "statm").read_text().split()[1]
+    except (OSError, IndexError):
+        return None
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

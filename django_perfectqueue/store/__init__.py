@@ -21,6 +21,7 @@ from .keys import keys_of
 from .known import forget_limits, known_limits
 from .look import Outlook, look
 from .notices import Notices
+from .oldest import oldest_due, overdue
 from .purge import Swept, purge
 from .register import Registration, register, sign_off
 from .replace import replace
@@ -77,7 +78,9 @@ __all__ = [
     "look",
     "new_holder",
     "note_waiting",
+    "oldest_due",
     "one_call",
+    "overdue",
     "patiently",
     "purge",
     "redrive",

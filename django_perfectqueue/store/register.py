@@ -16,13 +16,17 @@ from .values import new_holder
 KEPT = 3600.0
 BATCH = 100
 
-RENEW = 'UPDATE "perfectqueue_worker" SET "seen_at" = {now} WHERE "id" = %(id)s'
+RENEW = """
+UPDATE "perfectqueue_worker" SET "seen_at" = {now}, "leaving" = %(leaving)s, "seats" = %(seats)s
+WHERE "id" = %(id)s
+"""
 ENTER = """
 INSERT INTO "perfectqueue_worker" (
-    "id", "host", "pid", "version", "processors", "queues", "routes", "started_at", "seen_at"
+    "id", "host", "pid", "launcher", "generation", "version", "processors", "queues", "routes",
+    "seats", "leaving", "started_at", "seen_at"
 ) VALUES (
-    %(id)s, %(host)s, %(pid)s, %(version)s, %(processors)s, %(queues)s, %(routes)s,
-    {started_at}, {now}
+    %(id)s, %(host)s, %(pid)s, %(launcher)s, %(generation)s, %(version)s, %(processors)s,
+    %(queues)s, %(routes)s, %(seats)s, %(leaving)s, {started_at}, {now}
 )
 """
 STRIKE = 'DELETE FROM "perfectqueue_worker" WHERE "id" IN ({ids})'
@@ -37,11 +41,15 @@ class Registration:
     """
     What a worker tells of itself, under a number that no other has.
 
-    ``queues`` and ``routes`` are JSON. ``born`` is by the host's monotonic clock.
+    ``pid`` is its supervisor's, and ``generation`` how many supervisors its launcher had
+    started by then. ``queues`` and ``routes`` are JSON. ``born`` is by the host's monotonic
+    clock.
     """
 
     host: str
     pid: int
+    launcher: int = 0
+    generation: int = 1
     version: str
     processors: int
     queues: str
@@ -51,19 +59,30 @@ class Registration:
 
 
 @repeated
-def register(worker: Registration, *, using: str, now: datetime | None = None) -> None:
+def register(
+    worker: Registration,
+    *,
+    using: str,
+    seats: str = "[]",
+    leaving: bool = False,
+    now: datetime | None = None,
+) -> None:
     """
     Say that a worker is alive, which is good until UNSEEN has passed.
 
-    Who enters the register strikes out those that are long gone.
+    ``seats`` is JSON: what each processor does. One that is ``leaving`` takes no more
+    tasks. Who enters the register strikes out those that are long gone.
     """
     with reading(using) as (cursor, dialect):
-        if dialect.execute(cursor, RENEW, {"id": worker.id}, now=now).rowcount:
+        state = {"id": worker.id, "seats": seats, "leaving": leaving}
+        if dialect.execute(cursor, RENEW, state, now=now).rowcount:
             return
         values = {
-            "id": worker.id,
+            **state,
             "host": worker.host[:255],
             "pid": worker.pid,
+            "launcher": worker.launcher,
+            "generation": worker.generation,
             "version": worker.version,
             "processors": worker.processors,
             "queues": worker.queues,
@@ -76,7 +95,7 @@ def register(worker: Registration, *, using: str, now: datetime | None = None) -
 
 @repeated
 def sign_off(worker: Registration, *, using: str) -> None:
-    """Say that a worker takes no more tasks."""
+    """Say that a worker is there no more."""
     with reading(using) as (cursor, dialect):
         dialect.execute(cursor, STRIKE.replace("{ids}", numbers([worker.id])))
 

@@ -59,6 +59,10 @@ class Lease(NamedTuple):
     run_at: datetime
     capped: bool = False
 
+    def __repr__(self) -> str:
+        """Name it without its payload, which must not get into logs and reports of errors."""
+        return f"<Lease {self.task_id} key={self.key!r} attempt={self.attempt}>"
+
     @property
     def tries(self) -> int:
         """How many attempts have counted, this one among them."""

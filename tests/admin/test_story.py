@@ -8,7 +8,7 @@ from django_perfectqueue.admin import story
 from django_perfectqueue.admin.cells import span
 from django_perfectqueue.models import FairShare, Lane, Task
 
-from ..factories import NOON, acquire, after, failed, finish, register, retry, running, submit
+from ..factories import NOON, acquire, after, failed, finish, register, retry, running, seat, submit
 from .staff import LIST, AdminTestCase, row
 
 EVIL = "<script>alert(1)</script>"
@@ -27,6 +27,13 @@ class StoryTests(AdminTestCase):
         self.assertContains(response, "&quot;uid&quot;: 7")
         self.assertContains(response, "host:1")
         self.assertNotContains(response, "Retry")
+
+    def test_where_it_runs_is_told(self):
+        task, _held = running("k1", now=None)
+        self.assertNotContains(self.story(task), "runs on")
+        register(host="app1", now=None, seats=[seat(2, task.id, pid=77)])
+
+        self.assertContains(self.story(task), "app1:77, processor 2")
 
     def test_when_it_is_expected_and_its_limits_are_told(self):
         task = submit("k1", expected_at=after(3600), limits=["mail", "api"])

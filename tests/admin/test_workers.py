@@ -2,7 +2,7 @@ from datetime import timedelta
 
 from django_perfectqueue.models import UNSEEN, Worker
 
-from ..factories import register
+from ..factories import register, seat, submit
 from .staff import AdminTestCase, staff
 
 WORKERS = "/admin/perfectqueue/worker/"
@@ -22,6 +22,38 @@ class WorkerTests(AdminTestCase):
         Worker.objects.update(seen_at=Worker.objects.get().seen_at - UNSEEN)
 
         self.assertContains(self.client.get(WORKERS), '<span class="pq-status pq-failed">gone')
+
+    def test_what_it_runs_is_linked(self):
+        task = submit("k1", user="ann", now=None)
+        register(now=None, seats=[seat(1, task.id), seat(2, 10**9), seat(3)])
+
+        statements = self.statements(WORKERS)
+        self.assertEqual(
+            sum('"perfectqueue_task"' in sql.replace("`", '"') for sql in statements), 1
+        )
+        response = self.client.get(WORKERS)
+        self.assertContains(response, f'href="/admin/perfectqueue/task/{task.id}/change/"')
+        self.assertContains(response, "#1000000000")
+        self.assertContains(response, "2, 2 busy")
+
+    def test_who_may_not_see_tasks_sees_how_many_run(self):
+        task = submit("k1", now=None)
+        register(now=None, seats=[seat(1, task.id)])
+        self.client.force_login(staff("view_worker", name="workers"))
+
+        response = self.client.get(WORKERS)
+        self.assertContains(response, "1 task<")
+        self.assertNotContains(response, "k1")
+
+    def test_many_tasks_are_cut_short(self):
+        register(now=None, seats=[seat(number, number) for number in range(1, 13)])
+
+        self.assertContains(self.client.get(WORKERS), "<li>and 2 more</li>")
+
+    def test_who_is_leaving_is_told_so(self):
+        register(now=None, leaving=True)
+
+        self.assertContains(self.client.get(WORKERS), '<span class="pq-status pq-retrying">leaving')
 
     def test_the_one_who_was_seen_last_comes_first(self):
         for host in ("one", "two"):

@@ -3,7 +3,7 @@ from django.test import TestCase
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store import Failure, release
-from tests.factories import finish, retry, running, submit
+from tests.factories import finish, register, retry, running, seat, submit
 
 from .running import broken, refused, run, run_json
 
@@ -34,6 +34,15 @@ class ShowTests(TestCase):
         self.assertRegex(out, r"Attempt 2: finished \S+ \S+ after \S+, host/2\n")
         self.assertIn('Data\n  {\n    "uid": 1\n  }\n', out)
         self.assertIn('Result\n  {\n    "rows": 3\n  }\n', out)
+
+    def test_a_running_task_tells_where_it_runs(self):
+        task, _held = running("k1", now=None)
+        register(host="app1", now=None, seats=[seat(1, task.id + 1), seat(2, task.id, pid=77)])
+
+        self.assertRegex(run("pq_show", "k1"), r"runs on +app1:77, processor 2, for 5(\.\d)?s\n")
+        [told] = run_json("pq_show", "k1")
+        place = {name: told["runs"][name] for name in ("host", "pid", "processor")}
+        self.assertEqual(place, {"host": "app1", "pid": 77, "processor": 2})
 
     def test_a_waiting_task_tells_why_it_still_waits(self):
         submit("k1", now=None)

@@ -3,9 +3,11 @@ from datetime import timedelta
 from django.test import TestCase
 
 from django_perfectqueue.models import UNSEEN, Worker
-from tests.factories import register
+from tests.factories import register, seat, submit
 
 from .running import refused, run, run_json
+
+NOBODY = "No worker takes tasks. Start one: manage.py pq_worker"
 
 
 class WorkersTests(TestCase):
@@ -14,9 +16,32 @@ class WorkersTests(TestCase):
 
         header, row, told = run("pq_workers").splitlines()
 
-        self.assertRegex(header, r"^host +pid +since +queues +processors +seen")
-        self.assertRegex(row, r"^one +17 +\S+ ago +mail, reports +4 +\S+ ago$")
-        self.assertEqual(told, "1 worker is there.")
+        self.assertRegex(header, r"^host +pid +generation +since +queues +processors +busy +seen")
+        self.assertRegex(row, r"^one +17 +1 +\S+ ago +mail, reports +4 +0 +\S+ ago$")
+        self.assertEqual(told, "1 worker takes tasks.")
+
+    def test_its_processors_are_shown_with_what_they_run(self):
+        task = submit("k1", user="ann", queue="mail", now=None)
+        register(
+            "mail", now=None, generation=2, seats=[seat(1, task.id, finished=3), seat(2, 10**9)]
+        )
+
+        with self.assertNumQueries(2):
+            out = run("pq_workers", "--tasks")
+
+        _header, row, *lines, _told = out.splitlines()
+        self.assertRegex(row, r"^one +7 +2 .* 2 +2 +\S+ ago$")
+        self.assertEqual(lines[0], "  processor 1, pid 1001, 40 MB, 3 finished")
+        self.assertRegex(lines[1], r"^    k1 type=report user=ann queue=mail for 5(\.\d)?s$")
+        self.assertRegex(lines[3], r"^    task 1000000000, which is no longer stored, for 5")
+
+    def test_who_is_leaving_is_told_so(self):
+        register(host="one", now=None, leaving=True)
+
+        _header, row, told = run("pq_workers").splitlines()
+
+        self.assertRegex(row, r" ago +leaving$")
+        self.assertEqual(told, NOBODY)
 
     def test_who_is_gone_is_told_so(self):
         register(host="one", now=None)
@@ -25,10 +50,10 @@ class WorkersTests(TestCase):
         _header, row, told = run("pq_workers").splitlines()
 
         self.assertRegex(row, r"^one .* 30s ago +gone$")
-        self.assertEqual(told, "No worker is there. Start one: manage.py pq_worker")
+        self.assertEqual(told, NOBODY)
 
     def test_there_are_none(self):
-        self.assertEqual(run("pq_workers"), "No worker is there. Start one: manage.py pq_worker\n")
+        self.assertEqual(run("pq_workers"), f"{NOBODY}\n")
         self.assertEqual(run_json("pq_workers"), [])
 
     def test_those_of_one_queue(self):
@@ -49,9 +74,17 @@ class WorkersTests(TestCase):
         self.assertEqual(told_hosts(), ["one", "three", "two"])
 
     def test_json_has_all_that_is_known(self):
-        worker = register(types=["echo"], patterns=[["^import", 34]], now=None)
+        task = submit("k1", now=None)
+        seats = [seat(1, task.id)]
+        worker = register(types=["echo"], patterns=[["^import", 34]], seats=seats, now=None)
 
         [told] = run_json("pq_workers")
+
+        [processor] = told["seats"]
+        self.assertEqual((processor["number"], processor["memory"]), (1, 40 * 2**20))
+        [running] = processor["tasks"]
+        self.assertEqual((running["id"], running["key"], running["user"]), (task.id, "k1", None))
+        self.assertFalse(told["leaving"])
 
         known = {name: told[name] for name in ("id", "gone", "queues", "types", "patterns")}
         self.assertEqual(

@@ -20,7 +20,7 @@ from django_perfectqueue.models import State, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.runtime import signals
 from django_perfectqueue.runtime.bell import Bell
-from django_perfectqueue.runtime.launcher import Launcher
+from django_perfectqueue.runtime.launcher import GENERATION, Launcher
 from django_perfectqueue.runtime.plan import Plan
 from django_perfectqueue.runtime.processor import Processor, Seat
 from django_perfectqueue.runtime.report import Reporter
@@ -265,6 +265,15 @@ class RestartTests(SimpleTestCase):
         self.started[1].is_ready.return_value = True
         launcher.hand_over()
         self.assertEqual(len(self.started), 2)
+
+    def test_each_generation_is_told_which_it_is(self):
+        launcher = Launcher(["python"], detach_wait=1, environment={"A": "b"})
+        self.addCleanup(launcher.mailbox.close)
+        with mock.patch("django_perfectqueue.runtime.launcher.Generation") as made:
+            for _time in range(2):
+                launcher.start()
+        told = [call.args[1] for call in made.call_args_list]
+        self.assertEqual(told, [{"A": "b", GENERATION: "1"}, {"A": "b", GENERATION: "2"}])
 
     def test_an_interpreter_that_is_gone_changes_nothing(self):
         launcher = Launcher(["/nowhere/python"], detach_wait=1)

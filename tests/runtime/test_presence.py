@@ -1,6 +1,10 @@
+import contextlib
+import http.client
 import os
 import re
 import signal
+import socket
+import time
 from unittest import mock
 
 from django.test import SimpleTestCase, TestCase
@@ -9,14 +13,35 @@ from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.models import UNSEEN, Worker
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.roster import place_of
+from django_perfectqueue.runtime import signals
 from django_perfectqueue.runtime.bell import Bell
+from django_perfectqueue.runtime.board import PREFIX, Board
 from django_perfectqueue.runtime.database import Link
 from django_perfectqueue.runtime.presence import INTERVAL, Presence, registration, routes_of
+from django_perfectqueue.runtime.slate import Slate
 
 from ..tasks import SampleDispatch
 from ..waiting import wait_until
 from .test_janitor import plan
 from .workers import WorkerTestCase
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def probe(port, path):
+    """Return the status that a worker answers with, or 0 while there is no answer."""
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    with contextlib.closing(link):
+        try:
+            link.request("GET", path)
+        except OSError:
+            return 0
+        return link.getresponse().status
 
 
 class RoutesTests(SimpleTestCase):
@@ -39,20 +64,52 @@ class PresenceTests(TestCase):
         bell = Bell()
         self.addCleanup(bell.close)
         link = Link("default", bell, lambda: 0.0)
-        self.presence = Presence(registration(plan(PROCESSORS=3)), link)
+        self.link = link
+        self.board = Board()
+        self.addCleanup(self.board.close)
+        self.slates = [Slate(), Slate(seats=2), Slate()]
+        for slate in self.slates:
+            self.addCleanup(slate.close)
+        known = registration(plan(PROCESSORS=3))
+        self.presence = Presence(known, self.board, self.slates)
+
+    def tell(self):
+        self.presence.tell(self.link)
+        return Worker.objects.get()
 
     def test_it_tells_the_register_what_the_worker_is(self):
-        self.presence.tell()
-        row = Worker.objects.get()
+        row = self.tell()
         self.assertEqual((row.pid, row.processors, row.queues), (os.getpid(), 3, ["default"]))
+        self.assertEqual((row.launcher, row.generation), (os.getppid(), 1))
         self.assertIn("echo", row.routes["types"])
+        self.assertIsNotNone(self.board.standing().reached)
+
+    def test_it_tells_what_each_processor_does(self):
+        first, second, _empty = self.slates
+        first.pid, second.pid = os.getpid(), 2**22 + 1
+        first.count("finished", 3)
+        for seat, task_id in enumerate((7, 8)):
+            second.begin(task_id, since=time.monotonic() - 5, seat=seat)
+        one, two = self.tell().seats
+        self.assertEqual((one["number"], one["pid"], one["tasks"]), (1, os.getpid(), []))
+        self.assertEqual(one["counts"], {"finished": 3})
+        self.assertGreater(one["memory"], 2**20)
+        self.assertEqual((two["number"], two["memory"]), (2, None))
+        self.assertEqual([task["id"] for task in two["tasks"]], [7, 8])
+        self.assertAlmostEqual(two["tasks"][0]["seconds"], 5.0, delta=1.0)
+
+    def test_that_it_leaves_is_told_at_once(self):
+        self.assertFalse(self.tell().leaving)
+        self.board.leave()
+        self.assertTrue(self.tell().leaving)
+        self.assertFalse(self.board.bell.wait(0))
 
     def test_it_does_so_once_an_interval(self):
         clock = mock.patch("time.monotonic")
         with mock.patch.object(store, "register") as register, clock as now:
             for second in range(31):
                 now.return_value = 1000.0 + second
-                self.presence.tell()
+                self.presence.tell(self.link)
         self.assertEqual(register.call_count, 1 + 30 // INTERVAL)
         self.assertLess(2 * INTERVAL, UNSEEN.total_seconds())
 
@@ -80,6 +137,34 @@ class WorkerTests(WorkerTestCase):
         worker.send(signal.SIGTERM)
         self.assertEqual(worker.wait(), 0)
         self.assertFalse(Worker.objects.exists())
+
+    def test_a_worker_shows_what_it_does_and_that_it_leaves(self):
+        port = free_port()
+        worker = self.worker("--health-port", str(port), BELL_FOLDER=str(self.folder)).ready()
+        row = self.registered()
+        self.submit("k1", user="ann")
+        processor = self.wait_for_note("start")
+        wait_until(lambda: probe(port, "/ready") == 200)
+
+        worker.send(signals.DUMP)
+        wait_until(lambda: "Receptionist, pid" in worker.errors)
+        title = rf"Processor 1, pid {processor}, runs task \d+ for \d+\.\d s:\n"
+        self.assertRegex(worker.errors, title)
+        self.assertRegex(worker.errors, r"File \S+tests/tasks.py\S?, line \d+ in wait_for")
+
+        worker.send(signal.SIGTERM)
+        wait_until(lambda: Worker.objects.filter(leaving=True).exists())
+        place = place_of(Queue()["k1"].id, using="default")
+        self.assertEqual((place.processor, place.pid), (1, processor))
+        self.assertEqual(Worker.objects.get().id, row.id)
+        self.submit("k2")
+        self.assertEqual(self.why("k2"), "no_worker")
+        self.assertEqual((probe(port, "/live"), probe(port, "/ready")), (200, 503))
+
+        self.open_gate()
+        self.assertEqual(worker.wait(), 0)
+        self.assertFalse(Worker.objects.exists())
+        self.assertFalse([*self.folder.glob(f"{PREFIX}*")])
 
     def test_one_that_is_to_stop_at_once_signs_off_too(self):
         self.submit("k1")

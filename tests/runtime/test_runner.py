@@ -1,5 +1,7 @@
+import logging
 import signal
 import threading
+from contextlib import contextmanager
 from unittest import mock
 
 from django.db import OperationalError, connection, transaction
@@ -12,6 +14,7 @@ from django_perfectqueue.exceptions import (
     GracefulProcessStopError,
     PreemptedError,
 )
+from django_perfectqueue.logs import TaskContext
 from django_perfectqueue.models import Attempt, FairShare, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.runtime.bell import Bell
@@ -33,6 +36,14 @@ def runner_for(perform):
     runner = Runner(OneDispatch, link=Link("default", bell, lambda: float("inf")), guard=Guard())
     runner.bell = bell
     return runner
+
+
+@contextmanager
+def told_in(log):
+    """Add the task to the records that are caught."""
+    [handler] = logging.getLogger().handlers
+    handler.addFilter(TaskContext())
+    yield
 
 
 class RunnerMixin:
@@ -88,6 +99,25 @@ class OutcomeTests(RunnerMixin, TestCase):
             row = self.run_with(self.fail_with(ValueError("boom")), expect="failed")
         self.assertEqual(row.status, "failed")
         self.assertIn("ValueError: boom", log.output[0])
+
+    def test_what_is_logged_meanwhile_can_tell_the_task(self):
+        def perform(task):
+            logging.getLogger("shop").warning("Here.")
+            raise ValueError("boom")
+
+        with self.assertLogs(level="INFO") as log, told_in(log):
+            self.run_with(perform, expect="retried")
+            logging.getLogger("shop").warning("There.")
+        told = [(one.name, one.levelname, one.pq_key, one.pq_attempt) for one in log.records]
+        self.assertEqual(
+            told,
+            [
+                ("shop", "WARNING", "task", 1),
+                ("django_perfectqueue.runner", "WARNING", "task", 1),
+                ("shop", "WARNING", "", ""),
+            ],
+        )
+        self.assertIn("ValueError: boom", log.output[1])
 
     def test_sys_exit_is_an_error_like_others(self):
         """
@@ -308,7 +338,7 @@ class ConnectionTests(RunnerMixin, TransactionTestCase):
             row = self.run_with(tasks.fail, expect="retried")
         self.assertEqual(row.ticket.errors, 1)
         self.assertEqual([line.split(":")[0] for line in log.output][-1], "WARNING")
-        self.assertIn("The database is back", log.output[-1])
+        self.assertIn("The database is back", "".join(log.output))
 
     def test_a_task_whose_handler_cannot_be_made_is_held_until_that_is_written(self):
         """

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from django.contrib.auth.models import User
+from django.core.management import CommandError as Unhealthy
 from django.core.management import call_command
 from django.test import Client
 
@@ -14,7 +15,7 @@ from django_perfectqueue.models import Lane, State, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.lanes import lane_id
 
-from ..factories import completion, register
+from ..factories import completion, register, seat
 from .filling import RETENTION
 
 USING = {"using": "default"}
@@ -186,8 +187,15 @@ def show(task):
 
 
 def command(*arguments):
-    with suppress(SystemExit):
+    with suppress(SystemExit, Unhealthy):
         call_command(*arguments, stdout=io.StringIO(), stderr=io.StringIO(), no_color=True)
+
+
+def registered():
+    """Have a worker that runs one task."""
+    task_id = Ticket.objects.filter(state=State.RUNNING).values_list("pk", flat=True).first()
+    register(now=None, seats=[seat(1, task_id)])
+    return ()
 
 
 def commanded(*arguments):
@@ -285,6 +293,8 @@ COMMANDS = [
     Scenario("pq_share", commanded("pq_share"), BATCH),
     Scenario("pq_share USER", commanded("pq_share", "share-7"), BATCH),
     Scenario("pq_limit", commanded("pq_limit"), BATCH),
+    Scenario("pq_health", commanded("pq_health", "--oldest", "60")),
+    Scenario("pq_workers", commanded("pq_workers", "--tasks"), 1, registered),
     Scenario("pq_purge", commanded("pq_purge", "--older-than", "20000d")),
 ]
 PAGES = [
@@ -306,6 +316,7 @@ PAGES = [
     Scenario("dead letters", page("deadletter/"), BATCH, client),
     Scenario("dead letters, status", page("deadletter/", status="cancelled"), BATCH, client),
     Scenario("dead letters, group", page("deadletter/", group="error-3"), BATCH, client),
+    Scenario("workers", page("worker/"), 1, lambda: registered() or client()),
     Scenario("lanes", page("lane/"), BATCH, client),
     Scenario("lanes, queue", page("lane/", queue="other"), BATCH, client),
     Scenario("lanes, user", page("lane/", q="user3"), BATCH, client),

@@ -36,12 +36,21 @@ class RegisterTests(TestCase):
         self.assertLess(abs(row.started_at - NOON), timedelta(seconds=5))
 
     def test_it_is_seen_again_and_stays_one_row(self):
-        one = worker()
+        one = worker(launcher=5, generation=3)
         register(one)
-        started = Worker.objects.get().started_at
-        register(one, after(10))
+        row = Worker.objects.get()
+        self.assertEqual((row.seats, row.leaving), ([], False))
+        started = row.started_at
+        store.register(one, seats='[{"number":1}]', leaving=True, using="default", now=after(10))
         row = Worker.objects.get()
         self.assertEqual((row.seen_at, row.started_at), (after(10), started))
+        self.assertEqual((row.seats, row.leaving), ([{"number": 1}], True))
+        self.assertEqual((row.launcher, row.generation), (5, 3))
+
+    def test_who_leaves_is_seen_but_serves_no_more(self):
+        store.register(worker(), leaving=True, using="default", now=NOON)
+        self.assertEqual(Worker.objects.seen(NOON).count(), 1)
+        self.assertEqual(Worker.objects.serving(NOON).count(), 0)
 
     def test_the_servers_clock_is_read_where_no_time_is_given(self):
         one = worker()

@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy
 from django_perfectqueue.fields import ServerNow
 from django_perfectqueue.history import Try, due_at, remark, tries
 from django_perfectqueue.models import Task
+from django_perfectqueue.roster import Place, place_of
 from django_perfectqueue.waiting import Code, Reason, why_waiting
 
 from ..base import QueueCommand
@@ -47,11 +48,15 @@ class Command(QueueCommand):
         task = self.found(options["key"])
         attempts = tries(task, list(task.attempts.order_by("id")))
         reason = why_waiting(task, using=self.queue.using)
+        place = place_of(task.pk, using=self.queue.using) if lease_until(task) else None
         if self.as_json:
             told = story(task, attempts, with_data=not options["no_data"])
-            self.print_json({**told, "why": reason.facts()})
+            runs = place.facts() if place else None
+            self.print_json({**told, "why": reason.facts(), "runs": runs})
             return
         self.print_fields(task, attempts, reason)
+        if place:
+            self.print_field(_("runs on"), runs_on(place, task.clock))
         for attempt in attempts:
             self.print_attempt(attempt)
         if not options["no_data"]:
@@ -121,6 +126,11 @@ def fields(task: Any, attempts: list[Try], reason: Reason) -> Iterator[tuple[str
     if task.worker:
         yield _("worker"), task.worker
     yield "id", str(task.id)
+
+
+def runs_on(place: Place, now: datetime) -> str:
+    span = readable((now - place.since).total_seconds())
+    return on_one_line(_("%(place)s, for %(span)s") % {"place": place, "span": span})
 
 
 def times(task: Task, attempts: list[Try]) -> Iterator[tuple[str, str]]:

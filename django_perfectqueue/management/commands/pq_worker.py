@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 import traceback
+from argparse import ArgumentTypeError
 from typing import Any
 
 from django.conf import settings
@@ -19,8 +20,10 @@ from django_perfectqueue import __version__, conf, queue
 from django_perfectqueue.application import Dispatch, Registry, autodiscover
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.health.tables import lacks_tables
 from django_perfectqueue.runtime.database import end_idle_transactions
 from django_perfectqueue.runtime.launcher import (
+    GENERATION,
     SUPERVISOR,
     Launcher,
     first_environment,
@@ -29,12 +32,13 @@ from django_perfectqueue.runtime.launcher import (
 from django_perfectqueue.runtime.notifier import Notifier, taken_out_of
 from django_perfectqueue.runtime.pid_file import PidFile
 from django_perfectqueue.runtime.plan import Plan
+from django_perfectqueue.runtime.receptionist import refusal
 from django_perfectqueue.runtime.report import Reporter
 from django_perfectqueue.runtime.signals import hold_back
 from django_perfectqueue.runtime.supervisor import Supervisor
 from django_perfectqueue.runtime.title import set_title
 
-from ..base import SummedUpCommand, at_least, known_alias, lacks_tables, speaking, unmigrated
+from ..base import SummedUpCommand, at_least, known_alias, speaking, unmigrated
 
 SHOWN = 8
 
@@ -125,6 +129,12 @@ class Command(SummedUpCommand):
             metavar="PATH",
             help=_("Write the worker's pid there, and start no second one with the same file."),
         )
+        parser.add_argument(
+            "--health-port",
+            type=address,
+            metavar="[HOST:]PORT",
+            help=_("Answer /live and /ready over HTTP there (default host: 127.0.0.1)."),
+        )
 
     def run_from_argv(self, argv: list[str]) -> None:
         self.started_by_itself = True
@@ -177,6 +187,7 @@ class Command(SummedUpCommand):
             plan = plan_of(options)
         check_database(plan.using)
         end_idle_transactions(plan.using, plan.options.IDLE_TRANSACTION_LIMIT)
+        check_health(plan.health)
         reporter = Reporter(self.print, self.style, options["verbosity"])
         self.introduce(plan, reporter)
         return Supervisor(plan, reporter, socket.socket(fileno=launcher)).run()
@@ -218,6 +229,8 @@ def plan_of(options: dict[str, Any]) -> Plan:
         options=values,
         burst=options["burst"],
         reload=options["reload"],
+        generation=int(os.environ.pop(GENERATION, "1")),
+        health=options["health_port"],
     )
 
 
@@ -273,6 +286,24 @@ def check_database(using: str) -> None:
             raise CommandError(unmigrated(using))
 
 
+def check_health(health: tuple[str, int] | None) -> None:
+    """Raise CommandError when nobody can listen there."""
+    if health is not None and (why := refusal(health)):
+        raise CommandError(
+            _("Can't listen at %(host)s, port %(port)d: %(why)s.")
+            % {"host": health[0], "port": health[1], "why": why}
+        )
+
+
+def address(text: str) -> tuple[str, int]:
+    """Return the host and the port that were written as "8001" or "0.0.0.0:8001"."""
+    host, _colon, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+        message = _("must be a port from 1 to 65535, or HOST:PORT, not %(text)r")
+        raise ArgumentTypeError(message % {"text": text})
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
 def arguments(options: dict[str, Any]) -> list[str]:
     """Return options as they are written on a command line."""
     words = [options["dispatch"]] if options["dispatch"] else []
@@ -282,6 +313,9 @@ def arguments(options: dict[str, Any]) -> list[str]:
         if options[option] is not None:
             words += [f"--{option.replace('_', '-')}", str(options[option])]
     words += [f"--{name}" for name in ("burst", "reload") if options[name]]
+    if options["health_port"]:
+        host, port = options["health_port"]
+        words += ["--health-port", f"[{host}]:{port}"]
     colour = "--force-color" if options["force_color"] else "--no-color"
     if options["force_color"] or options["no_color"]:
         words.append(colour)

@@ -11,23 +11,29 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.fields import ServerNow
 from django_perfectqueue.models import Worker
+from django_perfectqueue.roster import Assignment, Processor, processors_of
 
 from ..base import QueueCommand
 from ..table import GAP, Column, lines, terminal_width
-from ..words import readable
+from ..words import printable, readable
 
 MOST = 1000
+MEGABYTE = 2**20
 
 
 class Command(QueueCommand):
     summary = gettext_lazy(
-        "Lists the workers of all hosts: since when they are there, what they serve, and when"
-        " they were last seen."
+        "Lists the workers of all hosts: since when they are there, what they serve, when they"
+        " were last seen, and what each processor runs."
     )
     queue_help: str | Promise = gettext_lazy("Only those that serve this queue (default: all).")
 
     def add_options(self, parser: CommandParser) -> None:
-        """It has none of its own."""
+        parser.add_argument(
+            "--tasks",
+            action="store_true",
+            help=_("Show the processors of each worker, and the tasks that they run."),
+        )
 
     def act(self, **options: Any) -> None:
         rows: Any = Worker.objects.using(self.queue.using).annotate(clock=ServerNow())
@@ -36,28 +42,44 @@ class Command(QueueCommand):
             for worker in rows.order_by("-seen_at")[:MOST]
             if options["queue"] in (None, *worker.queues)
         ]
+        processors: dict[int, list[Processor]] = {}
+        if self.as_json or options["tasks"]:
+            processors = processors_of(found, using=self.queue.using)
         if self.as_json:
             for worker in found:
-                self.print_json(facts(worker))
+                self.print_json(facts(worker, processors[worker.id]))
             return
         if found:
-            self.print_table(found)
-        self.say(counted(sum(not worker.is_gone(worker.clock) for worker in found)))
+            self.print_table(found, processors)
+        self.say(counted(sum(serves(worker) for worker in found)))
 
-    def print_table(self, workers: list[Any]) -> None:
+    def print_table(self, workers: list[Any], processors: dict[int, list[Processor]]) -> None:
         columns = [
             Column(_("host"), elastic=True),
             Column(_("pid"), right=True),
+            Column(_("generation"), right=True),
             Column(_("since")),
             Column(_("queues"), elastic=True),
             Column(_("processors"), right=True),
+            Column(_("busy"), right=True),
             Column(_("seen")),
             Column(""),
         ]
         table = lines(columns, cells(workers), width=terminal_width(self.stdout))
         self.stdout.write(self.style.MIGRATE_HEADING(GAP.join(next(table)).rstrip()))
-        for row in table:
+        for worker, row in zip(workers, table, strict=True):
             self.stdout.write(GAP.join(row).rstrip())
+            for processor in processors.get(worker.id, ()):
+                self.print_processor(processor, worker.clock)
+
+    def print_processor(self, processor: Processor, now: datetime) -> None:
+        words = [_("processor %d") % processor.number, _("pid %d") % processor.pid]
+        if processor.memory is not None:
+            words.append(f"{processor.memory / MEGABYTE:.0f} MB")
+        words += [f"{count} {_(word)}" for word, count in processor.counts.items()]
+        self.stdout.write("  " + self.style.MIGRATE_LABEL(", ".join(words)))
+        for task in processor.runs:
+            self.stdout.write(f"    {told(task, now)}")
 
 
 def cells(workers: list[Any]) -> Iterator[list[str]]:
@@ -65,34 +87,64 @@ def cells(workers: list[Any]) -> Iterator[list[str]]:
         yield [
             worker.host,
             str(worker.pid),
+            str(worker.generation),
             ago(worker.started_at, worker.clock),
             ", ".join(worker.queues),
             str(worker.processors),
+            str(sum(bool(seat["tasks"]) for seat in worker.seats)),
             ago(worker.seen_at, worker.clock),
-            _("gone") if worker.is_gone(worker.clock) else "",
+            standing(worker),
         ]
+
+
+def standing(worker: Any) -> str:
+    if worker.is_gone(worker.clock):
+        return _("gone")
+    return _("leaving") if worker.leaving else ""
+
+
+def serves(worker: Any) -> bool:
+    return not (worker.leaving or worker.is_gone(worker.clock))
+
+
+def told(task: Assignment, now: datetime) -> str:
+    """Return in a line what a processor runs, and for how long."""
+    span = _("for %s") % readable((now - task.since).total_seconds())
+    if not task.key:
+        return _("task %(id)d, which is no longer stored, %(span)s") % {
+            "id": task.task_id,
+            "span": span,
+        }
+    words = [task.key, f"type={task.type}"]
+    if task.user:
+        words.append(f"user={task.user}")
+    return printable(" ".join([*words, f"queue={task.queue}", span]))
 
 
 def ago(moment: datetime, now: datetime) -> str:
     return _("%s ago") % readable((now - moment).total_seconds())
 
 
-def counted(living: int) -> str:
-    if not living:
-        return _("No worker is there. Start one: manage.py pq_worker")
-    return ngettext("%s worker is there.", "%s workers are there.", living) % living
+def counted(serving: int) -> str:
+    if not serving:
+        return _("No worker takes tasks. Start one: manage.py pq_worker")
+    return ngettext("%s worker takes tasks.", "%s workers take tasks.", serving) % serving
 
 
-def facts(worker: Any) -> dict[str, Any]:
+def facts(worker: Any, processors: list[Processor]) -> dict[str, Any]:
     return {
         "id": worker.id,
         "host": worker.host,
         "pid": worker.pid,
+        "launcher": worker.launcher,
+        "generation": worker.generation,
         "version": worker.version,
         "started_at": worker.started_at.isoformat(),
         "seen_at": worker.seen_at.isoformat(),
         "gone": worker.is_gone(worker.clock),
+        "leaving": worker.leaving,
         "queues": worker.queues,
         "processors": worker.processors,
+        "seats": [processor.facts() for processor in processors],
         **(worker.routes or {"types": None, "patterns": None}),
     }

@@ -1,0 +1,147 @@
+"""What must be so for tasks to be run, as the database tells it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import Error, connections
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from django_perfectqueue import spans, store
+from django_perfectqueue.fields import ServerNow
+from django_perfectqueue.models import Worker
+
+from .tables import lacks_tables
+
+OVERDUE = 60.0
+WORKERS = 1_000
+
+migrated: set[str] = set()
+"""Databases that were found to have their tables; these don't go away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """
+    What one check has found: the word for it, whether it is well, and a sentence.
+
+    ``detail`` is what the database said, which is not for everyone.
+    """
+
+    name: str
+    ok: bool
+    sentence: str
+    known: dict[str, Any] = field(default_factory=dict)
+    detail: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        """Return it for programs, without the detail."""
+        return {"name": self.name, "ok": self.ok, "sentence": self.sentence, **self.known}
+
+
+def database_findings(using: str) -> Iterator[Finding]:
+    """Yield whether the database can be used, up to the first thing that is wrong."""
+    try:
+        connections[using].ensure_connection()
+        lacking = using not in migrated and lacks_tables(using)
+    except Error as error:
+        sentence = _("The database '%s' can't be reached.") % using
+        yield Finding("database", False, sentence, detail=" ".join(str(error).split()))
+        return
+    yield Finding("database", True, _("The database '%s' answers.") % using)
+    if lacking:
+        yield Finding("tables", False, _("The database '%s' is not migrated.") % using)
+        return
+    migrated.add(using)
+    yield Finding("tables", True, _("Its tables are there."))
+
+
+def findings(
+    queues: Sequence[str], *, using: str, oldest: float | None = None
+) -> Iterator[Finding]:
+    """
+    Yield whether the tasks of these queues are being run.
+
+    ``oldest`` is for how many seconds a task may have been due; without it, that is only
+    told. Each look is into an index, and reads a bounded number of rows.
+    """
+    able = True
+    for finding in database_findings(using):
+        able = able and finding.ok
+        yield finding
+    if not able:
+        return
+    try:
+        yield from queue_findings(queues, using, oldest)
+    except Error as error:
+        sentence = _("The database '%s' refused.") % using
+        yield Finding("database", False, sentence, detail=" ".join(str(error).split()))
+
+
+def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> Iterator[Finding]:
+    serving = workers_of(using)
+    for queue in queues:
+        yield of_workers(queue, sum(queue in names for names in serving))
+        yield of_oldest(queue, store.oldest_due(queue, using=using), oldest)
+    yield of_clock(store.overdue(using=using))
+
+
+def workers_of(using: str) -> list[list[str]]:
+    """Return the queues of each worker that takes tasks."""
+    workers = Worker.objects.using(using)
+    clock = workers.values_list(ServerNow(), flat=True).first()
+    if clock is None:
+        return []
+    serving = workers.serving(clock).order_by("-seen_at").only("queues_text")
+    return [worker.queues for worker in serving[:WORKERS]]
+
+
+def of_workers(queue: str, count: int) -> Finding:
+    known = {"queue": queue, "workers": count}
+    if not count:
+        return Finding("workers", False, _("No worker serves queue '%s'.") % queue, known)
+    told = ngettext(
+        "%(count)d worker serves queue '%(queue)s'.",
+        "%(count)d workers serve queue '%(queue)s'.",
+        count,
+    )
+    return Finding("workers", True, told % {"count": count, "queue": queue}, known)
+
+
+def of_oldest(queue: str, wait: float | None, most: float | None) -> Finding:
+    known = {"queue": queue, "seconds": wait, "most": most}
+    if wait is None:
+        return Finding("oldest", True, _("Nothing waits in queue '%s'.") % queue, known)
+    words = {"queue": queue, "wait": spans.span(wait), "most": spans.span(most or 0.0)}
+    if most is None or wait <= most:
+        told = _("The oldest due task of queue '%(queue)s' has waited for %(wait)s.")
+        return Finding("oldest", True, told % words, known)
+    told = _("The oldest due task of queue '%(queue)s' has waited for %(wait)s, over %(most)s.")
+    return Finding("oldest", False, told % words, known)
+
+
+def of_clock(wait: float | None) -> Finding:
+    known = {"seconds": wait}
+    if wait is None or wait <= OVERDUE:
+        return Finding("clock", True, _("Nothing has been left lying."), known)
+    told = _("Leases that lapsed or tasks that fell due %s ago have been left lying.")
+    return Finding("clock", False, told % spans.span(wait), known)
+
+
+def seconds(text: str) -> float:
+    """
+    Return a number of seconds.
+
+    Raise ValueError when it is none.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not math.isfinite(number) or number < 0:
+        raise ValueError(_("must be a number of seconds, not %r") % text)
+    return number

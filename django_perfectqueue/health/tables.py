@@ -1,0 +1,17 @@
+"""Whether a database has the tables that this release needs."""
+
+from __future__ import annotations
+
+from django.db import connections
+from django.db.migrations.executor import MigrationExecutor
+
+from django_perfectqueue.models import Task
+
+
+def lacks_tables(using: str) -> bool:
+    connection = connections[using]
+    if Task._meta.db_table not in connection.introspection.table_names():
+        return True
+    executor = MigrationExecutor(connection)
+    newest = executor.loader.graph.leaf_nodes(Task._meta.app_label)
+    return bool(executor.migration_plan(newest))

@@ -1,0 +1,71 @@
+"""The same over HTTP: 200 when all is well, else 503; never cached, and without secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from django.contrib.auth.decorators import login_not_required
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse, JsonResponse, QueryDict
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from django_perfectqueue import conf
+from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.queue import QUEUE_LENGTH, checked, database
+
+from .checks import Finding, database_findings, findings, seconds
+
+MOST_QUEUES = 20
+
+View = Callable[[HttpRequest], HttpResponse]
+
+
+def probe(view: View) -> View:
+    """Let anyone ask, with no login and no transaction around it."""
+    open_view: View = login_not_required(require_safe(never_cache(view)))
+    return transaction.non_atomic_requests(open_view)
+
+
+@probe
+def live(request: HttpRequest) -> HttpResponse:
+    """Tell that this process answers; what it needs may be away."""
+    return JsonResponse({"ok": True})
+
+
+@probe
+def ready(request: HttpRequest) -> HttpResponse:
+    """Tell whether tasks can be submitted."""
+    return answer(database_findings(database()))
+
+
+@probe
+def queues(request: HttpRequest) -> HttpResponse:
+    """Tell whether tasks are being run: of each ``queue``, with none ``oldest`` seconds old."""
+    try:
+        names, oldest = asked(request.GET)
+    except (ValueError, InvalidTaskError) as error:
+        return JsonResponse({"ok": False, "error": str(error)}, status=400)
+    return answer(findings(names, using=database(), oldest=oldest))
+
+
+def asked(query: QueryDict) -> tuple[list[str], float | None]:
+    """
+    Return the queues that are asked about, and how long a task may have been due.
+
+    Raise ValueError or InvalidTaskError where that can't be.
+    """
+    names = [checked("queue", name, QUEUE_LENGTH) for name in query.getlist("queue")]
+    if len(names) > MOST_QUEUES:
+        raise ValueError(_("At most %d queues at once.") % MOST_QUEUES)
+    given = query.get("oldest")
+    oldest = None if given is None else seconds(given)
+    return names or [conf.options().DEFAULT_QUEUE], oldest
+
+
+def answer(found: Iterable[Finding]) -> JsonResponse:
+    checked = list(found)
+    well = all(finding.ok for finding in checked)
+    facts = {"ok": well, "checks": [finding.facts() for finding in checked]}
+    return JsonResponse(facts, status=200 if well else 503)

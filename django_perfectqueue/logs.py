@@ -1,0 +1,103 @@
+"""
+Which task a log record is about, for the project's LOGGING.
+
+While a task runs, every record that its thread or coroutine logs can tell the task: those
+of this package, and those of the handler and of all that it calls. Data is never told.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import time
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any
+
+FIELDS = ("pq_queue", "pq_key", "pq_type", "pq_user", "pq_attempt", "pq_worker")
+NOTHING: Mapping[str, Any] = dict.fromkeys(FIELDS, "")
+
+STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+running: ContextVar[Any] = ContextVar("running", default=None)
+"""The AcquiredTask whose handler runs, or None."""
+
+
+def context() -> Mapping[str, Any]:
+    """Return what is told of the task that runs here: a value for each of FIELDS."""
+    task = running.get()
+    if task is None:
+        return NOTHING
+    lease = task.lease
+    values = (lease.queue, lease.key, lease.type, lease.user, lease.tries, task.worker)
+    return dict(zip(FIELDS, values, strict=True))
+
+
+class TaskContext(logging.Filter):
+    """
+    Adds the task that runs to each record, and lets all of them pass.
+
+    The attributes are ``pq_queue``, ``pq_key``, ``pq_type``, ``pq_user``, ``pq_attempt``
+    and ``pq_worker``; outside of a task they are empty. It belongs to a handler: a filter
+    of a logger does not see the records of the loggers below it.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not hasattr(record, "pq_key"):
+            vars(record).update(context())
+        return True
+
+
+class JsonFormatter(logging.Formatter):
+    """
+    Writes each record as a JSON object on a line of its own.
+
+    It has the time (UTC, ISO 8601), the level, the logger, the process and the message;
+    the task that runs, with no filter needed; what was given as ``extra``; and the
+    traceback as text. What JSON does not know is written as its ``repr()``.
+    """
+
+    host = socket.gethostname()
+
+    def format(self, record: logging.LogRecord) -> str:
+        told = self.told(record)
+        try:
+            return json.dumps(told, default=repr, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            return json.dumps({name: plain(value) for name, value in told.items()})
+
+    def told(self, record: logging.LogRecord) -> dict[str, Any]:
+        given = {name: value for name, value in vars(record).items() if name not in STANDARD}
+        task = {**context(), **given}
+        return {
+            "time": self.formatTime(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "host": self.host,
+            "pid": record.process,
+            "message": record.getMessage(),
+            **{name: value for name, value in task.items() if name not in FIELDS or value != ""},
+            **self.trouble(record),
+        }
+
+    def formatTime(  # noqa: N802
+        self, record: logging.LogRecord, datefmt: str | None = None
+    ) -> str:
+        moment = time.gmtime(record.created)
+        return time.strftime("%Y-%m-%dT%H:%M:%S", moment) + f".{int(record.msecs):03}Z"
+
+    def trouble(self, record: logging.LogRecord) -> dict[str, str]:
+        found = {}
+        if record.exc_info and record.exc_info[0] is not None:
+            found["error"] = record.exc_info[0].__qualname__
+            found["traceback"] = self.formatException(record.exc_info)
+        elif record.exc_text:
+            found["traceback"] = record.exc_text
+        if record.stack_info:
+            found["stack"] = self.formatStack(record.stack_info)
+        return found
+
+
+def plain(value: Any) -> Any:
+    return value if isinstance(value, str | int | None) else repr(value)

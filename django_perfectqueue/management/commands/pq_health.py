@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_perfectqueue import conf, queue, spans
+from django_perfectqueue.health.checks import Finding, findings, seconds
+from django_perfectqueue.runtime.board import LONG_AGO, Standing, standings
+
+from ..base import SummedUpCommand, known_alias, speaking
+
+
+class Command(SummedUpCommand):
+    summary = gettext_lazy(
+        "Tells whether tasks are being run, or whether a worker of this host lives, by its exit"
+        " code: 0 when all is well, else 1."
+    )
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--queue",
+            action="append",
+            dest="queues",
+            metavar="QUEUE",
+            help=_("A queue to look at; may be repeated (default: DEFAULT_QUEUE)."),
+        )
+        parser.add_argument(
+            "--database",
+            metavar="ALIAS",
+            help=_("Alias of the database that holds the queue (default: as in the settings)."),
+        )
+        parser.add_argument(
+            "--oldest",
+            type=some_seconds,
+            metavar="SECONDS",
+            help=_("For how long the oldest task may have been due."),
+        )
+        parser.add_argument(
+            "--live",
+            action="store_true",
+            help=_("Only whether a worker of this host lives; no database is asked."),
+        )
+        parser.add_argument(
+            "--ready",
+            action="store_true",
+            help=_("Only whether a worker of this host takes tasks; no database is asked."),
+        )
+        parser.add_argument(
+            "--pid-file",
+            metavar="FILE",
+            help=_("With --live or --ready: the worker whose pid is in this file."),
+        )
+        parser.add_argument("--json", action="store_true", help=_("Print one JSON object."))
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["live"] or options["ready"]:
+            found = [self.of_host(options)]
+        else:
+            if options["pid_file"]:
+                raise CommandError(_("--pid-file goes with --live or --ready."))
+            found = self.of_queues(options)
+        self.tell(found, options)
+
+    def of_queues(self, options: dict[str, Any]) -> list[Finding]:
+        with speaking():
+            using = known_alias(options["database"] or queue.database())
+            names = options["queues"] or [conf.options().DEFAULT_QUEUE]
+            names = [queue.checked("queue", name, queue.QUEUE_LENGTH) for name in names]
+            return list(findings(names, using=using, oldest=options["oldest"]))
+
+    def of_host(self, options: dict[str, Any]) -> Finding:
+        with speaking():
+            shown = standings()
+        if options["pid_file"]:
+            pid = pid_in(options["pid_file"])
+            shown = [one for one in shown if pid in (one.launcher, one.supervisor)]
+        return of_workers(shown, ready=options["ready"])
+
+    def tell(self, found: Sequence[Finding], options: dict[str, Any]) -> None:
+        wrong = [finding for finding in found if not finding.ok]
+        if options["json"]:
+            facts = [finding.facts() for finding in found]
+            self.stdout.write(json.dumps({"ok": not wrong, "checks": facts}))
+        elif options["verbosity"]:
+            for finding in found:
+                if finding.ok:
+                    self.stdout.write(finding.sentence)
+        if wrong:
+            raise CommandError("\n".join(map(in_full, wrong)))
+
+
+def of_workers(shown: Sequence[Standing], *, ready: bool) -> Finding:
+    """Return how the worker stands that is best off."""
+    if not shown:
+        return Finding("worker", False, _("No worker of this user runs on this host."))
+    best = max(shown, key=lambda one: (one.is_ready, one.is_live, -one.turned))
+    well = best.is_ready if ready else best.is_live
+    return Finding("worker", well, standing_of(best, ready=ready), best.facts())
+
+
+def standing_of(worker: Standing, *, ready: bool) -> str:
+    words = {"pid": worker.supervisor, "time": spans.span(worker.turned)}
+    if not worker.is_live and worker.turned >= LONG_AGO:
+        return _("The worker with pid %(pid)d is gone.") % words
+    if not worker.is_live:
+        return _("The worker with pid %(pid)d was last seen %(time)s ago.") % words
+    if not ready:
+        return _("The worker with pid %(pid)d lives.") % words
+    if worker.leaving:
+        return _("The worker with pid %(pid)d takes no more tasks: it was told to stop.") % words
+    if not worker.seated:
+        return _("The worker with pid %(pid)d has no processor.") % words
+    if not worker.is_ready:
+        return _("The worker with pid %(pid)d can't reach the database.") % words
+    return _("The worker with pid %(pid)d takes tasks.") % words
+
+
+def pid_in(path: str) -> int:
+    try:
+        with open(path) as file:
+            return int(file.read(32).strip())
+    except (OSError, ValueError) as error:
+        raise CommandError(_("There is no pid in '%s': %s.") % (path, error)) from error
+
+
+def in_full(finding: Finding) -> str:
+    return f"{finding.sentence} {finding.detail}".strip()
+
+
+def some_seconds(text: str) -> float:
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from error

@@ -1,0 +1,137 @@
+"""Which processor runs which task, and since when: the register, with the tasks' names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from .fields import ServerNow
+from .models import Task, Worker
+
+WORKERS = 1_000
+AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """A task in the hands of a processor; its names are empty where it is gone by now."""
+
+    task_id: int
+    since: datetime
+    queue: str = ""
+    key: str = ""
+    type: str = ""
+    user: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        """Return it for programs."""
+        named = {name: getattr(self, name) or None for name in ("queue", "key", "type", "user")}
+        return {"id": self.task_id, **named, "since": self.since.isoformat()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processor:
+    """
+    A processor as it was when its worker was seen.
+
+    ``memory`` is in bytes, and None where the host does not tell. ``counts`` is how many
+    attempts ended in which way since its worker started, those of former processors in
+    the same place among them.
+    """
+
+    number: int
+    pid: int
+    memory: int | None
+    counts: dict[str, int]
+    runs: list[Assignment]
+
+    def facts(self) -> dict[str, Any]:
+        """Return it for programs."""
+        return {
+            "number": self.number,
+            "pid": self.pid,
+            "memory": self.memory,
+            "counts": self.counts,
+            "tasks": [task.facts() for task in self.runs],
+        }
+
+
+def processors_of(workers: Sequence[Worker], *, using: str) -> dict[int, list[Processor]]:
+    """Return the processors of each worker, by its id, with what they run."""
+    seats = {worker.id: worker.seats for worker in workers}
+    ids = {task["id"] for some in seats.values() for seat in some for task in seat["tasks"]}
+    named = names_of(ids, using=using)
+    return {
+        worker.id: [processor(worker, seat, named) for seat in seats[worker.id]]
+        for worker in workers
+    }
+
+
+def processor(worker: Worker, seat: dict[str, Any], named: dict[int, Any]) -> Processor:
+    runs = [
+        Assignment(
+            task_id=task["id"],
+            since=worker.seen_at - timedelta(seconds=task["seconds"]),
+            **named.get(task["id"], {}),
+        )
+        for task in seat["tasks"]
+    ]
+    return Processor(
+        number=seat["number"],
+        pid=seat["pid"],
+        memory=seat["memory"],
+        counts=seat["counts"],
+        runs=sorted(runs, key=lambda one: one.since),
+    )
+
+
+def names_of(ids: Iterable[int], *, using: str) -> dict[int, Any]:
+    """Return queue, key, type and user of these tasks, without reading their data."""
+    known = sorted(ids)
+    tasks = Task.objects.using(using).order_by()
+    return {
+        row.pop("id"): row
+        for start in range(0, len(known), AT_ONCE)
+        for row in tasks.filter(id__in=known[start : start + AT_ONCE]).values(
+            "id", "queue", "key", "type", "user"
+        )
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a task runs: the pid is its processor's."""
+
+    host: str
+    processor: int
+    pid: int
+    since: datetime
+
+    def __str__(self) -> str:
+        words = {"worker": f"{self.host}:{self.pid}", "number": self.processor}
+        return _("%(worker)s, processor %(number)d") % words
+
+    def facts(self) -> dict[str, Any]:
+        """Return it for programs."""
+        return {**asdict(self), "since": self.since.isoformat()}
+
+
+def place_of(task_id: int, *, using: str) -> Place | None:
+    """Return where a task runs, as its worker has told; None where none has told, or not yet."""
+    workers = Worker.objects.using(using)
+    clock = workers.values_list(ServerNow(), flat=True).first()
+    if clock is None:
+        return None
+    seen = workers.seen(clock).filter(seats_text__contains=f'"id":{task_id},')
+    for worker in seen.order_by("-seen_at")[:WORKERS]:
+        for one in (processor(worker, seat, {}) for seat in worker.seats):
+            for task in one.runs:
+                if task.task_id == task_id:
+                    return Place(
+                        host=worker.host, processor=one.number, pid=one.pid, since=task.since
+                    )
+    return None

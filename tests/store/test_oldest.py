@@ -1,0 +1,87 @@
+from unittest import mock
+
+from django.test import TestCase
+
+from django_perfectqueue import store
+from django_perfectqueue.limits import set_limit
+from django_perfectqueue.models import Lane
+from django_perfectqueue.shares import set_share
+from django_perfectqueue.store import oldest
+
+from ..factories import NOON, acquire, after, running, submit, submit_many
+
+
+def oldest_due(queue="default", at=60):
+    """Ask once the lanes are awake, as a janitor sees to it."""
+    store.answer_alarms(using="default", now=after(at))
+    return store.oldest_due(queue, using="default", now=after(at))
+
+
+def overdue(at=60):
+    return store.overdue(using="default", now=after(at))
+
+
+class OldestTests(TestCase):
+    def test_it_is_of_all_users_and_priorities(self):
+        self.assertIsNone(oldest_due())
+        submit(user="ann", now=after(30))
+        self.assertEqual(oldest_due(), 30.0)
+        submit(user="bob", now=after(20), priority=-3)
+        submit(user="bob", now=after(40))
+        submit(user="bob", now=after(50), priority=7)
+        self.assertEqual(oldest_due(), 40.0)
+
+    def test_it_is_of_one_queue(self):
+        submit(queue="reports", now=NOON)
+        self.assertIsNone(oldest_due())
+        self.assertEqual(oldest_due("reports"), 60.0)
+
+    def test_what_runs_and_what_is_for_later_is_none(self):
+        running("k1")
+        submit(run_at=after(50))
+        self.assertIsNone(oldest_due(at=40))
+
+    def test_what_is_held_back_is_none(self):
+        submit(user="ann", limits=["smtp"])
+        self.assertEqual(oldest_due(), 60.0)
+        set_limit("smtp", max_running=0)
+        self.assertIsNone(oldest_due())
+        submit(user="bob", now=after(30))
+        self.assertEqual(oldest_due(), 30.0)
+        set_share("bob", paused=True)
+        self.assertIsNone(oldest_due())
+
+    def test_of_very_many_users_the_first_and_the_last_are_looked_at(self):
+        for number, wait in enumerate((20, 50, 40, 10)):
+            submit(user=f"user{number}", now=after(60 - wait))
+        self.assertEqual(oldest_due(), 50.0)
+        for number in range(4):
+            Lane.objects.filter(user=f"user{number}").update(virtual_time=float(number))
+        with mock.patch.object(oldest, "LANES", 1):
+            self.assertEqual(oldest_due(), 20.0)
+        with mock.patch.object(oldest, "LANES", 2):
+            self.assertEqual(oldest_due(), 50.0)
+
+    def test_of_very_many_priorities_the_highest_are_looked_at(self):
+        for priority, wait in ((3, 10), (2, 30), (1, 50)):
+            submit(priority=priority, now=after(60 - wait))
+        with mock.patch.object(oldest, "RANKS", 2):
+            self.assertEqual(oldest_due(), 30.0)
+
+    def test_more_users_than_a_recursion_may_be_deep(self):
+        for number in range(300):
+            submit(user=f"user{number}", now=after(59))
+        self.assertEqual(oldest_due(), 1.0)
+
+
+class OverdueTests(TestCase):
+    def test_a_task_whose_time_has_come(self):
+        submit(run_at=after(50))
+        self.assertIsNone(overdue(at=40))
+        self.assertEqual(overdue(at=60), 10.0)
+
+    def test_a_lease_that_has_lapsed(self):
+        submit_many(2)
+        acquire(2, lease=45.0)
+        self.assertIsNone(overdue(at=40))
+        self.assertEqual(overdue(at=60), 15.0)

@@ -1,0 +1,193 @@
+import json
+import os
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import mock
+
+from django.db import OperationalError, connections
+from django.test import SimpleTestCase, TestCase, override_settings
+from django.urls import include, path
+
+from django_perfectqueue import store
+from django_perfectqueue.health import checks
+from django_perfectqueue.models import UNSEEN, Worker
+from django_perfectqueue.runtime.board import Board, place_for
+
+from .commands.running import refused, run
+from .factories import register, submit
+
+urlpatterns = [path("pq/", include("django_perfectqueue.health.urls"))]
+
+SECRET = 'connection to server at "10.9.8.7" failed: password of "jobs"'
+
+
+def unreachable():
+    trouble = OperationalError(SECRET)
+    return mock.patch.object(connections["default"], "ensure_connection", side_effect=trouble)
+
+
+def old(seconds):
+    """Have a task that has been due for so long, by the server's clock."""
+    now = Worker.objects.get().seen_at - timedelta(seconds=seconds)
+    submit(now=now)
+    store.answer_alarms(using="default")
+
+
+class HealthTestCase(TestCase):
+    def setUp(self):
+        checks.migrated.clear()
+        self.addCleanup(checks.migrated.clear)
+
+
+class CommandTests(HealthTestCase):
+    def test_all_is_well(self):
+        register(now=None)
+        self.assertEqual(
+            run("pq_health").splitlines(),
+            [
+                "The database 'default' answers.",
+                "Its tables are there.",
+                "1 worker serves queue 'default'.",
+                "Nothing waits in queue 'default'.",
+                "Nothing has been left lying.",
+            ],
+        )
+        self.assertEqual(run("pq_health", "--verbosity", "0"), "")
+
+    def test_nobody_serves_a_queue(self):
+        register("mail", now=None)
+        register("default", now=None, leaving=True)
+        self.assertIn("serves queue 'mail'", run("pq_health", "--queue", "mail"))
+        told = refused(self, "pq_health", "--queue", "mail", "--queue", "default")
+        self.assertIn("No worker serves queue 'default'.", told)
+        Worker.objects.update(seen_at=Worker.objects.get(leaving=False).seen_at - UNSEEN)
+        refused(self, "pq_health", "--queue", "mail")
+
+    def test_the_oldest_task_has_waited_too_long(self):
+        register(now=None)
+        old(90)
+        self.assertIn("has waited for 1 min 30 s.", run("pq_health"))
+        self.assertIn("has waited", run("pq_health", "--oldest", "300"))
+        told = refused(self, "pq_health", "--oldest", "60")
+        self.assertIn("waited for 1 min 30 s, over 1 min 0 s.", told)
+
+    def test_what_fell_due_has_been_left_lying(self):
+        register(now=None)
+        now = Worker.objects.get().seen_at
+        submit(now=now - timedelta(seconds=500), run_at=now - timedelta(seconds=90))
+        self.assertIn("left lying", refused(self, "pq_health"))
+
+    def test_the_database_is_away(self):
+        with unreachable():
+            told = refused(self, "pq_health")
+        self.assertIn(f"The database 'default' can't be reached. {SECRET}", told)
+
+    def test_the_tables_are_missing(self):
+        with mock.patch.object(checks, "lacks_tables", return_value=True):
+            self.assertIn("is not migrated", refused(self, "pq_health"))
+
+    def test_json_tells_it_to_programs(self):
+        told = refused(self, "pq_health", "--json")
+        facts = json.loads(told.splitlines()[0])
+        found = {check["name"]: check["ok"] for check in facts["checks"]}
+        self.assertFalse(facts["ok"])
+        self.assertEqual(
+            found,
+            {"database": True, "tables": True, "workers": False, "oldest": True, "clock": True},
+        )
+
+    def test_bad_input_is_refused(self):
+        self.assertIn("a number of seconds", refused(self, "pq_health", "--oldest", "soon"))
+        self.assertIn("a number of seconds", refused(self, "pq_health", "--oldest", "nan"))
+        self.assertIn("--pid-file goes with", refused(self, "pq_health", "--pid-file", "x"))
+        self.assertIn("no database", refused(self, "pq_health", "--database", "nowhere"))
+        self.assertIn("queue", refused(self, "pq_health", "--queue", ""))
+
+
+class HostTests(SimpleTestCase):
+    """No database is allowed here, and none is needed."""
+
+    def setUp(self):
+        folder = TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        settings = override_settings(PERFECTQUEUE={"BELL_FOLDER": folder.name})
+        settings.enable()
+        self.addCleanup(settings.disable)
+
+    def worker(self):
+        board = Board(place_for(os.getpid()))
+        self.addCleanup(board.close)
+        board.introduce(os.getpid(), 1)
+        return board
+
+    def test_there_is_no_worker(self):
+        self.assertIn("No worker", refused(self, "pq_health", "--live"))
+
+    def test_a_worker_lives_though_its_database_is_away(self):
+        self.worker().turn(1)
+        self.assertIn("lives", run("pq_health", "--live"))
+        self.assertIn("can't reach the database", refused(self, "pq_health", "--ready"))
+
+    def test_a_worker_takes_tasks_until_it_is_told_to_stop(self):
+        board = self.worker()
+        self.assertIn("has no processor", refused(self, "pq_health", "--ready"))
+        board.turn(1)
+        board.reach()
+        self.assertIn("takes tasks", run("pq_health", "--ready"))
+        board.leave()
+        self.assertIn("told to stop", refused(self, "pq_health", "--ready"))
+        self.assertTrue(json.loads(run("pq_health", "--live", "--json"))["ok"])
+
+    def test_it_is_the_one_of_a_pid_file(self):
+        self.worker()
+        file = self.folder / "pid"
+        for pid, known in ((1, True), (os.getpid(), True), (2, False)):
+            file.write_text(f"{pid}\n")
+            arguments = ("pq_health", "--live", "--pid-file", str(file))
+            run(*arguments) if known else refused(self, *arguments)
+        file.write_text("x")
+        self.assertIn("There is no pid in", refused(self, "pq_health", "--live", *arguments[2:]))
+
+
+@override_settings(ROOT_URLCONF="tests.test_health")
+class ViewTests(HealthTestCase):
+    def ask(self, path, expect=200, **query):
+        response = self.client.get(f"/pq/{path}", query)
+        self.assertEqual(response.status_code, expect, response.content)
+        self.assertIn("no-store", response.headers["Cache-Control"])
+        return response.json()
+
+    def test_live_asks_no_database(self):
+        with self.assertNumQueries(0):
+            self.assertEqual(self.ask("live"), {"ok": True})
+
+    def test_ready_asks_whether_tasks_can_be_submitted(self):
+        self.assertTrue(self.ask("ready")["ok"])
+        with unreachable():
+            self.assertNotIn("10.9.8.7", str(self.ask("ready", 503)))
+
+    def test_queues_asks_whether_tasks_are_run(self):
+        self.assertFalse(self.ask("queues", 503)["ok"])
+        register("default", "mail", now=None)
+        old(90)
+        self.assertTrue(self.ask("queues")["ok"])
+        self.assertTrue(self.ask("queues", queue=["default", "mail"], oldest=300)["ok"])
+        told = self.ask("queues", 503, queue=["default", "mail"], oldest=60)
+        wrong = [check for check in told["checks"] if not check["ok"]]
+        self.assertEqual([(one["name"], one["queue"]) for one in wrong], [("oldest", "default")])
+
+    def test_bad_questions_are_refused(self):
+        for query in (
+            {"oldest": "soon"},
+            {"oldest": "-1"},
+            {"queue": "a\0"},
+            {"queue": ["q"] * 99},
+        ):
+            with self.subTest(query):
+                self.assertIn("error", self.ask("queues", 400, **query))
+
+    def test_it_is_only_for_reading(self):
+        self.assertEqual(self.client.head("/pq/live").status_code, 200)
+        self.assertEqual(self.client.post("/pq/live").status_code, 405)

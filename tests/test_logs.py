@@ -1,0 +1,140 @@
+import json
+import logging
+from unittest import mock
+
+from django.test import SimpleTestCase
+
+from django_perfectqueue import logs, store
+from django_perfectqueue.logs import FIELDS, JsonFormatter, TaskContext
+from django_perfectqueue.queue import AcquiredTask
+
+from .factories import NOON
+
+SECRET = "4711-0815"
+
+
+def task():
+    lease = store.Lease(
+        using="default",
+        task_id=7,
+        attempt=3,
+        holder=1,
+        lane=1,
+        charge=0.0,
+        errors=1,
+        crashes=0,
+        queue="reports",
+        key="k1",
+        type="report.draw",
+        user="ann",
+        payload=json.dumps({"card": SECRET}),
+        priority=0,
+        created_at=NOON,
+        run_at=NOON,
+    )
+    return AcquiredTask(lease, worker="app1:17")
+
+
+def logged(message="Hello.", *args, error=None, **extra):
+    """Return a record as a handler gets it."""
+    trouble = (type(error), error, error.__traceback__) if error else None
+    logger = logging.getLogger("shop.mail")
+    return logger.makeRecord(
+        logger.name, logging.ERROR, __file__, 1, message, args, trouble, extra=extra
+    )
+
+
+def as_json(record):
+    line = JsonFormatter().format(record)
+    assert "\n" not in line
+    return json.loads(line)
+
+
+class LogTestCase(SimpleTestCase):
+    def run_task(self):
+        token = logs.running.set(task())
+        self.addCleanup(logs.running.reset, token)
+
+
+class ContextTests(LogTestCase):
+    def test_a_record_tells_the_task_that_runs(self):
+        self.run_task()
+        record = logged()
+        self.assertTrue(TaskContext().filter(record))
+        told = [getattr(record, name) for name in FIELDS]
+        self.assertEqual(told, ["reports", "k1", "report.draw", "ann", 2, "app1:17"])
+
+    def test_outside_of_a_task_it_is_empty(self):
+        """
+        A format with %(pq_key)s must not fail there.
+        """
+        record = logged()
+        TaskContext().filter(record)
+        self.assertEqual([getattr(record, name) for name in FIELDS], [""] * len(FIELDS))
+
+    def test_what_was_told_where_it_was_logged_stays(self):
+        """
+        Behind a queue handler the record is seen again, in another thread.
+        """
+        self.run_task()
+        record = logged()
+        TaskContext().filter(record)
+        logs.running.set(None)
+        TaskContext().filter(record)
+        self.assertEqual(record.pq_key, "k1")
+        self.assertEqual(as_json(record)["pq_key"], "k1")
+
+    def test_it_stands_in_a_logging_setting(self):
+        made = logging.config.DictConfigurator({"version": 1}).configure_filter(
+            {"()": "django_perfectqueue.logs.TaskContext"}
+        )
+        self.assertIsInstance(made, TaskContext)
+
+
+class JsonTests(LogTestCase):
+    def test_a_record_is_an_object_on_a_line(self):
+        self.run_task()
+        told = as_json(logged("It took\n%d rows.", 3, rows=3))
+        self.assertEqual(told["message"], "It took\n3 rows.")
+        self.assertEqual((told["level"], told["logger"]), ("ERROR", "shop.mail"))
+        self.assertEqual((told["pq_key"], told["pq_attempt"], told["rows"]), ("k1", 2, 3))
+        self.assertRegex(told["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
+
+    def test_outside_of_a_task_it_names_none(self):
+        self.assertFalse([name for name in as_json(logged()) if name.startswith("pq_")])
+
+    def test_an_error_has_its_traceback(self):
+        try:
+            raise KeyError("boom")
+        except KeyError as error:
+            told = as_json(logged(error=error))
+        self.assertEqual(told["error"], "KeyError")
+        self.assertIn("KeyError: 'boom'", told["traceback"])
+
+    def test_what_json_does_not_know_is_written_all_the_same(self):
+        told = as_json(logged(at=NOON, pair=float("nan"), odd={(1, 2): "x"}, word="\ud800"))
+        self.assertIn("2030", told["at"])
+        self.assertEqual((told["pair"], told["odd"]), ("nan", "{(1, 2): 'x'}"))
+        self.assertEqual(told["word"], "\ud800")
+
+    def test_no_data_is_told_with_a_task(self):
+        """
+        Who logs a task, or sends the locals of a traceback somewhere, tells no payload.
+        """
+        self.run_task()
+        held = task()
+        self.assertEqual(held.data, {"card": SECRET})
+        line = JsonFormatter().format(logged("%r %r", held, held.lease, task=held))
+        self.assertNotIn(SECRET, line)
+        self.assertIn("k1", line)
+
+    def test_a_fresh_project_sees_errors_though_it_has_no_handler(self):
+        """
+        Django's own settings handle its logger only: what Python does without one is enough.
+        """
+        with mock.patch.object(logging.lastResort, "handle") as handle:
+            logger = logging.Logger("alone")
+            for level in (logging.INFO, logging.WARNING, logging.ERROR):
+                logger.log(level, "Task.")
+        levels = [call.args[0].levelname for call in handle.call_args_list]
+        self.assertEqual(levels, ["WARNING", "ERROR"])

@@ -243,24 +243,26 @@ class Launcher:
         if signum in (RESTART, RESTART_NOW):
             if not self.stopping:
                 self.restart(STOP if signum == RESTART else STOP_NOW)
-        elif signum == DUMP:
-            for one in self.generations():
-                one.send(DUMP)
-        elif signum in ALL:
-            if signum != REOPEN_LOGS:
-                self.stopping = True
-                self.notifier.stopping()
+            return
+        if signum in (STOP, STOP_NOW, DETACH):
+            self.stopping = True
+            self.notifier.stopping()
+        if signum in (*ALL, DUMP):
             for one in self.generations():
                 one.send(signum)
         if signum == DETACH:
-            again = self.leave_at < float("inf")
-            self.leave_at = time.monotonic() + (0.0 if again else self.detach_wait)
-            if self.pid_file is not None:
-                self.pid_file.let_go()
-            if self.by_hand:
-                self.say(_("Press Ctrl-C again to end what is running at once."))
+            self.detach()
         elif signum == STOP_NOW:
             self.leave_at = float("inf")
+
+    def detach(self) -> None:
+        """Leave soon, and at once when it is asked for again; the generations go on."""
+        again = self.leave_at < float("inf")
+        self.leave_at = time.monotonic() + (0.0 if again else self.detach_wait)
+        if self.pid_file is not None:
+            self.pid_file.let_go()
+        if self.by_hand:
+            self.say(_("Press Ctrl-C again to end what is running at once."))
 
     def meant_by(self, signum: signal.Signals) -> signal.Signals:
         """Return what a signal means: at a terminal a second Ctrl-C, or its end, is a stop."""

@@ -25,7 +25,6 @@ from .signals import (
     DETACH,
     DUMP,
     READY,
-    REOPEN_LOGS,
     RESTART,
     RESTART_NOW,
     STOP,

@@ -22,7 +22,7 @@ from django_perfectqueue.roster import Assignment, Processor, processors_of
 from .base import OneOrder, ReadOnlyAdmin
 from .cells import NOTHING, short, span
 
-TASKS = 10
+TASKS = 5
 
 
 class WithProcessors(OneOrder):
@@ -45,12 +45,11 @@ class WorkerAdmin(ReadOnlyAdmin):
         "host",
         "pid",
         "standing",
-        "generation",
+        "round",
         "since",
         "serves",
         "busy",
         "runs",
-        "version",
         "seen",
     ]
     list_display_links = None
@@ -72,6 +71,11 @@ class WorkerAdmin(ReadOnlyAdmin):
         elif worker.leaving:
             kind, word = "retrying", gettext("leaving")
         return format_html('<span class="pq-status pq-{}">{}</span>', kind, word)
+
+    @admin.display(description=_("generation"))
+    def round(self, worker: Worker) -> SafeString:
+        title = f"django-perfectqueue {worker.version}"
+        return format_html('<span title="{}">{}</span>', title, worker.generation)
 
     @admin.display(description=_("since"))
     def since(self, worker: Worker) -> str:
@@ -109,14 +113,14 @@ class WorkerAdmin(ReadOnlyAdmin):
 
 def line(worker: Any, processor: Processor, task: Assignment) -> SafeString:
     """Return one task that runs, with a link to it as long as it is stored."""
-    for_ = span((worker.clock - task.since).total_seconds())
     where = gettext("processor %(number)d, pid %(pid)d") % {
         "number": processor.number,
         "pid": processor.pid,
     }
-    quiet = format_html('<span class="pq-quiet" title="{}">{}</span>', where, for_)
+    lasts = span((worker.clock - task.since).total_seconds())
+    words = ", ".join(filter(None, [task.type, task.user, lasts]))
+    quiet = format_html('<span class="pq-quiet" title="{}">{}</span>', where, words)
     if not task.key:
         return format_html("#{} {}", task.task_id, quiet)
     url = reverse("admin:perfectqueue_task_change", args=[task.task_id])
-    title = " · ".join(filter(None, [task.type, task.user, task.queue]))
-    return format_html('<a href="{}" title="{}">{}</a> {}', url, title, task.key, quiet)
+    return format_html('<a href="{}">{}</a> {}', url, task.key, quiet)

@@ -23,7 +23,7 @@ from .janitor import Janitor
 from .listener import Listener
 from .plan import Plan
 from .presence import registration
-from .processor import DONE, RECYCLED, Processor, Seat
+from .processor import DONE, RECYCLED, Seat
 from .report import Reporter
 from .signals import (
     DETACH,
@@ -36,6 +36,7 @@ from .signals import (
     reopen_logs,
 )
 from .slate import Slate
+from .staff import processor_of
 from .tree import send
 from .undertaker import Estate, Undertaker
 
@@ -49,8 +50,8 @@ class Place:
     """Where a processor sits: one after another, with one slate among them."""
 
     number: int
+    slate: Slate
     bell: Bell = field(default_factory=Bell)
-    slate: Slate = field(default_factory=Slate)
     child: Child | None = None
     holder: int = 0
     pulse: int = -1
@@ -76,7 +77,8 @@ class Supervisor:
         self.mailbox = Mailbox()
         self.lifeline, self.hold = os.pipe()
         os.set_blocking(self.lifeline, False)
-        self.places = [Place(number) for number in range(1, self.options.PROCESSORS + 1)]
+        numbers = range(1, self.options.PROCESSORS + 1)
+        self.places = [Place(number, Slate(self.options.places)) for number in numbers]
         self.belfry = Belfry([(place.slate, place.bell) for place in self.places])
         self.helpers = self.needed_helpers()
         self.undertakers: list[Child] = []
@@ -294,7 +296,8 @@ class Supervisor:
         drain(place.bell.ear)
         place.slate.sign_on()
         try:
-            place.child = self.fork(lambda: Processor(self.plan, seat, self.reporter).run())
+            kind = processor_of(self.options.PROCESSOR_TYPE)
+            place.child = self.fork(lambda: kind(self.plan, seat, self.reporter).run())
         except OSError:
             os.close(pulse)
             raise

@@ -10,9 +10,10 @@ from django_perfectqueue.runtime import belfry, processor
 from django_perfectqueue.runtime.belfry import Belfry
 from django_perfectqueue.runtime.bell import Bell
 from django_perfectqueue.runtime.plan import Plan
-from django_perfectqueue.runtime.processor import Processor, Seat
+from django_perfectqueue.runtime.processor import Seat
 from django_perfectqueue.runtime.report import Reporter
 from django_perfectqueue.runtime.slate import Slate
+from django_perfectqueue.runtime.solo import Solo
 
 
 class BelfryCase(SimpleTestCase):
@@ -103,7 +104,7 @@ class ProcessorTests(BelfryCase):
             lifeline=lifeline,
             belfry=self.belfry,
         )
-        self.processor = Processor(plan, seat, Reporter(lambda text: None, no_style(), 0))
+        self.processor = Solo(plan, seat, Reporter(lambda text: None, no_style(), 0))
         self.answers = []
         self.processor.link = mock.Mock(insist=lambda verb: verb())
         self.processor.acquire = self.acquire

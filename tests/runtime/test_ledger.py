@@ -36,7 +36,7 @@ def held(user="ann", **options):
 def ran(books, task, seconds):
     """Have a task run for so long."""
     books.begin(task)
-    books.end(task.started + seconds)
+    books.end(task, task.started + seconds)
 
 
 def received():
@@ -85,7 +85,7 @@ class LedgerTests(TestCase):
         self.assertAlmostEqual(received()["ann"], 3600.0, delta=10)
         self.assertEqual(Usage.objects.get().ended, 0)
 
-        books.end(task.started + 7200.0)
+        books.end(task, task.started + 7200.0)
         ran(books, held("bob"), 1.0)
         books.write(last=True)
         self.assertAlmostEqual(received()["ann"], 7200.0)
@@ -187,7 +187,7 @@ class LedgerTests(TestCase):
         for number in range(2_000):
             task.started = began
             books.begin(task)
-            books.end(began + 1.0 if number % 2 else time.monotonic())
+            books.end(task, began + 1.0 if number % 2 else time.monotonic())
         going.set()
         thread.join()
         taken.append(books.take())

@@ -74,6 +74,12 @@ def relations(values: Options) -> Iterator[CheckMessage]:
             " would be killed between two heartbeats.",
             "Set CHILD_HEARTBEAT_INTERVAL to a third of CHILD_HEARTBEAT_LIMIT at most.",
         )
+    if values.PROCESSOR_TYPE == "process" and (values.CONCURRENCY or 1) > 1:
+        yield warning(
+            10,
+            "CONCURRENCY does nothing: a processor of the type 'process' runs one task at a time.",
+            "Set PROCESSOR_TYPE to 'thread' or 'async', or raise PROCESSORS instead.",
+        )
     if values.RETRY_WAIT > values.RETRY_WAIT_LIMIT:
         yield warning(
             5,

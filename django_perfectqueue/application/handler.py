@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
+from types import CoroutineType
 from typing import Any, ClassVar
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
@@ -65,12 +65,17 @@ class Application:
 
     def run(self) -> Any:
         """Perform the task, with what comes before and after; return its result."""
-        if not awaited(self.before_perform()):
+        ready = self.before_perform()
+        if isinstance(ready, CoroutineType):
+            ready = awaited(ready)
+        if not ready:
             return None
         try:
             return self.perform()
         finally:
-            awaited(self.after_perform())
+            after = self.after_perform()
+            if isinstance(after, CoroutineType):
+                awaited(after)
 
     async def arun(self) -> Any:
         """Do what run() does, where perform() is a coroutine function."""
@@ -163,9 +168,9 @@ def from_function(function: Function, **attributes: Any) -> type[Application]:
     return type(name, (FunctionApplication,), {**names, **attributes})
 
 
-def awaited(value: Any) -> Any:
-    """Return a value, or what a coroutine returns; called where no event loop runs."""
-    return async_to_sync(result_of)(value) if inspect.iscoroutine(value) else value
+def awaited(coroutine: Any) -> Any:
+    """Return what a coroutine returns; called where no event loop runs."""
+    return async_to_sync(result_of)(coroutine)
 
 
 async def result_of(coroutine: Any) -> Any:

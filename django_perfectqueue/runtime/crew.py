@@ -22,6 +22,7 @@ from .runner import Running
 logger = logging.getLogger("django_perfectqueue.processor")
 
 POST_AFTER = 0.025
+IDLE = 60.0
 
 
 class Crew(Processor):
@@ -45,6 +46,7 @@ class Crew(Processor):
         self.wakes_at = 0.0
         self.poll_at = self.look_at = 0.0
         self.trouble: BaseException | None = None
+        self.idle_since: float | None = None
 
     # What those who run the tasks call, from their threads.
 
@@ -55,6 +57,9 @@ class Crew(Processor):
     def dismiss(self) -> None:
         """End the threads, which run nothing any more."""
         raise NotImplementedError
+
+    def disconnect(self) -> None:
+        """Close connections that have not been used for a while; threads see to their own."""
 
     def next_task(self) -> Running | None:
         """Return what is to begin now, at a place of its own, if there is a task and a place."""
@@ -230,10 +235,21 @@ class Crew(Processor):
     def wait(self) -> None:
         """Wait until there is something to do; see whether there may be something to take."""
         self.rested = not self.in_hand() and not self.outbox.waiting
+        self.rest(time.monotonic())
         self.sleep()
         if self.room() > 0 and self.is_called():
             logger.debug("A processor looks for tasks. pid=%s", os.getpid())
             self.more = True
+
+    def rest(self, now: float) -> None:
+        """Disconnect once after a minute of idleness."""
+        if not self.rested:
+            self.idle_since = None
+        elif self.idle_since is None:
+            self.idle_since = now
+        elif now - self.idle_since >= IDLE:
+            self.idle_since = float("inf")
+            self.disconnect()
 
     def sleep(self) -> None:
         # Whoever ends a task from here on rings; what has ended before is seen below.

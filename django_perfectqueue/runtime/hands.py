@@ -39,9 +39,14 @@ class Hands:
         self.bells: list[Bell] = []
 
     def send(self, running: Running) -> None:
-        """Have a task run by a thread that has nothing to do, or a new one."""
+        """
+        Have a task run by a thread that has nothing to do, or by a new one.
+
+        There are never more of them than places: who has just freed one is free as well,
+        in a moment.
+        """
         with self.lock:
-            if self.idle:
+            if self.idle > 0 or len(self.threads) == len(self.crew.going):
                 self.idle -= 1
             else:
                 self.start()

@@ -57,7 +57,8 @@ class Ledger:
             del self.current[id(task)]
             if self.kept:
                 self.book(task, ended).ended += 1
-            self.booked_until.pop(id(task), None)
+            if self.booked_until:
+                self.booked_until.pop(id(task), None)
 
     def book(self, task: AcquiredTask, until: float) -> Tally:
         """Book the time since the task began, or was booked last."""
@@ -66,7 +67,7 @@ class Ledger:
         tally = self.tallies.get(whose)
         if tally is None:
             tally = self.tallies[whose] = Tally()
-        if id(task) in self.booked_until:
+        if self.booked_until and id(task) in self.booked_until:
             began = self.booked_until[id(task)]
         else:
             tally.waits[bucket_of(began + self.ahead - lease.run_at.timestamp())] += 1

@@ -92,6 +92,10 @@ class Loop(Crew):
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(LAST_ERRAND)
 
+    def disconnect(self) -> None:
+        self.settler.submit(connections.close_all)
+        self.sync_calls.disconnect()
+
     def hand_out(self) -> None:
         self.loop.call_soon_threadsafe(self.begin)
 

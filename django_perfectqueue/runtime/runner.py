@@ -125,7 +125,11 @@ class Runner:
 
     def perform(self, running: Running, handler: Application) -> Ending:
         task = running.task
-        run, guard = self.way_of(running, handler)
+        run: Callable[[], Any] = handler.run
+        guard = self.guard
+        if handler.is_async:
+            run, guard = handler.arun, self.coroutines
+            running.spawn = self.coroutines.spawn
         handler.interrupter = functools.partial(guard.interrupt, running)
         running.handler = handler
         announce_start(task, type(handler))
@@ -138,15 +142,6 @@ class Runner:
             running.active = False
             self.tidy.up(suspect=bool(running.told))
             return self.after_error(task, handler, error)
-
-    def way_of(
-        self, running: Running, handler: Application
-    ) -> tuple[Callable[[], Any], Interruptible]:
-        """Return how a handler is run, and how it is interrupted."""
-        if not handler.is_async:
-            return handler.run, self.guard
-        running.spawn = self.coroutines.spawn
-        return handler.arun, self.coroutines
 
     def after_return(self, task: AcquiredTask, handler: Application, result: Any) -> Ending:
         kind = type(handler)

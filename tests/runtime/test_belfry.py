@@ -6,7 +6,7 @@ from django.test import SimpleTestCase
 
 from django_perfectqueue import conf, store
 from django_perfectqueue.application import Dispatch
-from django_perfectqueue.runtime import belfry, processor
+from django_perfectqueue.runtime import belfry, solo
 from django_perfectqueue.runtime.belfry import Belfry
 from django_perfectqueue.runtime.bell import Bell
 from django_perfectqueue.runtime.plan import Plan
@@ -182,8 +182,8 @@ class ProcessorTests(BelfryCase):
         self.processor.look = look
         self.belfry.tend()
         with (
-            mock.patch.object(processor, "LOOK_UP_AFTER", 0.01),
-            mock.patch.object(processor, "LOOK_AFTER", 0.05),
+            mock.patch.object(solo, "LOOK_UP_AFTER", 0.01),
+            mock.patch.object(solo, "LOOK_AFTER", 0.05),
         ):
             self.processor.idle()
         self.assertEqual(len(looks), 2)
@@ -195,8 +195,8 @@ class ProcessorTests(BelfryCase):
         self.slates[0].mark_rung()
         self.belfry.tend()
         with (
-            mock.patch.object(processor, "LOOK_UP_AFTER", 0.01),
-            mock.patch.object(processor, "LOOK_AFTER", 1.0),
+            mock.patch.object(solo, "LOOK_UP_AFTER", 0.01),
+            mock.patch.object(solo, "LOOK_AFTER", 1.0),
         ):
             self.processor.idle()
         self.processor.look.assert_not_called()

@@ -93,6 +93,20 @@ class LedgerTests(TestCase):
         waits = [sum(getattr(row, f"wait_{n}") for n in range(28)) for row in Usage.objects.all()]
         self.assertEqual(sum(waits), 2)
 
+    def test_tasks_that_run_at_once_are_booked_one_by_one(self):
+        books = ledger()
+        tasks = [held(user) for user in ("ann", "bob")]
+        for task in tasks:
+            task.started -= 100.0
+            books.begin(task)
+        books.write()
+        for task, seconds in zip(tasks, (150.0, 200.0), strict=True):
+            books.end(task, task.started + seconds)
+        books.write(last=True)
+
+        self.assertAlmostEqual(received()["ann"], 150.0)
+        self.assertAlmostEqual(received()["bob"], 200.0)
+
     def test_a_wait_is_from_when_it_was_due_by_the_servers_clock(self):
         """
         Though this host's clock is wrong by days.
@@ -215,7 +229,7 @@ class KeeperTests(TestCase):
     def errand(self, books, now):
         processor = SimpleNamespace(
             heart=SimpleNamespace(errand=lambda now: None),
-            runner=SimpleNamespace(running=SimpleNamespace(task=SimpleNamespace(started=now))),
+            running=[SimpleNamespace(task=SimpleNamespace(started=now))],
             ledger=books,
             batch=(),
             outbox=SimpleNamespace(is_late=lambda now: False),

@@ -83,6 +83,12 @@ def relations(values: Options) -> Iterator[CheckMessage]:
             " in every worker, and in every process that shows a task.",
             "Use JSON, and take the codec out once no task is left that it has written.",
         )
+    if values.PROCESSOR_TYPE == "process" and (values.CONCURRENCY or 1) > 1:
+        yield warning(
+            10,
+            "CONCURRENCY does nothing: a processor of the type 'process' runs one task at a time.",
+            "Set PROCESSOR_TYPE to 'thread' or 'async', or raise PROCESSORS instead.",
+        )
     if values.RETRY_WAIT > values.RETRY_WAIT_LIMIT:
         yield warning(
             5,

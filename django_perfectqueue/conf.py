@@ -25,6 +25,8 @@ SETTING = "PERFECTQUEUE"
 DAY = 86_400.0
 POLICIES = ("fair", "slots", "fifo")
 QUEUE_ORDERS = ("ordered", "round_robin", "shuffled")
+PROCESSOR_TYPES = ("process", "thread", "async")
+PLACES = 10
 OTHERS = "*"
 SECRET = ("ENCRYPTION_KEYS",)
 SENSITIVE = (
@@ -185,7 +187,8 @@ class Options:
     USAGE_TIME: float | None = _setting(30 * DAY, _or_none(_seconds))
 
     PROCESSORS: int = _setting(1, _positive)
-    PROCESSOR_TYPE: str = _setting("process", _one_of("process"))
+    PROCESSOR_TYPE: str = _setting("process", _one_of(*PROCESSOR_TYPES))
+    CONCURRENCY: int | None = _setting(None, _or_none(_positive))
     QUEUE_ORDER: str = _setting("ordered", _one_of(*QUEUE_ORDERS))
     TASK_PREFETCH: int | None = _setting(None, _or_none(_count))
     POLL_INTERVAL: float = _setting(1.0, _positive_seconds)
@@ -226,12 +229,23 @@ class Options:
             return self.POLICY
         return self.POLICY.get(queue) or self.POLICY.get(OTHERS, POLICIES[0])
 
+    @property
+    def places(self) -> int:
+        """How many tasks each processor runs at once."""
+        if self.PROCESSOR_TYPE == "process":
+            return 1
+        return PLACES if self.CONCURRENCY is None else self.CONCURRENCY
+
     def queues_with_policy(self) -> list[str]:
         """Return the queues that have a policy of their own."""
         return [] if isinstance(self.POLICY, str) else sorted(set(self.POLICY) - {OTHERS})
 
 
-WORDS: dict[str, tuple[str, ...]] = {"POLICY": POLICIES, "QUEUE_ORDER": QUEUE_ORDERS}
+WORDS: dict[str, tuple[str, ...]] = {
+    "POLICY": POLICIES,
+    "QUEUE_ORDER": QUEUE_ORDERS,
+    "PROCESSOR_TYPE": PROCESSOR_TYPES,
+}
 RULES: dict[str, Rule] = {option.name: option.metadata["rule"] for option in fields(Options)}
 
 

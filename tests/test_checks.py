@@ -97,6 +97,10 @@ class SettingsTests(SimpleTestCase):
 
         self.assertEqual(ids(found), ["E009"])
 
+    def test_tasks_at_once_need_a_type_that_runs_them_so(self):
+        self.assertEqual(ids(settings_errors(CONCURRENCY=5)), ["W010"])
+        self.assertEqual(settings_errors(CONCURRENCY=5, PROCESSOR_TYPE="thread"), [])
+
     def test_a_first_wait_above_the_longest_is_worth_a_warning(self):
         self.assertEqual(ids(settings_errors(RETRY_WAIT=10, RETRY_WAIT_LIMIT=5)), ["W005"])
 

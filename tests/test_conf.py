@@ -29,7 +29,7 @@ class OptionsTests(SimpleTestCase):
             "ALIVE_TIME": ("5m", "must be a number"),
             "RETRY_WAIT": (float("inf"), "must be a number"),
             "TASK_PREFETCH": (True, "or None"),
-            "PROCESSOR_TYPE": ("fiber", "one of 'process'"),
+            "PROCESSOR_TYPE": ("fiber", "one of 'process', 'thread', 'async'"),
             "DISPATCH": ("TaskDispatch", "dotted path"),
             "RETENTION_TIMES": ({"done": 1}, "dict with keys from"),
             "DEFAULT_QUEUE": ("", "1 to 100 characters"),

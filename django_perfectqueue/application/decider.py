@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import iscoroutinefunction, sync_to_async
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import nearest, options
@@ -15,7 +18,7 @@ from .retry import next_wait
 if TYPE_CHECKING:
     from .handler import Application
 
-RESERVED = {"decide", "handler", "queue", "task"}
+RESERVED = {"adecide", "decide", "handler", "queue", "task"}
 
 
 class Decider:
@@ -43,12 +46,21 @@ class Decider:
 
         Raise UndefinedDecisionError when there is none.
         """
+        return self._named(decision)(**given)
+
+    async def adecide(self, decision: str, **given: Any) -> Any:
+        """Do what decide() does, from a coroutine; a decision that is none runs in a thread."""
+        method = self._named(decision)
+        return await (method if iscoroutinefunction(method) else sync_to_async(method))(**given)
+
+    def _named(self, decision: str) -> Callable[..., Any]:
         method = None if decision in RESERVED else getattr(self, decision, None)
         if decision.startswith("__") or not callable(method):
             raise UndefinedDecisionError(
                 f"{type(self).__name__} has no decision '{decision}'.{self.like(decision)}"
             )
-        return method(**given)
+        found: Callable[..., Any] = method
+        return found
 
     def unexpected_error_raised(self, error: BaseException) -> None:
         """Have the task tried again later, or fail it when its attempts are spent."""

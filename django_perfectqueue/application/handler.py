@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from types import CoroutineType
 from typing import Any, ClassVar
+
+from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 
 from django_perfectqueue.exceptions import GracefulProcessStopError
 from django_perfectqueue.queue import AcquiredTask, Queue
@@ -11,6 +15,13 @@ from django_perfectqueue.queue import AcquiredTask, Queue
 from .decider import Decider
 
 Function = Callable[[AcquiredTask], Any]
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Tell whether a function, a partial of one or a callable object gives a coroutine."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__)
 
 
 class Application:
@@ -30,7 +41,19 @@ class Application:
     retry_wait: ClassVar[float | None] = None
     """Seconds before the second attempt, doubling from there; None is RETRY_WAIT."""
 
+    is_async: ClassVar[bool] = False
+    """Whether perform() is a coroutine function, and so runs in an event loop; seen by itself."""
+
     interrupter: Callable[[BaseException], None] | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "is_async" not in vars(cls):
+            cls.is_async = is_async(cls.what_performs())
+
+    @classmethod
+    def what_performs(cls) -> Callable[..., Any]:
+        return cls.perform
 
     def __init__(self, task: AcquiredTask) -> None:
         self.task = task
@@ -42,12 +65,26 @@ class Application:
 
     def run(self) -> Any:
         """Perform the task, with what comes before and after; return its result."""
-        if not self.before_perform():
+        ready = self.before_perform()
+        if isinstance(ready, CoroutineType):
+            ready = awaited(ready)
+        if not ready:
             return None
         try:
             return self.perform()
         finally:
-            self.after_perform()
+            after = self.after_perform()
+            if isinstance(after, CoroutineType):
+                awaited(after)
+
+    async def arun(self) -> Any:
+        """Do what run() does, where perform() is a coroutine function."""
+        if not await called(self.before_perform):
+            return None
+        try:
+            return await self.perform()
+        finally:
+            await called(self.after_perform)
 
     def before_perform(self) -> Any:
         """Return something falsy to finish the task without performing it."""
@@ -56,21 +93,26 @@ class Application:
     def perform(self) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no perform().")
 
-    def after_perform(self) -> None:
+    def after_perform(self) -> Any:
         """Called after perform(), also when that raised."""
 
     def decide(self, decision: str, **options: Any) -> Any:
         """Ask the decider; raise UndefinedDecisionError when it knows no such decision."""
         return self.decider(self).decide(decision, **options)
 
-    def kill(self, reason: BaseException) -> None:
+    async def adecide(self, decision: str, **options: Any) -> Any:
+        """Do what decide() does, from a coroutine; the decision may be one or not."""
+        return await self.decider(self).adecide(decision, **options)
+
+    def kill(self, reason: BaseException) -> Any:
         """
         Give the attempt up. Called from another thread, while run() is going on.
 
         The reason is a PreemptedError, a CancelRequestedError or a ProcessStopError. By
         default it is raised in the middle of run(), as Ctrl-C would be, and at most once
         an attempt; but on a graceful stop the handler may end in its own time. Override
-        this to stop in another way, or to set a flag that perform() looks at.
+        this to stop in another way, or to set a flag that perform() looks at. Where
+        perform() is a coroutine function, this may be one too.
         """
         if not isinstance(reason, GracefulProcessStopError):
             self.interrupt(reason)
@@ -80,7 +122,10 @@ class Application:
         Raise the reason in the thread that is in run(); do nothing when none is.
 
         It breaks off sleeping and waiting, but not a call into C that looks at no
-        signals, such as a long query: it is raised once that returns.
+        signals, such as a long query: it is raised once that returns. In another thread
+        than the main one it breaks off no call into C at all, sleeping neither. A
+        coroutine is cancelled instead, where it awaits something; the reason is the
+        argument of its CancelledError.
         """
         if self.interrupter is not None:
             self.interrupter(reason)
@@ -103,6 +148,10 @@ class FunctionApplication(Application):
 
     function: ClassVar[Function]
 
+    @classmethod
+    def what_performs(cls) -> Callable[..., Any]:
+        return getattr(cls, "function", cls.perform)
+
     def perform(self) -> Any:
         return type(self).function(self.task)
 
@@ -117,3 +166,22 @@ def from_function(function: Function, **attributes: Any) -> type[Application]:
     }
     name = getattr(function, "__name__", "function")
     return type(name, (FunctionApplication,), {**names, **attributes})
+
+
+def awaited(coroutine: Any) -> Any:
+    """Return what a coroutine returns; called where no event loop runs."""
+    return async_to_sync(result_of)(coroutine)
+
+
+async def result_of(coroutine: Any) -> Any:
+    return await coroutine
+
+
+async def called(method: Callable[[], Any]) -> Any:
+    """Call a method of a handler from its coroutine; one that is no coroutine in a thread."""
+    if getattr(method, "__func__", None) in UNCHANGED:
+        return method()
+    return await (method() if is_async(method) else sync_to_async(method)())
+
+
+UNCHANGED = (Application.before_perform, Application.after_perform)

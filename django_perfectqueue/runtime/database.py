@@ -6,7 +6,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from django.db import Error, connections
@@ -139,8 +139,9 @@ def in_one_line(error: BaseException) -> str:
 class Tidy:
     """Leaves a thread's connections as a handler should find them: open, in no transaction."""
 
-    def __init__(self) -> None:
-        self.left_alone = {link for link in opened() if link.in_atomic_block}
+    def __init__(self, left_alone: Iterable[Any] | None = None) -> None:
+        open_now = (link for link in opened() if link.in_atomic_block)
+        self.left_alone = set(open_now if left_alone is None else left_alone)
 
     def up(self, *, suspect: bool = False) -> None:
         """

@@ -45,6 +45,13 @@ def announce(word: str, task: AcquiredTask, handler: type[Application] | None) -
             signal.send_robust(sender=handler, queue=task.lease.queue, task=task)
 
 
+async def announce_start_async(task: AcquiredTask, handler: type[Application]) -> None:
+    """Send the signal from an event loop: receivers that are functions run in its other thread."""
+    if signals.task_started.receivers:
+        terms = {"queue": task.lease.queue, "task": task}
+        await signals.task_started.asend_robust(sender=handler, **terms)
+
+
 def announce_start(task: AcquiredTask, handler: type[Application]) -> None:
     if signals.task_started.receivers:
         signals.task_started.send_robust(sender=handler, queue=task.lease.queue, task=task)

@@ -74,6 +74,11 @@ class Heart:
         late = now - self.renewed_at >= self.alive_time
         return late and bool(self.held())
 
+    def is_behind(self, now: float) -> bool:
+        """Tell whether what is held should have been renewed long ago, but was not."""
+        late = now - self.renewed_at >= 2 * self.alive_time / RENEWALS
+        return late and bool(self.held())
+
     def lapse(self) -> None:
         for lease in self.held():
             self.lost(lease)
@@ -82,7 +87,7 @@ class Heart:
         reason = PreemptedError(f"Task '{lease.key}' is no longer held by this attempt.")
         running = self.running(lease)
         if running is not None:
-            self.processor.runner.kill(running, reason)
+            running.kill(reason)
         elif self.processor.drop(lease):
             logger.warning("A task was taken away before it ran. key=%s", lease.key)
 
@@ -90,7 +95,7 @@ class Heart:
         running = self.running(lease)
         if running is not None:
             reason = CancelRequestedError(f"Task '{lease.key}' is to be cancelled.")
-            self.processor.runner.kill(running, reason)
+            running.kill(reason)
         elif self.processor.drop(lease):
             self.cancel(lease)
 

@@ -128,7 +128,7 @@ class Keeper:
         immediate = self.processor.stopping_now
         kind = ImmediateProcessStopError if immediate else GracefulProcessStopError
         for running in self.processor.running:
-            self.processor.runner.kill(running, kind("The processor stops."))
+            running.kill(kind("The processor stops."))
 
     def errand(self, now: float) -> Callable[[], None] | None:
         processor = self.processor
@@ -139,7 +139,7 @@ class Keeper:
             return None
         if processor.ledger.is_overdue(now):
             return processor.ledger.write
-        began = min(one.task.started for one in running)
+        began = max(one.task.started for one in running)
         if processor.batch and self.should_give_back(now - began):
             return processor.release_rest
         if processor.outbox.is_late(now):

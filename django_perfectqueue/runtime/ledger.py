@@ -30,8 +30,8 @@ class Ledger:
         self.using = using
         self.kept = kept
         self.tallies: dict[Whose, Tally] = {}
-        self.current: AcquiredTask | None = None
-        self.booked_until = 0.0
+        self.current: dict[int, AcquiredTask] = {}
+        self.booked_until: dict[int, float] = {}
         self.ahead = 0.0
         self.lock = threading.Lock()
         self.next_write = time.monotonic() + INTERVAL
@@ -49,15 +49,16 @@ class Ledger:
         return moment
 
     def begin(self, task: AcquiredTask) -> None:
-        self.current = task
+        self.current[id(task)] = task
 
-    def end(self, ended: float) -> None:
-        """Book what is left of the task that was begun."""
+    def end(self, task: AcquiredTask, ended: float) -> None:
+        """Book what is left of a task that was begun."""
         with self.lock:
-            task, self.current = self.current, None
-            if task is not None and self.kept:
+            del self.current[id(task)]
+            if self.kept:
                 self.book(task, ended).ended += 1
-            self.booked_until = 0.0
+            if self.booked_until:
+                self.booked_until.pop(id(task), None)
 
     def book(self, task: AcquiredTask, until: float) -> Tally:
         """Book the time since the task began, or was booked last."""
@@ -66,8 +67,8 @@ class Ledger:
         tally = self.tallies.get(whose)
         if tally is None:
             tally = self.tallies[whose] = Tally()
-        if self.booked_until:
-            began = self.booked_until
+        if self.booked_until and id(task) in self.booked_until:
+            began = self.booked_until[id(task)]
         else:
             tally.waits[bucket_of(began + self.ahead - lease.run_at.timestamp())] += 1
         tally.seconds += max(0.0, until - began)
@@ -78,7 +79,7 @@ class Ledger:
 
     def is_overdue(self, now: float) -> bool:
         """Tell whether a task takes so long that someone else had better write meanwhile."""
-        return self.is_due(now - OVERDUE) and self.current is not None
+        return self.is_due(now - OVERDUE) and bool(self.current)
 
     def write(self, *, last: bool = False) -> None:
         """
@@ -117,8 +118,8 @@ class Ledger:
             return taken
 
     def book_current(self) -> None:
-        """Book what the task that runs has taken so far."""
-        if self.current is not None:
-            now = time.monotonic()
-            self.book(self.current, now)
-            self.booked_until = now
+        """Book what the tasks that run have taken so far."""
+        now = time.monotonic()
+        for task in list(self.current.values()):
+            self.book(task, now)
+            self.booked_until[id(task)] = now

@@ -46,14 +46,18 @@ class Outbox:
         if completion.result is not None:
             self.characters += len(completion.result)
 
-    def is_late(self, now: float) -> bool:
+    def is_late(self, now: float, *, after: float = LATE) -> bool:
         """Tell whether the oldest has waited so long that it should go by itself."""
+        at = self.late_at(after=after)
+        return at is not None and (now >= at or self.characters >= MOST_CHARACTERS)
+
+    def late_at(self, *, after: float = LATE) -> float | None:
+        """Return when the oldest will have waited so long, by the monotonic clock."""
         try:
             oldest = self.waiting[0].completion
         except IndexError:
-            return False
-        late = oldest is not None and now - oldest.ended >= LATE
-        return late or self.characters >= MOST_CHARACTERS
+            return None
+        return None if oldest is None else oldest.ended + after
 
     def task_ids(self) -> set[int]:
         return {ending.task.lease.task_id for ending in (*self.posting_now, *self.waiting)}

@@ -15,11 +15,12 @@ class Pace:
     Takes what will run in about a quarter of a second, as measured by what has run.
 
     A processor that takes more keeps from others what they could be running. It begins
-    with one, and grows step by step.
+    with one, and grows step by step. ``places`` is how many it runs at once.
     """
 
-    def __init__(self, prefetch: int | None = None) -> None:
+    def __init__(self, prefetch: int | None = None, *, places: int = 1) -> None:
         self.prefetch = prefetch
+        self.places = places
         self.mean = 0.0
         self.means: dict[str, float] = {}
         self.last = 0
@@ -30,11 +31,20 @@ class Pace:
         self.mean = self.mean * MEMORY + seconds * (1 - MEMORY) if self.mean else seconds
 
     def limit(self) -> int:
-        if self.prefetch is not None:
-            return self.prefetch + 1
-        fitting = int(SPAN / self.mean) if self.mean > SPAN / MOST else MOST
-        self.last = max(1, min(MOST, fitting, self.last * GROWTH or 1))
+        """Return how many to have in hand, those that run among them; a step has been made."""
+        self.last = self.next()
         return self.last
+
+    def next(self) -> int:
+        """Return what limit() would."""
+        if self.prefetch is not None:
+            return self.prefetch + self.places
+        span = SPAN * self.places
+        fitting = int(span / self.mean) if self.mean > span / MOST else MOST
+        if not self.mean:
+            fitting = self.places if self.places > 1 else MOST
+        most = max(self.places, min(MOST, fitting))
+        return max(1, min(most, self.last * GROWTH or 1))
 
     def is_over(self, seconds: float) -> bool:
         """
@@ -44,6 +54,10 @@ class Pace:
         then better taken anew, by whoever is free and in the order that holds by now.
         """
         return self.prefetch is None and seconds > SPAN * TOO_FAR
+
+    def over_at(self, began: float) -> float | None:
+        """Return when that will be so of a batch that began at this moment, if ever."""
+        return None if self.prefetch is not None else began + SPAN * TOO_FAR
 
     def may_be_long(self, type_: str) -> bool:
         """Tell whether finished tasks had better not wait for one of this type."""

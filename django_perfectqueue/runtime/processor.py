@@ -1,10 +1,10 @@
-"""The process that acquires tasks and runs them."""
+"""A process that acquires tasks and runs them, in whatever way."""
 
 from __future__ import annotations
 
 import logging
 import os
-import random
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -15,13 +15,11 @@ from django.db import Error, connections
 from django_perfectqueue import conf, store
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.exceptions import PreemptedError
-from django_perfectqueue.queue import AcquiredTask
 
 from .belfry import Belfry
 from .bell import Bell
 from .database import AwayError, Link, discard, in_one_line
 from .ending import Ending, announce
-from .guard import Guard
 from .heart import Heart
 from .keeper import Keeper
 from .ledger import Ledger
@@ -31,7 +29,7 @@ from .plan import Plan, worker_name
 from .queue_order import orders
 from .recycling import Recycling
 from .report import Reporter
-from .runner import Runner, Running
+from .runner import Running
 from .signals import REOPEN_LOGS, RESTART_NOW, STOP_NOW, take_signals
 from .slate import Slate
 
@@ -61,10 +59,10 @@ class Seat:
 
 class Processor:
     """
-    Takes due tasks in fair order, runs them one by one, and writes what became of them.
+    Takes due tasks in fair order, and writes what became of them.
 
-    A handler that returns is finished together with its neighbours: with the next
-    acquire, or some 50 ms later when a handler takes long.
+    How they are run is told by those that derive from it. Whoever asks from another
+    thread, the keeper above all, finds here what is held and what is running.
     """
 
     def __init__(self, plan: Plan, seat: Seat, reporter: Reporter) -> None:
@@ -85,20 +83,19 @@ class Processor:
         self.taken_at = time.monotonic()
         self.rested = False
         self.strange: set[str] = set()
-        self.pace = Pace(plan.options.TASK_PREFETCH)
+        self.pace = Pace(plan.options.TASK_PREFETCH, places=plan.options.places)
         self.outbox = Outbox(self.posted)
         self.link = Link(plan.using, seat.bell, self.patience)
         self.link.returned = self.give_back_uncertain
         self.aside = Link(plan.using, seat.bell, self.patience)
         self.ledger = Ledger(using=plan.using, kept=plan.options.USAGE_TIME != 0)
-        self.guard = Guard()
-        self.runner = Runner(plan.dispatch, link=self.link, guard=self.guard)
         self.heart = Heart(self)
+        self.telling = threading.Lock()
         self.keeper = Keeper(self, pulse=seat.pulse, lifeline=seat.lifeline)
 
     def run(self) -> int:
         """Work until told to stop, recycled, or in a burst until nothing is due."""
-        self.guard.install()
+        self.open()
         take_signals(self.on_signal)
         self.plan.dispatch.after_fork()
         self.keeper.start()
@@ -126,49 +123,48 @@ class Processor:
     def patience(self) -> float:
         return LAST_TRIES if self.stopping else float("inf")
 
+    def open(self) -> None:
+        """Get ready, in the new process."""
+
+    def work(self) -> int:
+        """Run tasks until that is over; return the exit code."""
+        raise NotImplementedError
+
     @property
     def running(self) -> list[Running]:
         """The attempts that are going on; asked from any thread."""
-        running = self.runner.running
-        return [] if running is None else [running]
+        raise NotImplementedError
+
+    def wanted(self) -> int:
+        """Return how many tasks to ask for."""
+        raise NotImplementedError
+
+    def are_serial(self, count: int) -> bool:
+        """Tell whether so many more tasks will run one after another."""
+        raise NotImplementedError
+
+    def renewed(self, at: float) -> None:
+        """Note that an acquire at this moment has given new leases."""
+        self.heart.renewed_at = at
 
     def is_busy(self) -> bool:
         return bool(self.running or self.batch or self.outbox.waiting)
 
-    def work(self) -> int:
-        while not self.stopping:
-            if self.remaining == 0 or self.recycling.is_due():
-                return RECYCLED
-            if self.ledger.is_due(time.monotonic()):
-                self.keep_books()
-            self.seat.bell.wait(0)
-            self.slate.seek()
-            taken = self.link.insist(self.acquire)
-            if not self.slate.serves:
-                self.slate.serve()
-                self.keeper.beat_at_once()
-            self.taken_at = time.monotonic()
-            self.batch.extend(taken)
-            if taken:
-                self.pass_on(taken)
-            self.keeper.wake()
-            self.put_strange_back()
-            self.run_batch()
-            if not taken:
-                if self.plan.burst:
-                    return DONE
-                self.idle()
-                self.rested = True
-        return DONE
+    def is_spent(self) -> bool:
+        """Tell whether it is to be replaced: it has run so many tasks, or is old or large."""
+        return self.remaining == 0 or self.recycling.is_due()
+
+    def serve(self) -> None:
+        """Tell the supervisor, once, that the first acquire is done."""
+        if not self.slate.serves:
+            self.slate.serve()
+            self.keeper.beat_at_once()
 
     def acquire(self) -> list[store.Lease]:
         """Take what may run next, and write what has run, in one transaction."""
         if self.stopping:
             return []
-        limit = self.pace.limit()
-        if self.remaining is not None:
-            limit = min(limit, self.remaining)
-        self.asked = limit
+        limit = self.asked = self.wanted()
         if lone := self.lone_task(limit):
             return lone
         before = time.monotonic()
@@ -182,9 +178,9 @@ class Processor:
                 finished=post.completions,
                 refused=post.refused,
                 worker=self.worker,
-                serial=True,
+                serial=self.are_serial(limit),
             )
-        self.heart.renewed_at = before
+        self.renewed(before)
         return taken
 
     def lone_task(self, limit: int) -> list[store.Lease]:
@@ -201,7 +197,7 @@ class Processor:
             using=self.plan.using,
         )
         if taken:
-            self.heart.renewed_at = before
+            self.renewed(before)
         return taken
 
     def pass_on(self, taken: Sequence[store.Lease]) -> None:
@@ -228,32 +224,6 @@ class Processor:
         dropped = [lease for lease in strange if self.drop(lease)]
         self.link.insist(lambda: self.release(dropped, delay=self.options.RETRY_WAIT))
 
-    def run_batch(self) -> None:
-        while not self.stopping:
-            if self.batch and self.pace.is_over(time.monotonic() - self.taken_at):
-                self.link.insist(self.release_rest)
-            # While it posts, the lease stays in the batch: what is held nowhere is given back.
-            if self.outbox.waiting and self.should_post_before_next():
-                self.link.insist(self.post)
-            if self.stopping or not (lease := self.next_lease()):
-                return
-            self.run_one(lease)
-
-    def next_lease(self) -> store.Lease | None:
-        """Return what to run next; what can no longer be held for sure is let go."""
-        while True:
-            if self.unsure:
-                self.link.insist(self.make_sure)
-            if self.heart.have_lapsed(time.monotonic()):
-                self.heart.lapse()
-            try:
-                lease = self.batch.popleft()
-            except IndexError:
-                return None
-            if not self.unsure:
-                return lease
-            self.batch.appendleft(lease)
-
     def make_sure(self) -> None:
         """Let go of what the database says is not held: it may have been given back unheard."""
         self.unsure = False
@@ -268,53 +238,6 @@ class Processor:
         """Put back into the batch what may have been let go, or not: the answer was lost."""
         self.unsure = True
         self.batch.extendleft(reversed(leases))
-
-    def should_post_before_next(self) -> bool:
-        try:
-            type_ = self.batch[0].type
-        except IndexError:
-            return False
-        return self.pace.may_be_long(type_) or self.outbox.is_late(time.monotonic())
-
-    def run_one(self, lease: store.Lease) -> None:
-        task = AcquiredTask(lease, alive_time=self.options.ALIVE_TIME, worker=self.worker)
-        self.slate.begin(lease.task_id, since=task.started)
-        self.ledger.begin(task)
-        ending = self.runner.run(task)
-        self.ledger.end(task.started + ending.seconds)
-        self.slate.end()
-        self.pace.ran(lease.type, ending.seconds)
-        if self.remaining is not None:
-            self.remaining -= 1
-        if ending.completion is not None:
-            self.outbox.put(ending, ending.completion)
-        else:
-            self.tell([ending])
-        if ending.stop:
-            self.stop()
-
-    def idle(self) -> None:
-        """
-        Wait for a ring; for no longer than POLL_INTERVAL when no one is there to ring.
-
-        A look every minute or so keeps the connection alive, and catches what everyone
-        else has missed. Who was to be rung but was not, since the ringer died just then, looks
-        as well: no one else would ring it.
-        """
-        look_at = time.monotonic() + LOOK_AFTER * random.uniform(0.7, 1.0)  # noqa: S311
-        while not self.stopping:
-            tended = self.seat.belfry.is_tended()
-            pause = LOOK_UP_AFTER if tended else self.options.POLL_INTERVAL
-            rung = self.seat.bell.wait(pause * random.uniform(0.7, 1.0))  # noqa: S311
-            if rung or not tended or self.slate.was_rung or self.recycling.is_due():
-                logger.debug("A processor looks for tasks. pid=%s rung=%s", os.getpid(), rung)
-                return
-            if time.monotonic() >= look_at:
-                if self.link.insist(self.look).due:
-                    return
-                look_at = time.monotonic() + LOOK_AFTER
-            if self.ledger.is_due(time.monotonic()):
-                self.keep_books()
 
     def look(self) -> store.Outlook:
         return store.look(self.plan.queues, using=self.plan.using)
@@ -350,7 +273,8 @@ class Processor:
     def tell(self, endings: Sequence[Ending]) -> None:
         for ending in endings:
             self.slate.count(ending.word)
-        self.reporter.tell(endings)
+        with self.telling:
+            self.reporter.tell(endings)
 
     def drop(self, lease: store.Lease) -> bool:
         """Take a task out of the batch; False when it is running already."""
@@ -379,14 +303,17 @@ class Processor:
         refused = store.release(leases, using=self.plan.using, delay=delay)
         self.slate.count("released", len(leases) - len(refused))
 
+    def kept(self) -> set[int]:
+        """Return the ids of the tasks that this processor knows it has."""
+        return {lease.task_id for lease in self.heart.held()} | self.outbox.task_ids()
+
     def give_back_uncertain(self) -> None:
         """After trouble: what was acquired without our knowing must not stay leased."""
-        keep = {lease.task_id for lease in self.heart.held()} | self.outbox.task_ids()
         store.give_back(
             self.seat.holder,
             using=self.plan.using,
             alive_time=self.options.ALIVE_TIME,
-            keep=keep,
+            keep=self.kept(),
             worker=self.worker,
             why=UNCERTAIN,
         )

@@ -7,9 +7,9 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from django_perfectqueue import logs, store
+from django_perfectqueue import store
 from django_perfectqueue.application import Application, Dispatch
 from django_perfectqueue.application.decider import wait_after_error
 from django_perfectqueue.conf import options
@@ -22,9 +22,10 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.queue import AcquiredTask
 
+from .context import context_for
+from .coroutines import Coroutines, is_coroutine
 from .database import AwayError, Link, Tidy
 from .ending import Ending, announce, announce_start
-from .guard import Guard
 
 logger = logging.getLogger("django_perfectqueue.runner")
 
@@ -33,12 +34,47 @@ LEVELS = {"failed": (logging.ERROR, True), "retried": (logging.WARNING, True)}
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """An attempt that is going on."""
+    """
+    An attempt that is going on.
+
+    ``seat`` is its place on the slate, and ``spawn`` starts a coroutine in the event loop
+    in which the handler runs, if it runs in one.
+    """
 
     task: AcquiredTask
+    seat: int = 0
     handler: Application | None = None
     active: bool = True
     told: set[type[BaseException]] = field(default_factory=set)
+    spawn: Callable[[Any], None] | None = None
+
+    def kill(self, reason: BaseException) -> None:
+        """Have the handler give up, for each kind of reason once; called from other threads."""
+        handler = self.handler
+        if handler is None or not self.active or type(reason) in self.told:
+            return
+        self.told.add(type(reason))
+        try:
+            outcome: Any = handler.kill(reason)
+            if is_coroutine(outcome):
+                self.begin(outcome)
+        except Exception:
+            logger.exception("A handler's kill() raised. %s", about(self.task))
+
+    def begin(self, coroutine: Any) -> None:
+        if self.spawn is not None:
+            self.spawn(coroutine)
+            return
+        coroutine.close()
+        raise TypeError("kill() is a coroutine function, and perform() is none.")
+
+
+class Interruptible(Protocol):
+    """Lets another thread raise an exception inside of a call in this one, once."""
+
+    def call(self, token: Any, function: Callable[[], Any]) -> Any: ...
+
+    def interrupt(self, token: Any, reason: BaseException) -> None: ...
 
 
 class Runner:
@@ -46,40 +82,61 @@ class Runner:
     Runs tasks one after another in the thread that made it.
 
     Whatever a handler does, ``run()`` returns, the task is settled or ready to be, and
-    the connections are as they were.
+    the connections are as they were. Coroutines run in an event loop of this thread,
+    unless there is another way to ``drive`` them to their end.
     """
 
-    def __init__(self, dispatch: type[Dispatch], *, link: Link, guard: Guard) -> None:
+    def __init__(
+        self,
+        dispatch: type[Dispatch],
+        *,
+        link: Link,
+        guard: Interruptible,
+        drive: Callable[[Any], Any] | None = None,
+    ) -> None:
         self.dispatch = dispatch
         self.link = link
         self.guard = guard
+        self.coroutines = Coroutines()
+        self.drive = drive or self.coroutines.drive
         self.tidy = Tidy()
         self.running: Running | None = None
         self.left: set[type[Application]] = set()
 
     def run(self, task: AcquiredTask) -> Ending:
         running = self.running = Running(task)
-        told = logs.running.set(task)
         try:
-            try:
-                handler = self.dispatch.handler_for(task.type)(task)
-            except UnknownTypeError as error:
-                return self.settle(task, None, lambda: task.release(options().RETRY_WAIT), error)
-            except BaseException as error:
-                self.tidy.up()
-                return self.after_error(task, None, error)
-            handler.interrupter = functools.partial(self.guard.interrupt, running)
-            running.handler = handler
-            return self.perform(running, handler)
+            return self.attend(running)
         finally:
-            logs.running.reset(told)
             self.running = None
+
+    def attend(self, running: Running) -> Ending:
+        """Run a task in a context of its own, from its handler's making to its settling."""
+        return context_for(running.task).run(self.begin, running)
+
+    def begin(self, running: Running) -> Ending:
+        task = running.task
+        try:
+            handler = self.dispatch.handler_for(task.type)(task)
+        except UnknownTypeError as error:
+            return self.settle(task, None, lambda: task.release(options().RETRY_WAIT), error)
+        except BaseException as error:
+            self.tidy.up()
+            return self.after_error(task, None, error)
+        return self.perform(running, handler)
 
     def perform(self, running: Running, handler: Application) -> Ending:
         task = running.task
+        run: Callable[[], Any] = handler.run
+        guard = self.guard
+        if handler.is_async:
+            run, guard = handler.arun, self.coroutines
+            running.spawn = self.coroutines.spawn
+        handler.interrupter = functools.partial(guard.interrupt, running)
+        running.handler = handler
         announce_start(task, type(handler))
         try:
-            result = self.guard.call(running, functools.partial(only_here, handler.run))
+            result = only_here(functools.partial(guard.call, running, run))
             running.active = False
             self.tidy.up(suspect=bool(running.told))
             return self.after_return(task, handler, result)
@@ -87,17 +144,6 @@ class Runner:
             running.active = False
             self.tidy.up(suspect=bool(running.told))
             return self.after_error(task, handler, error)
-
-    def kill(self, running: Running, reason: BaseException) -> None:
-        """Have a handler give up, for each kind of reason once; called from other threads."""
-        handler = running.handler
-        if handler is None or not running.active or type(reason) in running.told:
-            return
-        running.told.add(type(reason))
-        try:
-            handler.kill(reason)
-        except Exception:
-            logger.exception("A handler's kill() raised. %s", about(running.task))
 
     def after_return(self, task: AcquiredTask, handler: Application, result: Any) -> Ending:
         kind = type(handler)
@@ -158,7 +204,9 @@ class Runner:
     def ask(self, handler: Application, error: BaseException) -> None:
         """Let the decider settle the task; what it raises is not worth a processor."""
         try:
-            handler.decide("unexpected_error_raised", error=error)
+            decision = handler.decide("unexpected_error_raised", error=error)
+            if is_coroutine(decision):
+                self.drive(decision)
         except BaseException as trouble:
             if not isinstance(trouble, PreemptedError) and trouble is not error:
                 logger.error(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import threading
 from typing import NamedTuple
 
 COUNTED = ("finished", "retried", "failed", "cancelled", "released", "preempted", "left")
@@ -41,6 +42,7 @@ class Slate:
         self.seats = range(FIRST_SEAT, FIRST_SEAT + seats * WIDTH, WIDTH)
         self.page = mmap.mmap(-1, self.seats.stop * NUMBER)
         self.numbers = memoryview(self.page).cast("q")
+        self.lock = threading.Lock()
         self.places = {word: place for place, word in enumerate(COUNTED, start=FIRST_COUNT)}
 
     @property
@@ -120,7 +122,8 @@ class Slate:
             self.end(seat=seat)
 
     def count(self, word: str, number: int = 1) -> None:
-        self.numbers[self.places[word]] += number
+        with self.lock:
+            self.numbers[self.places[word]] += number
 
     def counts(self) -> dict[str, int]:
         return {word: self.numbers[place] for word, place in self.places.items()}

@@ -25,7 +25,7 @@ from .janitor import Janitor
 from .listener import Listener
 from .plan import Plan
 from .presence import Presence, registration
-from .processor import DONE, RECYCLED, Processor, Seat
+from .processor import DONE, RECYCLED, Seat
 from .receptionist import Receptionist
 from .report import Reporter
 from .signals import (
@@ -44,6 +44,7 @@ from .signals import (
 )
 from .slate import Slate
 from .stacks import Stacks
+from .staff import processor_of
 from .title import set_title
 from .tree import send
 from .undertaker import Estate, Undertaker
@@ -60,8 +61,8 @@ class Place:
     """Where a processor sits: one after another, with one slate among them."""
 
     number: int
+    slate: Slate
     bell: Bell = field(default_factory=Bell)
-    slate: Slate = field(default_factory=Slate)
     child: Child | None = None
     holder: int = 0
     pulse: int = -1
@@ -90,7 +91,8 @@ class Supervisor:
         self.mailbox = Mailbox()
         self.lifeline, self.hold = os.pipe()
         os.set_blocking(self.lifeline, False)
-        self.places = [Place(number) for number in range(1, self.options.PROCESSORS + 1)]
+        numbers = range(1, self.options.PROCESSORS + 1)
+        self.places = [Place(number, Slate(self.options.places)) for number in numbers]
         self.belfry = Belfry([(place.slate, place.bell) for place in self.places])
         self.board = Board(place_for(os.getpid()))
         self.stacks = Stacks()
@@ -373,9 +375,10 @@ class Supervisor:
         drain(place.bell.ear)
         place.slate.sign_on()
         try:
+            kind = processor_of(self.options.PROCESSOR_TYPE)
             place.child = self.fork(
                 f"processor {place.number}",
-                lambda: Processor(self.plan, seat, self.reporter).run(),
+                lambda: kind(self.plan, seat, self.reporter).run(),
             )
         except OSError:
             os.close(pulse)

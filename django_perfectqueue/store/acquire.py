@@ -77,7 +77,7 @@ def acquire(
         "serial": serial,
     }
     refused = [] if refused is None else refused
-    if serial and any(done.lease.capped for done in finished):
+    if any(done.lease.capped for done in finished):
         # Before it is looked who may run, lest these still count.
         refused += finish(finished, using=using, worker=worker, now=now)
         finished = ()

@@ -6,13 +6,14 @@ from django.test import SimpleTestCase
 
 from django_perfectqueue import conf, store
 from django_perfectqueue.application import Dispatch
-from django_perfectqueue.runtime import belfry, processor
+from django_perfectqueue.runtime import belfry, solo
 from django_perfectqueue.runtime.belfry import Belfry
 from django_perfectqueue.runtime.bell import Bell
 from django_perfectqueue.runtime.plan import Plan
-from django_perfectqueue.runtime.processor import Processor, Seat
+from django_perfectqueue.runtime.processor import Seat
 from django_perfectqueue.runtime.report import Reporter
 from django_perfectqueue.runtime.slate import Slate
+from django_perfectqueue.runtime.solo import Solo
 
 
 class BelfryCase(SimpleTestCase):
@@ -103,7 +104,7 @@ class ProcessorTests(BelfryCase):
             lifeline=lifeline,
             belfry=self.belfry,
         )
-        self.processor = Processor(plan, seat, Reporter(lambda text: None, no_style(), 0))
+        self.processor = Solo(plan, seat, Reporter(lambda text: None, no_style(), 0))
         self.answers = []
         self.processor.link = mock.Mock(insist=lambda verb: verb())
         self.processor.acquire = self.acquire
@@ -181,8 +182,8 @@ class ProcessorTests(BelfryCase):
         self.processor.look = look
         self.belfry.tend()
         with (
-            mock.patch.object(processor, "LOOK_UP_AFTER", 0.01),
-            mock.patch.object(processor, "LOOK_AFTER", 0.05),
+            mock.patch.object(solo, "LOOK_UP_AFTER", 0.01),
+            mock.patch.object(solo, "LOOK_AFTER", 0.05),
         ):
             self.processor.idle()
         self.assertEqual(len(looks), 2)
@@ -194,8 +195,8 @@ class ProcessorTests(BelfryCase):
         self.slates[0].mark_rung()
         self.belfry.tend()
         with (
-            mock.patch.object(processor, "LOOK_UP_AFTER", 0.01),
-            mock.patch.object(processor, "LOOK_AFTER", 1.0),
+            mock.patch.object(solo, "LOOK_UP_AFTER", 0.01),
+            mock.patch.object(solo, "LOOK_AFTER", 1.0),
         ):
             self.processor.idle()
         self.processor.look.assert_not_called()

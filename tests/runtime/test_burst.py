@@ -170,6 +170,9 @@ class MistakeTests(WorkerTestCase):
     def test_a_number_of_processors_that_is_none(self):
         self.assert_refused("must be a whole number of at least 1", "--processors", "0", code=2)
 
+    def test_tasks_at_once_in_a_processor_that_runs_them_one_by_one(self):
+        self.assert_refused("runs one task at a time", "--concurrency", "5")
+
     def test_an_unknown_database(self):
         self.assert_refused("'nowhere'", "--database", "nowhere")
 

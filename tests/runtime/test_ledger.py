@@ -36,7 +36,7 @@ def held(user="ann", **options):
 def ran(books, task, seconds):
     """Have a task run for so long."""
     books.begin(task)
-    books.end(task.started + seconds)
+    books.end(task, task.started + seconds)
 
 
 def received():
@@ -85,13 +85,27 @@ class LedgerTests(TestCase):
         self.assertAlmostEqual(received()["ann"], 3600.0, delta=10)
         self.assertEqual(Usage.objects.get().ended, 0)
 
-        books.end(task.started + 7200.0)
+        books.end(task, task.started + 7200.0)
         ran(books, held("bob"), 1.0)
         books.write(last=True)
         self.assertAlmostEqual(received()["ann"], 7200.0)
         self.assertAlmostEqual(received()["bob"], 1.0)
         waits = [sum(getattr(row, f"wait_{n}") for n in range(28)) for row in Usage.objects.all()]
         self.assertEqual(sum(waits), 2)
+
+    def test_tasks_that_run_at_once_are_booked_one_by_one(self):
+        books = ledger()
+        tasks = [held(user) for user in ("ann", "bob")]
+        for task in tasks:
+            task.started -= 100.0
+            books.begin(task)
+        books.write()
+        for task, seconds in zip(tasks, (150.0, 200.0), strict=True):
+            books.end(task, task.started + seconds)
+        books.write(last=True)
+
+        self.assertAlmostEqual(received()["ann"], 150.0)
+        self.assertAlmostEqual(received()["bob"], 200.0)
 
     def test_a_wait_is_from_when_it_was_due_by_the_servers_clock(self):
         """
@@ -187,7 +201,7 @@ class LedgerTests(TestCase):
         for number in range(2_000):
             task.started = began
             books.begin(task)
-            books.end(began + 1.0 if number % 2 else time.monotonic())
+            books.end(task, began + 1.0 if number % 2 else time.monotonic())
         going.set()
         thread.join()
         taken.append(books.take())
@@ -215,7 +229,7 @@ class KeeperTests(TestCase):
     def errand(self, books, now):
         processor = SimpleNamespace(
             heart=SimpleNamespace(errand=lambda now: None),
-            runner=SimpleNamespace(running=SimpleNamespace(task=SimpleNamespace(started=now))),
+            running=[SimpleNamespace(task=SimpleNamespace(started=now))],
             ledger=books,
             batch=(),
             outbox=SimpleNamespace(is_late=lambda now: False),

@@ -22,9 +22,10 @@ from django_perfectqueue.runtime import signals
 from django_perfectqueue.runtime.bell import Bell
 from django_perfectqueue.runtime.launcher import GENERATION, Launcher
 from django_perfectqueue.runtime.plan import Plan
-from django_perfectqueue.runtime.processor import Processor, Seat
+from django_perfectqueue.runtime.processor import Seat
 from django_perfectqueue.runtime.report import Reporter
 from django_perfectqueue.runtime.slate import Slate
+from django_perfectqueue.runtime.solo import Solo
 
 ran = []
 
@@ -59,7 +60,7 @@ class ConnectionLostTests(TransactionTestCase):
             lifeline=lifeline,
         )
         reporter = Reporter(lambda text: None, no_style(), 0)
-        self.processor = Processor(plan, seat, reporter)
+        self.processor = Solo(plan, seat, reporter)
 
     def test_what_is_next_is_held_while_the_last_is_written(self):
         """

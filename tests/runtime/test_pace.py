@@ -36,6 +36,18 @@ class PaceTests(SimpleTestCase):
         self.assertEqual(limits(Pace(prefetch=3), 2.0, 2), [4, 4])
         self.assertEqual(limits(Pace(prefetch=0), 0.0001, 2), [1, 1])
 
+    def test_places_are_filled_before_anything_is_known_of_the_tasks(self):
+        """
+        What runs at once waits behind nothing; but what would wait is not taken yet.
+        """
+        pace = Pace(places=10)
+        self.assertEqual([pace.limit() for _time in range(4)], [1, 4, 10, 10])
+        pace.ran("report", 0.1)
+        self.assertEqual([pace.limit(), pace.limit()], [25, 25])
+        for _task in range(100):
+            pace.ran("report", 60.0)
+        self.assertEqual(pace.limit(), 10)
+
     def test_a_type_is_long_until_it_was_seen_to_be_short(self):
         """
         Finished tasks are written before one that may take long, and not after it.

@@ -378,7 +378,7 @@ class KillTests(RunnerMixin, TransactionTestCase):
             def perform(self):
                 reason = PreemptedError("gone")
                 for _time in range(2):
-                    runner.kill(runner.running, reason)
+                    runner.running.kill(reason)
 
         submit("task", now=None)
         runner = runner_for(Listening)
@@ -392,7 +392,7 @@ class KillTests(RunnerMixin, TransactionTestCase):
                 raise RuntimeError("not now")
 
             def perform(self):
-                runner.kill(runner.running, PreemptedError("gone"))
+                runner.running.kill(PreemptedError("gone"))
 
         submit("task", now=None)
         runner = runner_for(Touchy)
@@ -404,8 +404,8 @@ class KillTests(RunnerMixin, TransactionTestCase):
     def test_the_reason_is_raised_in_the_middle_of_the_handler(self):
         class Sleeping(Application):
             def perform(self):
-                terms = (runner.running, PreemptedError("gone"))
-                threading.Timer(0.05, runner.kill, terms).start()
+                gone = PreemptedError("gone")
+                threading.Timer(0.05, runner.running.kill, [gone]).start()
                 signal.pause()
 
         submit("task", now=None)

@@ -45,6 +45,7 @@ SHOWN = 8
 OVERRIDES = {
     "processors": "PROCESSORS",
     "processor_type": "PROCESSOR_TYPE",
+    "concurrency": "CONCURRENCY",
     "queue_order": "QUEUE_ORDER",
     "poll_interval": "POLL_INTERVAL",
     "prefetch": "TASK_PREFETCH",
@@ -99,7 +100,17 @@ class Command(SummedUpCommand):
             metavar="SECONDS",
             help=_("How often to look for tasks when there were none."),
         )
-        parser.add_argument("--processor-type", metavar="TYPE", help=_("What processors are."))
+        parser.add_argument(
+            "--processor-type",
+            metavar="TYPE",
+            help=_("How each of them runs tasks: process, thread or async."),
+        )
+        parser.add_argument(
+            "--concurrency",
+            type=at_least(1),
+            metavar="N",
+            help=_("How many tasks each of them runs at once, if they are thread or async."),
+        )
         parser.add_argument(
             "--prefetch",
             type=at_least(0),
@@ -209,8 +220,18 @@ class Command(SummedUpCommand):
         name = f"{plan.dispatch.__module__}.{plan.dispatch.__qualname__}"
         source = _("tasks modules") if plan.dispatch is Registry else name
         reporter.say(_("Handlers: %(types)s (%(source)s)") % {"types": shown, "source": source})
-        count = plan.options.PROCESSORS
-        reporter.say(ngettext("%d processor", "%d processors", count) % count)
+        reporter.say(staff(plan.options))
+
+
+def staff(options: conf.Options) -> str:
+    """Return in words how many processors there are, and how many tasks each runs at once."""
+    count = options.PROCESSORS
+    words = ngettext("%d processor", "%d processors", count) % count
+    if options.PROCESSOR_TYPE == "process":
+        return words
+    places = options.places
+    more = ngettext("%d task at once", "%d tasks at once", places) % places
+    return f"{words} ({options.PROCESSOR_TYPE}): {more}"
 
 
 def plan_of(options: dict[str, Any]) -> Plan:
@@ -239,7 +260,15 @@ def chosen(options: dict[str, Any]) -> conf.Options:
     given = {
         name: options[option] for option, name in OVERRIDES.items() if options[option] is not None
     }
-    return conf.options().replace(**given)
+    values = conf.options().replace(**given)
+    if values.PROCESSOR_TYPE == "process" and given.get("CONCURRENCY", 1) > 1:
+        raise ConfigError(
+            _(
+                "A processor of the type 'process' runs one task at a time: give"
+                " --processor-type thread or async as well, or more --processors."
+            )
+        )
+    return values
 
 
 def found(path: str | None) -> type[Dispatch]:

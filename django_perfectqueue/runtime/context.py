@@ -1,0 +1,30 @@
+"""The context in which a task runs: what a handler sets there is gone with it."""
+
+from __future__ import annotations
+
+import contextlib
+from contextvars import Context, copy_context
+
+from django.core.cache import caches
+
+from django_perfectqueue import logs
+from django_perfectqueue.queue import AcquiredTask
+
+
+def prepare() -> None:
+    """
+    Make what this thread keeps in its context, and its tasks are to share.
+
+    Django's caches are of a context, and with them their connections: made in a task's own,
+    each task would connect anew.
+    """
+    for alias in caches:
+        with contextlib.suppress(Exception):
+            caches[alias]
+
+
+def context_for(task: AcquiredTask) -> Context:
+    """Return a new context for a task, as this thread's is while it runs none; logs name it."""
+    context = copy_context()
+    context.run(logs.running.set, task)
+    return context

@@ -1,0 +1,117 @@
+"""The event loop of a thread that runs tasks one after another."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from .sync_calls import SyncCalls
+
+logger = logging.getLogger("django_perfectqueue.runner")
+
+Work = Coroutine[Any, Any, Any]
+
+
+def is_coroutine(value: Any) -> bool:
+    return inspect.iscoroutine(value)
+
+
+class Coroutines:
+    """
+    Runs coroutines one after another, in one loop: what they keep for the next goes on living.
+
+    Another thread may have one given up: it is cancelled, at most once, and the reason is
+    raised in place of its CancelledError.
+    """
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.sync_calls = SyncCalls()
+        self.token: object = None
+        self.task: asyncio.Task[Any] | None = None
+        self.wanted: tuple[object, BaseException] | None = None
+        self.reason: BaseException | None = None
+
+    def call(self, token: object, function: Callable[[], Work]) -> Any:
+        self.token = token
+        try:
+            return self.drive(function())
+        finally:
+            self.token = None
+
+    def drive(self, coroutine: Work) -> Any:
+        """Run a coroutine to its end; return its result, or raise what it has raised."""
+        loop = self.opened()
+        self.sync_calls.enter()
+        task = self.task = loop.create_task(coroutine)
+        self.deliver()
+        try:
+            return loop.run_until_complete(task)
+        except BaseException as error:
+            self.end(loop, task)
+            if isinstance(error, asyncio.CancelledError) and self.reason is not None:
+                raise self.reason from error
+            raise
+        finally:
+            self.task = self.reason = None
+            self.sync_calls.tidy()
+
+    def end(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
+        """End a task that something else has taken the loop from, such as sys.exit() beside it."""
+        if not task.done():
+            task.cancel()
+            with contextlib.suppress(BaseException):
+                loop.run_until_complete(task)
+
+    def interrupt(self, token: object, reason: BaseException) -> None:
+        """Cancel the call with this token, if it has not ended by then; from any thread."""
+        self.wanted = token, reason
+        if self.loop is not None:
+            self.loop.call_soon_threadsafe(self.deliver)
+
+    def deliver(self) -> None:
+        if self.wanted is None or self.task is None or self.wanted[0] is not self.token:
+            return
+        if self.reason is None:
+            self.reason = self.wanted[1]
+            self.task.cancel(self.reason)
+        self.wanted = None
+
+    def spawn(self, coroutine: Work) -> None:
+        """Start a coroutine beside the one that runs; called from other threads."""
+        if self.loop is not None:
+            asyncio.run_coroutine_threadsafe(coroutine, self.loop).add_done_callback(log_error)
+
+    def opened(self) -> asyncio.AbstractEventLoop:
+        if self.loop is None:
+            self.loop = asyncio.new_event_loop()
+        return self.loop
+
+    def close(self) -> None:
+        if self.loop is not None:
+            close_loop(self.loop)
+            self.loop = None
+        self.sync_calls.close()
+
+
+def log_error(future: Any) -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        logger.error("A handler's kill() raised.", exc_info=error)
+
+
+def close_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Close a loop that has stopped, with what handlers have left in it."""
+    try:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.wait(left, timeout=1.0) if left else asyncio.sleep(0))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    except BaseException:
+        logger.exception("What handlers have left in their event loop did not end well.")
+    finally:
+        loop.close()

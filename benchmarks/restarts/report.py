@@ -17,7 +17,7 @@ COLUMNS = (
     ("between two acquires ms", lambda one: f"{one['between'] * 1e3:.0f}"),
     ("before ms", lambda one: f"{one['between_before'] * 1e3:.0f}"),
     ("tasks a second before", lambda one: f"{one['usual']:.0f}"),
-    ("lowest before", lambda one: one["lowest_before"]),
+    ("lowest before", lambda one: one.get("lowest_before", "-")),
     ("median", lambda one: f"{one['median']:.0f}"),
     ("lowest", lambda one: one["lowest"]),
     ("lowest %", lambda one: f"{one['lowest_part'] * 100:.0f}"),

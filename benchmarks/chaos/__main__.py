@@ -26,7 +26,7 @@ from .terms import Terms
 
 MODULE = "benchmarks.chaos"
 MINUTES = 2.0
-STARTING = 300.0
+READING = 900.0
 FAREWELL = 15.0
 EPILOG = """
 The results are written as they come, one JSON object a line; --report makes tables of them.
@@ -154,7 +154,7 @@ def can_be_had(database: str) -> bool:
 
 
 def run(options: argparse.Namespace, one: Terms) -> dict[str, Any]:
-    with Runner(patience=one.seconds + one.drain + STARTING) as runner, runner.room() as folder:
+    with Runner(patience=one.seconds + one.drain + READING) as runner, runner.room() as folder:
         try:
             job = one.as_json()
             module = f"{MODULE}.run"

@@ -131,7 +131,8 @@ def taken(
     options: argparse.Namespace, chosen: Sequence[Terms], file: TextIO
 ) -> list[dict[str, Any]]:
     """Run all that is asked for and can be had, and write each result at once."""
-    records = []
+    records: list[dict[str, Any]] = []
+    head = machine.described((), {}, module=MODULE)
     for one in (one for one in chosen if can_be_had(one.database)):
         say(f"{one.database}: {one.seconds / 60:g} minutes of chaos, seed {one.seed}")
         record = {"database": one.database, "terms": one.as_json(), **run(options, one)}
@@ -139,7 +140,7 @@ def taken(
         records.append(record)
         say(told(record))
     versions = {one["database"]: one["version"] for one in records if "version" in one}
-    records.append({"machine": machine.described((), versions, module=MODULE)})
+    records.append({"machine": {**head, "servers": versions}})
     write(file, records[-1])
     return records
 

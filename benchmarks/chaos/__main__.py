@@ -26,7 +26,7 @@ from .terms import Terms
 
 MODULE = "benchmarks.chaos"
 MINUTES = 2.0
-STARTING = 300.0
+READING = 900.0
 FAREWELL = 15.0
 EPILOG = """
 The results are written as they come, one JSON object a line; --report makes tables of them.
@@ -131,7 +131,8 @@ def taken(
     options: argparse.Namespace, chosen: Sequence[Terms], file: TextIO
 ) -> list[dict[str, Any]]:
     """Run all that is asked for and can be had, and write each result at once."""
-    records = []
+    records: list[dict[str, Any]] = []
+    head = machine.described((), {}, module=MODULE)
     for one in (one for one in chosen if can_be_had(one.database)):
         say(f"{one.database}: {one.seconds / 60:g} minutes of chaos, seed {one.seed}")
         record = {"database": one.database, "terms": one.as_json(), **run(options, one)}
@@ -139,7 +140,7 @@ def taken(
         records.append(record)
         say(told(record))
     versions = {one["database"]: one["version"] for one in records if "version" in one}
-    records.append({"machine": machine.described((), versions, module=MODULE)})
+    records.append({"machine": {**head, "servers": versions}})
     write(file, records[-1])
     return records
 
@@ -154,7 +155,7 @@ def can_be_had(database: str) -> bool:
 
 
 def run(options: argparse.Namespace, one: Terms) -> dict[str, Any]:
-    with Runner(patience=one.seconds + one.drain + STARTING) as runner, runner.room() as folder:
+    with Runner(patience=one.seconds + one.drain + READING) as runner, runner.room() as folder:
         try:
             job = one.as_json()
             module = f"{MODULE}.run"

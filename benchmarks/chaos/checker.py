@@ -195,8 +195,8 @@ def fence(history: History) -> Iterator[Finding]:
 @check("ended by another")
 def ended_by_another(history: History) -> Iterator[Finding]:
     """The end that is stored is that of the last attempt, and of one that came to its end."""
-    returned = {(run.task, run.attempt) for run in history.runs if run.how == "returned"}
-    settled = {
+    came_to_its_end = {(run.task, run.attempt) for run in history.runs if run.how == "returned"}
+    came_to_its_end |= {
         (verb.task, verb.attempt)
         for verb in history.verbs
         if verb.verb == "finish" and verb.answer in ("done", "broken")
@@ -207,7 +207,7 @@ def ended_by_another(history: History) -> Iterator[Finding]:
         last = max((one.attempt for one in history.changes_of.get(row.id, ())), default=0)
         if row.attempt != last:
             yield row.id, f"was ended by attempt {row.attempt} of {last}"
-        elif row.outcome == "finished" and (row.id, last) not in returned | settled:
+        elif row.outcome == "finished" and (row.id, last) not in came_to_its_end:
             yield row.id, f"is finished, and attempt {last} never returned"
         elif isinstance(row.result, dict) and row.result.get("attempt") != last:
             yield row.id, f"has the result of attempt {row.result['attempt']}"

@@ -84,13 +84,17 @@ def disturbed(history: History, strike: Strike, until: float) -> bool:
 
 
 class Index:
-    """A history by processes."""
+    """A history by processes, and the tasks by those who ever held them."""
 
     def __init__(self, history: History) -> None:
         self.history = history
         self.by_pid: dict[int, list[Run]] = defaultdict(list)
         for run in sorted(history.runs, key=lambda run: run.began):
             self.by_pid[run.pid].append(run)
+        self.held_by: dict[int, set[int]] = defaultdict(set)
+        for change in history.changes:
+            if change.holder is not None:
+                self.held_by[change.holder].add(change.task)
 
     def of_host(self, host: str) -> Iterator[list[Run]]:
         """Yield the runs of each process of a host, or of all."""
@@ -103,9 +107,9 @@ def given_back(index: Index, strike: Strike) -> float | None:
     """Return until the last ticket that these processes held is in other hands, or in none."""
     holders = {run.holder for pid in strike.pids for run in index.by_pid.get(pid, ())}
     longest = None
-    for changes in index.history.changes_of.values():
+    for task in set().union(*(index.held_by[holder] for holder in holders)):
         held = None
-        for change in changes:
+        for change in index.history.changes_of[task]:
             if change.at <= strike.at:
                 held = change
             elif held is not None and held.state == RUNNING and held.holder in holders:

@@ -56,7 +56,8 @@ def crash_server(stage: Stage) -> Strike | None:
     stage.server.kill()
     stage.wait(stage.drawn.uniform(0.0, 1.0))
     stage.server.start()
-    return Strike("crashed-server", at, stage.now(), crash=True)
+    forgets = stage.terms.database == "postgresql"
+    return Strike("crashed-server", at, stage.now(), crash=forgets)
 
 
 @fault("crashed-backend", databases=["postgresql"])

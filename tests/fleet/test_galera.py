@@ -131,8 +131,8 @@ class GaleraTests(FleetTestCase):
             self.wait_until_begun(worker, {"l0", "l1"})
         self.open_gates(["l0", "l1"])
         wait_until(lambda: self.are_finished(["l0", "l1"]), within=PATIENCE)
+        wait_until(lambda: "The database is back" in workers[1].errors, within=PATIENCE)
         for worker in workers:
-            wait_until(lambda worker=worker: "The database is back" in worker.errors)
             self.assertNotIn("Traceback", worker.errors)
         assert_books_balance(self)
 

@@ -168,7 +168,7 @@ class ErrorTests(CrewTestCase):
                 self.submit("hopeless")
                 self.work(self.processor(type_, {"hopeless": Hopeless}))
                 row = Queue()["hopeless-0"].metadata()
-                self.assertEqual((row.status, row.dead_letter.error), ("failed", "Hopeless"))
+                self.assertEqual((row.status, row.dead_letter.message), ("failed", "boom"))
                 Queue().clear()
 
     def test_what_a_handler_begins_beside_itself_does_not_end_the_loop(self):

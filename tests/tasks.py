@@ -1,5 +1,6 @@
 """Sample handlers, found as those of any installed app are. What they do, they write in a diary."""
 
+import asyncio
 import os
 import re
 import signal
@@ -63,6 +64,15 @@ class Wait(Application):
             note(self.task, type(reason).__name__)
             raise
         note(self.task, "end")
+
+
+@handler("wait-in-a-loop", retry_wait=0)
+async def wait_in_a_loop(task):
+    """Run until a file is there, as a coroutine."""
+    note(task, "start")
+    while not Path(task.data["until"]).exists():
+        await asyncio.sleep(0.02)
+    note(task, "end")
 
 
 @handler("fail", max_attempts=2, retry_wait=0)

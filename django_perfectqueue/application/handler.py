@@ -49,10 +49,10 @@ class Application:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "is_async" not in vars(cls):
-            cls.is_async = is_async(cls.what_performs())
+            cls.is_async = is_async(cls._what_performs())
 
     @classmethod
-    def what_performs(cls) -> Callable[..., Any]:
+    def _what_performs(cls) -> Callable[..., Any]:
         return cls.perform
 
     def __init__(self, task: AcquiredTask) -> None:
@@ -149,7 +149,7 @@ class FunctionApplication(Application):
     function: ClassVar[Function]
 
     @classmethod
-    def what_performs(cls) -> Callable[..., Any]:
+    def _what_performs(cls) -> Callable[..., Any]:
         return getattr(cls, "function", cls.perform)
 
     def perform(self) -> Any:

@@ -146,7 +146,7 @@ class Crew(Processor):
 
     def should_take(self) -> bool:
         """Tell whether to acquire now: where tasks are short, once half of the room is free."""
-        if self.held_up or self.heart.is_behind(time.monotonic()):
+        if (self.held_up and not self.free) or self.heart.is_behind(time.monotonic()):
             return False
         room = self.room()
         return room > 0 and (not self.batch or 2 * room >= min(MOST, self.pace.next()))
@@ -225,8 +225,8 @@ class Crew(Processor):
             self.link.insist(self.make_sure)
             self.hand_out()
         if self.batch and self.pace.is_over(now - self.taken_at):
-            self.held_up = not self.free
-            self.more = True
+            # Until a place is free, what is taken would wait here as well.
+            self.held_up = self.more = True
             self.link.insist(self.release_rest)
         if self.outbox.is_late(now, after=POST_AFTER):
             self.link.insist(self.post)

@@ -70,14 +70,20 @@ class Loop(Crew):
         prepare()
         self.sync_calls.enter()
         self.base = copy_context()
-        while not self.closing:
-            try:
-                self.loop.run_forever()
-            except BaseException:
-                # Such as sys.exit() in a task that a handler has begun beside itself.
-                logger.exception("A coroutine beside its handler would have ended the processor.")
+        try:
+            while not self.closing:
+                self.run_loop()
+        except BaseException as error:
+            self.fail(error)
         close_loop(self.loop)
         self.sync_calls.close()
+
+    def run_loop(self) -> None:
+        try:
+            self.loop.run_forever()
+        except (SystemExit, KeyboardInterrupt):
+            # In a task that a handler has begun beside itself; the others may go on.
+            logger.exception("A coroutine beside its handler would have ended the processor.")
 
     def stop(self, *, now: bool = False) -> None:
         super().stop(now=now)

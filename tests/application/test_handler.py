@@ -1,11 +1,18 @@
+import asyncio
+import threading
+from functools import partial, wraps
+
+from asgiref.sync import async_to_sync, markcoroutinefunction
 from django.test import SimpleTestCase
 
-from django_perfectqueue.application import Application
+from django_perfectqueue.application import Application, Decider
+from django_perfectqueue.application.handler import from_function
 from django_perfectqueue.exceptions import (
     CancelRequestedError,
     GracefulProcessStopError,
     ImmediateProcessStopError,
     PreemptedError,
+    UndefinedDecisionError,
 )
 
 
@@ -68,3 +75,76 @@ class KillTests(SimpleTestCase):
 
     def test_outside_a_processor_it_does_nothing(self):
         Application(None).kill(PreemptedError())
+
+
+class AsyncSteps(Steps):
+    async def before_perform(self):
+        return super().before_perform()
+
+    async def perform(self):
+        return super().perform()
+
+
+class AsyncTests(SimpleTestCase):
+    def test_a_coroutine_function_is_seen_however_it_is_written(self):
+        async def function(task):
+            """Do nothing."""
+
+        class Callable:
+            async def __call__(self, task):
+                """Do nothing."""
+
+        @wraps(function)
+        def wrapped(task):
+            return function(task)
+
+        for form in (function, partial(function), Callable(), markcoroutinefunction(wrapped)):
+            self.assertTrue(from_function(form).is_async, form)
+        self.assertTrue(from_function(lambda task: function(task), is_async=True).is_async)
+        self.assertFalse(from_function(lambda task: None).is_async)
+        self.assertTrue(AsyncSteps.is_async)
+        self.assertFalse(Steps.is_async)
+
+    def test_all_steps_are_taken_be_they_coroutines_or_not(self):
+        for kind in (AsyncSteps, self.with_coroutines_around()):
+            handler = kind()
+            run = async_to_sync(handler.arun) if kind.is_async else handler.run
+            self.assertEqual(run(), "result")
+            self.assertEqual(handler.steps, ["before", "perform", "after"])
+
+    def test_an_unwilling_one_performs_nothing(self):
+        for kind in (AsyncSteps, self.with_coroutines_around()):
+            handler = kind()
+            handler.willing = False
+            run = async_to_sync(handler.arun) if kind.is_async else handler.run
+            self.assertIsNone(run())
+            self.assertEqual(handler.steps, ["before"])
+
+    def test_a_decision_may_be_a_coroutine_or_not(self):
+        class Choice(Decider):
+            def function(self, number):
+                return threading.current_thread() is not threading.main_thread(), number
+
+            async def coroutine(self, number):
+                return number
+
+        class Deciding(Application):
+            decider = Choice
+
+        async def decide(decision):
+            return await Deciding(None).adecide(decision, number=3)
+
+        self.assertEqual(asyncio.run(decide("coroutine")), 3)
+        self.assertEqual(asyncio.run(decide("function")), (True, 3))
+        with self.assertRaises(UndefinedDecisionError):
+            asyncio.run(decide("adecide"))
+
+    def with_coroutines_around(self):
+        class Around(Steps):
+            async def before_perform(self):
+                return super().before_perform()
+
+            async def after_perform(self):
+                return super().after_perform()
+
+        return Around

@@ -33,6 +33,25 @@ class CrashTests(WorkerTestCase):
         self.assertTrue(attempt.worker.endswith(f":{pid}"))
         self.assertIn("A processor died", worker.errors)
 
+    def test_all_that_ran_at_once_in_a_processor_that_is_killed_come_back(self):
+        types = ("wait-in-a-loop", "wait-in-a-loop", "wait")
+        for number, type_ in enumerate(types):
+            self.submit(f"k{number}", type_)
+        worker = self.worker("--processor-type", "async", "--concurrency", "4")
+        pid = self.wait_for_note("start", 3)
+        self.assertEqual({noted for _key, noted in self.notes("start")}, {pid})
+        os.kill(pid, signal.SIGKILL)
+        self.wait_for_note("start", 6)
+        self.assertEqual(
+            {Queue()[f"k{number}"].metadata().ticket.crashes for number in range(3)}, {1}
+        )
+
+        worker.send(signal.SIGTERM)
+        self.open_gate()
+        self.assertEqual(worker.wait(), 0, worker.errors)
+        self.assertEqual(len(self.notes("end")), 3)
+        self.assertIn("1 processor (async): 4 tasks at once", worker.output)
+
     def test_what_a_handler_started_goes_with_its_processor(self):
         """
         Left alone, it would go on beside the next attempt.

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from asgiref.sync import sync_to_async
 from django.db import connection, connections, transaction
 
+from django_perfectqueue.application import Application, Decider
 from django_perfectqueue.exceptions import CancelRequestedError
 from django_perfectqueue.models import Attempt, FairShare, Task, Usage
 from django_perfectqueue.queue import Queue
@@ -39,8 +40,7 @@ class Together:
         self.missing -= 1
         if not self.missing:
             self.event.set()
-        async with asyncio.timeout(PATIENCE):
-            await self.event.wait()
+        await asyncio.wait_for(self.event.wait(), PATIENCE)
 
 
 class AtOnceTests(CrewTestCase):
@@ -151,6 +151,26 @@ class ErrorTests(CrewTestCase):
                 self.assertEqual(errors, {"builtins.ValueError", "builtins.SystemExit"})
                 Queue().clear()
 
+    def test_a_decider_may_be_a_coroutine(self):
+        class Choice(Decider):
+            async def unexpected_error_raised(self, error):
+                await asyncio.sleep(0)
+                await self.task.afail("Hopeless", str(error))
+
+        class Hopeless(Application):
+            decider = Choice
+
+            async def perform(self):
+                raise ValueError("boom")
+
+        for type_ in AT_ONCE:
+            with self.subTest(type_), self.assertLogs("django_perfectqueue.runner", "ERROR"):
+                self.submit("hopeless")
+                self.work(self.processor(type_, {"hopeless": Hopeless}))
+                row = Queue()["hopeless-0"].metadata()
+                self.assertEqual((row.status, row.dead_letter.message), ("failed", "boom"))
+                Queue().clear()
+
     def test_what_a_handler_begins_beside_itself_does_not_end_the_loop(self):
         async def leave(task):
             async def beside():
@@ -233,6 +253,30 @@ class InterruptionTests(CrewTestCase):
                     list(self.statuses().values()).count("finished"), 2, self.statuses()
                 )
                 self.assertEqual(Queue()[f"{kind}-1"].metadata().status, "cancelled")
+                Queue().clear()
+
+    def test_a_handler_may_be_told_in_its_loop(self):
+        """
+        It is on a graceful stop, too, on which nothing is raised in it.
+        """
+
+        class Listening(Application):
+            async def kill(self, reason):
+                self.asked.set()
+
+            async def perform(self):
+                self.asked = asyncio.Event()
+                ready.set()
+                await asyncio.wait_for(self.asked.wait(), PATIENCE)
+
+        for type_ in AT_ONCE:
+            with self.subTest(type_):
+                ready = threading.Event()
+                self.submit("listen")
+                processor = self.processor(type_, {"listen": Listening}, burst=False)
+                self.beside(lambda ready=ready, it=processor: ready.wait(PATIENCE) and it.stop())
+                self.work(processor)
+                self.assertEqual(self.statuses(), {"listen-0": "finished"})
                 Queue().clear()
 
     def test_a_stop_lets_those_that_run_end_and_gives_the_rest_back(self):

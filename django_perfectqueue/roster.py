@@ -83,8 +83,8 @@ def processor(worker: Worker, seat: dict[str, Any], named: dict[int, Any]) -> Pr
     return Processor(
         number=seat["number"],
         pid=seat["pid"],
-        memory=seat["memory"],
-        counts=seat["counts"],
+        memory=seat.get("memory"),
+        counts=seat.get("counts", {}),
         runs=sorted(runs, key=lambda one: one.since),
     )
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
+import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
@@ -19,6 +22,7 @@ from django_perfectqueue import __version__, conf, queue
 from django_perfectqueue.application import Dispatch, Registry, autodiscover
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.runtime.connecting import prepare
 from django_perfectqueue.runtime.launcher import (
     SUPERVISOR,
     Launcher,
@@ -27,11 +31,14 @@ from django_perfectqueue.runtime.launcher import (
 )
 from django_perfectqueue.runtime.plan import Plan
 from django_perfectqueue.runtime.report import Reporter
+from django_perfectqueue.runtime.signals import DETACH, STOP, STOP_NOW
 from django_perfectqueue.runtime.supervisor import Supervisor
 
 from ..base import SummedUpCommand, at_least, known_alias, lacks_tables, speaking, unmigrated
 
 SHOWN = 8
+WAIT = 0.5
+STOPS = {STOP, STOP_NOW, DETACH}
 
 OVERRIDES = {
     "processors": "PROCESSORS",
@@ -73,6 +80,14 @@ class Command(SummedUpCommand):
             help=_("How to go through several queues: ordered, round_robin or shuffled."),
         )
         parser.add_argument("--database", metavar="ALIAS", help=_("The database of the queues."))
+        parser.add_argument(
+            "--wait-for-database",
+            type=at_least(1),
+            metavar="SECONDS",
+            help=_(
+                "Wait so long at the start for a database that can't be reached or is not migrated."
+            ),
+        )
         parser.add_argument(
             "--burst", action="store_true", help=_("Leave when no task is due any more.")
         )
@@ -133,10 +148,16 @@ class Command(SummedUpCommand):
         self.check(tags=["perfectqueue"])
         with speaking():
             plan = plan_of(options)
+        prepare(plan.using)
+        if not is_there(plan.using, options["wait_for_database"] or 0, self.say):
+            return 0
         check_database(plan.using)
         reporter = Reporter(self.print, self.style, options["verbosity"])
         self.introduce(plan, reporter)
         return Supervisor(plan, reporter, socket.socket(fileno=launcher)).run()
+
+    def say(self, text: str) -> None:
+        self.stderr.write(text)
 
     def print(self, text: str) -> None:
         self.stdout.write(text)
@@ -222,6 +243,33 @@ def no_handlers(dispatch: type[Dispatch]) -> str:
     )
 
 
+def is_there(using: str, seconds: float, say: Callable[[str], Any]) -> bool:
+    """
+    Wait up to so many seconds for a database, and say why; return False on a signal to stop.
+
+    That signal waits for whoever takes it; until then it is only pending.
+    """
+    deadline, told = time.monotonic() + seconds, False
+    while seconds:
+        try:
+            check_database(using)
+        except CommandError as error:
+            if signal.sigpending() & STOPS:
+                return False
+            if time.monotonic() >= deadline:
+                return True
+            if not told:
+                say(
+                    _("Waiting up to %(seconds)d s. %(error)s")
+                    % {"seconds": seconds, "error": error}
+                )
+            told = True
+            time.sleep(WAIT)
+        else:
+            return True
+    return True
+
+
 def check_database(using: str) -> None:
     """Raise CommandError when the database can't be used as it is."""
     with speaking(using):
@@ -237,6 +285,8 @@ def arguments(options: dict[str, Any]) -> list[str]:
     for option in ("database", *OVERRIDES):
         if options[option] is not None:
             words += [f"--{option.replace('_', '-')}", str(options[option])]
+    if options["wait_for_database"] is not None:
+        words += ["--wait-for-database", str(options["wait_for_database"])]
     if options["burst"]:
         words.append("--burst")
     colour = "--force-color" if options["force_color"] else "--no-color"

@@ -11,6 +11,7 @@ from typing import Any
 
 from django.db import NotSupportedError
 
+from ..ailments import Ailment
 from ..lanes import FIRST_COST
 from ..values import Completion, Submission
 
@@ -103,6 +104,10 @@ class Dialect(ABC):
     def lost(self, error: Exception) -> bool:
         """Tell whether the connection is lost, or leads to a server that takes no writes now."""
         return False
+
+    def ailment(self, error: Exception) -> Ailment:
+        """Return what ails the database, by an error."""
+        return Ailment.OTHER
 
     @abstractmethod
     def submit(

@@ -115,7 +115,7 @@ class Link:
         connection.ensure_connection()
         if self.wire is None or self.wire.connection is not connection.connection:
             self.let_go()
-            self.wire = Wire(connection.connection)
+            self.wire = Wire(connection.connection, self.using)
 
     def let_go(self) -> None:
         if self.wire is not None:

@@ -20,8 +20,8 @@ class Watch:
     """
     Looks, from another thread, how long each link has been waiting.
 
-    After ``timeout`` seconds the server is asked to break off what it does, and two seconds
-    later the socket is shut down: a network that drops everything without a word, or a
+    After ``timeout`` seconds the server is asked to give up waiting for locks, and two
+    seconds later the socket is shut down: a network that drops everything without a word, or a
     server that hangs, would be waited for without end. Sooner where the link has less
     patience, as when the worker stops.
     """

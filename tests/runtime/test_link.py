@@ -219,6 +219,7 @@ class SilenceTests(LinkCase):
         return store.look(["default"], using="default")
 
     def test_who_waits_for_a_lock_for_too_long_leaves_nothing_waiting_at_the_server(self):
+        """MariaDB's InnoDB ends such a waiting by itself, after 50 seconds."""
         Queue().submit("k1", "report", {})
         locked, done = threading.Event(), threading.Event()
 
@@ -248,7 +249,6 @@ class SilenceTests(LinkCase):
                 wait_until(self.nobody_waits)
             done.set()
             holder.result()
-        self.assertEqual(Task.objects.get().worker, "")
 
     def nobody_waits(self):
         with connection.cursor() as cursor:

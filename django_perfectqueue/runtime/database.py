@@ -112,7 +112,8 @@ class Link:
         if self.returns != self.outage.returns and not connection.in_atomic_block:
             self.returns = self.outage.returns
             discard(connection)
-        connection.ensure_connection()
+        if connection.connection is None:
+            connection.ensure_connection()
         if self.wire is None or self.wire.connection is not connection.connection:
             self.let_go()
             self.wire = Wire(connection.connection, self.using)

@@ -38,8 +38,8 @@ class Heart:
 
     def held(self) -> list[store.Lease]:
         """Return the leases of what is running and of what is to run next."""
-        running = self.processor.runner.running
-        own = [running.task.lease] if running is not None and not running.task.settled else []
+        running = self.processor.running
+        own = [one.task.lease for one in running if not one.task.settled]
         return own + list(self.processor.batch)
 
     def errand(self, now: float) -> Callable[[], None] | None:
@@ -47,9 +47,9 @@ class Heart:
         held = self.held()
         if held and now - self.renewed_at >= self.alive_time / RENEWALS:
             return lambda: self.beat(held, self.alive_time)
-        running = self.processor.runner.running
-        if held and running is not None:
-            since = max(running.task.started, self.looked_at)
+        running = self.processor.running
+        if held and running:
+            since = max(self.looked_at, min(one.task.started for one in running))
             if now - since >= self.interval:
                 return lambda: self.beat(held, None)
         return None
@@ -106,7 +106,8 @@ class Heart:
             self.processor.slate.count("cancelled")
 
     def running(self, lease: store.Lease) -> Running | None:
-        running = self.processor.runner.running
-        if running is None or running.task.lease.task_id != lease.task_id:
-            return None
-        return running if running.task.lease.attempt == lease.attempt else None
+        wanted = (lease.task_id, lease.attempt)
+        for one in self.processor.running:
+            if (one.task.lease.task_id, one.task.lease.attempt) == wanted:
+                return one
+        return None

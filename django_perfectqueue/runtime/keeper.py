@@ -121,22 +121,24 @@ class Keeper:
                     self.orphan()
 
     def tell_of_stop(self) -> None:
-        running = self.processor.runner.running
-        if running is not None and self.processor.stopping:
-            immediate = self.processor.stopping_now
-            kind = ImmediateProcessStopError if immediate else GracefulProcessStopError
+        if not self.processor.stopping:
+            return
+        immediate = self.processor.stopping_now
+        kind = ImmediateProcessStopError if immediate else GracefulProcessStopError
+        for running in self.processor.running:
             self.processor.runner.kill(running, kind("The processor stops."))
 
     def errand(self, now: float) -> Callable[[], None] | None:
         processor = self.processor
         if errand := processor.heart.errand(now):
             return errand
-        running = processor.runner.running
-        if running is None:
+        running = processor.running
+        if not running:
             return None
         if processor.ledger.is_overdue(now):
             return processor.ledger.write
-        if processor.batch and self.should_give_back(now - running.task.started):
+        began = min(one.task.started for one in running)
+        if processor.batch and self.should_give_back(now - began):
             return processor.release_rest
         if processor.outbox.is_late(now):
             return processor.post

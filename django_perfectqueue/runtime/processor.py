@@ -30,7 +30,7 @@ from .pace import Pace
 from .plan import Plan, worker_name
 from .queue_order import orders
 from .report import Reporter
-from .runner import Runner
+from .runner import Runner, Running
 from .signals import REOPEN_LOGS, RESTART_NOW, STOP_NOW, take_signals
 from .slate import Slate
 
@@ -124,8 +124,14 @@ class Processor:
     def patience(self) -> float:
         return LAST_TRIES if self.stopping else float("inf")
 
+    @property
+    def running(self) -> list[Running]:
+        """The attempts that are going on; asked from any thread."""
+        running = self.runner.running
+        return [] if running is None else [running]
+
     def is_busy(self) -> bool:
-        return bool(self.runner.running or self.batch or self.outbox.waiting)
+        return bool(self.running or self.batch or self.outbox.waiting)
 
     def work(self) -> int:
         while not self.stopping:
@@ -267,7 +273,7 @@ class Processor:
 
     def run_one(self, lease: store.Lease) -> None:
         task = AcquiredTask(lease, alive_time=self.options.ALIVE_TIME, worker=self.worker)
-        self.slate.begin(lease.task_id)
+        self.slate.begin(lease.task_id, since=task.started)
         self.ledger.begin(task)
         ending = self.runner.run(task)
         self.ledger.end(task.started + ending.seconds)

@@ -148,7 +148,7 @@ class Supervisor:
             child.kill() if now and child in processors else child.stop()
 
     def farewell(self) -> str:
-        if not any(place.slate.running for place in self.places if place.child is not None):
+        if not any(place.slate.begun for place in self.places if place.child is not None):
             return _("Stopping.")
         return (
             _("Stopping once the running tasks have ended. To end them at once: kill -QUIT %d")
@@ -186,7 +186,7 @@ class Supervisor:
         as_told = left or child.killed
         if not left:
             self.give_back(place, child, code)
-        place.slate.end()
+        place.slate.clear()
         place.slate.rest()
         if place.slate.was_rung:
             self.belfry.wake_one()
@@ -199,17 +199,17 @@ class Supervisor:
             self.reporter.say(_("Processor %(number)s has ended.") % {"number": place.number})
 
     def give_back(self, place: Place, child: Child, code: int) -> None:
-        running = place.slate.running
+        running = tuple(begun.task_id for begun in place.slate.begun)
         asked = child.killed and child.stopping_since is not None
         message = how_it_ended(code)
         if not asked:
             logger.error(
-                "A processor died. pid=%s task_id=%s: %s", child.pid, running or None, message
+                "A processor died. pid=%s task_ids=%s: %s", child.pid, list(running), message
             )
         estate = Estate(
             holder=place.holder,
             worker=f"{socket.gethostname()}:{child.pid}",
-            crashed=(running,) if running and not asked else (),
+            crashed=() if asked else running,
             why=store.Failure(error="crashed", message=message),
         )
         try:

@@ -61,7 +61,7 @@ class WakeTests(BelfryCase):
         slate.mark_rung()
         for word in slate.places:
             slate.count(word)
-        slate.begin(7)
+        slate.begin(7, since=1.0)
         self.assertTrue(slate.was_rung)
         self.assertEqual(set(slate.counts().values()), {1})
         self.assertFalse(slate.signed_off)

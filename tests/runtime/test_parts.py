@@ -52,19 +52,22 @@ class BellTests(SimpleTestCase):
 
 class SlateTests(SimpleTestCase):
     def test_a_supervisor_reads_what_a_dead_processor_was_running(self):
-        slate = Slate()
+        slate = Slate(seats=2)
         self.addCleanup(slate.close)
 
         def live():
             slate.count("finished", 3)
-            slate.begin(2**62)
+            slate.begin(2**62, since=5.0, kill_at=7.5, seat=1)
             os.kill(os.getpid(), signal.SIGKILL)
 
         child = fork(live)
         codes = []
         wait_until(lambda: codes.append(child.reap()) or codes[-1] is not None)
         self.assertEqual(codes[-1], -signal.SIGKILL)
-        self.assertEqual((slate.running, slate.counts()["finished"]), (2**62, 3))
+        self.assertEqual(slate.begun, [(2**62, 5.0, 7.5)])
+        self.assertEqual(slate.counts()["finished"], 3)
+        slate.clear()
+        self.assertEqual(slate.begun, [])
 
 
 class ChildTests(SimpleTestCase):

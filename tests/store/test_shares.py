@@ -7,7 +7,7 @@ from django.test import TransactionTestCase
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.models import FairShare, Lane, Ticket
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store import alarms, apply, carry
+from django_perfectqueue.store import alarms, apply, carry, waking
 from django_perfectqueue.store.lanes import lane_id
 from tests.factories import NOON, acquire, submit, submit_many
 
@@ -163,7 +163,7 @@ class MeanwhileTests(TransactionTestCase):
             self.assertTrue(edited.wait(30))
             carry.look_again(cursor, ids)
 
-        with mock.patch.object(alarms, "look_again", look_again):
+        with mock.patch.object(waking, "look_again", look_again):
             alarms.answer_alarms(using="default", now=NOON)
 
         self.assertEqual(lanes(), {"ann": (2, None, False)})

@@ -22,6 +22,7 @@ TAG = "perfectqueue"
 VENDORS = ("postgresql", "mysql", "sqlite")
 UTC = (None, "UTC", "Etc/UTC")
 SQLITE_WAIT = 5.0
+IDLE = 120
 SQLITE_OPTIONS = (
     "'OPTIONS': {'transaction_mode': 'IMMEDIATE', 'timeout': 20,"
     " 'init_command': 'PRAGMA journal_mode=WAL'}"
@@ -132,9 +133,27 @@ def check_database_settings(app_configs: Any = None, **kwargs: Any) -> list[Chec
                 "Take TIME_ZONE out of that database's settings; the project's own may stay.",
             )
         )
+    if vendor == "postgresql" and several_hosts(entry):
+        found.append(
+            warning(
+                16,
+                f"The database '{alias}' has several hosts, and nothing says that it is to be the"
+                " one that takes writes: after a failover workers may connect to a standby again"
+                " and again.",
+                f"Set DATABASES['{alias}']['OPTIONS']['target_session_attrs'] to 'read-write'.",
+            )
+        )
     if vendor != "postgresql" and options().BELL and (folder := datagrams.folder_of(alias)):
         found += bell_problems(folder)
     return found
+
+
+def several_hosts(entry: Mapping[str, Any]) -> bool:
+    """Tell whether PostgreSQL is sought on several hosts, and any of them would do."""
+    given = entry["OPTIONS"]
+    hosts = (entry["HOST"], given.get("host"), given.get("hostaddr"))
+    wanted = given.get("target_session_attrs", "any")
+    return any("," in str(host or "") for host in hosts) and wanted == "any"
 
 
 def alias_in_force() -> str | None:
@@ -276,6 +295,7 @@ def postgresql_server(alias: str, cursor: Any) -> Iterator[CheckMessage]:
     for name in ("fsync", "full_page_writes", "synchronous_commit"):
         if values[name] == "off":
             yield forgetful(alias, name, "off", "on")
+    yield from short_of_patience(alias, "idle_session_timeout", values, unit=1000)
     level = values["transaction_isolation"]
     told = "isolation_level" in connections[alias].settings_dict["OPTIONS"]
     if not told and level not in ("read committed", "read uncommitted"):
@@ -288,12 +308,13 @@ def postgresql_server(alias: str, cursor: Any) -> Iterator[CheckMessage]:
 
 
 def mysql_server(alias: str, cursor: Any) -> Iterator[CheckMessage]:
-    cursor.execute("SELECT @@read_only, @@innodb_flush_log_at_trx_commit")
-    fixed, flush = cursor.fetchone()
+    cursor.execute("SELECT @@read_only, @@innodb_flush_log_at_trx_commit, @@wait_timeout")
+    fixed, flush, wait = cursor.fetchone()
     if fixed not in (0, "OFF"):
         yield read_only(alias, "read_only is on, as on a replica")
     if flush != 1:
         yield forgetful(alias, "innodb_flush_log_at_trx_commit", str(flush), "1")
+    yield from short_of_patience(alias, "wait_timeout", {"wait_timeout": wait})
 
 
 def sqlite_server(alias: str, cursor: Any) -> Iterator[CheckMessage]:
@@ -316,6 +337,7 @@ POSTGRESQL = (
     "full_page_writes",
     "synchronous_commit",
     "transaction_isolation",
+    "idle_session_timeout",
 )
 SERVER_PROBLEMS = {
     "postgresql": postgresql_server,
@@ -330,6 +352,21 @@ def read_only(alias: str, why: str) -> CheckMessage:
         f"The server of the database '{alias}' takes no writes: {why}.",
         f"Name the primary in DATABASES['{alias}'], or another alias in {SETTING}['DATABASE'].",
     )
+
+
+def short_of_patience(
+    alias: str, name: str, values: Mapping[str, Any], *, unit: int = 1
+) -> Iterator[CheckMessage]:
+    """Yield a warning when idle connections are closed sooner than workers use them."""
+    seconds = int(values.get(name) or 0) / unit
+    if 0 < seconds < IDLE:
+        yield warning(
+            17,
+            f"The server of the database '{alias}' hangs up after {seconds:g} s without a word:"
+            f" {name}. Workers that have nothing to do speak once in {IDLE // 2} s, and would have"
+            " to connect anew each time.",
+            f"Set {name} to {IDLE} s or more, for the worker's user at least.",
+        )
 
 
 def forgetful(alias: str, name: str, value: str, good: str) -> CheckMessage:

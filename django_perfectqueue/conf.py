@@ -166,6 +166,7 @@ class Options:
 
     DEFAULT_QUEUE: str = _setting("default", _name)
     DATABASE: str | None = _setting(None, _or_none(_name))
+    DATABASE_TIMEOUT: float | None = _setting(30.0, _or_none(_positive_seconds))
     DISPATCH: str | None = _setting(None, _or_none(_path))
     POLICY: str | Mapping[str, str] = _setting("fair", _policy)
     MAX_PAYLOAD_SIZE: int = _setting(1_048_576, _positive)

@@ -161,6 +161,18 @@ class DatabaseSettingsTests(SimpleTestCase):
         for level in levels()["good"]:
             self.assertEqual(database_errors(OPTIONS={"isolation_level": level}), [])
 
+    @skipUnless(connection.vendor == "postgresql", "PostgreSQL's settings")
+    def test_several_hosts_of_which_any_would_do(self):
+        for entry, expected in (
+            ({"HOST": "a", "OPTIONS": {"hostaddr": "10.0.0.1"}}, []),
+            ({"HOST": "a,b", "OPTIONS": {}}, ["W016"]),
+            ({"OPTIONS": {"host": "a,b"}}, ["W016"]),
+            ({"HOST": "a,b", "OPTIONS": {"target_session_attrs": "any"}}, ["W016"]),
+            ({"HOST": "a,b", "OPTIONS": {"target_session_attrs": "read-write"}}, []),
+        ):
+            with self.subTest(entry):
+                self.assertEqual(ids(database_errors(**entry)), expected)
+
     def test_a_folder_where_no_bell_can_hang(self):
         with TemporaryDirectory() as folder:
             long = Path(folder, "x" * 100)
@@ -256,6 +268,8 @@ class ServerSettingsTests(TestCase):
             ("synchronous_commit", "off", ["W008"]),
             ("transaction_isolation", "repeatable read", ["W004"]),
             ("transaction_read_only", "on", ["E013"]),
+            ("idle_session_timeout", "60000", ["W017"]),
+            ("idle_session_timeout", "600000", []),
         ):
             values = GOOD_POSTGRESQL | {setting: value}
             with self.subTest(f"{setting} {value}"), answers(list(values.items())):
@@ -264,10 +278,11 @@ class ServerSettingsTests(TestCase):
     @skipUnless(connection.vendor == "mysql", "MySQL's settings")
     def test_mysql_that_may_forget_or_takes_no_writes(self):
         for row, expected in (
-            ((0, 1), []),
-            ((0, 2), ["W008"]),
-            ((1, 1), ["E013"]),
-            (("NO_LOCK", 1), ["E013"]),
+            ((0, 1, 28_800), []),
+            ((0, 2, 28_800), ["W008"]),
+            ((1, 1, 28_800), ["E013"]),
+            (("NO_LOCK", 1, 28_800), ["E013"]),
+            ((0, 1, 60), ["W017"]),
         ):
             with self.subTest(row), answers([row]):
                 self.assertEqual(ids(self.found()), expected)

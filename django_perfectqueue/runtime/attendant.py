@@ -10,6 +10,7 @@ from .bell import Bell, readable
 from .database import AwayError, Link
 from .plan import Plan
 from .signals import REOPEN_LOGS, reopen_logs, take_signals
+from .watch import Watch
 
 LAST_TRIES = 2.0
 
@@ -26,11 +27,13 @@ class Attendant:
         self.lifeline = lifeline
         self.bell = Bell()
         self.stopping = False
-        self.link = Link(plan.using, self.bell, self.patience)
+        self.link = Link(plan.using, self.bell, self.patience, outage=plan.outage)
+        self.watch = Watch([self.link], plan.timeout)
         self.logs_moved = False
 
     def run(self) -> int:
         take_signals(self.on_signal)
+        self.watch.start()
         try:
             self.work()
         except AwayError:

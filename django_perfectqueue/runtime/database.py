@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import os
 import random
@@ -15,12 +17,18 @@ from django.db.backends.signals import connection_created
 from django_perfectqueue import store
 
 from .bell import Bell
+from .outage import News, Outage
+from .wire import Wire
 
 R = TypeVar("R")
 
 logger = logging.getLogger("django_perfectqueue.database")
 
-SHORTEST, LONGEST = 0.1, 5.0
+SHORTEST, LONGEST = 0.1, 1.0
+LONGEST_FOR_A_PERSON = 5.0
+HIDDEN = "********"
+
+numbers = itertools.count(1)
 
 
 class AwayError(Exception):
@@ -55,15 +63,31 @@ class Link:
     One thread's way to the database, over which a verb is repeated until it is done.
 
     Only for verbs that may be repeated when the answer to their commit was lost. It waits
-    instead of the store, for as long as it takes.
+    instead of the store, for as long as it takes. What it has to tell of that it tells
+    for all who share the ``outage``.
     """
 
-    def __init__(self, using: str, bell: Bell, patience: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        using: str,
+        bell: Bell,
+        patience: Callable[[], float],
+        *,
+        outage: Outage | None = None,
+    ) -> None:
         self.using = using
         self.bell = bell
         self.patience = patience
+        self.outage = Outage() if outage is None else outage
+        self.number = next(numbers)
+        self.returns = self.outage.returns
         self.away_since = 0.0
         self.waits = 0
+        self.what = store.Ailment.UNREACHABLE
+        self.said = ""
+        self.calling_since = 0.0
+        self.wire: Wire | None = None
+        self.silent = False
         self.returned: Callable[[], None] = lambda: None
 
     def insist(self, verb: Callable[[], R]) -> R:
@@ -82,26 +106,73 @@ class Link:
 
     def once(self, verb: Callable[[], R]) -> R:
         """Call it, and tell when that ends a time of trouble."""
-        with store.one_call():
-            if self.away_since:
-                self.returned()
-            result = verb()
+        outer = self.calling_since
+        self.calling_since = time.monotonic()
+        try:
+            with store.one_call():
+                self.connect()
+                if self.away_since:
+                    self.returned()
+                result = verb()
+        finally:
+            self.calling_since = time.monotonic() if outer else 0.0
         if self.away_since:
             self.back()
+        elif self.outage.is_on and (seconds := self.outage.look()) is not None:
+            self.tell_return(seconds)
         return result
 
+    def connect(self) -> None:
+        """Have a connection that leads to where it should, and its wire at hand."""
+        connection = connections[self.using]
+        if self.returns != self.outage.returns and not connection.in_atomic_block:
+            self.returns = self.outage.returns
+            discard(connection)
+        if connection.connection is None:
+            connection.ensure_connection()
+        if self.wire is None or self.wire.connection is not connection.connection:
+            self.let_go()
+            self.wire = Wire(connection.connection, self.using)
+
+    def let_go(self) -> None:
+        if self.wire is not None:
+            self.wire.close()
+        self.wire = None
+
     def trouble(self, error: Error) -> None:
+        """Give the connection up, and tell of the trouble unless that has been done."""
+        self.what = self.ailment(error)
+        self.said = f"{type(error).__name__}: {self.in_one_line(error)}"
+        self.let_go()
         discard(connections[self.using])
         if not self.away_since:
             self.away_since = time.monotonic()
             self.waits = 0
-            logger.error(
-                "The database is away; waiting for it. database=%s pid=%s error=%s: %s",
-                self.using,
-                os.getpid(),
-                type(error).__name__,
-                in_one_line(error),
-            )
+            self.outage.enter(self.number)
+        self.tell_trouble()
+
+    def ailment(self, error: Error) -> store.Ailment:
+        silent, self.silent = self.silent, False
+        return store.Ailment.SILENT if silent else store.ailment(error, using=self.using)
+
+    def tell_trouble(self) -> None:
+        """Tell what goes wrong for the second time: the first may have been the connection's."""
+        news = News.KNOWN
+        if self.waits:
+            news = self.outage.note(self.what, self.away_since)
+        lead = "The database is away" if self.what.passes else "The database can't be used"
+        still = "still " if news is News.CHANGED and self.what.passes else ""
+        logger.log(
+            logging.DEBUG if news is News.KNOWN else logging.ERROR,
+            "%s: %s. Tasks are kept; the worker tries again and again."
+            " database=%s pid=%s seconds=%.0f error=%s",
+            lead.replace("is ", f"is {still}"),
+            self.what.words,
+            self.using,
+            os.getpid(),
+            time.monotonic() - self.away_since,
+            self.said,
+        )
 
     def wait(self) -> None:
         if time.monotonic() - self.away_since >= self.patience():
@@ -113,23 +184,44 @@ class Link:
         Return how long to wait for the next try: ever longer, and never in step.
 
         The first comes at once: the server may be there, and only the connection have been
-        dead for long.
+        dead for long. The longest lets it be noticed within two seconds that the server is
+        back; a person who has something to mend may be given a little more.
         """
         self.waits += 1
         if self.waits == 1:
             return 0.0
-        longest = min(LONGEST, SHORTEST * 2.0 ** min(self.waits - 1, 10))
+        most = LONGEST if self.what.passes else LONGEST_FOR_A_PERSON
+        longest = min(most, SHORTEST * 2.0 ** min(self.waits - 1, 10))
         return longest * random.uniform(0.5, 1.0)  # noqa: S311
 
     def back(self) -> None:
-        seconds = time.monotonic() - self.away_since
+        seconds = self.outage.leave(self.number)
         self.away_since = 0.0
+        if seconds is not None:
+            self.tell_return(seconds)
+            return
+        logger.log(
+            logging.WARNING if self.outage.may_tell_slip() else logging.DEBUG,
+            "A call to the database failed, and has been repeated: %s. database=%s pid=%s error=%s",
+            self.what.words,
+            self.using,
+            os.getpid(),
+            self.said,
+        )
+
+    def tell_return(self, seconds: float) -> None:
         logger.warning(
             "The database is back. database=%s pid=%s seconds=%.1f",
             self.using,
             os.getpid(),
             seconds,
         )
+
+    def in_one_line(self, error: BaseException) -> str:
+        """Return what an error says, without the password, whoever has put it there."""
+        password = str(connections[self.using].settings_dict["PASSWORD"] or "")
+        said = in_one_line(error)
+        return said.replace(password, HIDDEN) if password else said
 
 
 def in_one_line(error: BaseException) -> str:
@@ -173,7 +265,15 @@ def discard(link: Any) -> None:
     link.needs_rollback = False
     link.savepoint_ids = []
     link.run_on_commit = []
+    close_for_good(link)
     try:
         link.close()
     except Error:
         link.connection = None
+
+
+def close_for_good(link: Any) -> None:
+    """Have a pool not lend the same connection out again."""
+    if link.settings_dict["OPTIONS"].get("pool"):
+        with contextlib.suppress(Exception):
+            link.connection.close()

@@ -58,9 +58,7 @@ class Heart:
         before = time.monotonic()
         self.looked_at = before
         using = self.processor.plan.using
-        pulses = self.processor.aside.once(
-            lambda: store.heartbeat(held, using=using, alive_time=alive_time)
-        )
+        pulses = store.heartbeat(held, using=using, alive_time=alive_time)
         if alive_time is not None:
             self.renewed_at = max(self.renewed_at, before)
         told = list(zip(held, pulses, strict=True))

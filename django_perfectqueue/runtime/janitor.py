@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from dataclasses import dataclass, field
@@ -13,8 +14,11 @@ from django_perfectqueue.store.purge import BATCH
 from .attendant import Attendant
 from .belfry import Belfry
 from .bookkeeper import Bookkeeper
+from .database_file import DatabaseFile
 from .plan import Plan
 from .presence import Presence
+
+logger = logging.getLogger("django_perfectqueue.database")
 
 SWEEP_INTERVAL = 5.0
 MOST_BATCHES = 200
@@ -38,12 +42,14 @@ class Janitor(Attendant):
         self.presence = presence
         self.purge = Purge(plan)
         self.bookkeeper = Bookkeeper(plan)
+        self.file = DatabaseFile(plan.using)
 
     def work(self) -> None:
         next_purge = time.monotonic()
         while not self.stopping:
+            self.look_at_file()
             self.presence.tell(self.link)
-            self.link.insist(self.sweep)
+            self.sweep()
             self.link.insist(self.bookkeeper.work)
             if time.monotonic() >= next_purge:
                 self.purge_some()
@@ -52,14 +58,26 @@ class Janitor(Attendant):
             self.wait(pause * random.uniform(0.8, 1.0), self.presence.board)  # noqa: S311
         self.presence.end(self.link)
 
+    def look_at_file(self) -> None:
+        if self.file.was_replaced():
+            logger.error(
+                "The database's file was replaced; the worker goes on with the new one."
+                " database=%s What ran meanwhile may run again.",
+                self.plan.using,
+            )
+            self.plan.outage.renew()
+
     def sweep(self) -> None:
         more = not (self.belfry.has_free() and self.belfry.is_tended())
         while more and not self.stopping:
-            more = store.answer_alarms(using=self.plan.using)
+            more = self.link.insist(lambda: store.answer_alarms(using=self.plan.using))
             self.presence.tell(self.link)
         for _batch in range(MOST_ROUSED):
-            if self.stopping or store.rouse(using=self.plan.using) < LANES:
+            if self.stopping or self.link.insist(self.rouse) < LANES:
                 return
+
+    def rouse(self) -> int:
+        return store.rouse(using=self.plan.using)
 
     def purge_some(self) -> None:
         """Delete batch after batch, for no longer than half of the time there is."""

@@ -16,6 +16,7 @@ from django_perfectqueue.exceptions import GracefulProcessStopError, ImmediatePr
 from .bell import Bell, drain, readable
 from .errands import Errands
 from .signals import reopen_logs
+from .watch import Watch
 
 if TYPE_CHECKING:
     from .processor import Processor
@@ -42,6 +43,7 @@ class Keeper:
         self.lifeline = lifeline
         self.bell = Bell()
         self.errands = Errands()
+        self.watch = Watch([processor.link, processor.aside], processor.plan.timeout)
         self.no_errand_before = 0.0
         self.interval = processor.options.CHILD_HEARTBEAT_INTERVAL
         self.next_beat = 0.0
@@ -94,6 +96,7 @@ class Keeper:
 
     def tick(self, now: float) -> None:
         self.beat(now)
+        self.watch.look(now)
         if self.logs_moved:
             self.logs_moved = False
             reopen_logs()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.conf import Options
+
+from .outage import Outage
+from .watch import timeout_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +28,13 @@ class Plan:
     reload: bool = False
     generation: int = 1
     health: tuple[str, int] | None = None
+    outage: Outage = field(default_factory=Outage, compare=False)
+
+    @property
+    def timeout(self) -> float | None:
+        """How long an answer of the database is waited for, such that leases outlast it."""
+        alive_time = self.options.ALIVE_TIME
+        return timeout_for(self.options.DATABASE_TIMEOUT, alive_time=alive_time)
 
 
 def worker_name() -> str:

@@ -85,9 +85,9 @@ class Processor:
         self.strange: set[str] = set()
         self.pace = Pace(plan.options.TASK_PREFETCH, places=plan.options.places)
         self.outbox = Outbox(self.posted)
-        self.link = Link(plan.using, seat.bell, self.patience)
+        self.link = Link(plan.using, seat.bell, self.patience, outage=plan.outage)
         self.link.returned = self.give_back_uncertain
-        self.aside = Link(plan.using, seat.bell, self.patience)
+        self.aside = Link(plan.using, seat.bell, self.patience, outage=plan.outage)
         self.ledger = Ledger(using=plan.using, kept=plan.options.USAGE_TIME != 0)
         self.heart = Heart(self)
         self.telling = threading.Lock()
@@ -252,11 +252,11 @@ class Processor:
     def keep_books(self, *, last: bool = False) -> None:
         """Write who was given how much; that this fails is no task's trouble."""
         try:
-            with store.one_call():
-                self.ledger.write(last=last)
+            self.link.once(lambda: self.ledger.write(last=last))
         except Error as error:
             discard(connections[self.plan.using])
-            logger.warning(
+            logger.log(
+                logging.DEBUG if self.link.ailment(error).passes else logging.WARNING,
                 "The shares received can't be written; tasks go on. pid=%s error=%s: %s",
                 os.getpid(),
                 type(error).__name__,

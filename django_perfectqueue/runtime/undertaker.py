@@ -12,6 +12,7 @@ from .bell import Bell
 from .database import AwayError, Link
 from .plan import Plan
 from .signals import REOPEN_LOGS, take_signals
+from .watch import Watch
 
 LAST_TRIES = 10.0
 
@@ -38,10 +39,12 @@ class Undertaker:
         self.estate = estate
         self.bell = Bell()
         self.stopping = False
-        self.link = Link(plan.using, self.bell, self.patience)
+        self.link = Link(plan.using, self.bell, self.patience, outage=plan.outage)
+        self.watch = Watch([self.link], plan.timeout)
 
     def run(self) -> int:
         take_signals(self.on_signal)
+        self.watch.start()
         try:
             self.link.insist(self.give_back)
         except AwayError:

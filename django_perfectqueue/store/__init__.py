@@ -7,6 +7,7 @@ itself where the database asks for it or the connection is lost.
 """
 
 from .acquire import acquire
+from .ailments import Ailment
 from .alarms import answer_alarms, rouse
 from .apply import apply_shares
 from .apply_limit import apply_limit
@@ -32,13 +33,14 @@ from .settle import cancel, fail, release, retry
 from .steer import cancel_request, find, force_finish, redrive
 from .submit import CHUNK, in_chunks, submit, submit_all
 from .take_alone import take_alone
-from .transaction import calls_of_others, one_call, patiently
+from .transaction import ailment, calls_of_others, one_call, patiently
 from .update import update_payload
 from .usage import Tally, Whose, add_usage, clock, folded, note_waiting
 from .values import Completion, Failure, Lease, Pulse, Submission, new_holder
 
 __all__ = [
     "CHUNK",
+    "Ailment",
     "Completion",
     "Datagrams",
     "Failure",
@@ -54,6 +56,7 @@ __all__ = [
     "Whose",
     "acquire",
     "add_usage",
+    "ailment",
     "answer_alarms",
     "apply_limit",
     "apply_shares",

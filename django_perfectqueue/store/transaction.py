@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from django.db import Error, connections, transaction
 
+from .ailments import Ailment
 from .dialects import Dialect, dialect_of
 
 P = ParamSpec("P")
@@ -22,6 +23,7 @@ R = TypeVar("R")
 logger = logging.getLogger("django_perfectqueue.database")
 
 PATIENCE = 10.0
+PATIENCE_OF_ONE_CALL = 1.0
 REPEATS = 10
 LONGEST_PAUSE = 0.5
 
@@ -78,7 +80,8 @@ def one_call() -> Iterator[None]:
     """
     Let all that is called in here, over and over, be tries of one call.
 
-    For who waits for a lost database by other rules than PATIENCE: it is told at once.
+    For who waits for a lost database by other rules than PATIENCE: it is told at once, and
+    soon of what is lost against others.
     """
     with sharing({} if (known := shared.get()) is None else known):
         yield
@@ -147,13 +150,19 @@ def patiently(act: Callable[[], R], tries: Tries | None = None, *, using: str) -
     raise AssertionError("There is always another pause.")
 
 
+def ailment(error: Error, *, using: str) -> Ailment:
+    """Return what ails a database, by what it or its driver has said."""
+    return dialect_of(using).ailment(error)
+
+
 class Trouble:
     """The errors of one call."""
 
     def __init__(self, using: str, tries: Tries) -> None:
         self.using = using
         self.tries = tries
-        self.until = time.monotonic() + PATIENCE
+        self.shared = shared.get() is not None
+        self.until = time.monotonic() + (PATIENCE_OF_ONE_CALL if self.shared else PATIENCE)
         self.repeats = 0
         self.told = False
 
@@ -162,12 +171,13 @@ class Trouble:
         dialect = dialect_of(self.using)
         if dialect.passes(error):
             del self.tries.doubtful[known:]
-        elif dialect.lost(error) and shared.get() is None:
+        elif dialect.lost(error) and not self.shared:
             self.reconnect(error)
         else:
             return False
         self.repeats += 1
-        return self.repeats == 1 or time.monotonic() < self.until
+        once_more = self.repeats == 1 and not self.shared
+        return once_more or time.monotonic() < self.until
 
     def reconnect(self, error: Error) -> None:
         drop(connections[self.using])

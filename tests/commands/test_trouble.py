@@ -8,11 +8,12 @@ from copy import deepcopy
 from pathlib import Path
 from unittest import mock
 
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection, connections
 from django.test import SimpleTestCase, override_settings
 
 from django_perfectqueue.management import base
+from django_perfectqueue.management.commands import pq_worker
 
 from .running import refused
 
@@ -151,3 +152,32 @@ class TroubleTests(SimpleTestCase):
                     call_command(name, "--help")
                 self.assertIn("--database ALIAS", out.getvalue())
                 self.assertIn("--json", out.getvalue())
+
+
+class WaitingTests(unittest.TestCase):
+    """What pq_worker does at its start, with --wait-for-database."""
+
+    def is_there(self, checks, *, seconds=60, pending=()):
+        self.said = []
+        with (
+            mock.patch.object(pq_worker, "check_database", side_effect=checks) as check,
+            mock.patch.object(pq_worker, "WAIT", 0.0),
+            mock.patch("signal.sigpending", return_value=set(pending)),
+        ):
+            found = pq_worker.is_there("default", seconds, self.said.append)
+        return found, check.call_count
+
+    def test_it_waits_for_a_database_and_says_so_once(self):
+        away = CommandError("Can't reach it.")
+        self.assertEqual(self.is_there([away, away, None]), (True, 3))
+        self.assertEqual(self.said, ["Waiting up to 60 s. Can't reach it."])
+
+    def test_a_stop_that_comes_meanwhile_ends_it(self):
+        away = CommandError("Can't reach it.")
+        self.assertEqual(self.is_there([away], pending={signal.SIGTERM}), (False, 1))
+
+    def test_it_has_an_end(self):
+        self.assertEqual(self.is_there([CommandError("No.")], seconds=1e-9), (True, 1))
+
+    def test_it_does_not_wait_unasked(self):
+        self.assertEqual(self.is_there([], seconds=0), (True, 0))

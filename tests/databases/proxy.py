@@ -46,6 +46,8 @@ class Proxy:
     ``before``: the server never hears of it. ``after``: it is done, and the answer is
     lost. ``late``: the client is cut off at once, and the server hears of it a little
     later, when the client may have come back.
+
+    While it is ``silent`` nothing gets through, and nobody is told so.
     """
 
     def __init__(self, connection: Any) -> None:
@@ -59,6 +61,7 @@ class Proxy:
         self.listener.listen()
         self.how = ""
         self.cuts = 0
+        self.silent = False
         self.pairs: list[tuple[socket.socket, socket.socket]] = []
         threading.Thread(target=self.accept, daemon=True).start()
 
@@ -110,6 +113,8 @@ class Proxy:
         with contextlib.suppress(OSError), contextlib.closing(client), contextlib.closing(server):
             while True:
                 for source in select.select([client, server], [], [])[0]:
+                    while self.silent:
+                        time.sleep(0.02)
                     said = source.recv(65536)
                     if not said:
                         return

@@ -49,7 +49,11 @@ class SweepTests(SimpleTestCase):
     """Lanes that sleep, or have another policy than the settings say, may be many."""
 
     def sweep(self, *found):
-        janitor = mock.Mock(spec=Janitor, stopping=False, plan=plan(), belfry=mock.Mock())
+        janitor = mock.Mock(
+            spec=Janitor, stopping=False, plan=plan(), belfry=mock.Mock(), link=mock.Mock()
+        )
+        janitor.link.insist = lambda verb: verb()
+        janitor.rouse = lambda: Janitor.rouse(janitor)
         with mock.patch.object(store, "rouse", side_effect=found) as rouse:
             Janitor.sweep(janitor)
         return rouse.call_count

@@ -324,7 +324,7 @@ class ConnectionTests(RunnerMixin, TransactionTestCase):
         """
         An error of a task must not be forgotten for the database having a bad minute.
         """
-        write, failures = store.retry, iter([OperationalError("gone"), OperationalError("gone")])
+        write, failures = store.retry, iter([OperationalError("gone") for _time in range(3)])
 
         def away(*args, **kwargs):
             for failure in failures:

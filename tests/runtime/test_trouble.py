@@ -54,28 +54,6 @@ class DatabaseRestartTests(WorkerTestCase):
             return cursor.fetchone()[0]
         return 0
 
-    def test_a_running_task_survives_a_restart_of_the_server(self):
-        """
-        The handler has nothing to do with the queue's database; why should it start again?
-        """
-        self.submit("k0")
-        worker = self.worker()
-        self.wait_for_note("start")
-        self.server.kill()
-        self.open_gate()
-        self.wait_for_note("end")
-        wait_until(lambda: "The database is away" in worker.errors, within=20)
-        self.server.start()
-        wait_until(lambda: self.finished() == 1, within=30)
-
-        self.submit("k1", "note")
-        wait_until(lambda: self.finished() == 2, within=20)
-        wait_until(lambda: "The database is back" in worker.errors)
-        self.assertNotIn("Traceback", worker.errors)
-        self.assertEqual(len(self.notes("start")), 1)
-        worker.send(signal.SIGTERM)
-        self.assertEqual(worker.wait(), 0, worker.errors)
-
     def test_an_idle_worker_can_be_stopped_while_the_server_is_away(self):
         worker = self.worker().ready()
         self.submit("k0", "note")

@@ -163,13 +163,13 @@ class WorkerTestCase(TransactionTestCase):
         split = [line.split() for line in lines]
         return [(key, int(pid)) for first, key, pid in split if first == word]
 
-    def wait_for_note(self, word, count=1):
+    def wait_for_note(self, word, count=1, *, within=60):
         """Wait for so many lines; return the last one's process."""
 
         def noted():
             return len(self.notes(word)) >= count
 
-        wait_until(noted)
+        wait_until(noted, within=within)
         return self.notes(word)[-1][1]
 
     def status(self, key):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
+import time
 import traceback
 from argparse import ArgumentTypeError
+from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
@@ -21,6 +24,7 @@ from django_perfectqueue.application import Dispatch, Registry, autodiscover
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.health.tables import lacks_tables
+from django_perfectqueue.runtime.connecting import prepare
 from django_perfectqueue.runtime.database import end_idle_transactions
 from django_perfectqueue.runtime.launcher import (
     GENERATION,
@@ -34,13 +38,15 @@ from django_perfectqueue.runtime.pid_file import PidFile
 from django_perfectqueue.runtime.plan import Plan
 from django_perfectqueue.runtime.receptionist import refusal
 from django_perfectqueue.runtime.report import Reporter
-from django_perfectqueue.runtime.signals import hold_back
+from django_perfectqueue.runtime.signals import DETACH, STOP, STOP_NOW, hold_back
 from django_perfectqueue.runtime.supervisor import Supervisor
 from django_perfectqueue.runtime.title import set_title
 
 from ..base import SummedUpCommand, at_least, known_alias, speaking, unmigrated
 
 SHOWN = 8
+WAIT = 0.5
+STOPS = {STOP, STOP_NOW, DETACH}
 
 OVERRIDES = {
     "processors": "PROCESSORS",
@@ -85,6 +91,14 @@ class Command(SummedUpCommand):
             help=_("How to go through several queues: ordered, round_robin or shuffled."),
         )
         parser.add_argument("--database", metavar="ALIAS", help=_("The database of the queues."))
+        parser.add_argument(
+            "--wait-for-database",
+            type=at_least(1),
+            metavar="SECONDS",
+            help=_(
+                "Wait so long at the start for a database that can't be reached or is not migrated."
+            ),
+        )
         how_long = parser.add_mutually_exclusive_group()
         how_long.add_argument(
             "--burst", action="store_true", help=_("Leave when no task is due any more.")
@@ -196,12 +210,18 @@ class Command(SummedUpCommand):
         self.check(tags=["perfectqueue"])
         with speaking():
             plan = plan_of(options)
+        prepare(plan.using)
+        if not is_there(plan.using, options["wait_for_database"] or 0, self.say):
+            return 0
         check_database(plan.using)
         end_idle_transactions(plan.using, plan.options.IDLE_TRANSACTION_LIMIT)
         check_health(plan.health)
         reporter = Reporter(self.print, self.style, options["verbosity"])
         self.introduce(plan, reporter)
         return Supervisor(plan, reporter, socket.socket(fileno=launcher)).run()
+
+    def say(self, text: str) -> None:
+        self.stderr.write(text)
 
     def print(self, text: str) -> None:
         self.stdout.write(text)
@@ -308,6 +328,33 @@ def no_handlers(dispatch: type[Dispatch]) -> str:
     )
 
 
+def is_there(using: str, seconds: float, say: Callable[[str], Any]) -> bool:
+    """
+    Wait up to so many seconds for a database, and say why; return False on a signal to stop.
+
+    That signal waits for whoever takes it; until then it is only pending.
+    """
+    deadline, told = time.monotonic() + seconds, False
+    while seconds:
+        try:
+            check_database(using)
+        except CommandError as error:
+            if signal.sigpending() & STOPS:
+                return False
+            if time.monotonic() >= deadline:
+                return True
+            if not told:
+                say(
+                    _("Waiting up to %(seconds)d s. %(error)s")
+                    % {"seconds": seconds, "error": error}
+                )
+            told = True
+            time.sleep(WAIT)
+        else:
+            return True
+    return True
+
+
 def check_database(using: str) -> None:
     """Raise CommandError when the database can't be used as it is."""
     with speaking(using):
@@ -345,6 +392,8 @@ def arguments(options: dict[str, Any]) -> list[str]:
     if options["health_port"]:
         host, port = options["health_port"]
         words += ["--health-port", f"[{host}]:{port}"]
+    if options["wait_for_database"] is not None:
+        words += ["--wait-for-database", str(options["wait_for_database"])]
     colour = "--force-color" if options["force_color"] else "--no-color"
     if options["force_color"] or options["no_color"]:
         words.append(colour)

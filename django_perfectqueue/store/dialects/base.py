@@ -11,6 +11,7 @@ from typing import Any
 
 from django.db import NotSupportedError
 
+from ..ailments import Ailment
 from ..lanes import FIRST_COST
 from ..values import Completion, Submission
 
@@ -110,6 +111,10 @@ class Dialect(ABC):
         and with it the connection; where it can, and has not been told for how long already.
         """
         return
+
+    def ailment(self, error: Exception) -> Ailment:
+        """Return what ails the database, by an error."""
+        return Ailment.OTHER
 
     @abstractmethod
     def submit(

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.db import IntegrityError
 
+from ..ailments import Ailment
 from ..values import Completion, Submission
 from .base import ACCOUNT, TAKEN, Dialect, Entry, Row, Waking, average, naive, numbers
 
@@ -48,6 +49,18 @@ LOST = {
     2055,
     3169,  # MySQL: killed
     4031,  # idle for too long
+}
+
+AILMENTS = {
+    **dict.fromkeys((1040, 1203, 1226), Ailment.CROWDED),
+    **dict.fromkeys((1053, 1077, 1079, 1080, 1927), Ailment.STOPPED),
+    **dict.fromkeys((1290, 1792, 1836), Ailment.READ_ONLY),
+    **dict.fromkeys((3, 1021, 1114), Ailment.FULL),
+    **dict.fromkeys((1044, 1045, 1049, 1698, 3118, 4151), Ailment.SHUT_OUT),
+    **dict.fromkeys((1054, 1146), Ailment.UNMIGRATED),
+    **dict.fromkeys((1142, 1143, 1227, 1370), Ailment.FORBIDDEN),
+    **dict.fromkeys((1020, 1205, 1213, 3101), Ailment.LOCKED),
+    **dict.fromkeys((1317, 1969, 3024), Ailment.CUT_SHORT),
 }
 
 INSERT_TASK = """
@@ -197,6 +210,10 @@ class MySQL(Dialect):
 
     def lost(self, error: Exception) -> bool:
         return number_of(error) in LOST
+
+    def ailment(self, error: Exception) -> Ailment:
+        otherwise = Ailment.UNREACHABLE if self.lost(error) else Ailment.OTHER
+        return AILMENTS.get(number_of(error) or 0, otherwise)
 
     def submit(
         self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None

@@ -14,6 +14,7 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError
 
+from ..ailments import Ailment
 from ..lanes import LEAST_COST
 from ..values import Completion, Submission
 from .base import TAKEN, Dialect, Entry, Row, Waking, average
@@ -35,6 +36,35 @@ LOST = {
 }
 # A driver that can't connect tells no code.
 REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password")
+
+AILMENTS = {
+    "25006": Ailment.READ_ONLY,
+    "28000": Ailment.SHUT_OUT,
+    "28P01": Ailment.SHUT_OUT,
+    "3D000": Ailment.SHUT_OUT,
+    "3F000": Ailment.UNMIGRATED,
+    "40001": Ailment.LOCKED,
+    "40P01": Ailment.LOCKED,
+    "42501": Ailment.FORBIDDEN,
+    "42703": Ailment.UNMIGRATED,
+    "42P01": Ailment.UNMIGRATED,
+    "53100": Ailment.FULL,
+    "53300": Ailment.CROWDED,
+    "55P03": Ailment.LOCKED,
+    "57014": Ailment.CUT_SHORT,
+    "57P01": Ailment.STOPPED,
+    "57P02": Ailment.STOPPED,
+    "57P03": Ailment.STOPPED,
+}
+# Where another language is set, these are not found, and the error itself tells.
+SAID = {
+    "starting up": Ailment.STOPPED,
+    "shutting down": Ailment.STOPPED,
+    "recovery": Ailment.STOPPED,
+    "too many": Ailment.CROWDED,
+    "connection slots": Ailment.CROWDED,
+    **dict.fromkeys((*REFUSED, "not permitted"), Ailment.SHUT_OUT),
+}
 
 SUBMIT = """
 WITH "clock" AS (SELECT {now} AS "now"),
@@ -314,6 +344,14 @@ class PostgreSQL(Dialect):
         if type(error) not in (DatabaseError, InterfaceError, OperationalError):
             return False
         return not any(words in str(error) for words in REFUSED)
+
+    def ailment(self, error: Exception) -> Ailment:
+        if (state := state_of(error)) is not None:
+            otherwise = Ailment.UNREACHABLE if self.lost(error) else Ailment.OTHER
+            return AILMENTS.get(state, otherwise)
+        if said := [ailment for words, ailment in SAID.items() if words in str(error)]:
+            return said[0]
+        return Ailment.UNREACHABLE if self.lost(error) else Ailment.OTHER
 
     def submit(
         self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None

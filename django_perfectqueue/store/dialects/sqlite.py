@@ -11,8 +11,21 @@ from typing import Any
 
 from django.utils import timezone as clock
 
+from ..ailments import Ailment
 from ..values import Completion, Submission
 from .base import TAKEN, Dialect, Entry, Row, Waking, average, naive
+
+SAID = {
+    "is locked": Ailment.LOCKED,
+    "readonly": Ailment.READ_ONLY,
+    "is full": Ailment.FULL,
+    "unable to open": Ailment.UNREACHABLE,
+    "disk I/O": Ailment.UNREACHABLE,
+    "no such table": Ailment.UNMIGRATED,
+    "no such column": Ailment.UNMIGRATED,
+    "has no column": Ailment.UNMIGRATED,
+    "interrupted": Ailment.CUT_SHORT,
+}
 
 ITEM = re.compile(r'((?:"given"\.)?"value") ->> (\d+)')
 
@@ -160,6 +173,10 @@ class SQLite(Dialect):
     def passes(self, error: Exception) -> bool:
         message = str(error)
         return "database is locked" in message or "database table is locked" in message
+
+    def ailment(self, error: Exception) -> Ailment:
+        message = str(error)
+        return next((found for words, found in SAID.items() if words in message), Ailment.OTHER)
 
     def lock_clause(self) -> str:
         return ""

@@ -26,6 +26,7 @@ class Attendant:
         self.lifeline = lifeline
         self.bell = Bell()
         self.stopping = False
+        self.orphaned = False
         self.link = Link(plan.using, self.bell, self.patience)
         self.logs_moved = False
 
@@ -64,5 +65,5 @@ class Attendant:
             reopen_logs()
         numbers = [file.fileno() for file in files]
         if self.lifeline in readable([self.bell.ear, self.lifeline, *numbers], seconds):
-            self.stopping = True
+            self.stopping = self.orphaned = True
         self.bell.wait(0)

@@ -15,6 +15,7 @@ from .belfry import Belfry
 from .bookkeeper import Bookkeeper
 from .plan import Plan
 from .presence import Presence
+from .stand_in import StandIn
 
 SWEEP_INTERVAL = 5.0
 MOST_BATCHES = 200
@@ -29,7 +30,8 @@ class Janitor(Attendant):
     batches; and keeps telling other hosts that its worker is there.
 
     Processors do the former themselves when they acquire; but all may be busy for long.
-    While one is free the listener sees to it.
+    While one is free the listener sees to it. It also stands in for a processor that can't
+    look after what it holds, until the last of them has ended.
     """
 
     def __init__(
@@ -38,27 +40,43 @@ class Janitor(Attendant):
         super().__init__(plan, lifeline=lifeline)
         self.belfry = belfry
         self.presence = Presence(worker, self.link)
+        self.stand_in = StandIn(plan, belfry, self.link)
         self.purge = Purge(plan)
         self.bookkeeper = Bookkeeper(plan)
 
     def work(self) -> None:
         next_purge = time.monotonic()
         while not self.stopping:
-            self.presence.tell()
+            self.look_after()
             self.link.insist(self.sweep)
             self.link.insist(self.bookkeeper.work)
             if time.monotonic() >= next_purge:
                 self.purge_some()
                 next_purge = time.monotonic() + self.plan.options.PURGE_INTERVAL
             pause = min(SWEEP_INTERVAL, self.plan.options.PURGE_INTERVAL)
-            self.wait(pause * random.uniform(0.8, 1.0))  # noqa: S311
+            self.rest(pause * random.uniform(0.8, 1.0))  # noqa: S311
         self.presence.end()
+        while self.belfry.is_at_work() and not self.orphaned:
+            self.stand_in.look()
+            self.wait(self.stand_in.pause)
+
+    def look_after(self) -> None:
+        """Do what must not wait until the rest is done."""
+        self.presence.tell()
+        self.stand_in.look()
+
+    def rest(self, seconds: float) -> None:
+        """Wait, but for what must not."""
+        until = time.monotonic() + seconds
+        while not self.stopping and (left := until - time.monotonic()) > 0:
+            self.wait(min(left, self.stand_in.pause))
+            self.stand_in.look()
 
     def sweep(self) -> None:
         more = not (self.belfry.has_free() and self.belfry.is_tended())
         while more and not self.stopping:
             more = store.answer_alarms(using=self.plan.using)
-            self.presence.tell()
+            self.look_after()
         for _batch in range(MOST_ROUSED):
             if self.stopping or store.rouse(using=self.plan.using) < LANES:
                 return
@@ -70,7 +88,7 @@ class Janitor(Attendant):
         for _batch in range(MOST_BATCHES):
             if self.stopping or time.monotonic() > deadline:
                 return
-            self.presence.tell()
+            self.look_after()
             if not self.link.insist(self.purge.batch):
                 return
 

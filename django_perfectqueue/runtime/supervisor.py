@@ -18,6 +18,7 @@ from .belfry import Belfry
 from .bell import Bell, drain, readable
 from .child import Child, fork, next_fork
 from .database import close_for_fork
+from .gauge import Gauge
 from .helper import LIMIT, Helper
 from .janitor import Janitor
 from .listener import Listener
@@ -35,8 +36,8 @@ from .signals import (
     Mailbox,
     reopen_logs,
 )
-from .slate import Slate
-from .tree import send
+from .slate import Begun, Slate
+from .tree import halt, resume, send, terminate_descendants
 from .undertaker import Estate, Undertaker
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
@@ -46,7 +47,13 @@ TICK = 0.5
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """Where a processor sits: one after another, with one slate among them."""
+    """
+    Where a processor sits: one after another, with one slate among them.
+
+    ``heard_at`` is when it was last heard of, and ``worked_at`` when it was last seen to
+    compute. ``told_at`` is since when a task should have ended, and ``forced`` tells that
+    the processor was killed for that.
+    """
 
     number: int
     bell: Bell = field(default_factory=Bell)
@@ -55,6 +62,10 @@ class Place:
     holder: int = 0
     pulse: int = -1
     heard_at: float = 0.0
+    gauge: Gauge | None = None
+    worked_at: float = 0.0
+    told_at: float | None = None
+    forced: bool = False
     deaths: int = 0
     fork_at: float = 0.0
     vacant: bool = False
@@ -118,6 +129,7 @@ class Supervisor:
             self.obey(self.mailbox.read())
             self.reap()
             self.listen()
+            self.enforce()
             self.press()
             self.fill()
             if not ready:
@@ -143,9 +155,13 @@ class Supervisor:
         if not self.stopping:
             self.reporter.say(_("Stopping at once.") if now else self.farewell())
         self.stopping = True
-        processors = [place.child for place in self.places]
-        for child in self.children():
-            child.kill() if now and child in processors else child.stop()
+        for place in self.places:
+            if place.child is not None:
+                place.child.kill() if now else place.child.stop()
+        for helper in self.helpers:
+            if helper.child is not None:
+                # The janitor stays until the last task has ended: see is_over().
+                send(helper.child.pid, STOP)
 
     def farewell(self) -> str:
         if not any(place.slate.begun for place in self.places if place.child is not None):
@@ -200,17 +216,19 @@ class Supervisor:
 
     def give_back(self, place: Place, child: Child, code: int) -> None:
         running = tuple(begun.task_id for begun in place.slate.begun)
-        asked = child.killed and child.stopping_since is not None
+        overdue = place.slate.overdue(self.now) if place.forced else []
+        as_told = place.forced or (child.killed and child.stopping_since is not None)
         message = how_it_ended(code)
-        if not asked:
+        if not as_told:
             logger.error(
                 "A processor died. pid=%s task_ids=%s: %s", child.pid, list(running), message
             )
         estate = Estate(
             holder=place.holder,
             worker=f"{socket.gethostname()}:{child.pid}",
-            crashed=() if asked else running,
+            crashed=() if as_told else running,
             why=store.Failure(error="crashed", message=message),
+            overdue={begun.task_id: self.now - begun.since for begun in overdue},
         )
         try:
             self.undertakers.append(self.fork(Undertaker(self.plan, estate).run))
@@ -230,8 +248,9 @@ class Supervisor:
             if place.child is None:
                 continue
             if drain(place.pulse) or frozen:
-                place.heard_at = self.now
-            silent = self.now - place.heard_at
+                place.heard_at, place.gauge = self.now, None
+            self.feel(place, place.child)
+            silent = self.now - max(place.heard_at, place.worked_at)
             if silent > self.options.CHILD_HEARTBEAT_LIMIT and not place.child.killed:
                 logger.error(
                     "A processor is silent; it is killed. pid=%s seconds=%.0f",
@@ -240,6 +259,57 @@ class Supervisor:
                 )
                 place.child.kill()
                 place.child.stopping_since = None
+
+    def feel(self, place: Place, child: Child) -> None:
+        """
+        See whether one who is silent computes.
+
+        A handler that keeps Python's lock silences its processor; that is no reason to kill
+        it, as long as it is at work.
+        """
+        if self.now - place.heard_at <= self.options.CHILD_HEARTBEAT_LIMIT / 2:
+            return
+        if place.gauge is None:
+            place.gauge = Gauge(child.pid, self.now)
+        elif place.gauge.is_busy(self.now) and place.slate.begun:
+            place.worked_at = self.now
+
+    def enforce(self) -> None:
+        """
+        End by force the tasks that go on after they should have ended.
+
+        First what their handler has started is asked to end, so that one who waits for it
+        comes back; then all of it goes, with the processor.
+        """
+        for place in self.places:
+            if place.child is None or place.child.killed:
+                continue
+            overdue = place.slate.overdue(self.now)
+            if not overdue:
+                place.told_at = None
+            elif place.told_at is None:
+                self.ask(place, place.child, overdue)
+            elif self.now - place.told_at >= self.options.CHILD_KILL_INTERVAL:
+                self.force(place, place.child)
+
+    def ask(self, place: Place, child: Child, overdue: list[Begun]) -> None:
+        place.told_at = self.now
+        logger.error(
+            "A handler does not end; it is ended by force. pid=%s task_ids=%s",
+            child.pid,
+            [begun.task_id for begun in overdue],
+        )
+        if len(overdue) == len(place.slate.begun):
+            terminate_descendants(child.pid)
+
+    def force(self, place: Place, child: Child) -> None:
+        """Kill a processor, unless what it should have ended has just done so."""
+        halt(child.pid)
+        if place.slate.overdue(self.now):
+            place.forced = True
+            child.kill()
+        else:
+            resume(child.pid)
 
     def press(self) -> None:
         interval = self.options.CHILD_KILL_INTERVAL
@@ -282,6 +352,7 @@ class Supervisor:
         os.set_blocking(pulse, False)
         os.set_blocking(beat, False)
         place.pulse, place.holder, place.heard_at = pulse, store.new_holder(), self.now
+        place.gauge, place.told_at, place.forced = None, None, False
         seat = Seat(
             number=place.number,
             holder=place.holder,
@@ -292,7 +363,7 @@ class Supervisor:
             belfry=self.belfry,
         )
         drain(place.bell.ear)
-        place.slate.sign_on()
+        place.slate.sign_on(place.holder)
         try:
             place.child = self.fork(lambda: Processor(self.plan, seat, self.reporter).run())
         except OSError:
@@ -300,6 +371,7 @@ class Supervisor:
             raise
         finally:
             os.close(beat)
+        place.slate.pid = place.child.pid
         words = {"number": place.number, "pid": place.child.pid}
         self.reporter.say(_("Processor %(number)s started, pid %(pid)s.") % words)
 
@@ -351,7 +423,11 @@ class Supervisor:
             for place in self.places
             if place.child is None and not place.vacant
         ]
-        return max(0.01, min([TICK, *due]))
+        for place in self.places:
+            due += [begun.kill_at - self.now for begun in place.slate.begun]
+            if place.told_at is not None:
+                due.append(place.told_at + self.options.CHILD_KILL_INTERVAL - self.now)
+        return max(0.01, min([TICK, *(wait for wait in due if wait > 0)]))
 
     def tell_launcher(self) -> bool:
         """Let a launcher that has been waiting for this know that tasks are being taken."""

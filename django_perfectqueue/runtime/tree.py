@@ -22,17 +22,46 @@ def send_to_group(group: int, signum: int) -> None:
         os.killpg(group, signum)
 
 
+def halt(pid: int) -> None:
+    send(pid, signal.SIGSTOP)
+
+
+def resume(pid: int) -> None:
+    send(pid, signal.SIGCONT)
+
+
 def kill_tree(pid: int) -> None:
     """
     Kill a process and all that it has started, and what these have.
 
-    It is halted first, so that it starts nothing more meanwhile.
+    All are halted first, so that they start nothing more meanwhile.
     """
-    send(pid, signal.SIGSTOP)
-    for descendant in descendants(pid):
-        send(descendant, signal.SIGKILL)
+    halt(pid)
+    kill_descendants(pid)
     send_to_group(pid, signal.SIGKILL)
     send(pid, signal.SIGKILL)
+
+
+def kill_own_tree() -> None:
+    """Kill all that this process has started, and then itself with its group."""
+    kill_descendants(os.getpid())
+    send_to_group(os.getpgrp(), signal.SIGKILL)
+
+
+def kill_descendants(pid: int) -> None:
+    halted: dict[int, None] = {}
+    while fresh := [found for found in descendants(pid) if found not in halted]:
+        for descendant in fresh:
+            halt(descendant)
+        halted.update(dict.fromkeys(fresh))
+    for descendant in halted:
+        send(descendant, signal.SIGKILL)
+
+
+def terminate_descendants(pid: int) -> None:
+    """Ask all that a process has started to end, but not the process."""
+    for descendant in descendants(pid):
+        send(descendant, signal.SIGTERM)
 
 
 def descendants(pid: int) -> list[int]:

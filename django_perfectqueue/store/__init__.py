@@ -10,12 +10,14 @@ from .acquire import acquire
 from .alarms import answer_alarms, rouse
 from .apply import apply_shares
 from .apply_limit import apply_limit
+from .backoff import next_wait
 from .bell import ear, ring
 from .clear import clear
 from .datagrams import Datagrams
 from .finish import finish
 from .give_back import give_back
 from .heartbeat import heartbeat
+from .held import InHand, in_hand, renew, wanted
 from .keys import keys_of
 from .known import forget_limits, known_limits
 from .look import Outlook, look
@@ -24,7 +26,7 @@ from .purge import Swept, purge
 from .register import Registration, register, sign_off
 from .replace import replace
 from .reprioritize import reprioritize
-from .rings import Ring
+from .rings import Call, Ring
 from .roll_up import roll_up
 from .settle import cancel, fail, release, retry
 from .steer import cancel_request, find, force_finish, redrive
@@ -37,9 +39,11 @@ from .values import Completion, Failure, Lease, Pulse, Submission, new_holder
 
 __all__ = [
     "CHUNK",
+    "Call",
     "Completion",
     "Datagrams",
     "Failure",
+    "InHand",
     "Lease",
     "Notices",
     "Outlook",
@@ -70,10 +74,12 @@ __all__ = [
     "give_back",
     "heartbeat",
     "in_chunks",
+    "in_hand",
     "keys_of",
     "known_limits",
     "look",
     "new_holder",
+    "next_wait",
     "note_waiting",
     "one_call",
     "patiently",
@@ -81,6 +87,7 @@ __all__ = [
     "redrive",
     "register",
     "release",
+    "renew",
     "replace",
     "reprioritize",
     "retry",
@@ -92,4 +99,5 @@ __all__ = [
     "submit_all",
     "take_alone",
     "update_payload",
+    "wanted",
 ]

@@ -9,6 +9,7 @@ from unittest import mock
 from django.core.management.color import no_style
 from django.test import SimpleTestCase
 
+from django_perfectqueue.application import TimeLimits
 from django_perfectqueue.runtime import bell, signals, tree
 from django_perfectqueue.runtime.bell import Bell
 from django_perfectqueue.runtime.child import fork, next_fork
@@ -57,7 +58,7 @@ class SlateTests(SimpleTestCase):
 
         def live():
             slate.count("finished", 3)
-            slate.begin(2**62, since=5.0, kill_at=7.5, seat=1)
+            slate.begin(2**62, since=5.0, limits=TimeLimits(2.0, 0.5), seat=1)
             os.kill(os.getpid(), signal.SIGKILL)
 
         child = fork(live)

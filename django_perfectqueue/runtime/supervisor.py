@@ -37,7 +37,16 @@ from .signals import (
     reopen_logs,
 )
 from .slate import Begun, Slate
-from .tree import halt, resume, send, terminate_descendants
+from .tree import (
+    adopt_orphans,
+    halt,
+    kill_orphans,
+    mark,
+    reap_orphans,
+    resume,
+    send,
+    terminate_descendants,
+)
 from .undertaker import Estate, Undertaker
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
@@ -51,8 +60,8 @@ class Place:
     Where a processor sits: one after another, with one slate among them.
 
     ``heard_at`` is when it was last heard of, and ``worked_at`` when it was last seen to
-    compute. ``told_at`` is since when a task should have ended, and ``forced`` tells that
-    the processor was killed for that.
+    compute; ``silence`` is for how long neither, if it was killed for that. ``told_at`` is
+    since when a task should have ended, and ``forced`` tells that it was killed for that.
     """
 
     number: int
@@ -64,6 +73,7 @@ class Place:
     heard_at: float = 0.0
     gauge: Gauge | None = None
     worked_at: float = 0.0
+    silence: float = 0.0
     told_at: float | None = None
     forced: bool = False
     deaths: int = 0
@@ -111,6 +121,7 @@ class Supervisor:
         """Work until told to stop, or in a burst until all is done; return the exit code."""
         began = time.monotonic()
         self.mailbox.open(signal.SIGCHLD)
+        adopt_orphans()
         try:
             close_for_fork()
             self.work()
@@ -193,12 +204,18 @@ class Supervisor:
         for place in self.places:
             if place.child is not None and (code := place.child.reap()) is not None:
                 self.bury(place, place.child, code)
+        reap_orphans(self.known())
+
+    def known(self) -> set[int]:
+        return {child.pid for child in (*self.children(), *self.undertakers)}
 
     def bury(self, place: Place, child: Child, code: int) -> None:
         """Clear the place of a processor that has ended, and say what comes next there."""
-        os.close(place.pulse)
         place.child = None
         left = code in (DONE, RECYCLED) and place.slate.signed_off
+        if not left:
+            kill_orphans(self.known(), holder=place.holder, pipe=place.pulse)
+        os.close(place.pulse)
         as_told = left or child.killed
         if not left:
             self.give_back(place, child, code)
@@ -218,7 +235,7 @@ class Supervisor:
         running = tuple(begun.task_id for begun in place.slate.begun)
         overdue = place.slate.overdue(self.now) if place.forced else []
         as_told = place.forced or (child.killed and child.stopping_since is not None)
-        message = how_it_ended(code)
+        message = how_it_ended(code, place.silence)
         if not as_told:
             logger.error(
                 "A processor died. pid=%s task_ids=%s: %s", child.pid, list(running), message
@@ -257,6 +274,7 @@ class Supervisor:
                     place.child.pid,
                     silent,
                 )
+                place.silence = silent
                 place.child.kill()
                 place.child.stopping_since = None
 
@@ -352,7 +370,7 @@ class Supervisor:
         os.set_blocking(pulse, False)
         os.set_blocking(beat, False)
         place.pulse, place.holder, place.heard_at = pulse, store.new_holder(), self.now
-        place.gauge, place.told_at, place.forced = None, None, False
+        place.gauge, place.silence, place.told_at, place.forced = None, 0.0, None, False
         seat = Seat(
             number=place.number,
             holder=place.holder,
@@ -364,8 +382,13 @@ class Supervisor:
         )
         drain(place.bell.ear)
         place.slate.sign_on(place.holder)
+
+        def process() -> int:
+            mark(seat.holder)
+            return Processor(self.plan, seat, self.reporter).run()
+
         try:
-            place.child = self.fork(lambda: Processor(self.plan, seat, self.reporter).run())
+            place.child = self.fork(process)
         except OSError:
             os.close(pulse)
             raise
@@ -456,7 +479,9 @@ class Supervisor:
             self.launcher.close()
 
 
-def how_it_ended(code: int) -> str:
+def how_it_ended(code: int, silence: float = 0.0) -> str:
+    if silence:
+        return f"Its processor stood still for {silence:.0f} s, and was killed."
     if code >= 0:
         return f"Its processor ended with exit code {code}."
     try:

@@ -179,6 +179,9 @@ class WordsTests(SimpleTestCase):
     def test_how_a_processor_ended_is_told_in_words(self):
         self.assertEqual(how_it_ended(-9), "Its processor was ended by SIGKILL.")
         self.assertEqual(how_it_ended(1), "Its processor ended with exit code 1.")
+        self.assertEqual(
+            how_it_ended(-9, silence=60.4), "Its processor stood still for 60 s, and was killed."
+        )
 
     def test_the_first_environment_has_what_this_process_was_given(self):
         self.assertEqual(first_environment().get("PATH"), os.environ.get("PATH"))

@@ -5,6 +5,7 @@ import math
 import os
 import re
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -56,6 +57,17 @@ def descend(pids, generations):
     sleep_for_ever()
 
 
+def cut_loose(pids):
+    """Leave behind a copy of this process and a program, of which no parent is left."""
+    if middle := os.fork():
+        os.waitpid(middle, 0)
+        return
+    descend(pids, 1)
+    script = f"trap '' TERM HUP; echo $$ >> {pids}; exec sleep 600"
+    _left = subprocess.Popen(["/bin/sh", "-c", script], start_new_session=True)
+    os._exit(0)
+
+
 class Sleep(Application):
     retry_wait = 0
     max_attempts = 2
@@ -89,7 +101,8 @@ class Deaf(Application):
         turn_deaf()
         pids = Path(self.task.data["folder"], "pids")
         descend(pids, 2)
-        wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2, within=60)
+        cut_loose(pids)
+        wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 4, within=60)
         write(self.task, pids.read_text())
         sleep_for_ever()
 
@@ -305,12 +318,12 @@ class ForceTests(ForkedWorkerTestCase):
         self.submit("behind", "report")
         self.worker(Limited, TASK_HEARTBEAT_INTERVAL=60, TASK_PREFETCH=1)
         pids = [int(pid) for pid in self.note("deaf").split()]
-        self.assertEqual([is_alive(pid) for pid in pids], [True, True])
+        self.assertEqual([is_alive(pid) for pid in pids], [True] * 4)
         self.assertFalse(Queue()["deaf"].cancel_request())
 
         self.wait_for_status("deaf", "cancelled")
         self.wait_for_status("behind", "finished")
-        self.assertEqual([is_alive(pid) for pid in pids], [False, False])
+        self.assertEqual([is_alive(pid) for pid in pids], [False] * 4)
         self.assertIn("processor was killed", DeadLetter.objects.get().message)
         self.assertFalse(Attempt.objects.exclude(task__key="deaf").exists())
         self.assertIn("A handler does not end; it is ended by force", self.log.read_text())

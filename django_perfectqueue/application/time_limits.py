@@ -36,14 +36,12 @@ def time_limits(
     Return what holds for an attempt: what the submitter has given, or else the handler, or
     else the settings.
     """
-    own = (None, None) if handler is None else (handler.time_limit, handler.kill_wait)
-    return TimeLimits(
-        first(given, own[0], options.TIME_LIMIT), first(own[1], options.TASK_KILL_WAIT)
-    )
-
-
-def first(*values: float | None) -> float:
-    return next((value for value in values if value is not None), NEVER)
+    limit, wait = given, None
+    if handler is not None:
+        limit, wait = handler.time_limit if given is None else given, handler.kill_wait
+    limit = options.TIME_LIMIT if limit is None else limit
+    wait = options.TASK_KILL_WAIT if wait is None else wait
+    return TimeLimits(NEVER if limit is None else limit, NEVER if wait is None else wait)
 
 
 def check_time_limits(handler: type[Application]) -> None:

@@ -19,7 +19,7 @@ from ..databases import die_with_parent
 from ..waiting import wait_until
 from .workers import QUICK
 
-SLOW_MACHINE = 60
+SLOW_MACHINE = 120
 
 
 def plan_of(dispatch, **more):

@@ -180,6 +180,8 @@ class Options:
     MAX_CRASHES: int = _setting(5, _positive)
     RETRY_WAIT: float = _setting(15.0, _seconds)
     RETRY_WAIT_LIMIT: float = _setting(3_600.0, _seconds)
+    TIME_LIMIT: float | None = _setting(None, _or_none(_positive_seconds))
+    TASK_KILL_WAIT: float | None = _setting(10.0, _or_none(_seconds))
     RETENTION_TIME: float | None = _setting(DAY, _or_none(_seconds))
     RETENTION_TIMES: Mapping[str, float | None] = _setting({"failed": None}, _retention_times)
     RETENTION_COUNT: int | None = _setting(None, _or_none(_count))

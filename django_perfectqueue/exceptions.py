@@ -51,6 +51,10 @@ class CancelRequestedError(TaskError):
     """Someone has asked for this running task to stop."""
 
 
+class TimeLimitError(TaskError):
+    """The attempt has run for longer than its time limit."""
+
+
 class NotSupportedError(TaskError):
     """The task is in a state in which this can't be done."""
 

@@ -176,7 +176,8 @@ class Task(models.Model):
     ``outcome`` stays empty until the task has ended; ``attempt`` is how often it had
     been acquired by then. ``run_at`` is when the submitter wanted it to start, and
     ``expected_at`` by when at the latest, if it said so. ``limits`` are the names of the
-    limits that it keeps to, with commas between them.
+    limits that it keeps to, with commas between them. ``time_limit`` is how many seconds an
+    attempt may take, where the submitter said so.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -191,6 +192,7 @@ class Task(models.Model):
     expected_at = models.DateTimeField(_("expected at"), null=True, blank=True)
     expires_at = models.DateTimeField(_("expires at"), null=True, blank=True)
     limits = ExactCharField(_("limits"), max_length=LIMITS_LENGTH, blank=True, default="")
+    time_limit = models.FloatField(_("time limit"), null=True, blank=True)
 
     outcome = models.CharField(
         _("outcome"), max_length=9, choices=Outcome.choices, blank=True, default=""

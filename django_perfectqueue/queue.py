@@ -46,10 +46,12 @@ S = TypeVar("S")
 
 Window = Literal["minute", "hour", "day"]
 OnConflict = Literal["raise", "ignore", "replace"]
-When = datetime | timedelta | float | str
+Span = timedelta | float | str
+When = datetime | Span
 
 QUEUE_LENGTH, KEY_LENGTH = 100, 255
 SMALLEST, LARGEST = -(2**31) + 1, 2**31 - 1
+LONGEST_SPAN = 3_155_760_000.0
 SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
@@ -108,6 +110,7 @@ class Queue:
         expected_at: When | None = None,
         expires_at: When | None = None,
         limits: Iterable[str] = (),
+        time_limit: Span | None = None,
         on_conflict: OnConflict = "raise",
         now: datetime | None = None,
     ) -> Task:
@@ -117,9 +120,10 @@ class Queue:
         ``data`` is what JSON can hold. Times are an aware datetime, a timedelta, seconds
         from now or a span such as ``"5m30s"``. A larger ``priority`` goes first among its
         user's tasks, and of equals the one that is due first; ``expected_at`` is then
-        counted as when it is due. ``limits`` are names of limits that it keeps to. A key
-        that is taken raises AlreadyExistsError, or with ``on_conflict`` is ignored, or
-        replaces a task that is not running.
+        counted as when it is due. ``limits`` are names of limits that it keeps to, and
+        ``time_limit`` is for how long an attempt may run: a timedelta, seconds or a span;
+        None leaves it to the handler. A key that is taken raises AlreadyExistsError, or with
+        ``on_conflict`` is ignored, or replaces a task that is not running.
 
         Raise InvalidTaskError when it can't be stored as it is.
         """
@@ -133,6 +137,7 @@ class Queue:
             expected_at=expected_at,
             expires_at=expires_at,
             limits=limits,
+            time_limit=time_limit,
             now=now,
         )
         if on_conflict not in ("raise", "ignore", "replace"):
@@ -197,6 +202,7 @@ class Queue:
         expected_at: When | None = None,
         expires_at: When | None = None,
         limits: Iterable[str] = (),
+        time_limit: Span | None = None,
         now: datetime | None = None,
     ) -> store.Submission:
         starts, ends = moment("run_at", run_at, now), moment("expires_at", expires_at, now)
@@ -219,6 +225,7 @@ class Queue:
             expires_at=ends,
             limits=names,
             keys=store.keys_of(self.name, type_, user, names, known),
+            time_limit=checked_span("time_limit", time_limit),
         )
 
     def __getitem__(self, key: str) -> Task:
@@ -671,6 +678,26 @@ def checked_priority(value: Any) -> int:
             f"The priority must be a whole number from {SMALLEST} to {LARGEST}, not {value!r}."
         )
     return int(value)
+
+
+def checked_span(name: str, value: Span | None) -> float | None:
+    """
+    Return a length of time in seconds.
+
+    Raise InvalidTaskError when it is no timedelta, number or span, or not above 0.
+    """
+    if value is None:
+        return None
+    seconds: Any = span(name, value) if isinstance(value, str) else value
+    if isinstance(seconds, timedelta):
+        seconds = seconds.total_seconds()
+    good = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not good or not 0 < seconds <= LONGEST_SPAN:
+        raise InvalidTaskError(
+            f"{name} must be a timedelta, seconds or a span such as '5m30s', above 0 and at most"
+            f" {LONGEST_SPAN:.0f} seconds, not {value!r}."
+        )
+    return float(seconds)
 
 
 def encoded(value: Any, name: str = "The data") -> str:

@@ -114,6 +114,7 @@ def about(task: Task) -> list[tuple[str, str]]:
         (_("type"), task.type),
         (_("priority"), str(task.priority)),
         *([(_("limits"), task.limits.replace(",", ", "))] if task.limits else []),
+        *([(_("time limit"), span(task.time_limit))] if task.time_limit else []),
         (_("id"), str(task.pk)),
         *([(_("worker"), task.worker)] if task.worker else []),
     ]

@@ -135,7 +135,8 @@ CANCEL = Verb(
     statuses=frozenset(LIVE),
     question=_(
         "Cancel these tasks? One that has yet to run is cancelled at once. One that is "
-        "running is asked to stop, and is cancelled when it does."
+        "running is asked to stop, and ended by force where it does not in the time that its "
+        "handler is given."
     ),
 )
 RETRY = Verb(

@@ -1,17 +1,21 @@
 """What a project writes: handlers, the routes to them, and what to decide when they fail."""
 
+from django_perfectqueue.store import next_wait
+
 from .decider import Decider
 from .dispatch import Dispatch
 from .handler import Application
 from .registry import Registry, autodiscover, handler
-from .retry import next_wait
+from .time_limits import TimeLimits, time_limits
 
 __all__ = [
     "Application",
     "Decider",
     "Dispatch",
     "Registry",
+    "TimeLimits",
     "autodiscover",
     "handler",
     "next_wait",
+    "time_limits",
 ]

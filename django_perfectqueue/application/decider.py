@@ -13,8 +13,6 @@ from django_perfectqueue.conf import nearest, options
 from django_perfectqueue.exceptions import UndefinedDecisionError
 from django_perfectqueue.queue import AcquiredTask, Queue
 
-from .retry import next_wait
-
 if TYPE_CHECKING:
     from .handler import Application
 
@@ -76,7 +74,9 @@ class Decider:
         return nearest(decision, known)
 
 
-def wait_after_error(task: AcquiredTask, handler: Application | None = None) -> float | None:
+def wait_after_error(
+    task: AcquiredTask, handler: Application | type[Application] | None = None
+) -> float | None:
     """Return the seconds until a task that raised is tried again; None when it has failed."""
     limits = options()
     most = limits.MAX_ATTEMPTS
@@ -88,4 +88,4 @@ def wait_after_error(task: AcquiredTask, handler: Application | None = None) -> 
     if errors >= most:
         return None
     chance = random.random()  # noqa: S311
-    return next_wait(errors, first=first, longest=limits.RETRY_WAIT_LIMIT, chance=chance)
+    return store.next_wait(errors, first=first, longest=limits.RETRY_WAIT_LIMIT, chance=chance)

@@ -11,6 +11,7 @@ from django.utils.module_loading import import_string
 from django_perfectqueue.exceptions import ConfigError, UnknownTypeError
 
 from .handler import Application, Function, from_function
+from .time_limits import check_time_limits
 
 Pattern = str | re.Pattern[str]
 Route = type[Application] | Function | str
@@ -121,6 +122,7 @@ class Dispatch:
                 raise ConfigError(f"{cls.place(pattern)} leads to {route!r}: {error}.") from error
         if isinstance(target, type):
             if issubclass(target, Application):
+                check_time_limits(target)
                 return target
         elif callable(target):
             return from_function(target)

@@ -40,6 +40,13 @@ class Application:
     """How many attempts may end in an error; None is MAX_ATTEMPTS."""
     retry_wait: ClassVar[float | None] = None
     """Seconds before the second attempt, doubling from there; None is RETRY_WAIT."""
+    time_limit: ClassVar[float | None] = None
+    """Seconds that an attempt may run; None is TIME_LIMIT, ``float("inf")`` any time."""
+    kill_wait: ClassVar[float | None] = None
+    """
+    Seconds to end in after being told to, before it is ended by force; None is
+    TASK_KILL_WAIT, ``float("inf")`` never by force.
+    """
 
     is_async: ClassVar[bool] = False
     """Whether perform() is a coroutine function, and so runs in an event loop; seen by itself."""
@@ -108,11 +115,13 @@ class Application:
         """
         Give the attempt up. Called from another thread, while run() is going on.
 
-        The reason is a PreemptedError, a CancelRequestedError or a ProcessStopError. By
-        default it is raised in the middle of run(), as Ctrl-C would be, and at most once
-        an attempt; but on a graceful stop the handler may end in its own time. Override
-        this to stop in another way, or to set a flag that perform() looks at. Where
-        perform() is a coroutine function, this may be one too.
+        The reason is a TimeLimitError, a CancelRequestedError, a PreemptedError or a
+        ProcessStopError. By default it is raised in the middle of run(), as Ctrl-C would be,
+        and at most once an attempt; but on a graceful stop the handler may end in its own
+        time. Override this to stop in another way, or to set a flag that perform() looks at.
+        For the first three, a handler that goes on for ``kill_wait`` seconds is ended by
+        force, with its process.
+        Where perform() is a coroutine function, this may be one too.
         """
         if not isinstance(reason, GracefulProcessStopError):
             self.interrupt(reason)

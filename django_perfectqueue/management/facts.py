@@ -54,6 +54,7 @@ def summary(task: Any, *, with_data: bool) -> dict[str, Any]:
         "status": task.status,
         "priority": task.priority,
         "limits": task.limits.split(",") if task.limits else [],
+        "time_limit": task.time_limit,
         "attempts": task.tries,
         "created_at": iso(task.created_at),
         "run_at": iso(due_at(task)),

@@ -16,8 +16,9 @@ from .base import nearest
 from .words import point, printable
 
 NEEDED = ("key", "type")
-KNOWN = (*NEEDED, "data", "user", "run_at", "priority", "expected_at", "expires_at", "limits")
+OPTIONAL = ("data", "user", "priority", "limits", "time_limit")
 TIMES = ("run_at", "expected_at", "expires_at")
+KNOWN = (*NEEDED, *OPTIONAL, *TIMES)
 CHUNK = 1000
 CHUNK_BYTES = 8_000_000
 EXCERPT = 40

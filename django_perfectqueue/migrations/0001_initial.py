@@ -95,6 +95,7 @@ class Migration(migrations.Migration):
                         blank=True, default="", max_length=500, verbose_name="limits"
                     ),
                 ),
+                ("time_limit", models.FloatField(blank=True, null=True, verbose_name="time limit")),
                 (
                     "outcome",
                     models.CharField(

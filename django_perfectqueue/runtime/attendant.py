@@ -27,6 +27,7 @@ class Attendant:
         self.lifeline = lifeline
         self.bell = Bell()
         self.stopping = False
+        self.orphaned = False
         self.link = Link(plan.using, self.bell, self.patience, outage=plan.outage)
         self.watch = Watch([self.link], plan.timeout)
         self.logs_moved = False
@@ -67,5 +68,5 @@ class Attendant:
             reopen_logs()
         numbers = [file.fileno() for file in files]
         if self.lifeline in readable([self.bell.ear, self.lifeline, *numbers], seconds):
-            self.stopping = True
+            self.stopping = self.orphaned = True
         self.bell.wait(0)

@@ -35,8 +35,18 @@ class Belfry:
                 return True
         return False
 
+    def call(self, holder: int) -> None:
+        """Have the processor that holds something as this holder look what became of it."""
+        for slate, _bell in self.bells:
+            if slate.holder == holder:
+                slate.call()
+
     def has_free(self) -> bool:
         return any(slate.is_free for slate, _bell in self.bells)
+
+    def is_at_work(self) -> bool:
+        """Tell whether any task runs."""
+        return any(slate.begun for slate, _bell in self.bells)
 
     def tend(self) -> None:
         """Let the processors count on being rung, for some seconds."""

@@ -71,7 +71,8 @@ class Crew(Processor):
             task = AcquiredTask(lease, alive_time=self.options.ALIVE_TIME, worker=self.worker)
             running = Running(task, seat=self.free.pop())
             self.going[running.seat] = running
-            self.slate.begin(lease.task_id, since=task.started, seat=running.seat)
+            limits = self.plan.time_limits(lease)
+            self.slate.begin(lease.task_id, since=task.started, limits=limits, seat=running.seat)
             self.ledger.begin(task)
             return running
 

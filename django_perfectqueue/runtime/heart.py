@@ -26,15 +26,25 @@ class Heart:
 
     All are renewed together when a third of ALIVE_TIME has passed; so tasks that are
     short cost no heartbeat. One that runs for longer than TASK_HEARTBEAT_INTERVAL is
-    looked after that often, in case it is to be cancelled.
+    looked after that often, in case it is to be cancelled, and at once when there is a
+    call: someone has asked for that.
     """
 
     def __init__(self, processor: Processor) -> None:
         self.processor = processor
         self.alive_time = processor.options.ALIVE_TIME
         self.interval = processor.options.TASK_HEARTBEAT_INTERVAL
-        self.renewed_at = 0.0
+        self.slate = processor.slate
         self.looked_at = 0.0
+
+    @property
+    def renewed_at(self) -> float:
+        """When the leases were last renewed, by this process or in its stead."""
+        return self.slate.renewed_at
+
+    @renewed_at.setter
+    def renewed_at(self, moment: float) -> None:
+        self.slate.renewed_at = moment
 
     def held(self) -> list[store.Lease]:
         """Return the leases of what is running and of what is to run next."""
@@ -47,6 +57,8 @@ class Heart:
         held = self.held()
         if held and now - self.renewed_at >= self.alive_time / RENEWALS:
             return lambda: self.beat(held, self.alive_time)
+        if held and self.slate.was_called:
+            return lambda: self.beat(held, None)
         running = self.processor.running
         if held and running:
             since = max(self.looked_at, min(one.task.started for one in running))
@@ -57,6 +69,7 @@ class Heart:
     def beat(self, held: list[store.Lease], alive_time: float | None) -> None:
         before = time.monotonic()
         self.looked_at = before
+        self.slate.answer()
         using = self.processor.plan.using
         pulses = store.heartbeat(held, using=using, alive_time=alive_time)
         if alive_time is not None:
@@ -85,7 +98,7 @@ class Heart:
         reason = PreemptedError(f"Task '{lease.key}' is no longer held by this attempt.")
         running = self.running(lease)
         if running is not None:
-            running.kill(reason)
+            self.tell(running, reason)
         elif self.processor.drop(lease):
             logger.warning("A task was taken away before it ran. key=%s", lease.key)
 
@@ -93,9 +106,15 @@ class Heart:
         running = self.running(lease)
         if running is not None:
             reason = CancelRequestedError(f"Task '{lease.key}' is to be cancelled.")
-            running.kill(reason)
+            self.tell(running, reason)
         elif self.processor.drop(lease):
             self.cancel(lease)
+
+    def tell(self, running: Running, reason: BaseException) -> None:
+        """Have a handler end, by force if it does not in time."""
+        if running.active:
+            self.slate.told(running.task.lease.task_id, time.monotonic())
+            running.kill(reason)
 
     def cancel(self, lease: store.Lease) -> None:
         """Cancel what has yet to run; one that can't be cancelled now stays in hand."""

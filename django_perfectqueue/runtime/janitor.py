@@ -17,6 +17,7 @@ from .bookkeeper import Bookkeeper
 from .database_file import DatabaseFile
 from .plan import Plan
 from .presence import Presence
+from .stand_in import StandIn
 
 logger = logging.getLogger("django_perfectqueue.database")
 
@@ -33,13 +34,15 @@ class Janitor(Attendant):
     batches; and keeps telling other hosts that its worker is there.
 
     Processors do the former themselves when they acquire; but all may be busy for long.
-    While one is free the listener sees to it.
+    While one is free the listener sees to it. It also stands in for a processor that can't
+    look after what it holds, until the last of them has ended.
     """
 
     def __init__(self, plan: Plan, belfry: Belfry, presence: Presence, *, lifeline: int) -> None:
         super().__init__(plan, lifeline=lifeline)
         self.belfry = belfry
         self.presence = presence
+        self.stand_in = StandIn(plan, belfry, self.link)
         self.purge = Purge(plan)
         self.bookkeeper = Bookkeeper(plan)
         self.file = DatabaseFile(plan.using)
@@ -48,15 +51,30 @@ class Janitor(Attendant):
         next_purge = time.monotonic()
         while not self.stopping:
             self.look_at_file()
-            self.presence.tell(self.link)
+            self.look_after()
             self.sweep()
             self.link.insist(self.bookkeeper.work)
             if time.monotonic() >= next_purge:
                 self.purge_some()
                 next_purge = time.monotonic() + self.plan.options.PURGE_INTERVAL
             pause = min(SWEEP_INTERVAL, self.plan.options.PURGE_INTERVAL)
-            self.wait(pause * random.uniform(0.8, 1.0), self.presence.board)  # noqa: S311
+            self.rest(pause * random.uniform(0.8, 1.0))  # noqa: S311
         self.presence.end(self.link)
+        while self.belfry.is_at_work() and not self.orphaned:
+            self.stand_in.look()
+            self.wait(self.stand_in.pause)
+
+    def look_after(self) -> None:
+        """Do what must not wait until the rest is done."""
+        self.presence.tell(self.link)
+        self.stand_in.look()
+
+    def rest(self, seconds: float) -> None:
+        """Wait, but for what must not."""
+        until = time.monotonic() + seconds
+        while not self.stopping and (left := until - time.monotonic()) > 0:
+            self.wait(min(left, self.stand_in.pause), self.presence.board)
+            self.stand_in.look()
 
     def look_at_file(self) -> None:
         if self.file.was_replaced():
@@ -71,7 +89,7 @@ class Janitor(Attendant):
         more = not (self.belfry.has_free() and self.belfry.is_tended())
         while more and not self.stopping:
             more = self.link.insist(lambda: store.answer_alarms(using=self.plan.using))
-            self.presence.tell(self.link)
+            self.look_after()
         for _batch in range(MOST_ROUSED):
             if self.stopping or self.link.insist(self.rouse) < LANES:
                 return
@@ -86,7 +104,7 @@ class Janitor(Attendant):
         for _batch in range(MOST_BATCHES):
             if self.stopping or time.monotonic() > deadline:
                 return
-            self.presence.tell(self.link)
+            self.look_after()
             if not self.link.insist(self.purge.batch):
                 return
 

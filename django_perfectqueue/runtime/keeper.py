@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING
 
 from django.db import Error
 
-from django_perfectqueue.exceptions import GracefulProcessStopError, ImmediateProcessStopError
+from django_perfectqueue.application import time_limits
+from django_perfectqueue.exceptions import (
+    GracefulProcessStopError,
+    ImmediateProcessStopError,
+    TimeLimitError,
+)
 
 from .bell import Bell, drain, readable
 from .errands import Errands
+from .runner import Running
 from .signals import reopen_logs
+from .tree import kill_own_tree
 from .watch import Watch
 
 if TYPE_CHECKING:
@@ -32,7 +39,8 @@ LEAST_TRIES = 20
 class Keeper:
     """
     Tells the supervisor that the processor lives, and the processor what it can't see
-    while it is busy: that a lease is lost, a stop was asked for, the supervisor is gone.
+    while it is busy: that a lease is lost, a time limit has passed, a stop was asked for,
+    the supervisor is gone.
 
     It never waits for the database; what does is an errand.
     """
@@ -101,6 +109,8 @@ class Keeper:
             self.logs_moved = False
             reopen_logs()
         self.tell_of_stop()
+        for running in self.processor.running:
+            self.hold_to_limits(running, now)
         if self.processor.heart.have_lapsed(now):
             self.processor.heart.lapse()
         if self.may_send(now) and (errand := self.errand(now)):
@@ -110,6 +120,7 @@ class Keeper:
         return not self.errands.busy and now >= self.no_errand_before
 
     def beat(self, now: float) -> None:
+        self.processor.slate.beat(now)
         if now >= self.next_beat:
             self.next_beat = now + self.interval
             try:
@@ -132,6 +143,21 @@ class Keeper:
         kind = ImmediateProcessStopError if immediate else GracefulProcessStopError
         for running in self.processor.running:
             running.kill(kind("The processor stops."))
+
+    def hold_to_limits(self, running: Running, now: float) -> None:
+        """Break off what has run for too long; by force only if no one else is left to do it."""
+        task = running.task
+        if not running.active:
+            self.processor.slate.returned(task.lease.task_id)
+            return
+        kind = None if running.handler is None else type(running.handler)
+        limit, _wait = time_limits(kind, task.lease.time_limit, self.processor.options)
+        if now - task.started >= limit:
+            reason = f"Task '{task.key}' has run for longer than its time limit of {limit:g} s."
+            self.processor.heart.tell(running, TimeLimitError(reason))
+        if self.orphaned and self.processor.slate.overdue(now):
+            logger.error("A handler goes on after its time; its process ends. key=%s", task.key)
+            kill_own_tree()
 
     def errand(self, now: float) -> Callable[[], None] | None:
         processor = self.processor

@@ -101,12 +101,17 @@ class Listener(Attendant):
         )
         self.ear = None
 
-    def heard(self) -> Iterable[store.Ring]:
+    def heard(self) -> Iterable[store.Ring | store.Call]:
         return self.ear.hear() if self.ear is not None else ()
 
-    def take(self, rings: Iterable[store.Ring]) -> None:
-        """Wake a processor for each ring, or see to it that one is woken in time."""
-        for ring in rings:
+    def take(self, heard: Iterable[store.Ring | store.Call]) -> None:
+        """
+        Wake a processor for each ring, or see to it that one is woken in time; pass calls on.
+        """
+        for ring in heard:
+            if isinstance(ring, store.Call):
+                self.belfry.call(ring.holder)
+                continue
             if ring.queue and ring.queue not in self.plan.queues:
                 continue
             now = time.monotonic()

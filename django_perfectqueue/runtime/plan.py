@@ -6,7 +6,8 @@ import os
 import socket
 from dataclasses import dataclass, field
 
-from django_perfectqueue.application import Dispatch
+from django_perfectqueue import store
+from django_perfectqueue.application import Application, Dispatch, TimeLimits, time_limits
 from django_perfectqueue.conf import Options
 
 from .outage import Outage
@@ -35,6 +36,16 @@ class Plan:
         """How long an answer of the database is waited for, such that leases outlast it."""
         alive_time = self.options.ALIVE_TIME
         return timeout_for(self.options.DATABASE_TIMEOUT, alive_time=alive_time)
+
+    def handler_for(self, lease: store.Lease) -> type[Application] | None:
+        """Return the handler of a task, or None where there is none or it can't be found."""
+        try:
+            return self.dispatch.handler_for(lease.type)
+        except Exception:
+            return None
+
+    def time_limits(self, lease: store.Lease) -> TimeLimits:
+        return time_limits(self.handler_for(lease), lease.time_limit, self.options)
 
 
 def worker_name() -> str:

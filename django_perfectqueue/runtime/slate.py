@@ -6,14 +6,19 @@ import mmap
 import threading
 from typing import NamedTuple
 
+from django_perfectqueue.application.time_limits import TimeLimits
+
 COUNTED = ("finished", "retried", "failed", "cancelled", "released", "preempted", "left")
-SIGNED_OFF, SEEKING, RUNG, SERVES, PID = range(5)
-FIRST_COUNT = 5
+SIGNED_OFF, SEEKING, RUNG, SERVES, CALLED, HOLDER, PID, BEAT, RENEWED = range(9)
+FIRST_COUNT = 9
 FIRST_SEAT = FIRST_COUNT + len(COUNTED)
-TASK, SINCE, KILL_AT = range(3)
-WIDTH = 3
+TASK, SINCE, KILL_AT, KILL_WAIT, TOLD, TOLD_AT, RETURNED = range(7)
+WIDTH = 7
 NUMBER = 8
 MICROSECONDS = 1_000_000
+LONGEST = 1e9
+NEVER = 0
+NO_LIMITS = TimeLimits()
 
 
 class Begun(NamedTuple):
@@ -31,8 +36,9 @@ class Begun(NamedTuple):
 
 class Slate:
     """
-    Memory that one processor writes, and that its supervisor, the listener and the other
-    processors read; these write only that they have rung for it.
+    Memory that one processor writes, and that its supervisor, its helpers and the other
+    processors read; these write only that they have rung or called for it, and what the
+    janitor does in its stead.
 
     It costs no system call to write; so it can be written for every task. ``seats`` is how
     many tasks may run at once; each is written by its seat, from 0.
@@ -48,12 +54,16 @@ class Slate:
     @property
     def begun(self) -> list[Begun]:
         """The tasks whose handlers are running."""
-        rows = (self.numbers[place : place + WIDTH] for place in self.seats)
+        rows = (self.numbers[place : place + WIDTH].tolist() for place in self.seats)
         return [
-            Begun(row[TASK], row[SINCE] / MICROSECONDS, row[KILL_AT] / MICROSECONDS)
+            Begun(row[TASK], row[SINCE] / MICROSECONDS, kill_at(row) / MICROSECONDS)
             for row in rows
             if row[TASK]
         ]
+
+    def overdue(self, now: float) -> list[Begun]:
+        """Return the tasks that are to be ended by force by now."""
+        return [begun for begun in self.begun if 0.0 < begun.kill_at <= now]
 
     @property
     def pid(self) -> int:
@@ -78,6 +88,32 @@ class Slate:
     def was_rung(self) -> bool:
         return bool(self.numbers[RUNG])
 
+    @property
+    def was_called(self) -> bool:
+        """Whether there is news of what it holds."""
+        return bool(self.numbers[CALLED])
+
+    @property
+    def holder(self) -> int:
+        return self.numbers[HOLDER]
+
+    @property
+    def beat_at(self) -> float:
+        """When its keeper was last at work; while a task runs that is some 20 times a second."""
+        return self.numbers[BEAT] / MICROSECONDS
+
+    @property
+    def renewed_at(self) -> float:
+        """When its leases were last renewed, by whomever; 0.0 for never."""
+        return self.numbers[RENEWED] / MICROSECONDS
+
+    @renewed_at.setter
+    def renewed_at(self, moment: float) -> None:
+        self.numbers[RENEWED] = int(moment * MICROSECONDS)
+
+    def beat(self, now: float) -> None:
+        self.numbers[BEAT] = int(now * MICROSECONDS)
+
     def seek(self) -> None:
         """Begin to look for tasks: a ring that comes from now on must not be lost."""
         self.numbers[RUNG] = 0
@@ -98,20 +134,51 @@ class Slate:
     def mark_rung(self) -> None:
         self.numbers[RUNG] = 1
 
-    def sign_on(self) -> None:
-        for place in (SIGNED_OFF, SEEKING, RUNG, SERVES):
+    def call(self) -> None:
+        """Ask it to look what has become of what it holds."""
+        self.numbers[CALLED] = 1
+
+    def answer(self) -> None:
+        """Begin to look: a call that comes from now on must not be lost."""
+        self.numbers[CALLED] = 0
+
+    def sign_on(self, holder: int = 0) -> None:
+        for place in range(FIRST_COUNT):
             self.numbers[place] = 0
+        self.numbers[HOLDER] = holder
         self.clear()
 
     def sign_off(self) -> None:
         self.numbers[SIGNED_OFF] = 1
 
-    def begin(self, task_id: int, *, since: float, kill_at: float = 0.0, seat: int = 0) -> None:
+    def begin(
+        self, task_id: int, *, since: float, limits: TimeLimits = NO_LIMITS, seat: int = 0
+    ) -> None:
         """Tell that a handler begins; the id goes last, for it makes the rest count."""
-        place = self.seats[seat]
-        self.numbers[place + SINCE] = int(since * MICROSECONDS)
-        self.numbers[place + KILL_AT] = int(kill_at * MICROSECONDS)
-        self.numbers[place + TASK] = task_id
+        numbers, place = self.numbers, self.seats[seat]
+        wait, hard = limits.kill_wait, limits.time_limit + limits.kill_wait
+        numbers[place + TOLD] = numbers[place + RETURNED] = 0
+        numbers[place + SINCE] = int(since * MICROSECONDS)
+        numbers[place + KILL_AT] = NEVER if hard > LONGEST else int((since + hard) * MICROSECONDS)
+        numbers[place + KILL_WAIT] = -1 if wait > LONGEST else int(wait * MICROSECONDS)
+        numbers[place + TASK] = task_id
+
+    def told(self, task_id: int, now: float) -> None:
+        """
+        Note that a handler was told to end: from the first time on its ``kill_wait`` counts.
+
+        The task is named beside the time, so that this never holds for the one after it.
+        """
+        for place in self.seats:
+            if self.numbers[place + TASK] == task_id != self.numbers[place + TOLD]:
+                self.numbers[place + TOLD_AT] = int(now * MICROSECONDS)
+                self.numbers[place + TOLD] = task_id
+
+    def returned(self, task_id: int) -> None:
+        """Note that a handler has ended, though not all is written: no force is needed."""
+        for place in self.seats:
+            if self.numbers[place + TASK] == task_id:
+                self.numbers[place + RETURNED] = task_id
 
     def end(self, *, seat: int = 0) -> None:
         self.numbers[self.seats[seat] + TASK] = 0
@@ -131,3 +198,14 @@ class Slate:
     def close(self) -> None:
         self.numbers.release()
         self.page.close()
+
+
+def kill_at(row: list[int]) -> int:
+    """Return when what sits there is to be ended by force, by its limit or since it was told."""
+    task_id = row[TASK]
+    if row[RETURNED] == task_id:
+        return NEVER
+    moments = [row[KILL_AT]]
+    if row[TOLD] == task_id and row[KILL_WAIT] >= 0:
+        moments.append(row[TOLD_AT] + row[KILL_WAIT])
+    return min((moment for moment in moments if moment != NEVER), default=NEVER)

@@ -109,7 +109,8 @@ class Solo(Processor):
 
     def run_one(self, lease: store.Lease) -> None:
         task = AcquiredTask(lease, alive_time=self.options.ALIVE_TIME, worker=self.worker)
-        self.slate.begin(lease.task_id, since=task.started)
+        limits = self.plan.time_limits(lease)
+        self.slate.begin(lease.task_id, since=task.started, limits=limits)
         self.ledger.begin(task)
         ending = self.runner.run(task)
         self.ledger.end(task, task.started + ending.seconds)

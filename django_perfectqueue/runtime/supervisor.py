@@ -20,6 +20,7 @@ from .bell import Bell, drain, readable
 from .board import Board, place_for
 from .child import Body, Child, fork, next_fork
 from .database import close_for_fork
+from .gauge import Gauge
 from .helper import LIMIT, Helper
 from .janitor import Janitor
 from .listener import Listener
@@ -42,11 +43,20 @@ from .signals import (
     Mailbox,
     reopen_logs,
 )
-from .slate import Slate
+from .slate import Begun, Slate
 from .stacks import Stacks
 from .staff import processor_of
 from .title import set_title
-from .tree import send
+from .tree import (
+    adopt_orphans,
+    halt,
+    kill_orphans,
+    mark,
+    reap_orphans,
+    resume,
+    send,
+    terminate_descendants,
+)
 from .undertaker import Estate, Undertaker
 from .watcher import Watch, Watcher
 
@@ -58,7 +68,13 @@ ENOUGH_AFTER = 5.0
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """Where a processor sits: one after another, with one slate among them."""
+    """
+    Where a processor sits: one after another, with one slate among them.
+
+    ``heard_at`` is when it was last heard of, and ``worked_at`` when it was last seen to
+    compute; ``silence`` is for how long neither, if it was killed for that. ``told_at`` is
+    since when a task should have ended, and ``forced`` tells that it was killed for that.
+    """
 
     number: int
     slate: Slate
@@ -67,6 +83,11 @@ class Place:
     holder: int = 0
     pulse: int = -1
     heard_at: float = 0.0
+    gauge: Gauge | None = None
+    worked_at: float = 0.0
+    silence: float = 0.0
+    told_at: float | None = None
+    forced: bool = False
     deaths: int = 0
     fork_at: float = 0.0
     vacant: bool = False
@@ -140,6 +161,7 @@ class Supervisor:
         began = time.monotonic()
         self.mailbox.open(signal.SIGCHLD)
         self.tell_launcher(HEARS)
+        adopt_orphans()
         try:
             port = self.plan.health[1] if self.plan.health else 0
             self.board.introduce(os.getpid(), os.getppid(), port)
@@ -162,6 +184,7 @@ class Supervisor:
             self.stacks.go_on(self.now)
             self.reap()
             self.listen()
+            self.enforce()
             self.press()
             self.fill()
             if not ready and self.serves():
@@ -252,13 +275,19 @@ class Supervisor:
         for place in self.places:
             if place.child is not None and (code := place.child.reap()) is not None:
                 self.bury(place, place.child, code)
+        reap_orphans(self.known())
+
+    def known(self) -> set[int]:
+        return {child.pid for child in (*self.children(), *self.undertakers)}
 
     def bury(self, place: Place, child: Child, code: int) -> None:
         """Clear the place of a processor that has ended, and say what comes next there."""
-        os.close(place.pulse)
         place.child = None
         place.slate.pid = 0
         left = code in (DONE, RECYCLED) and place.slate.signed_off
+        if not left:
+            kill_orphans(self.known(), holder=place.holder, pipe=place.pulse)
+        os.close(place.pulse)
         as_told = left or child.killed
         if not left:
             self.give_back(place, child, code)
@@ -276,17 +305,19 @@ class Supervisor:
 
     def give_back(self, place: Place, child: Child, code: int) -> None:
         running = tuple(begun.task_id for begun in place.slate.begun)
-        asked = child.killed and child.stopping_since is not None
-        message = how_it_ended(code)
-        if not asked:
+        overdue = place.slate.overdue(self.now) if place.forced else []
+        as_told = place.forced or (child.killed and child.stopping_since is not None)
+        message = how_it_ended(code, place.silence)
+        if not as_told:
             logger.error(
                 "A processor died. pid=%s task_ids=%s: %s", child.pid, list(running), message
             )
         estate = Estate(
             holder=place.holder,
             worker=f"{socket.gethostname()}:{child.pid}",
-            crashed=() if asked else running,
+            crashed=() if as_told else running,
             why=store.Failure(error="crashed", message=message),
+            overdue={begun.task_id: self.now - begun.since for begun in overdue},
         )
         try:
             self.undertakers.append(self.fork("undertaker", Undertaker(self.plan, estate).run))
@@ -306,16 +337,69 @@ class Supervisor:
             if place.child is None:
                 continue
             if drain(place.pulse) or frozen:
-                place.heard_at = self.now
-            silent = self.now - place.heard_at
+                place.heard_at, place.gauge = self.now, None
+            self.feel(place, place.child)
+            silent = self.now - max(place.heard_at, place.worked_at)
             if silent > self.options.CHILD_HEARTBEAT_LIMIT and not place.child.killed:
                 logger.error(
                     "A processor is silent; it is killed. pid=%s seconds=%.0f",
                     place.child.pid,
                     silent,
                 )
+                place.silence = silent
                 place.child.kill()
                 place.child.stopping_since = None
+
+    def feel(self, place: Place, child: Child) -> None:
+        """
+        See whether one who is silent computes.
+
+        A handler that keeps Python's lock silences its processor; that is no reason to kill
+        it, as long as it is at work.
+        """
+        if self.now - place.heard_at <= self.options.CHILD_HEARTBEAT_LIMIT / 2:
+            return
+        if place.gauge is None:
+            place.gauge = Gauge(child.pid, self.now)
+        elif place.gauge.is_busy(self.now) and place.slate.begun:
+            place.worked_at = self.now
+
+    def enforce(self) -> None:
+        """
+        End by force the tasks that go on after they should have ended.
+
+        First what their handler has started is asked to end, so that one who waits for it
+        comes back; then all of it goes, with the processor.
+        """
+        for place in self.places:
+            if place.child is None or place.child.killed:
+                continue
+            overdue = place.slate.overdue(self.now)
+            if not overdue:
+                place.told_at = None
+            elif place.told_at is None:
+                self.ask(place, place.child, overdue)
+            elif self.now - place.told_at >= self.options.CHILD_KILL_INTERVAL:
+                self.force(place, place.child)
+
+    def ask(self, place: Place, child: Child, overdue: list[Begun]) -> None:
+        place.told_at = self.now
+        logger.error(
+            "A handler does not end; it is ended by force. pid=%s task_ids=%s",
+            child.pid,
+            [begun.task_id for begun in overdue],
+        )
+        if len(overdue) == len(place.slate.begun):
+            terminate_descendants(child.pid)
+
+    def force(self, place: Place, child: Child) -> None:
+        """Kill a processor, unless what it should have ended has just done so."""
+        halt(child.pid)
+        if place.slate.overdue(self.now):
+            place.forced = True
+            child.kill()
+        else:
+            resume(child.pid)
 
     def press(self) -> None:
         interval = self.options.CHILD_KILL_INTERVAL
@@ -363,6 +447,7 @@ class Supervisor:
         os.set_blocking(pulse, False)
         os.set_blocking(beat, False)
         place.pulse, place.holder, place.heard_at = pulse, store.new_holder(), self.now
+        place.gauge, place.silence, place.told_at, place.forced = None, 0.0, None, False
         seat = Seat(
             number=place.number,
             holder=place.holder,
@@ -373,13 +458,15 @@ class Supervisor:
             belfry=self.belfry,
         )
         drain(place.bell.ear)
-        place.slate.sign_on()
-        try:
+        place.slate.sign_on(place.holder)
+
+        def process() -> int:
+            mark(seat.holder)
             kind = processor_of(self.options.PROCESSOR_TYPE)
-            place.child = self.fork(
-                f"processor {place.number}",
-                lambda: kind(self.plan, seat, self.reporter).run(),
-            )
+            return kind(self.plan, seat, self.reporter).run()
+
+        try:
+            place.child = self.fork(f"processor {place.number}", process)
         except OSError:
             os.close(pulse)
             raise
@@ -440,7 +527,11 @@ class Supervisor:
             if place.child is None and not place.vacant
         ]
         due += [at - self.now for at in self.stacks.due()]
-        return max(0.01, min([TICK, *due]))
+        for place in self.places:
+            due += [begun.kill_at - self.now for begun in place.slate.begun]
+            if place.told_at is not None:
+                due.append(place.told_at + self.options.CHILD_KILL_INTERVAL - self.now)
+        return max(0.01, min([TICK, *(wait for wait in due if wait > 0)]))
 
     def tell_launcher(self, word: bytes) -> bool:
         """Say that tasks are being taken, or when asked that this process goes on."""
@@ -480,7 +571,9 @@ class Supervisor:
             self.launcher.close()
 
 
-def how_it_ended(code: int) -> str:
+def how_it_ended(code: int, silence: float = 0.0) -> str:
+    if silence:
+        return f"Its processor stood still for {silence:.0f} s, and was killed."
     if code >= 0:
         return f"Its processor ended with exit code {code}."
     try:

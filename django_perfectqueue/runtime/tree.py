@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 PROC = Path("/proc")
+SET_CHILD_SUBREAPER = 36
+MARK = "PERFECTQUEUE_HOLDER"
 
 
 def send(pid: int, signum: int) -> None:
@@ -22,17 +27,106 @@ def send_to_group(group: int, signum: int) -> None:
         os.killpg(group, signum)
 
 
+def halt(pid: int) -> None:
+    send(pid, signal.SIGSTOP)
+
+
+def resume(pid: int) -> None:
+    send(pid, signal.SIGCONT)
+
+
 def kill_tree(pid: int) -> None:
     """
     Kill a process and all that it has started, and what these have.
 
-    It is halted first, so that it starts nothing more meanwhile.
+    All are halted first, so that they start nothing more meanwhile.
     """
-    send(pid, signal.SIGSTOP)
-    for descendant in descendants(pid):
-        send(descendant, signal.SIGKILL)
+    halt(pid)
+    kill_descendants(pid)
     send_to_group(pid, signal.SIGKILL)
     send(pid, signal.SIGKILL)
+
+
+def kill_own_tree() -> None:
+    """Kill all that this process has started, and then itself with its group."""
+    kill_descendants(os.getpid())
+    send_to_group(os.getpgrp(), signal.SIGKILL)
+
+
+def kill_descendants(pid: int) -> None:
+    halted: dict[int, None] = {}
+    while fresh := [found for found in descendants(pid) if found not in halted]:
+        for descendant in fresh:
+            halt(descendant)
+        halted.update(dict.fromkeys(fresh))
+    for descendant in halted:
+        send(descendant, signal.SIGKILL)
+
+
+def terminate_descendants(pid: int) -> None:
+    """Ask all that a process has started to end, but not the process."""
+    for descendant in descendants(pid):
+        send(descendant, signal.SIGTERM)
+
+
+def adopt_orphans() -> None:
+    """
+    Become the parent of whatever loses its own below this process, where the system can.
+
+    So it can be found; and it has to be reaped.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def mark(holder: int) -> None:
+    """Have what this process starts known as its own, though it may lose its parent."""
+    os.environ[MARK] = str(holder)
+
+
+def reap_orphans(known: Iterable[int]) -> None:
+    """Reap the dead children of this process but for those that are known."""
+    if not hasattr(os, "waitid"):
+        return
+    with contextlib.suppress(ChildProcessError):
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid in known:
+                return
+            os.waitpid(ended.si_pid, os.WNOHANG)
+
+
+def kill_orphans(known: Iterable[int], *, holder: int, pipe: int) -> None:
+    """
+    Kill those adopted that a dead processor has left behind, with all below them.
+
+    A program that it has started has its mark in its environment, and a process that is a
+    mere copy of it has its end of this pipe.
+    """
+    entry, its_end = f"{MARK}={holder}".encode(), identity(os.fstat(pipe))
+    own = os.getpid()
+    for pid in [child for child, parent in processes() if parent == own and child not in known]:
+        if entry in environment(pid) or its_end in open_files(pid):
+            kill_tree(pid)
+
+
+def environment(pid: int) -> list[bytes]:
+    with contextlib.suppress(OSError):
+        return (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    return []
+
+
+def identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def open_files(pid: int) -> set[tuple[int, int]]:
+    found = set()
+    with contextlib.suppress(OSError):
+        for file in os.scandir(PROC / str(pid) / "fd"):
+            with contextlib.suppress(OSError):
+                found.add(identity(file.stat()))
+    return found
 
 
 def descendants(pid: int) -> list[int]:

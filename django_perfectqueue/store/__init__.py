@@ -11,12 +11,14 @@ from .ailments import Ailment
 from .alarms import answer_alarms, rouse
 from .apply import apply_shares
 from .apply_limit import apply_limit
+from .backoff import next_wait
 from .bell import ear, ring
 from .clear import clear
 from .datagrams import Datagrams
 from .finish import finish
 from .give_back import give_back
 from .heartbeat import heartbeat
+from .held import InHand, in_hand, renew, wanted
 from .idle import end_idle_transactions
 from .keys import keys_of
 from .known import forget_limits, known_limits
@@ -27,7 +29,7 @@ from .purge import Swept, purge
 from .register import Registration, register, sign_off
 from .replace import replace
 from .reprioritize import reprioritize
-from .rings import Ring
+from .rings import Call, Ring
 from .roll_up import roll_up
 from .settle import cancel, fail, release, retry
 from .steer import cancel_request, find, force_finish, redrive
@@ -41,9 +43,11 @@ from .values import Completion, Failure, Lease, Pulse, Submission, new_holder
 __all__ = [
     "CHUNK",
     "Ailment",
+    "Call",
     "Completion",
     "Datagrams",
     "Failure",
+    "InHand",
     "Lease",
     "Notices",
     "Outlook",
@@ -76,10 +80,12 @@ __all__ = [
     "give_back",
     "heartbeat",
     "in_chunks",
+    "in_hand",
     "keys_of",
     "known_limits",
     "look",
     "new_holder",
+    "next_wait",
     "note_waiting",
     "oldest_due",
     "one_call",
@@ -89,6 +95,7 @@ __all__ = [
     "redrive",
     "register",
     "release",
+    "renew",
     "replace",
     "reprioritize",
     "retry",
@@ -100,4 +107,5 @@ __all__ = [
     "submit_all",
     "take_alone",
     "update_payload",
+    "wanted",
 ]

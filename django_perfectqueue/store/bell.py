@@ -15,7 +15,7 @@ from . import datagrams, notices
 from .datagrams import Datagrams
 from .dialects import dialect_of
 from .notices import Notices
-from .rings import Ring
+from .rings import Call, Ring
 
 logger = logging.getLogger("django_perfectqueue.bell")
 
@@ -32,32 +32,48 @@ def ring(queue: str = "", *, using: str, delay: float = 0.0) -> None:
     """
     if not options().BELL or delay > options().POLL_INTERVAL:
         return
-    connection = connections[using]
-    due = time.monotonic() + delay
-    if connection.in_atomic_block:
-        after_commit(connection, queue, due)
-    elif connection.autocommit:
-        Ringing(using, queue, due)()
+    after_commit(Ringing(using, queue, time.monotonic() + delay))
+
+
+def call(holder: int, *, using: str) -> None:
+    """
+    Let who holds tasks as this holder know, once the caller's transaction has committed,
+    that there is news of one: it is to stop, or has been ended.
+
+    As with a ring nothing is raised, and one that is lost costs TASK_HEARTBEAT_INTERVAL.
+    """
+    if options().BELL:
+        after_commit(Ringing(using, "", time.monotonic(), holder))
 
 
 @dataclass(slots=True, eq=False)
 class Ringing:
-    """A ring to be sent; ``due`` is when the task may run, on this process's clock."""
+    """
+    A ring to be sent; ``due`` is when the task may run, on this process's clock. With a
+    ``holder`` it is a call.
+    """
 
     using: str
     queue: str
     due: float
+    holder: int | None = None
     place: int = 0
 
+    @property
+    def message(self) -> str:
+        if self.holder is not None:
+            return Call(self.holder).message()
+        return Ring(self.queue, max(0.0, self.due - time.monotonic())).message()
+
     def __call__(self) -> None:
-        message = Ring(self.queue, max(0.0, self.due - time.monotonic())).message()
+        message = self.message
         try:
             if dialect_of(self.using).notifies:
                 notices.send(message, using=self.using)
             else:
                 datagrams.send(message, using=self.using)
         except Exception as error:
-            logger.debug("The bell was not rung. queue=%s error=%s", self.queue, error)
+            logger.debug("The bell was not rung. message=%s error=%s", message, error)
 
     def will_come(self, connection: Any) -> bool:
         """Tell whether it is sent when what this connection does now is committed."""
@@ -72,11 +88,20 @@ def ear(using: str) -> Datagrams | Notices:
     return Notices(using) if dialect_of(using).notifies else Datagrams(using)
 
 
-# By connection and queue, the ring that was asked for last.
-asked: WeakKeyDictionary[Any, dict[str, Ringing]] = WeakKeyDictionary()
+# By connection, and by queue or holder, the ring that was asked for last.
+asked: WeakKeyDictionary[Any, dict[str | int, Ringing]] = WeakKeyDictionary()
 
 
-def after_commit(connection: Any, queue: str, due: float) -> None:
+def after_commit(ringing: Ringing) -> None:
+    """Ring when the caller's transaction commits; at once where there is none."""
+    connection = connections[ringing.using]
+    if connection.in_atomic_block:
+        once_committed(connection, ringing)
+    elif connection.autocommit:
+        ringing()
+
+
+def once_committed(connection: Any, new: Ringing) -> None:
     """
     Ring when the transaction commits, once for all who ask for it.
 
@@ -84,10 +109,11 @@ def after_commit(connection: Any, queue: str, due: float) -> None:
     for what is written inside the same one.
     """
     known = asked.setdefault(connection, {})
-    ringing = known.get(queue)
+    whom = new.queue if new.holder is None else new.holder
+    ringing = known.get(whom)
     if ringing is not None and ringing.will_come(connection):
-        ringing.due = min(ringing.due, due)
+        ringing.due = min(ringing.due, new.due)
         return
-    place = len(connection.run_on_commit)
-    ringing = known[queue] = Ringing(connection.alias, queue, due, place)
-    transaction.on_commit(ringing, using=connection.alias, robust=True)
+    known[whom] = new
+    new.place = len(connection.run_on_commit)
+    transaction.on_commit(new, using=connection.alias, robust=True)

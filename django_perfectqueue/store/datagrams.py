@@ -23,7 +23,7 @@ from typing import Any
 from django.db import connections
 
 from ..conf import options
-from .rings import Ring, parsed
+from .rings import Call, Ring, parsed
 
 PREFIX = "perfectqueue-"
 OPEN_TO_ALL = 0o1777
@@ -148,7 +148,7 @@ class Datagrams:
     def fileno(self) -> int:
         return -1 if self.socket is None else self.socket.fileno()
 
-    def hear(self) -> Iterable[Ring]:
+    def hear(self) -> Iterable[Ring | Call]:
         messages = []
         with contextlib.suppress(BlockingIOError):
             while self.socket is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +11,7 @@ from typing import Any
 from ..conf import options
 from ..models import Attempt, Outcome
 from .accounts import Accounts
+from .backoff import next_wait
 from .dialects import Dialect
 from .dialects.base import numbers
 from .values import Failure, Lease, as_text
@@ -42,6 +44,11 @@ FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids})
 LET_GO = """
 UPDATE "perfectqueue_ticket" SET "crashes" = "crashes" + 1, "holder" = NULL
 WHERE "task_id" IN ({ids})
+"""
+PUT_OFF = """
+UPDATE "perfectqueue_ticket"
+SET "crashes" = "crashes" + 1, "holder" = NULL, "state" = 1, "alarm_at" = {due}
+WHERE "task_id" = %(task_id)s
 """
 
 CANCELLED = Failure(error="cancelled", message="Someone asked for it.")
@@ -145,8 +152,9 @@ def lose(
     """
     Take running tasks from a holder that is gone; the caller has locked their tickets.
 
-    Return those that may be tried again. One that was to be cancelled is, and one that
-    has lost its processor too often is failed: it may well be what kills them.
+    Return those that may be tried again at once. One that was to be cancelled is, and one
+    that has lost its processor too often is failed: it may well be what kills them. From
+    the second time on it waits before it is tried again.
     """
     if not ids:
         return []
@@ -162,8 +170,23 @@ def lose(
             bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
         elif held.crashes >= options().MAX_CRASHES:
             bury(cursor, dialect, held, Outcome.FAILED, why, now=now)
+        elif wait := wait_after_crash(held.crashes):
+            due = {"due": wait}
+            dialect.execute(cursor, PUT_OFF, {"task_id": task_id}, now=now, after=due)
         else:
             back.append(task_id)
     if back:
         dialect.execute(cursor, LET_GO.replace("{ids}", numbers(sorted(back))))
     return back
+
+
+def wait_after_crash(crashes: int) -> float:
+    """
+    Return the seconds until a task that has lost its processor so often is tried again.
+
+    Once may be anyone's fault; twice, and the task may be what kills its processors.
+    """
+    if crashes <= 1:
+        return 0.0
+    first, longest = options().RETRY_WAIT, options().RETRY_WAIT_LIMIT
+    return next_wait(crashes - 1, first=first, longest=longest, chance=random.random())  # noqa: S311

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import connections
 
-from .rings import Ring, parsed
+from .rings import Call, Ring, parsed
 
 CHANNEL = "perfectqueue"
 NOTIFY = "SELECT pg_notify(%s, %s)"
@@ -74,7 +74,7 @@ class Notices:
     def fileno(self) -> int:
         return int(self.listening.fileno())
 
-    def hear(self) -> Iterable[Ring]:
+    def hear(self) -> Iterable[Ring | Call]:
         """Return what has come, also during other statements. Raise what the database does."""
         with connections[self.using].wrap_database_errors:
             self.heard += received(self.listening)

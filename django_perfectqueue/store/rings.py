@@ -1,9 +1,11 @@
-"""What a ring of the bell says."""
+"""What a ring of the bell says, or a call."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+CALL = "call"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +24,25 @@ class Ring:
         return f"{self.delay:.3f} {self.queue}"
 
 
-def parsed(messages: Iterable[str]) -> Iterator[Ring]:
-    """Yield the rings among messages that anyone may have sent."""
+@dataclass(frozen=True, slots=True)
+class Call:
+    """
+    There is news of what this holder has: someone wants it to stop, or has ended it.
+
+    It orders nothing, either: who hears it asks the database, sooner than it would have.
+    """
+
+    holder: int
+
+    def message(self) -> str:
+        return f"{CALL} {self.holder}"
+
+
+def parsed(messages: Iterable[str]) -> Iterator[Ring | Call]:
+    """Yield the rings and calls among messages that anyone may have sent."""
     for message in messages:
-        delay, _blank, queue = message.partition(" ")
+        word, _blank, rest = message.partition(" ")
         try:
-            yield Ring(queue, max(0.0, float(delay)))
+            yield Call(int(rest)) if word == CALL else Ring(rest, max(0.0, float(word)))
         except ValueError:
             continue

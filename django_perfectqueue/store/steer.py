@@ -9,7 +9,7 @@ from typing import Any
 from ..exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
 from ..models import Outcome, State
 from .accounts import Accounts
-from .bell import ring
+from .bell import call, ring
 from .dialects import Dialect
 from .end import CANCELLED, REMOVE, Held, bury
 from .keys import keys_of, split
@@ -23,7 +23,7 @@ SELECT "queue", "key", "type", "user", "limits", "priority", "outcome", "attempt
 FROM "perfectqueue_task" WHERE "id" = %(task_id)s
 """
 TICKET = """
-SELECT "lane", "state", "attempt", "errors", "crashes" FROM "perfectqueue_ticket"
+SELECT "lane", "state", "attempt", "errors", "crashes", "holder" FROM "perfectqueue_ticket"
 WHERE "task_id" = %(task_id)s
 """
 FLAG = """
@@ -66,6 +66,7 @@ class Ticket:
     attempt: int
     errors: int
     crashes: int
+    holder: int | None
 
 
 @repeated
@@ -104,6 +105,7 @@ def force_finish(tries: Tries, task_id: int, *, using: str, now: datetime | None
     if ticket.state == State.RUNNING:
         # Its lane may have been full.
         ring(using=using)
+        call(ticket.holder or 0, using=using)
 
 
 @recalled
@@ -123,6 +125,7 @@ def cancel_request(tries: Tries, task_id: int, *, using: str, now: datetime | No
             raise
         if ticket.state == State.RUNNING:
             dialect.execute(cursor, FLAG, {"task_id": task_id})
+            call(ticket.holder or 0, using=using)
             return False
         held = Held(
             task_id=task_id,

@@ -16,7 +16,7 @@ class Submission:
 
     ``limits`` are the names of the limits that it keeps to, sorted. ``keys`` are those of
     all limits known to hold for it, sorted, too; one that was missed is found when the
-    task is acquired.
+    task is acquired. ``time_limit`` is in seconds; None leaves it to the handler.
     """
 
     queue: str
@@ -30,6 +30,7 @@ class Submission:
     expected_at: datetime | None = None
     limits: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    time_limit: float | None = None
 
 
 class Lease(NamedTuple):
@@ -38,7 +39,7 @@ class Lease(NamedTuple):
 
     ``attempt`` and ``holder`` fence every write; ``charge`` is the seconds that its lane
     has been charged in advance. ``capped`` tells that others may wait until it has ended,
-    by a cap or a limit.
+    by a cap or a limit. ``time_limit`` is what the submitter said, in seconds.
     """
 
     using: str
@@ -57,6 +58,7 @@ class Lease(NamedTuple):
     priority: int
     created_at: datetime
     run_at: datetime
+    time_limit: float | None = None
     capped: bool = False
 
     def __repr__(self) -> str:

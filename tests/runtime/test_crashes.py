@@ -99,11 +99,11 @@ class CrashTests(WorkerTestCase):
     def test_a_task_that_kills_its_processor_is_set_aside(self):
         self.submit("poison", "die")
         self.submit("once", "die-once")
-        worker = self.burst(MAX_CRASHES=3)
+        worker = self.burst(MAX_CRASHES=3, RETRY_WAIT=0)
 
         self.assertEqual(self.status("poison"), "failed")
         letter = DeadLetter.objects.get()
-        self.assertEqual((letter.crashes, letter.errors), (3, 0))
+        self.assertEqual((letter.group, letter.crashes, letter.errors), ("crashed", 3, 0))
         self.assertEqual(letter.message, "Its processor was ended by SIGKILL.")
         self.assertEqual(self.status("once"), "finished")
         self.assertEqual(len(worker.processors()), 5)
@@ -146,6 +146,7 @@ class CrashTests(WorkerTestCase):
         self.assertFalse(is_alive(frozen))
         self.assertIn("A processor is silent", worker.errors)
         self.assertEqual(Queue()["k0"].metadata().ticket.crashes, 1)
+        self.assertIn("Its processor stood still for 1 s", Attempt.objects.get().message)
 
     def test_a_processor_that_was_frozen_past_its_lease_begins_nothing_more(self):
         """

@@ -13,7 +13,8 @@ from django_perfectqueue.runtime.bell import Bell
 from django_perfectqueue.runtime.listener import Listener
 from django_perfectqueue.runtime.plan import Plan
 from django_perfectqueue.runtime.slate import Slate
-from django_perfectqueue.store import Ring
+from django_perfectqueue.store import Call, Ring
+from django_perfectqueue.store.rings import parsed
 
 IDLE = store.Outlook(due=False, wait=None)
 
@@ -64,6 +65,18 @@ class RingTests(ListenerCase):
         self.assertAlmostEqual(self.listener.look_at - time.monotonic(), 3.0, delta=0.5)
         self.listener.take([Ring("mail", 60.0)])
         self.assertAlmostEqual(self.listener.look_at - time.monotonic(), 3.0, delta=0.5)
+
+
+class CallTests(ListenerCase):
+    def test_only_the_holder_is_called_and_not_woken(self):
+        self.slate.sign_on(41)
+        for holder, called in ((40, False), (41, True)):
+            self.listener.take([Call(holder)])
+            self.assertEqual(self.slate.was_called, called)
+        self.assertFalse(self.woken())
+
+    def test_what_is_no_call_is_not_heard(self):
+        self.assertEqual(list(parsed(["call", "call x", "call 9"])), [Call(9)])
 
 
 class LookTests(ListenerCase):

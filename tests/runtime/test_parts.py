@@ -11,7 +11,7 @@ from unittest import mock
 from django.core.management.color import no_style
 from django.test import SimpleTestCase
 
-from django_perfectqueue.application import Registry
+from django_perfectqueue.application import Registry, TimeLimits
 from django_perfectqueue.conf import Options
 from django_perfectqueue.runtime import bell, signals, tree
 from django_perfectqueue.runtime.bell import Bell
@@ -63,7 +63,7 @@ class SlateTests(SimpleTestCase):
 
         def live():
             slate.count("finished", 3)
-            slate.begin(2**62, since=5.0, kill_at=7.5, seat=1)
+            slate.begin(2**62, since=5.0, limits=TimeLimits(2.0, 0.5), seat=1)
             os.kill(os.getpid(), signal.SIGKILL)
 
         child = fork(live)
@@ -301,6 +301,9 @@ class WordsTests(SimpleTestCase):
     def test_how_a_processor_ended_is_told_in_words(self):
         self.assertEqual(how_it_ended(-9), "Its processor was ended by SIGKILL.")
         self.assertEqual(how_it_ended(1), "Its processor ended with exit code 1.")
+        self.assertEqual(
+            how_it_ended(-9, silence=60.4), "Its processor stood still for 60 s, and was killed."
+        )
 
     def test_the_first_environment_has_what_this_process_was_given(self):
         self.assertEqual(first_environment().get("PATH"), os.environ.get("PATH"))

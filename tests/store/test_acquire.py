@@ -2,7 +2,7 @@ import time
 from unittest import mock
 
 from django.db import connection
-from django.test import TestCase, TransactionTestCase
+from django.test import TestCase, TransactionTestCase, override_settings
 from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
@@ -154,6 +154,7 @@ class LeaseTests(TestCase):
 
         self.assertEqual(acquire(now=after(86_400)), [])
 
+    @override_settings(PERFECTQUEUE={"RETRY_WAIT": 0})
     def test_a_task_that_keeps_losing_its_processor_fails(self):
         """What kills every process that runs it would else kill them for ever."""
         task = submit()
@@ -163,6 +164,21 @@ class LeaseTests(TestCase):
         self.assertEqual(acquire(now=after(60 * 5)), [])
         self.assertEqual(status(task), "failed")
         self.assertEqual(DeadLetter.objects.get().crashes, 5)
+        assert_books_balance(self)
+
+    def test_from_the_second_time_on_it_waits_in_between(self):
+        """Else it would take down one processor after another, five within a second."""
+        task = submit()
+        acquire()
+        [again] = acquire(now=after(60))
+        self.assertEqual(acquire(now=after(120)), [])
+        self.assertEqual(status(task, now=after(120)), "retrying")
+
+        wait = (Ticket.objects.get().alarm_at - after(120)).total_seconds()
+        self.assertAlmostEqual(wait, 15, delta=15 / 4)
+        self.assertEqual(len(finish(again, now=after(130))), 1)
+        [third] = acquire(now=after(140))
+        self.assertEqual((third.crashes, third.attempt), (2, 3))
         assert_books_balance(self)
 
 

@@ -17,7 +17,7 @@ from django_perfectqueue.exceptions import AlreadyExistsError
 from django_perfectqueue.models import FairShare
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store import bell, datagrams, notices
-from django_perfectqueue.store.rings import Ring, parsed
+from django_perfectqueue.store.rings import Call, Ring, parsed
 
 from ..factories import acquire, failed, running, submit
 from ..waiting import wait_until
@@ -39,7 +39,10 @@ class RingCase(TransactionTestCase):
         self.rung += parsed([message])
 
     def queues(self):
-        return [ring.queue for ring in self.rung]
+        return [ring.queue for ring in self.rung if isinstance(ring, Ring)]
+
+    def calls(self):
+        return [call for call in self.rung if isinstance(call, Call)]
 
 
 class RingTests(RingCase):
@@ -130,7 +133,24 @@ class RingTests(RingCase):
     def test_without_the_bell_nothing_rings(self):
         with override_settings(PERFECTQUEUE={"BELL": False}):
             submit()
+            task, _held = running()
+            task.cancel_request()
         self.assertEqual(self.rung, [])
+
+    def test_who_holds_what_is_to_stop_or_has_ended_is_called_once_that_is_committed(self):
+        holders = [41, 41, 42]
+        for number, holder in enumerate(holders):
+            submit(f"k{number}")
+            acquire(holder=holder)
+        waits = submit("waits")
+        with transaction.atomic():
+            for number in range(2):
+                Queue()[f"k{number}"].cancel_request()
+            waits.cancel_request()
+            self.assertEqual(self.calls(), [])
+        self.assertEqual(self.calls(), [Call(41)])
+        Queue()["k2"].force_finish()
+        self.assertEqual(self.calls(), [Call(41), Call(42)])
 
     def test_trouble_with_the_bell_is_no_trouble_for_the_submit(self):
         broken = mock.Mock(side_effect=OSError("no bell"))

@@ -57,7 +57,7 @@ class Store(RuleBasedStateMachine):
         self.flagged = set()
         self.limits = {}
         self.queue = Queue()
-        self.settings = override_settings(PERFECTQUEUE={})
+        self.settings = override_settings(PERFECTQUEUE={"RETRY_WAIT": 0})
         self.settings.enable()
 
     def teardown(self):
@@ -67,7 +67,7 @@ class Store(RuleBasedStateMachine):
     def change_policy(self, policy):
         """Whoever submits and acquires from now on goes by another one, whatever waits."""
         self.settings.disable()
-        self.settings = override_settings(PERFECTQUEUE={"POLICY": policy})
+        self.settings = override_settings(PERFECTQUEUE={"RETRY_WAIT": 0, "POLICY": policy})
         self.settings.enable()
 
     @rule(seconds=st.sampled_from([1, 10, LEASE / 2, LEASE]))

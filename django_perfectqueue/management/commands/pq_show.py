@@ -121,6 +121,8 @@ def fields(task: Any, attempts: list[Try], reason: Reason) -> Iterator[tuple[str
     yield _("priority"), str(task.priority)
     if task.limits:
         yield _("limits"), task.limits.replace(",", ", ")
+    if task.time_limit:
+        yield _("time limit"), readable(task.time_limit)
     yield from times(task, attempts)
     yield _("attempts"), attempts_line(task)
     if task.worker:

@@ -17,6 +17,19 @@ from ..progress import Progress
 from ..tasks_file import TasksFile, parsed
 from ..words import point, printable, span
 
+OF_ONE = (
+    "key",
+    "type",
+    "data",
+    "user",
+    "time",
+    "span",
+    "priority",
+    "expect",
+    "expires",
+    "limits",
+    "time_limit",
+)
 EXAMPLE = """pq_submit k1 user_task '{"uid": 1}'"""
 
 
@@ -62,6 +75,11 @@ class Command(QueueCommand):
             help=_("A limit that it keeps to; may be repeated."),
         )
         parser.add_argument(
+            "--time-limit",
+            metavar="SPAN",
+            help=_("For how long an attempt may run: 90s, 5m30s. By default its handler says."),
+        )
+        parser.add_argument(
             "--on-conflict",
             choices=["raise", "ignore", "replace"],
             default="raise",
@@ -76,8 +94,8 @@ class Command(QueueCommand):
             metavar="FILE",
             help=_(
                 "Tasks to submit, one JSON object a line with key, type, data, user, run_at,"
-                " priority, expected_at, expires_at and limits; - is standard input. Each"
-                " thousand is stored at once."
+                " priority, expected_at, expires_at, limits and time_limit; - is standard"
+                " input. Each thousand is stored at once."
             ),
         )
         parser.add_argument(
@@ -212,9 +230,8 @@ def opened(name: str) -> Iterator[IO[bytes]]:
 
 def check_choice(**options: Any) -> None:
     """Raise CommandError unless the options say one thing."""
-    one = ("key", "type", "data", "user", "time", "span", "priority", "expect", "expires", "limits")
     if options["file"]:
-        if any(options[name] is not None for name in one):
+        if any(options[name] is not None for name in OF_ONE):
             raise CommandError(_("With --file, what a task is stands in the file."))
         if options["on_conflict"] == "replace":
             raise CommandError(_("--on-conflict replace is for one task, not for --file."))
@@ -245,6 +262,7 @@ def arguments(**options: Any) -> dict[str, Any]:
         "expected_at": point("--expect", options["expect"]),
         "expires_at": point("--expires", options["expires"]),
         "limits": options["limits"] or (),
+        "time_limit": span("--time-limit", options["time_limit"]),
     }
 
 

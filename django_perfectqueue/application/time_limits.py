@@ -1,0 +1,56 @@
+"""How long an attempt may take, and how long it may take to end."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django_perfectqueue.conf import Options
+from django_perfectqueue.exceptions import ConfigError
+
+if TYPE_CHECKING:
+    from .handler import Application
+
+NEVER = math.inf
+
+
+class TimeLimits(NamedTuple):
+    """
+    Seconds: after ``time_limit`` a handler is told to end, and ``kill_wait`` after it was
+    told, for that reason or another, it is ended by force.
+    """
+
+    time_limit: float = NEVER
+    kill_wait: float = NEVER
+
+    @property
+    def hard(self) -> float:
+        """When it is ended by force, in seconds after its start."""
+        return self.time_limit + self.kill_wait
+
+
+def time_limits(
+    handler: type[Application] | None, given: float | None, options: Options
+) -> TimeLimits:
+    """
+    Return what holds for an attempt: what the submitter has given, or else the handler, or
+    else the settings.
+    """
+    limit, wait = given, None
+    if handler is not None:
+        limit, wait = handler.time_limit if given is None else given, handler.kill_wait
+    limit = options.TIME_LIMIT if limit is None else limit
+    wait = options.TASK_KILL_WAIT if wait is None else wait
+    return TimeLimits(NEVER if limit is None else limit, NEVER if wait is None else wait)
+
+
+def check_time_limits(handler: type[Application]) -> None:
+    """Raise ConfigError unless a handler's limits are lengths of time, or None."""
+    for name, least in (("time_limit", "above"), ("kill_wait", "at least")):
+        value: Any = getattr(handler, name)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is None or (number and (value > 0 if least == "above" else value >= 0)):
+            continue
+        raise ConfigError(
+            f"{handler.__qualname__}.{name} must be seconds, {least} 0, or None, not {value!r}."
+        )

@@ -30,6 +30,9 @@ class Application:
     retry_wait: ClassVar[float | None] = None
     """Seconds before the second attempt, doubling from there; None is RETRY_WAIT."""
 
+    is_djangos: ClassVar[bool] = False
+    """Whether it runs a task that was defined by Django's own ``@task``."""
+
     interrupter: Callable[[BaseException], None] | None = None
 
     def __init__(self, task: AcquiredTask) -> None:

@@ -1,0 +1,6 @@
+from django_perfectqueue.compat import task
+
+
+@task
+def add(a, b):
+    return a + b

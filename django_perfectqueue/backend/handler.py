@@ -113,7 +113,9 @@ def failed(sender: type[DjangoTask], task: AcquiredTask, **kwargs: Any) -> None:
 
 
 def cancelled(sender: type[DjangoTask], task: AcquiredTask, **kwargs: Any) -> None:
-    note_error(task, CancelRequestedError(f"Task '{task.key}' was cancelled."))
+    if task.django_result is not None:
+        reason = CancelRequestedError(f"Task '{task.key}' was cancelled.")
+        task.django_result.errors.append(error_raised(reason))
     tell_end(sender, task, FAILED)
 
 

@@ -20,4 +20,6 @@ if log := given.pop("LOG", None):
 if pool := given.pop("POOL", None):
     DATABASES["default"]["OPTIONS"]["pool"] = pool  # noqa: F405
 
+TASKS = given.pop("TASKS", TASKS)  # noqa: F405
+
 PERFECTQUEUE = given

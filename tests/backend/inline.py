@@ -1,6 +1,7 @@
 """A worker in the test's own thread and transaction."""
 
-from contextlib import closing
+import logging
+from contextlib import closing, contextmanager
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
@@ -15,7 +16,7 @@ from django_perfectqueue.runtime.runner import Runner
 
 def run_due(*, queue="default", using="default", now=None, only=None):
     """Run what is due, as a processor does; return how each attempt ended."""
-    with closing(Bell()) as bell:
+    with closing(Bell()) as bell, quiet():
         link = Link(using, bell, lambda: float("inf"))
         runner = Runner(with_django_tasks(Dispatch), link=link, guard=Guard())
         endings = []
@@ -23,6 +24,20 @@ def run_due(*, queue="default", using="default", now=None, only=None):
             task.worker = "inline:1"
             endings.append(run(runner, task))
         return endings
+
+
+@contextmanager
+def quiet():
+    """Keep from the screen what no test looks for; assertLogs() gets it all the same."""
+    names = ("django_perfectqueue.runner", "django.tasks", "django_tasks")
+    loggers, nothing = [logging.getLogger(name) for name in names], logging.NullHandler()
+    for logger in loggers:
+        logger.addHandler(nothing)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(nothing)
 
 
 def run(runner, task):

@@ -28,8 +28,7 @@ class RunTests(TestCase):
     def run_one(self, task, *args, words=("finished",), **kwargs):
         """Enqueue a task and have it run; return its result."""
         result = task.enqueue(*args, **kwargs)
-        with mock.patch("django_perfectqueue.runtime.runner.logger"):
-            endings = run_due(only=1)
+        endings = run_due(only=1)
         self.assertEqual(tuple(ending.word for ending in endings), words)
         result.refresh()
         return result
@@ -88,9 +87,8 @@ class RunTests(TestCase):
     def test_a_backoff_is_asked_no_more_when_the_attempts_are_spent(self):
         jobs.told.clear()
         result = jobs.patient.enqueue("x")
-        with mock.patch("django_perfectqueue.runtime.runner.logger"):
-            for _attempt in range(3):
-                run_due(now=result.enqueued_at + timedelta(hours=1), only=1)
+        for _attempt in range(3):
+            run_due(now=result.enqueued_at + timedelta(hours=1), only=1)
         result.refresh()
         self.assertEqual((result.status, result.attempts), ("FAILED", 3))
         self.assertEqual([attempt for _name, attempt, _errors in jobs.told], [1, 2])
@@ -113,8 +111,7 @@ class RunTests(TestCase):
 
     def test_data_of_another_shape_fails_with_the_reason(self):
         Queue().submit("k1", "tests.backend.jobs.add", {"a": 1})
-        with mock.patch("django_perfectqueue.runtime.runner.logger"):
-            [ending] = run_due()
+        [ending] = run_due()
         self.assertEqual(ending.word, "failed")
         self.assertIn("not that of a Django task", Attempt.objects.get().message)
 
@@ -129,8 +126,7 @@ class SignalTests(TestCase):
     def heard(self, task, *args):
         with case.listening(*ALL) as heard:
             task.enqueue(*args)
-            with mock.patch("django_perfectqueue.runtime.runner.logger"):
-                run_due(only=1)
+            run_due(only=1)
         self.assertEqual({sender for _name, sender, _status in heard}, {PerfectQueueBackend})
         return [(name, status) for name, _sender, status in heard]
 

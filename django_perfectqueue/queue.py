@@ -427,7 +427,7 @@ class AcquiredTask:
     worker: str = ""
     started: float = field(default_factory=time.monotonic)
     settled: str = ""
-    django_result: Any = field(default=None, repr=False)
+    django_result: Any = field(default=None, repr=False, compare=False)
     _data: Any = field(default=None, repr=False)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -57,7 +58,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         """The alias of the database that holds the tasks."""
         from django_perfectqueue.queue import database
 
-        return self.options.get("database") or database()
+        return str(self.options.get("database") or database())
 
     def validate_task(self, task: Any) -> None:
         """Raise InvalidTask when the task can't be run as it is."""
@@ -197,15 +198,13 @@ class PerfectQueueBackend(BaseTaskBackend):
         return [*super().check(**kwargs), *problems(self)]
 
 
-class refusals_as_invalid:  # noqa: N801
-    """Turns what the queue refuses into what Django's tasks raise for it."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if isinstance(error, InvalidTaskError):
-            raise InvalidTask(str(error)) from error
+@contextmanager
+def refusals_as_invalid() -> Iterator[None]:
+    """Raise for what the queue refuses what Django's tasks raise for it."""
+    try:
+        yield
+    except InvalidTaskError as error:
+        raise InvalidTask(str(error)) from error
 
 
 def configured() -> Iterator[PerfectQueueBackend]:

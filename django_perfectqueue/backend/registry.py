@@ -40,7 +40,7 @@ def discover(modules: Iterable[str] = ()) -> None:
     autodiscover_modules(MODULE)
     named = [import_module(name) for name in modules]
     for module in (*found(), *named):
-        for value in vars(module).values():
+        for value in list(vars(module).values()):
             if isinstance(value, Task):
                 add(value)
 

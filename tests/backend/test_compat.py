@@ -40,20 +40,31 @@ except ImportError as error:
 """
 
 
+EARLY = """
+import sys
+from django.conf import settings
+settings.configure(
+    TASKS={"default": {"BACKEND": "django_perfectqueue.backend.PerfectQueueBackend"}}
+)
+from django_perfectqueue.compat import task
+import shutil
+task(max_attempts=2)(shutil.copy)
+assert "django_perfectqueue.models" not in sys.modules
+"""
+
+
 class CompatTests(SimpleTestCase):
+    def test_a_task_may_be_defined_before_the_apps_are_ready(self):
+        """
+        In models.py, say; the backend is made as soon as there is a task.
+        """
+        self.assertEqual(ran(EARLY), "")
+
     def test_all_but_the_backend_works_where_there_are_no_tasks(self):
         """
         As on Django 5.2 without django-tasks.
         """
-        done = subprocess.run(
-            [sys.executable, "-c", WITHOUT],
-            env={**os.environ, "PYTHONWARNINGS": "ignore"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertIn("install django-perfectqueue[tasks]", done.stdout)
+        self.assertIn("install django-perfectqueue[tasks]", ran(WITHOUT))
 
     @skipIf(compat.APP, "The backport has an app to be installed.")
     def test_the_backports_app_is_missed(self):
@@ -66,3 +77,17 @@ class CompatTests(SimpleTestCase):
     def test_the_decorator_takes_a_backends_words_on_every_django(self):
         with self.assertRaisesMessage(TypeError, "run_after"):
             compat.task(run_after=case.LATER)(print)
+
+
+def ran(code):
+    """Return what a program prints in a process of its own; fail when it ends with an error."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if done.returncode:
+        raise AssertionError(done.stderr)
+    return done.stdout

@@ -6,12 +6,15 @@ from unittest import skipUnless
 from django.db import connection, transaction
 from django.test import SimpleTestCase, TestCase, override_settings
 from django.test.utils import CaptureQueriesContext
+from django.utils.connection import ConnectionDoesNotExist
 
 from . import case, jobs  # isort: skip
 from django_perfectqueue import compat
+from django_perfectqueue.application import Dispatch
 from django_perfectqueue.backend import DummyBackend, PerfectQueueBackend
 from django_perfectqueue.compat import InvalidTask, TaskResultDoesNotExist, task_backends
 from django_perfectqueue.exceptions import AlreadyExistsError
+from django_perfectqueue.management.commands import pq_worker
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
 
@@ -218,9 +221,24 @@ class BackendTests(TestCase):
         with self.assertRaises(TaskResultDoesNotExist):
             task_backends["default"].get_result(result.id)
 
-    @override_settings(TASKS=case.tasks_with(OPTIONS={"database": "elsewhere"}))
-    def test_each_alias_has_a_database_of_its_own(self):
-        self.assertEqual(task_backends["default"].using, "elsewhere")
+    @override_settings(
+        TASKS={
+            **case.tasks_with(),
+            "mail": {
+                "BACKEND": case.BACKEND,
+                "QUEUES": ["mail", "more"],
+                "OPTIONS": {"database": "elsewhere"},
+            },
+        }
+    )
+    def test_each_alias_may_have_a_database_of_its_own(self):
+        task = jobs.add.using(backend="mail", queue_name="mail")
+        self.assertEqual(task_backends["mail"].queue(task), Queue("mail", using="elsewhere"))
+        for asked in (lambda: task.enqueue(1, 2), lambda: task.get_result("k1")):
+            with self.assertRaises(ConnectionDoesNotExist):
+                asked()
+        for using, queues in (("default", ["default"]), ("elsewhere", ["mail", "more"])):
+            self.assertEqual(pq_worker.with_django_tasks(Dispatch, using)[1], queues)
 
 
 class TolerantTests(SimpleTestCase):

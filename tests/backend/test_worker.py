@@ -109,6 +109,14 @@ class RunTests(TestCase):
             self.assertEqual((handler.max_attempts, handler.time_limit), expected)
             handler.task.release()
 
+    def test_a_larger_priority_goes_first_and_of_equals_the_older(self):
+        order = [
+            jobs.add.using(priority=priority).enqueue(priority, 0).id for priority in (-5, 7, 0, 7)
+        ]
+        jobs.add.using(priority=100, run_after=case.LATER).enqueue(1, 0)
+        run = [ending.task.key for ending in run_due()]
+        self.assertEqual(run, [order[1], order[3], order[2], order[0]])
+
     def test_data_of_another_shape_fails_with_the_reason(self):
         Queue().submit("k1", "tests.backend.jobs.add", {"a": 1})
         [ending] = run_due()

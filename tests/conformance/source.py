@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -29,26 +30,18 @@ class UnavailableError(Exception):
     """There is no way to the source distribution from here."""
 
 
-def unpack(into):
-    """Put the package ``tasks`` of Django's tests into a folder; raise UnavailableError."""
-    with tarfile.open(archive()) as tar:
-        for member in tar.getmembers():
-            _root, _sign, path = member.name.partition("/")
-            if path.startswith("tests/tasks/") and path.endswith(".py"):
-                target = Path(into, path).relative_to(Path(into, "tests"))
-                place = Path(into, target)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(tar.extractfile(member).read())
+def copy(into):
+    """
+    Put the package ``tasks`` of Django's tests into a folder; raise UnavailableError.
 
-
-def archive():
-    """Return the archive, which is fetched once and kept in the user's cache."""
+    It is fetched once, and kept in the user's cache.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "django-perfectqueue")
-    name = f"django-{django.__version__}.tar.gz"
+    kept = cache / f"django-{django.__version__}-tests-of-tasks"
     with alone(cache):
-        if not (cache / name).exists():
-            fetch(name, cache)
-    return cache / name
+        if not kept.exists():
+            fetch(kept)
+    shutil.copytree(kept, Path(into, "tasks"))
 
 
 @contextlib.contextmanager
@@ -60,19 +53,28 @@ def alone(folder):
         yield
 
 
-def fetch(name, cache):
-    with tempfile.TemporaryDirectory() as folder:
+def fetch(kept):
+    with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
         build = Path(folder, "build", "setuptools", "build_meta.py")
         build.parent.mkdir(parents=True)
         build.with_name("__init__.py").touch()
         build.write_text(BUILD.replace("{version}", django.__version__))
         download(folder, build.parent.parent)
-        found = [path for path in Path(folder).iterdir() if path.name.lower() == name]
-        if not found:
-            raise UnavailableError(f"pip brought no {name}")
-        partial = cache / f"{name}.part"
-        partial.write_bytes(found[0].read_bytes())
-        partial.rename(cache / name)
+        archives = list(Path(folder).glob("*.tar.gz"))
+        if not archives:
+            raise UnavailableError("pip brought no archive")
+        whole = Path(folder, "tasks")
+        whole.mkdir()
+        unpack(archives[0], whole)
+        whole.rename(kept)
+
+
+def unpack(archive, into):
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            _root, _sign, path = member.name.partition("/")
+            if path.startswith("tests/tasks/") and path.endswith(".py"):
+                (into / Path(path).name).write_bytes(tar.extractfile(member).read())
 
 
 def download(folder, build):

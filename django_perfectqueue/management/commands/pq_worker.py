@@ -173,10 +173,11 @@ def plan_of(options: dict[str, Any]) -> Plan:
     values = chosen(options)
     using = known_alias(options["database"] or queue.database())
     dispatch = found(options["dispatch"] or values.DISPATCH)
-    names = options["queues"] or [values.DEFAULT_QUEUE]
+    names = [values.DEFAULT_QUEUE]
     if compat.HAS_TASKS:
         dispatch, more = with_django_tasks(dispatch, using)
-        names += [] if options["queues"] else more
+        names += more
+    names = options["queues"] or names
     if not dispatch.load():
         raise ConfigError(no_handlers(dispatch))
     return Plan(

@@ -3,7 +3,8 @@
 Pass the tests on each database that can be had here.
 
 Makes its own environment, starts its own database servers, and leaves neither
-servers nor their files behind.
+servers nor their files behind. The databases are tested at the same time, and told one
+after the other.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -32,11 +33,13 @@ from tests.databases.lifetime import (
     remove_abandoned,
     remove_folder,
 )
+from tests.side_by_side import Run, started
 
 ROOT = Path(__file__).resolve().parent
 DATABASES = ("sqlite", "postgresql", "mariadb", "mysql")
 WARNINGS = ("error",)
 PATIENCE = 15.0
+OUTCOME = "PERFECTQUEUE_TEST_OUTCOME"
 
 USAGE = """
 All other options and test labels go to Django's test command: -k, -v, --failfast,
@@ -67,10 +70,15 @@ def main() -> int:
     chosen, arguments = parse_arguments()
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, leave)
+    wanted = databases(chosen)
+    if len(wanted) > 1 and not (chosen.in_turn or "--pdb" in arguments):
+        return summarise(test_side_by_side(wanted, chosen.require, arguments))
     outcomes = [
-        test_on(database, arguments, required=database in chosen.require)
-        for database in databases(chosen)
+        test_on(database, arguments, required=database in chosen.require) for database in wanted
     ]
+    if path := os.environ.get(OUTCOME):
+        Path(path).write_text(json.dumps(asdict(outcomes[0])))
+        return int(bool(outcomes[0].failed))
     return summarise(outcomes)
 
 
@@ -93,6 +101,9 @@ def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
             metavar=",".join(DATABASES[:3]),
             help=purpose,
         )
+    parser.add_argument(
+        "--in-turn", action="store_true", help="test one database after the other, not at once"
+    )
     return parser.parse_known_args()
 
 
@@ -108,6 +119,36 @@ def database_names(text: str) -> list[str]:
 def databases(chosen: argparse.Namespace) -> list[str]:
     wanted = set(chosen.database) or {*SERVERS, *filter(own_server, DATABASES)}
     return [name for name in DATABASES if name in wanted | set(chosen.require)]
+
+
+def test_side_by_side(names: list[str], required: list[str], arguments: list[str]) -> list[Outcome]:
+    """Test each database in a process of its own, by this very script."""
+    for name in names:
+        with contextlib.suppress(UnavailableError):
+            if name in SERVERS and not own_server(name):
+                fetch_what_is_missing(SERVERS[name]())
+    commands = {
+        name: [
+            *(sys.executable, str(ROOT / "runtests.py"), "--database", name),
+            *(("--require", name) if name in required else ()),
+            *arguments,
+        ]
+        for name in names
+    }
+    folder = make_folder("tests")
+    try:
+        with started(commands, folder, OUTCOME) as runs:
+            return [outcome_of(run) for run in runs]
+    finally:
+        remove_folder(folder)
+
+
+def outcome_of(run: Run) -> Outcome:
+    run.follow()
+    if run.outcome.exists():
+        return Outcome(**json.loads(run.outcome.read_text()))
+    trouble = f"the test run broke off with exit code {run.process.returncode}"
+    return Outcome(run.name, failed=1, trouble=trouble)
 
 
 def test_on(database: str, arguments: list[str], *, required: bool) -> Outcome:

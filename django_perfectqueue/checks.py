@@ -12,6 +12,7 @@ from django.core.checks import CheckMessage, Tags
 from django.db import connections
 from django.utils.module_loading import import_string
 
+from . import codecs
 from .conf import SETTING, Options, given, options, problems
 from .exceptions import ConfigError
 from .queue import database
@@ -33,6 +34,7 @@ def register() -> None:
     checks.register(check_server, Tags.database)
     checks.register(check_server_settings, Tags.database)
     checks.register(check_dispatch)
+    checks.register(check_codecs, TAG)
 
 
 def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
@@ -73,6 +75,13 @@ def relations(values: Options) -> Iterator[CheckMessage]:
             "CHILD_HEARTBEAT_INTERVAL is not below CHILD_HEARTBEAT_LIMIT: healthy processors"
             " would be killed between two heartbeats.",
             "Set CHILD_HEARTBEAT_INTERVAL to a third of CHILD_HEARTBEAT_LIMIT at most.",
+        )
+    if any(path.endswith(".PickleCodec") for path in values.CODECS):
+        yield warning(
+            20,
+            "CODECS has a codec that unpickles: who can write to the database can then run code"
+            " in every worker, and in every process that shows a task.",
+            "Use JSON, and take the codec out once no task is left that it has written.",
         )
     if values.RETRY_WAIT > values.RETRY_WAIT_LIMIT:
         yield warning(
@@ -324,6 +333,17 @@ def forgetful(alias: str, name: str, value: str, good: str) -> CheckMessage:
         f" {value}. After a crash submitted tasks may be gone, and finished ones run again.",
         f"Set {name} to {good}, unless this is a database for tests.",
     )
+
+
+def check_codecs(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Check that CODECS can be used: their classes, packages and keys."""
+    if alias_in_force() is None:
+        return []
+    try:
+        codecs.codecs()
+    except ConfigError as trouble:
+        return [error(20, str(trouble), f"Mend {SETTING}['CODECS'].")]
+    return []
 
 
 def check_dispatch(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:

@@ -10,7 +10,7 @@ import difflib
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,21 @@ DAY = 86_400.0
 POLICIES = ("fair", "slots", "fifo")
 QUEUE_ORDERS = ("ordered", "round_robin", "shuffled")
 OTHERS = "*"
+SECRET = ("ENCRYPTION_KEYS",)
+SENSITIVE = (
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "api_key",
+    "apikey",
+    "access_key",
+    "private_key",
+    "authorization",
+    "credential",
+    "cookie",
+)
 
 Rule = Callable[[Any], str | None]
 
@@ -67,6 +82,22 @@ def _name(value: Any) -> str | None:
 def _path(value: Any) -> str | None:
     if not isinstance(value, str) or "." not in value:
         return "must be a dotted path to a class, such as 'myapp.tasks.TaskDispatch'"
+    return None
+
+
+def _texts(value: Any) -> str | None:
+    if isinstance(value, str) or not isinstance(value, list | tuple):
+        return "must be a list of strings"
+    if not all(isinstance(text, str) and text for text in value):
+        return "must be a list of strings, none of them empty"
+    return None
+
+
+def _words(value: Any) -> str | None:
+    if problem := _texts(value):
+        return problem
+    if any(word != word.lower() or {"-", " "} & set(word) for word in value):
+        return "must be a list of words in lower case, with _ for - and spaces"
     return None
 
 
@@ -137,6 +168,9 @@ class Options:
     POLICY: str | Mapping[str, str] = _setting("fair", _policy)
     MAX_PAYLOAD_SIZE: int = _setting(1_048_576, _positive)
     COMPRESS_ABOVE: int | None = _setting(None, _or_none(_count))
+    CODECS: Sequence[str] = _setting((), _texts)
+    ENCRYPTION_KEYS: Sequence[str] | None = _setting(None, _or_none(_texts))
+    SENSITIVE: Sequence[str] = _setting(SENSITIVE, _words)
 
     ALIVE_TIME: float = _setting(300.0, _positive_seconds)
     MAX_ATTEMPTS: int = _setting(5, _positive)
@@ -214,7 +248,8 @@ def problems(values: Mapping[str, Any]) -> list[str]:
             )
         elif problem := RULES[name](value):
             guess = nearest_value(name, value)
-            found.append(f"{SETTING}['{name}'] {problem}, not {value!r}.{guess}")
+            given = "" if name in SECRET else f", not {value!r}"
+            found.append(f"{SETTING}['{name}'] {problem}{given}.{guess}")
     return found
 
 

@@ -8,11 +8,8 @@ changes on the way. Neither has an index on a column that the other phase writes
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 import sys
-import zlib
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,7 +19,7 @@ from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Value, When
 from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
-from .exceptions import PayloadError
+from .codecs import decode
 from .fields import ExactCharField, ServerNow
 from .indexes import PartialIndex
 
@@ -33,7 +30,6 @@ LEAST_PERIOD, MOST_PERIOD = 0.001, 31_622_400.0
 
 CHANGES_OF_ONE, CHANGES = 1_000, 100_000
 
-GZIP = "gzip:"
 LIMITS_LENGTH = 500
 LIMIT_LENGTH = 249
 UNSEEN = timedelta(seconds=30)
@@ -175,7 +171,8 @@ class Task(models.Model):
     One submission, kept from submit until retention has passed.
 
     ``key`` names it in its queue, and refuses a second submission as long as the row
-    is there. ``user`` is for whom it runs. ``payload`` and ``result`` are JSON text.
+    is there. ``user`` is for whom it runs. ``payload`` and ``result`` are JSON text,
+    or what a codec has made of it.
     ``outcome`` stays empty until the task has ended; ``attempt`` is how often it had
     been acquired by then. ``run_at`` is when the submitter wanted it to start, and
     ``expected_at`` by when at the latest, if it said so. ``limits`` are the names of the
@@ -245,7 +242,7 @@ class Task(models.Model):
         """
         What was submitted.
 
-        Raise PayloadError when the stored text is not JSON.
+        Raise PayloadError when the stored text can't be read.
         """
         return decode(self.payload)
 
@@ -253,30 +250,6 @@ class Task(models.Model):
     def result(self) -> Any:
         """What the handler returned, or None."""
         return None if self.result_text is None else decode(self.result_text)
-
-
-def decode(text: str) -> Any:
-    """
-    Return what a stored text means, compressed or not.
-
-    Raise PayloadError when it can't be read.
-    """
-    try:
-        return json.loads(unpacked(text))
-    except (ValueError, OSError, EOFError, zlib.error) as error:
-        raise PayloadError(f"The stored text is not JSON: {error}.") from error
-
-
-def packed(text: str) -> str:
-    """Return JSON text as gzip in base64, unless that would be longer."""
-    short = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
-    return GZIP + short if len(GZIP) + len(short) < len(text) else text
-
-
-def unpacked(text: str) -> str:
-    if not text.startswith(GZIP):
-        return text
-    return gzip.decompress(base64.b64decode(text[len(GZIP) :], validate=True)).decode()
 
 
 def without_partial_indexes(found: list[Any]) -> list[Any]:

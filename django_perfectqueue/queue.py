@@ -6,7 +6,6 @@ Everything here runs in the caller's transaction where there is one.
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import (
@@ -18,7 +17,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial, wraps
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -27,7 +26,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections, router, transaction
 from django.utils import timezone
 
-from . import models, rules, store
+from . import codecs, models, rules, store
 from .balance import UserShare, balance
 from .conf import options
 from .exceptions import (
@@ -35,8 +34,10 @@ from .exceptions import (
     CancelRequestedError,
     InvalidTaskError,
     NotFoundError,
+    PayloadError,
     PreemptedError,
 )
+from .sensitive import redacted
 from .waiting import Reason, why_waiting
 
 P = ParamSpec("P")
@@ -460,10 +461,10 @@ class AcquiredTask:
         """
         What was submitted.
 
-        Raise PayloadError when the stored text is not JSON.
+        Raise PayloadError when the stored text can't be read.
         """
         if self._data is None:
-            self._data = models.decode(self.lease.payload)
+            self._data = codecs.decode(self.lease.payload)
         return self._data
 
     @property
@@ -524,7 +525,7 @@ class AcquiredTask:
         going_on = store.retry(
             self.lease,
             wait=options().RETRY_WAIT if wait is None else wait,
-            why=why or store.Failure(),
+            why=self._for_all_eyes(why or store.Failure()),
             **self._terms(now),
         )
         self.settled = "retried" if going_on else "cancelled"
@@ -544,7 +545,7 @@ class AcquiredTask:
         now: datetime | None = None,
     ) -> None:
         """End it as failed, in a group with others of the same error."""
-        why = why or store.Failure(error=error, message=message)
+        why = self._for_all_eyes(why or store.Failure(error=error, message=message))
         store.fail(self.lease, why=why, **self._terms(now))
         self.settled = "failed"
 
@@ -552,6 +553,15 @@ class AcquiredTask:
         """End it as cancelled."""
         store.cancel(self.lease, **self._terms(now))
         self.settled = "cancelled"
+
+    def _for_all_eyes(self, why: store.Failure) -> store.Failure:
+        """Return a reason without what is sensitive in the data."""
+        try:
+            data = self.data
+        except PayloadError:
+            return why
+        message, traceback = (redacted(text, data) for text in (why.message, why.traceback))
+        return replace(why, message=message, traceback=traceback)
 
     def _preempted(self) -> PreemptedError:
         return PreemptedError(f"Task '{self.key}' is no longer held by this attempt.")
@@ -662,22 +672,24 @@ def checked_priority(value: Any) -> int:
 
 def encoded(value: Any, name: str = "The data") -> str:
     """
-    Return a value as JSON text.
+    Return a value as the text that is stored.
 
-    Raise InvalidTaskError when JSON can't hold it, or it is larger than MAX_PAYLOAD_SIZE.
+    Raise InvalidTaskError when the codec can't write it, which is JSON by default, or it is
+    larger than MAX_PAYLOAD_SIZE.
     """
+    codec = codecs.writer()
     try:
-        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        text = codec.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidTaskError(f"{name} can't be written as JSON: {error}.") from error
+        what = codec.name if codec.name == codecs.PickleCodec.name else "JSON"
+        raise InvalidTaskError(f"{name} can't be written as {what}: {error}.") from error
     limit = options().MAX_PAYLOAD_SIZE
     if len(text) > limit:
         raise InvalidTaskError(
             f"{name} may have at most {limit} bytes as JSON, by MAX_PAYLOAD_SIZE;"
             f" this has {len(text)}."
         )
-    above = options().COMPRESS_ABOVE
-    return text if above is None or len(text) <= above else models.packed(text)
+    return codecs.stored(text, codec)
 
 
 def moment(name: str, value: When | None, now: datetime | None = None) -> datetime | None:

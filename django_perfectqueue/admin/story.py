@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from django_perfectqueue.codecs import decode
 from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.history import Try, due_at, remark, tries
 from django_perfectqueue.models import (
@@ -21,8 +22,8 @@ from django_perfectqueue.models import (
     Status,
     Task,
     Ticket,
-    decode,
 )
+from django_perfectqueue.sensitive import masked
 from django_perfectqueue.waiting import Code, why_waiting
 
 from .cells import badge, moment, next_moment, span
@@ -183,9 +184,9 @@ def attempts(task: Task, using: str) -> list[Shown]:
 
 
 def shown(text: str) -> Text:
-    """Return JSON text set out to be read, or else as it is."""
+    """Return JSON set out to be read, without what is sensitive; or else the text as it is."""
     try:
-        pretty, problem = readable(decode(text)), ""
+        pretty, problem = readable(masked(decode(text))), ""
     except (PayloadError, RecursionError) as error:
         pretty, problem = text, str(error)
     return Text(pretty[:LONGEST], problem, cut=max(0, len(pretty) - LONGEST))

@@ -25,13 +25,13 @@ def problems(backend: PerfectQueueBackend) -> Iterator[CheckMessage]:
     place = f"TASKS['{backend.alias}']"
     if not apps.is_installed(NAME):
         yield error(
-            14,
+            30,
             f"{place} keeps its tasks in tables that are not there: '{NAME}' is not installed.",
             f"Add '{NAME}' to INSTALLED_APPS, and migrate.",
         )
     if APP and not apps.is_installed(APP):
         yield error(
-            15,
+            31,
             f"{place} needs the app '{APP}', which is not installed.",
             f"Add '{APP}' to INSTALLED_APPS.",
         )
@@ -40,7 +40,7 @@ def problems(backend: PerfectQueueBackend) -> Iterator[CheckMessage]:
     for name in backend.queue_names:
         if not isinstance(name, str) or not 0 < len(name) <= 100:
             yield error(
-                16,
+                32,
                 f"{place}['QUEUES'] has {name!r}, which can't be the name of a queue.",
                 "Name it by a text of 1 to 100 characters.",
             )
@@ -49,12 +49,12 @@ def problems(backend: PerfectQueueBackend) -> Iterator[CheckMessage]:
 def option_problems(place: str, name: str, value: Any) -> Iterator[CheckMessage]:
     if name not in OPTIONS:
         yield error(
-            17,
+            33,
             f"{place} has no '{name}'.{nearest(str(name), OPTIONS)}",
             f"There is {', '.join(OPTIONS)}.",
         )
     elif problem := RULES[name](value):
-        yield error(18, f"{place}['{name}'] {problem}, not {value!r}.", "Mend it, or take it out.")
+        yield error(34, f"{place}['{name}'] {problem}, not {value!r}.", "Mend it, or take it out.")
 
 
 def database(value: Any) -> str:

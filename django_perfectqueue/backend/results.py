@@ -10,8 +10,9 @@ from django.db.models import F
 from django.utils import timezone
 
 from django_perfectqueue import exceptions, store
+from django_perfectqueue.codecs import decode
 from django_perfectqueue.compat import TaskError, TaskResult, TaskResultStatus
-from django_perfectqueue.models import Attempt, Outcome, Status, Task, decode
+from django_perfectqueue.models import Attempt, Outcome, Status, Task
 from django_perfectqueue.queue import AcquiredTask
 
 from .call import Call, variant

@@ -8,9 +8,10 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
+from django_perfectqueue.codecs import decode
 from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.history import Try, due_at, remark
-from django_perfectqueue.models import DeadLetter, Status, Task, Ticket, decode
+from django_perfectqueue.models import DeadLetter, Status, Task, Ticket
 
 from .words import readable
 

@@ -23,10 +23,10 @@ class CheckTests(SimpleTestCase):
     @modify_settings(INSTALLED_APPS={"remove": "django_perfectqueue"})
     def test_the_app_is_not_installed(self):
         self.assertFalse(apps.is_installed("django_perfectqueue"))
-        self.assert_found(14, "'django_perfectqueue' is not installed")
+        self.assert_found(30, "'django_perfectqueue' is not installed")
 
     def test_an_option_that_there_is_not(self):
-        self.assert_found(17, "Did you mean 'modules'?", OPTIONS={"module": ["tests.tasks"]})
+        self.assert_found(33, "Did you mean 'modules'?", OPTIONS={"module": ["tests.tasks"]})
 
     def test_an_option_with_a_value_that_will_not_do(self):
         for options, words in (
@@ -38,7 +38,7 @@ class CheckTests(SimpleTestCase):
             ({"time_limit": 0}, "must be a number of seconds above 0, not 0"),
         ):
             with self.subTest(options):
-                self.assert_found(18, words, OPTIONS=options)
+                self.assert_found(34, words, OPTIONS=options)
 
     def test_a_queue_that_can_have_no_name(self):
-        self.assert_found(16, "can't be the name of a queue", QUEUES=["x" * 101])
+        self.assert_found(32, "can't be the name of a queue", QUEUES=["x" * 101])

@@ -71,7 +71,7 @@ class CompatTests(SimpleTestCase):
         backend = mock.Mock(alias="default", options={}, queue_names=[])
         with mock.patch.object(checks, "APP", "django_tasks"):
             [problem] = checks.problems(backend)
-        self.assertEqual(problem.id, "perfectqueue.E015")
+        self.assertEqual(problem.id, "perfectqueue.E031")
         self.assertIn("'django_tasks'", problem.hint)
 
     def test_the_decorator_takes_a_backends_words_on_every_django(self):

@@ -1,0 +1,5 @@
+"""
+Whether a worker stays as it is: memory, threads, files, connections and tables over hours.
+
+    __main__ → live (load, gauge) → trend → report
+"""

@@ -1,0 +1,115 @@
+"""The command line: python -m benchmarks.soak."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine, plan
+from benchmarks.__main__ import count, lacking, leave, names, say, started, write
+from benchmarks.report import read
+from benchmarks.runner import Runner
+from benchmarks.servers import Site
+
+from .live import Job
+from .report import growing, report, trends
+
+MODULE = "benchmarks.soak"
+SPARE = 300.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parsed(arguments)
+    if options.report:
+        return show([record for file in options.report for record in read(file)])
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, leave)
+    if lack := lacking():
+        say(lack)
+        return 1
+    with contextlib.ExitStack() as stack:
+        sites = started(options.databases or plan.DATABASES, stack)
+        servers = {database: site.version() for database, site in sites.items()}
+        runner = stack.enter_context(Runner(patience=options.minutes * 60 + SPARE))
+        output = options.output or new_file()
+        say(f"{options.minutes:g} minutes on {', '.join(sites)}; written to {output}")
+        records: list[dict[str, Any]] = [
+            {"machine": machine.described(["perfectqueue"], servers, module=MODULE)}
+        ]
+        records += soaks(options, sites, runner)
+        with output.open("w") as file:
+            for record in records:
+                write(file, record)
+    return show(records)
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {MODULE}",
+        description="Have a worker work and rest for long, and see whether anything grows.",
+    )
+    option = parser.add_argument
+    option("--databases", type=names(plan.DATABASES), help="of " + ", ".join(plan.DATABASES))
+    option("--minutes", type=minutes, default=60.0, help="for how long; 60")
+    option("--processors", type=count, default=2, help="2")
+    option("--rate", type=count, default=200, help="tasks a second while there is work; 200")
+    option("--seed", type=int, default=1, help="what comes is drawn by this; 1")
+    option("--output", type=Path, help="where the samples go; a file in the temporary folder")
+    option("--report", type=Path, nargs="+", metavar="FILE", help="print tables of results")
+    return parser.parse_args(arguments)
+
+
+def minutes(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 6 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes from 6 on")
+    return value
+
+
+def new_file() -> Path:
+    """Return the path of a file that is named by the time."""
+    return Path(tempfile.gettempdir()) / f"soak-{time.strftime('%Y-%m-%d-%H%M%S')}.jsonl"
+
+
+def soaks(
+    options: argparse.Namespace, sites: dict[str, Site], runner: Runner
+) -> list[dict[str, Any]]:
+    """Soak one database after the other; return what came of each."""
+    job = Job(options.minutes, options.processors, options.rate, options.seed)
+    found = []
+    for database, site in sites.items():
+        result = runner.run_module(f"{MODULE}.live", dict(vars(job)), site)
+        found.append({"database": database, **vars(job), **result})
+    return found
+
+
+def show(records: Sequence[dict[str, Any]]) -> int:
+    """Print a table for each database; return 1 when something grows or went wrong."""
+    bad = 0
+    for record in records:
+        if "error" in record:
+            say(f"{record['database']}: FAILED: {record['error']}")
+            bad = 1
+        elif "samples" in record:
+            print(report(record), end="\n\n")
+            bad = bad or int(bool(growing(trends(record["samples"]))))
+    return bad
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        os.write(2, b"Interrupted; nothing is left running.\n")
+        sys.exit(130)

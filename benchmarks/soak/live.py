@@ -1,0 +1,100 @@
+"""
+One soak on one database, in a process of its own:
+``python -m benchmarks.soak.live JOB RESULT``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.driver import connect
+from benchmarks.peers.base import manage
+from benchmarks.peers.perfectqueue import PerfectQueue
+from benchmarks.place import this_place
+from benchmarks.scale import Scale
+from benchmarks.stand import Stand, StuckError
+
+from .gauge import gauged
+from .load import is_busy, portions
+
+DISPATCH = "benchmarks.workers.soak.SoakDispatch"
+EVERY = 0.5
+GAUGE_EVERY = 10.0
+ENDING = 60.0
+RETENTION = 60
+
+
+@dataclass(frozen=True)
+class Job:
+    minutes: float
+    processors: int
+    rate: float
+    seed: int
+
+
+class Soaked(PerfectQueue):
+    """This package, with a retention that lets the tables become steady soon."""
+
+    def settings(self, processes: int) -> dict[str, Any]:
+        kept = {"RETENTION_TIME": RETENTION, "RETENTION_TIMES": {}, "USAGE_TIME": RETENTION}
+        return {"PERFECTQUEUE": kept}
+
+    def workers(self, processes: int) -> list[list[str]]:
+        return [manage("pq_worker", DISPATCH, "--processors", processes, "--verbosity", 0)]
+
+
+def soaked(stand: Stand, peer: Soaked, job: Job) -> dict[str, Any]:
+    """Work and rest for so long; return the samples, and what became of the tasks."""
+    stand.prepare(job.processors)
+    coming = portions(job.rate, EVERY, job.seed)
+    samples: list[dict[str, float]] = []
+    submitted = 0
+    with (
+        contextlib.closing(connect(stand.place)) as link,
+        stand.workers(job.processors) as workers,
+    ):
+        began = next_portion = next_gauge = time.monotonic()
+        while (now := time.monotonic()) - began < job.minutes * 60:
+            if workers.have_ended():
+                raise StuckError(f"The worker has ended by itself.\n{stand.end_of_log()}")
+            if now >= next_portion:
+                next_portion = max(now, next_portion + EVERY)
+                if is_busy(now - began):
+                    submitted += submit(peer, next(coming))
+            if now >= next_gauge:
+                next_gauge = max(now, next_gauge + GAUGE_EVERY)
+                samples.append({"at": now - began, **gauged(workers.pids, stand.place, link)})
+            time.sleep(max(0.0, min(next_portion, next_gauge) - time.monotonic()))
+        stand.wait_for(lambda: not peer.pending(), ENDING, "The end of all tasks")
+        processor_time = workers.processor_time()
+    return {"samples": samples, "submitted": submitted, "processor_time": processor_time}
+
+
+def submit(peer: Soaked, portion: Any) -> int:
+    peer.queue.submit_many(portion.tasks)
+    for key in portion.cancelled:
+        peer.queue[key].cancel_request()
+    return len(portion.tasks)
+
+
+def main() -> None:
+    job, result = Job(**json.loads(sys.argv[1])), Path(sys.argv[2])
+    try:
+        place = this_place()
+        peer = Soaked(place)
+        found = soaked(Stand(peer, place, result.parent, Scale()), peer, job)
+    except Exception as error:
+        kind = type(error).__name__
+        found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}
+    result.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

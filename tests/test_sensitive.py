@@ -1,0 +1,74 @@
+from django.contrib.auth.models import User
+from django.test import SimpleTestCase, TestCase, override_settings
+from django.urls import reverse
+
+from django_perfectqueue.checks import check_settings
+from django_perfectqueue.models import Attempt, DeadLetter, Task
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.sensitive import STARS, masked, redacted
+from django_perfectqueue.store import Failure
+
+DATA = {
+    "user": "ann",
+    "password": "hunter22",
+    "login": {"API-Key": "k-123456", "tries": 3, "secret": None},
+    "list": [{"access_token": ["one-token", 7654321]}],
+    "pin": {"secret": "abc"},
+}
+
+
+class MaskTests(SimpleTestCase):
+    def test_stars_stand_for_what_has_a_sensitive_name(self):
+        self.assertEqual(
+            masked(DATA),
+            {
+                "user": "ann",
+                "password": STARS,
+                "login": {"API-Key": STARS, "tries": 3, "secret": None},
+                "list": [{"access_token": STARS}],
+                "pin": {"secret": STARS},
+            },
+        )
+
+    def test_it_disappears_from_texts(self):
+        told = redacted("hunter22 k-123456 one-token 7654321 ann abc", DATA)
+        self.assertEqual(told, f"{STARS} {STARS} {STARS} {STARS} ann abc")
+
+    @override_settings(PERFECTQUEUE={"SENSITIVE": ["iban"]})
+    def test_the_words_can_be_others(self):
+        self.assertEqual(masked({"IBAN": 1, "password": 2}), {"IBAN": STARS, "password": 2})
+
+    def test_words_that_would_never_match_are_told(self):
+        for words in (["Password"], ["api-key"], ["api key"], "password"):
+            with self.subTest(words), override_settings(PERFECTQUEUE={"SENSITIVE": words}):
+                self.assertEqual([one.id for one in check_settings()], ["perfectqueue.E001"])
+
+
+class SeenTests(TestCase):
+    def test_the_admin_shows_stars(self):
+        self.client.force_login(User.objects.create_superuser("admin"))
+        Queue().submit("k1", "report", DATA)
+        Queue().poll().finish({"token": "t-9876543"})
+        url = reverse("admin:perfectqueue_task_change", args=[Task.objects.get().pk])
+        page = self.client.get(url).content.decode()
+        self.assertIn("ann", page)
+        self.assertIn(STARS, page)
+        for secret in ("hunter22", "k-123456", "one-token", "t-9876543"):
+            self.assertNotIn(secret, page)
+
+    def test_what_is_kept_of_errors_has_stars(self):
+        for key in ("retried", "failed"):
+            Queue().submit(key, "report", DATA)
+        why = Failure(error="E", message="no hunter22", traceback="login('hunter22')")
+        Queue().poll().retry(0, why=why)
+        Queue().poll().fail(why=why)
+        for attempt in Attempt.objects.all():
+            self.assertEqual(attempt.message, f"no {STARS}")
+            self.assertEqual(attempt.traceback, f"login('{STARS}')")
+        self.assertEqual(DeadLetter.objects.get().message, f"no {STARS}")
+
+    def test_data_that_can_not_be_read_does_not_keep_a_task_from_failing(self):
+        Queue().submit("k1", "report")
+        Task.objects.update(payload="{broken")
+        Queue().poll().fail("E", "message")
+        self.assertEqual(DeadLetter.objects.get().message, "message")

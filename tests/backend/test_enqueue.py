@@ -71,20 +71,21 @@ class EnqueueTests(TestCase):
         """
         django-tasks-db takes one for each.
         """
-        jobs.add.enqueue(0, 0)
-        with self.assertNumQueries({"postgresql": 1, "sqlite": 2, "mysql": 3}[connection.vendor]):
+        expected = {"postgresql": 1, "sqlite": 2, "mysql": 3}[connection.vendor]
+        with CaptureQueriesContext(connection) as enqueued:
             result = jobs.add.enqueue(1, 2)
+        self.assertEqual(statements(enqueued), expected)
         with self.assertNumQueries(1):
             jobs.add.get_result(result.id)
         with self.assertNumQueries(1):
             result.refresh()
 
     def test_many_cost_no_more_statements_than_one(self):
-        jobs.add.enqueue(0, 0)
         with CaptureQueriesContext(connection) as few:
             jobs.add.enqueue_many([((1, 2), {})] * 2)
-        with self.assertNumQueries(len(few)):
+        with CaptureQueriesContext(connection) as many:
             results = jobs.add.enqueue_many([((1, 2), {})] * 100)
+        self.assertEqual(statements(many), statements(few))
         self.assertEqual(len({result.id for result in results}), 100)
 
     def test_many_are_stored_or_none(self):
@@ -116,6 +117,11 @@ class EnqueueTests(TestCase):
         ):
             jobs.add.enqueue("x" * 1000, 2)
         self.assertFalse(Task.objects.exists())
+
+
+def statements(captured):
+    """Return how many there were, but for the look at the limits that is due now and then."""
+    return sum("perfectqueue_limit" not in query["sql"] for query in captured)
 
 
 class WordTests(TestCase):

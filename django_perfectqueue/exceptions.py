@@ -55,6 +55,22 @@ class TimeLimitError(TaskError):
     """The attempt has run for longer than its time limit."""
 
 
+class LostError(TaskError):
+    """
+    The process that ran the task died, or its lease ran out.
+
+    Never raised: a class for what TaskResult.errors tells of such an attempt.
+    """
+
+
+class ExpiredError(TaskError):
+    """
+    The task's time had passed before it could start.
+
+    Never raised: a class for what TaskResult.errors tells of such a task.
+    """
+
+
 class NotSupportedError(TaskError):
     """The task is in a state in which this can't be done."""
 

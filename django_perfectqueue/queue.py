@@ -427,7 +427,7 @@ class AcquiredTask:
 
     One of finish(), retry(), release(), fail() and cancel() settles it, once and
     durably; each raises PreemptedError, and writes nothing, when the lease has passed
-    to another.
+    to another. ``django_result`` is what Django's signals are told of one of its tasks.
     """
 
     lease: store.Lease
@@ -435,6 +435,7 @@ class AcquiredTask:
     worker: str = ""
     started: float = field(default_factory=time.monotonic)
     settled: str = ""
+    django_result: Any = field(default=None, repr=False, compare=False)
     _data: Any = field(default=None, repr=False)
 
     def __repr__(self) -> str:

@@ -2,6 +2,8 @@ from pathlib import Path
 
 import environ
 
+from django_perfectqueue import compat
+
 env = environ.Env()
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,6 +31,16 @@ INSTALLED_APPS = [
     "django_perfectqueue",
     "tests",
 ]
+
+if compat.HAS_TASKS and compat.APP:
+    INSTALLED_APPS.append(compat.APP)
+
+TASKS = {
+    "default": {
+        "BACKEND": "django_perfectqueue.backend.PerfectQueueBackend",
+        "OPTIONS": {"modules": ["tests.backend.jobs"]},
+    },
+}
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",

@@ -18,6 +18,7 @@ from django.test import SimpleTestCase
 from django_perfectqueue import (
     application,
     checks,
+    compat,
     conf,
     exceptions,
     limits,
@@ -39,7 +40,7 @@ TEST = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
 DEFINED = re.compile(r"^ +(?:async )?def (test_\w+)\(", re.MULTILINE)
 INNER = {
     application.Dispatch: {"checked", "handler_at", "look_up", "made", "place"},
-    application.Application: {"interrupter"},
+    application.Application: {"interrupter", "is_djangos"},
     application.Decider: {"like"},
 }
 DJANGOS = {
@@ -162,11 +163,30 @@ class SignalTests(SimpleTestCase):
 
 class CheckTests(SimpleTestCase):
     def test_every_check_is_told(self):
-        source = inspect.getsource(checks)
+        folder = Path(inspect.getfile(checks)).parent
+        source = "".join((folder / name).read_text() for name in ("checks.py", "backend/checks.py"))
         calls = re.findall(r"\b(error|warning)\(\s*(\d+),", source)
         there = {f"{'E' if kind == 'error' else 'W'}{int(number):03}" for kind, number in calls}
         told = re.findall(r"^\| `perfectqueue\.([EW]\d{3})`", page("reference/checks.md"), re.M)
         self.assertEqual(sorted(told), sorted(there))
+
+
+@unittest.skipUnless(compat.HAS_TASKS, "There are no tasks of Django.")
+class DjangoTaskTests(SimpleTestCase):
+    def test_every_word_and_every_option_is_told(self):
+        from django_perfectqueue.backend import checks, definition
+
+        for name in (*definition.DEFAULTS, *checks.OPTIONS):
+            with self.subTest(name):
+                self.assertIn(f"\n| `{name}` |", page("reference/tasks.md"))
+
+    def test_every_status_is_mapped(self):
+        from django_perfectqueue.backend.results import STATUSES
+
+        told = sections(page("reference/tasks.md"))["Statuses"]
+        for status, djangos in STATUSES.items():
+            with self.subTest(status):
+                self.assertRegex(told, rf"(?m)^\| .*\b{status.value}\b.* \| `{djangos.value}` \|")
 
 
 class ApiTests(SimpleTestCase):

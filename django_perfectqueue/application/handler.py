@@ -51,6 +51,9 @@ class Application:
     is_async: ClassVar[bool] = False
     """Whether perform() is a coroutine function, and so runs in an event loop; seen by itself."""
 
+    is_djangos: ClassVar[bool] = False
+    """Whether it runs a task that was defined by Django's own ``@task``."""
+
     interrupter: Callable[[BaseException], None] | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

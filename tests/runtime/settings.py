@@ -21,5 +21,6 @@ if pool := given.pop("POOL", None):
     DATABASES["default"]["OPTIONS"]["pool"] = pool  # noqa: F405
 
 DATABASES["default"]["OPTIONS"] |= given.pop("OPTIONS", {})  # noqa: F405
+TASKS = given.pop("TASKS", TASKS)  # noqa: F405
 
 PERFECTQUEUE = given

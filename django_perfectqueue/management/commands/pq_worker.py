@@ -10,7 +10,7 @@ import time
 import traceback
 from argparse import ArgumentTypeError
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
@@ -19,7 +19,7 @@ from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_perfectqueue import __version__, conf, queue
+from django_perfectqueue import __version__, compat, conf, queue
 from django_perfectqueue.application import Dispatch, Registry, autodiscover
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.exceptions import ConfigError
@@ -43,6 +43,8 @@ from django_perfectqueue.runtime.supervisor import Supervisor
 from django_perfectqueue.runtime.title import set_title
 
 from ..base import SummedUpCommand, at_least, known_alias, speaking, unmigrated
+
+T = TypeVar("T")
 
 SHOWN = 8
 WAIT = 0.5
@@ -229,7 +231,7 @@ class Command(SummedUpCommand):
 
     def introduce(self, plan: Plan, reporter: Reporter) -> None:
         vendor = connections[plan.using].display_name
-        types = [in_words(pattern) for pattern in plan.dispatch.load()]
+        types = types_of(plan.dispatch)
         more = len(types) - SHOWN
         shown = ", ".join(types[:SHOWN]) + (_(" and %d more") % more if more > 0 else "")
         reporter.head(f"django-perfectqueue {__version__}")
@@ -238,7 +240,7 @@ class Command(SummedUpCommand):
         )
         reporter.say(_("Queues: %s") % ", ".join(plan.queues))
         name = f"{plan.dispatch.__module__}.{plan.dispatch.__qualname__}"
-        source = _("tasks modules") if plan.dispatch is Registry else name
+        source = _("tasks modules") if issubclass(plan.dispatch, Registry) else name
         reporter.say(_("Handlers: %(types)s (%(source)s)") % {"types": shown, "source": source})
         reporter.say(staff(plan.options))
 
@@ -254,19 +256,30 @@ def staff(options: conf.Options) -> str:
     return f"{words} ({options.PROCESSOR_TYPE}): {more}"
 
 
+def types_of(dispatch: type[Dispatch]) -> list[str]:
+    """Return the types that a dispatch knows, those of Django's tasks last."""
+    routes = dispatch.load()
+    return [in_words(route) for route in sorted(routes, key=lambda r: routes[r].is_djangos)]
+
+
 def plan_of(options: dict[str, Any]) -> Plan:
     """Return what is to be done; raise ConfigError or InvalidTaskError when it can't be."""
     values = chosen(options)
+    using = known_alias(options["database"] or queue.database())
     dispatch = found(options["dispatch"] or values.DISPATCH)
+    names = [values.DEFAULT_QUEUE]
+    if compat.HAS_TASKS:
+        dispatch, more = with_django_tasks(dispatch, using)
+        names += more
+    names = options["queues"] or names
     if not dispatch.load():
         raise ConfigError(no_handlers(dispatch))
-    names = options["queues"] or [values.DEFAULT_QUEUE]
     return Plan(
         dispatch=dispatch,
         queues=tuple(
             dict.fromkeys(queue.checked("queue", name, queue.QUEUE_LENGTH) for name in names)
         ),
-        using=known_alias(options["database"] or queue.database()),
+        using=using,
         options=values,
         burst=options["burst"],
         reload=options["reload"],
@@ -303,9 +316,31 @@ def found(path: str | None) -> type[Dispatch]:
     return target
 
 
+def with_django_tasks(dispatch: type[Dispatch], using: str) -> tuple[type[Dispatch], list[str]]:
+    """
+    Return a dispatch that also knows Django's tasks, where TASKS names a backend of ours,
+    and the queues in this database that such backends have.
+    """
+    from django_perfectqueue.backend import base, routes
+
+    backends = list(base.configured())
+    if not backends:
+        return dispatch, []
+    imported(base.discover)
+    here = [backend for backend in backends if backend.using == using]
+    return routes.with_django_tasks(dispatch), [
+        name for backend in here for name in backend.queue_names
+    ]
+
+
 def discovered() -> type[Dispatch]:
+    return imported(autodiscover)
+
+
+def imported(discover: Callable[[], T]) -> T:
+    """Import modules of tasks; raise ConfigError, with the place, when one can't be."""
     try:
-        return autodiscover()
+        return discover()
     except (ImportError, SyntaxError, NameError) as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         raise ConfigError(
@@ -320,7 +355,7 @@ def discovered() -> type[Dispatch]:
 
 
 def no_handlers(dispatch: type[Dispatch]) -> str:
-    if dispatch is not Registry:
+    if not issubclass(dispatch, Registry):
         return _("%s has no routes.") % dispatch.__qualname__
     return _(
         "There are no handlers. Write @handler functions in the tasks module of an installed"

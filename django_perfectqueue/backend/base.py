@@ -1,0 +1,256 @@
+"""The backend itself: from a Django task to a row, and back to its result."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.apps import apps
+from django.core.checks import CheckMessage
+from django.db import transaction
+from django.utils import timezone
+
+from django_perfectqueue.compat import (
+    BaseTaskBackend,
+    InvalidTask,
+    InvalidTaskBackend,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    signals,
+    task_backends,
+)
+from django_perfectqueue.exceptions import InvalidTaskError, PayloadError
+
+from . import registry
+from .call import Call, words_of
+from .checks import problems
+from .definition import QueueTask, check_words, word
+
+TaskCall = tuple[Any, Iterable[Any], Mapping[str, Any]]
+
+
+class PerfectQueueBackend(BaseTaskBackend):
+    """
+    Keeps Django's tasks in the queue's tables, where ``pq_worker`` finds them.
+
+    A task is stored in the caller's transaction. ``OPTIONS`` may have ``database``, the
+    alias of the database that holds the tasks; ``modules``, where tasks are defined
+    beside the ``tasks`` modules of the apps; ``max_attempts`` and ``time_limit`` for
+    tasks that have none of their own.
+    """
+
+    task_class = QueueTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        self.queue_names = list(dict.fromkeys(params.get("QUEUES", ["default"])))
+
+    @property
+    def using(self) -> str:
+        """The alias of the database that holds the tasks."""
+        from django_perfectqueue.queue import database
+
+        return str(self.options.get("database") or database())
+
+    def validate_task(self, task: Any) -> None:
+        """Raise InvalidTask when the task can't be run as it is."""
+        super().validate_task(task)
+        check_words(task)
+
+    def enqueue(self, task: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Any:
+        """
+        Store a task in the caller's transaction; return its result, which is to come.
+
+        Raise InvalidTask, TypeError for arguments that JSON can't hold, and
+        AlreadyExistsError for a ``key`` that is taken.
+        """
+        result, submission = self.prepared(task, args, kwargs)
+        on_conflict = word(task, "on_conflict")
+        with refusals_as_invalid():
+            self.queue(task).submit(**submission, on_conflict=on_conflict)
+        if on_conflict == "ignore":
+            there = self.get_result(result.id)
+            if there.enqueued_at != result.enqueued_at:
+                return there
+        signals.task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def enqueue_many(self, calls: Iterable[TaskCall]) -> list[Any]:
+        """
+        Store a task for each ``(task, args, kwargs)``, all or none, in a few statements.
+
+        Raise what enqueue() raises.
+        """
+        prepared = [(task, *self.prepared(task, args, kwargs)) for task, args, kwargs in calls]
+        by_queue: dict[str, list[dict[str, Any]]] = {}
+        for task, _result, submission in prepared:
+            if word(task, "on_conflict") != "raise":
+                raise InvalidTask("on_conflict is for one task: enqueue_many() raises.")
+            by_queue.setdefault(task.queue_name, []).append(submission)
+        with refusals_as_invalid(), transaction.atomic(using=self.using):
+            for name, submissions in by_queue.items():
+                self.queue_named(name).submit_many(submissions)
+        results = [result for _task, result, _submission in prepared]
+        for result in results:
+            signals.task_enqueued.send(type(self), task_result=result)
+        return results
+
+    async def aenqueue_many(self, calls: Iterable[TaskCall]) -> list[Any]:
+        """Do what enqueue_many() does."""
+        return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
+
+    def prepared(
+        self, task: Any, args: Iterable[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return the result of a task that is to be stored, and what to submit for it."""
+        self.validate_task(task)
+        result: Any = TaskResult(
+            task=task,
+            id="",
+            status=TaskResultStatus.READY,
+            enqueued_at=timezone.now(),
+            started_at=None,
+            finished_at=None,
+            last_attempted_at=None,
+            args=list(args),
+            kwargs=dict(kwargs),
+            backend=self.alias,
+            errors=[],
+            worker_ids=[],
+        )
+        names = {
+            name: self.named(task, name, result)
+            for name in ("user", "key")
+            if callable(word(task, name))
+        }
+        key = names.get("key") or word(task, "key") or str(uuid.uuid4())
+        object.__setattr__(result, "id", key)
+        definition = registry.definitions.get(task.module_path)
+        if definition is None:
+            registry.add(task)
+            definition = task
+        words = words_of(task, definition, names)
+        call = Call(result.args, result.kwargs, result.enqueued_at, words)
+        submission = {
+            "key": key,
+            "type": task.module_path,
+            "data": call.data,
+            "user": names.get("user") or word(task, "user"),
+            "priority": task.priority,
+            "run_at": task.run_after,
+            "expected_at": word(task, "expected_at"),
+            "expires_at": word(task, "expires_at"),
+            "limits": word(task, "limits"),
+        }
+        return result, submission
+
+    def named(self, task: Any, name: str, result: Any) -> str:
+        """Return the name that a task's function makes of the arguments."""
+        made = word(task, name)(tuple(result.args), result.kwargs)
+        if not isinstance(made, str) or not made:
+            raise InvalidTask(f"The function for {name} must return a text, not {made!r}.")
+        return made
+
+    def queue(self, task: Any) -> Any:
+        return self.queue_named(task.queue_name)
+
+    def queue_named(self, name: str) -> Any:
+        from django_perfectqueue.queue import Queue
+
+        return Queue(name, using=self.using)
+
+    def get_result(self, result_id: str) -> Any:
+        """
+        Return the result of a task, by one statement where QUEUES names the queues.
+
+        Raise TaskResultDoesNotExist where there is none, where it is none of Django's
+        tasks, or where its function is not known here.
+        """
+        from . import results
+
+        if not is_id(result_id):
+            raise TaskResultDoesNotExist(result_id)
+        queues = self.queue_names or stored_queues(self.using)
+        rows = results.rows_of(result_id, queues, using=self.using)
+        if not rows:
+            raise TaskResultDoesNotExist(result_id)
+        definition = known(rows[0]["type"])
+        if definition is None:
+            raise TaskResultDoesNotExist(
+                f"{result_id} is of the type '{rows[0]['type']}', which is no task of Django"
+                " that is known here."
+            )
+        try:
+            return results.result_of(rows, definition, alias=self.alias)
+        except PayloadError as error:
+            raise TaskResultDoesNotExist(f"{result_id}: {error}") from error
+
+    def check(self, **kwargs: Any) -> list[CheckMessage]:
+        """Return what is wrong with this backend's settings."""
+        return [*super().check(**kwargs), *problems(self)]
+
+
+@contextmanager
+def refusals_as_invalid() -> Iterator[None]:
+    """Raise for what the queue refuses what Django's tasks raise for it."""
+    try:
+        yield
+    except InvalidTaskError as error:
+        raise InvalidTask(str(error)) from error
+
+
+def configured() -> Iterator[PerfectQueueBackend]:
+    """Yield the backends of ours, or derived from ours, that TASKS names."""
+    for alias in task_backends:
+        try:
+            backend = task_backends[alias]
+        except InvalidTaskBackend:
+            continue
+        if isinstance(backend, PerfectQueueBackend):
+            yield backend
+
+
+def discover() -> None:
+    """Import all modules in which tasks are defined."""
+    registry.discover(
+        dict.fromkeys(
+            name for backend in configured() for name in backend.options.get("modules", ())
+        )
+    )
+
+
+def known(type_: str) -> Any:
+    """Return the task of this type, or None; its module is looked for where tasks may be."""
+    if type_ not in registry.definitions and apps.ready:
+        discover()
+    return registry.definitions.get(type_)
+
+
+def is_id(value: Any) -> bool:
+    """Tell whether there could be a task with this id."""
+    from django_perfectqueue.queue import KEY_LENGTH, checked
+
+    try:
+        checked("id", value, KEY_LENGTH)
+    except InvalidTaskError:
+        return False
+    return True
+
+
+def stored_queues(using: str) -> list[str]:
+    """Return the names of the queues that have tasks, by a look at the index for each."""
+    from django_perfectqueue.models import Task
+
+    names: list[str] = []
+    rows = Task.objects.using(using).order_by("queue").values_list("queue", flat=True)
+    while name := rows.filter(queue__gt=names[-1] if names else "").first():
+        names.append(name)
+    return names

@@ -1,0 +1,99 @@
+"""What can be found wrong with a backend of ours in TASKS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
+from django.core import checks
+from django.core.checks import CheckMessage
+from django.db import connections
+
+from django_perfectqueue.compat import APP
+from django_perfectqueue.conf import nearest
+
+if TYPE_CHECKING:
+    from .base import PerfectQueueBackend
+
+NAME = "django_perfectqueue"
+OPTIONS = ("database", "max_attempts", "modules", "time_limit")
+
+
+def problems(backend: PerfectQueueBackend) -> Iterator[CheckMessage]:
+    place = f"TASKS['{backend.alias}']"
+    if not apps.is_installed(NAME):
+        yield error(
+            30,
+            f"{place} keeps its tasks in tables that are not there: '{NAME}' is not installed.",
+            f"Add '{NAME}' to INSTALLED_APPS, and migrate.",
+        )
+    if APP and not apps.is_installed(APP):
+        yield error(
+            31,
+            f"{place} needs the app '{APP}', which is not installed.",
+            f"Add '{APP}' to INSTALLED_APPS.",
+        )
+    for name, value in backend.options.items():
+        yield from option_problems(f"{place}['OPTIONS']", name, value)
+    for name in backend.queue_names:
+        if not isinstance(name, str) or not 0 < len(name) <= 100:
+            yield error(
+                32,
+                f"{place}['QUEUES'] has {name!r}, which can't be the name of a queue.",
+                "Name it by a text of 1 to 100 characters.",
+            )
+
+
+def option_problems(place: str, name: str, value: Any) -> Iterator[CheckMessage]:
+    if name not in OPTIONS:
+        yield error(
+            33,
+            f"{place} has no '{name}'.{nearest(str(name), OPTIONS)}",
+            f"There is {', '.join(OPTIONS)}.",
+        )
+    elif problem := RULES[name](value):
+        yield error(34, f"{place}['{name}'] {problem}, not {value!r}.", "Mend it, or take it out.")
+
+
+def database(value: Any) -> str:
+    if value is None or value in connections:
+        return ""
+    return f"must be one of {', '.join(map(repr, connections))}"
+
+
+def max_attempts(value: Any) -> str:
+    good = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return "" if good or value is None else "must be a whole number of at least 1"
+
+
+def time_limit(value: Any) -> str:
+    good = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return "" if good or value is None else "must be a number of seconds above 0"
+
+
+def modules(value: Any) -> str:
+    if not isinstance(value, list | tuple):
+        return "must be a list of modules"
+    missing = [name for name in value if not is_there(name)]
+    return f"names a module that is not there, '{missing[0]}'" if missing else ""
+
+
+def is_there(name: Any) -> bool:
+    try:
+        return isinstance(name, str) and find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+RULES = {
+    "database": database,
+    "max_attempts": max_attempts,
+    "modules": modules,
+    "time_limit": time_limit,
+}
+
+
+def error(number: int, message: str, hint: str) -> CheckMessage:
+    return checks.Error(message, hint=hint, id=f"perfectqueue.E{number:03}")

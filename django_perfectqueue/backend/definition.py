@@ -1,0 +1,136 @@
+"""A Django task with the words that only a queue knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from django_perfectqueue.compat import InvalidTask, Task
+
+from . import registry
+
+ByArguments = Callable[[tuple[Any, ...], dict[str, Any]], str]
+"""Of a call's arguments, ``(args, kwargs)``, makes a name."""
+
+if TYPE_CHECKING:
+    from django_perfectqueue.queue import When
+
+    Backoff = Callable[[BaseException, Any], float | None]
+    AnyTask = Task[Any, Any]
+else:
+    Backoff, AnyTask = Callable, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueTask(AnyTask):
+    """
+    What ``@task`` makes of a function when the backend is one of ours.
+
+    Its own words may be given to ``@task(...)`` and to ``using()``, and those that are
+    callables to ``@task(...)`` alone.
+    """
+
+    max_attempts: int | None = None
+    """How many attempts may end in an error; None is the backend's ``max_attempts``."""
+    backoff: Backoff | None = None
+    """Of the exception and the result makes the seconds until the next try; None gives up."""
+    time_limit: float | None = None
+    """How many seconds an attempt may take."""
+    user: str | ByArguments | None = None
+    """For whom it runs: a name, or a function of the arguments."""
+    key: str | ByArguments | None = None
+    """Its name in the queue and the id of its result; None is a random one."""
+    on_conflict: str = "raise"
+    """What to do when the key is taken: raise, ignore or replace."""
+    expires_at: When | None = None
+    """When it is not to be started any more."""
+    expected_at: When | None = None
+    """When it is expected to start, at the latest."""
+    limits: Iterable[str] = ()
+    """The names of the limits that it keeps to."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.limits, str):
+            object.__setattr__(self, "limits", tuple(self.limits))
+        Task.__post_init__(self)
+        registry.add(self)
+
+    def using(
+        self,
+        *,
+        priority: int | None = None,
+        queue_name: str | None = None,
+        run_after: datetime | None = None,
+        backend: str | None = None,
+        **words: Any,
+    ) -> QueueTask:
+        """
+        Return the same task with other words.
+
+        Raise TypeError for a word that there is not, InvalidTask for a value that will
+        not do.
+        """
+        given: dict[str, Any] = {
+            "priority": priority,
+            "queue_name": queue_name,
+            "run_after": run_after,
+            "backend": backend,
+        }
+        changes = {name: value for name, value in given.items() if value is not None}
+        return replace(self, **changes, **words)
+
+    def enqueue_many(self, calls: Iterable[tuple[Iterable[Any], dict[str, Any]]]) -> list[Any]:
+        """Enqueue one task for each ``(args, kwargs)``, all or none; return their results."""
+        backend: Any = self.get_backend()
+        return backend.enqueue_many((self, args, kwargs) for args, kwargs in calls)  # type: ignore[no-any-return]
+
+    async def aenqueue_many(
+        self, calls: Iterable[tuple[Iterable[Any], dict[str, Any]]]
+    ) -> list[Any]:
+        """Do what enqueue_many() does."""
+        backend: Any = self.get_backend()
+        return await backend.aenqueue_many((self, args, kwargs) for args, kwargs in calls)  # type: ignore[no-any-return]
+
+
+DJANGOS = {field.name for field in fields(Task)}
+DEFAULTS = {field.name: field.default for field in fields(QueueTask) if field.name not in DJANGOS}
+
+
+def word(task: Any, name: str) -> Any:
+    """Return one of our words of a task, or its default where the task knows none of them."""
+    return getattr(task, name, DEFAULTS[name])
+
+
+def check_words(task: Any) -> None:
+    """Raise InvalidTask when one of our words has a value that will not do."""
+    for name, (is_good, wanted) in RULES.items():
+        value = word(task, name)
+        if value is not None and not is_good(value):
+            raise InvalidTask(f"{name} must be {wanted}, not {value!r}.")
+
+
+def is_name(value: Any) -> bool:
+    return callable(value) or (isinstance(value, str) and bool(value))
+
+
+def is_positive(value: Any, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool) and bool(value > 0)  # type: ignore[operator]
+
+
+RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "max_attempts": (lambda value: is_positive(value, (int,)), "a whole number of at least 1"),
+    "backoff": (callable, "a function of the exception and the result"),
+    "time_limit": (lambda value: is_positive(value, (int, float)), "a number of seconds above 0"),
+    "user": (is_name, "a name, or a function of args and kwargs"),
+    "key": (is_name, "a text, or a function of args and kwargs"),
+    "on_conflict": (
+        lambda value: value in ("raise", "ignore", "replace"),
+        "'raise', 'ignore' or 'replace'",
+    ),
+    "limits": (
+        lambda value: isinstance(value, tuple) and all(isinstance(one, str) for one in value),
+        "a list of names",
+    ),
+}

@@ -1,0 +1,52 @@
+"""
+Which functions may be run for a task's type: those that were defined as Django tasks here.
+
+A type is looked up and never imported: whoever can write a row would otherwise choose
+what a worker calls.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from django.apps import apps
+from django.utils.module_loading import autodiscover_modules
+
+from django_perfectqueue.compat import Task
+
+MODULE = "tasks"
+
+definitions: dict[str, Any] = {}
+"""Each task by its module path, as it was first defined."""
+
+
+def add(task: Any) -> None:
+    """Note a task; one that ``using()`` has made of another is no new one."""
+    known = definitions.get(task.module_path)
+    if known is None or known.func is not task.func:
+        definitions[task.module_path] = task
+
+
+def discover(modules: Iterable[str] = ()) -> None:
+    """
+    Import the ``tasks`` module of each installed app, and the modules that are named.
+
+    Raise ImportError when one of those is not there.
+    """
+    autodiscover_modules(MODULE)
+    named = [import_module(name) for name in modules]
+    for module in (*found(), *named):
+        for value in list(vars(module).values()):
+            if isinstance(value, Task):
+                add(value)
+
+
+def found() -> Iterator[ModuleType]:
+    for app in apps.get_app_configs():
+        module = sys.modules.get(f"{app.name}.{MODULE}")
+        if module is not None:
+            yield module

@@ -1,0 +1,192 @@
+"""What Django's tasks are told of a task: a TaskResult, from its row or while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db.models import F
+from django.utils import timezone
+
+from django_perfectqueue import exceptions, store
+from django_perfectqueue.codecs import decode
+from django_perfectqueue.compat import TaskError, TaskResult, TaskResultStatus
+from django_perfectqueue.models import Attempt, Outcome, Status, Task
+from django_perfectqueue.queue import AcquiredTask
+
+from .call import Call, variant
+
+READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
+FAILED, SUCCESSFUL = TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL
+
+STATUSES = {
+    **dict.fromkeys((Status.WAITING, Status.SCHEDULED, Status.RETRYING, Status.BLOCKED), READY),
+    **dict.fromkeys((Status.RUNNING, Status.STALLED), RUNNING),
+    **dict.fromkeys((Status.FAILED, Status.CANCELLED, Status.EXPIRED), FAILED),
+    Status.FINISHED: SUCCESSFUL,
+}
+
+KINDS: dict[str, type[exceptions.TaskError]] = {
+    "lost": exceptions.LostError,
+    "crashed": exceptions.LostError,
+    "cancelled": exceptions.CancelRequestedError,
+    "expired": exceptions.ExpiredError,
+}
+
+COLUMNS = (
+    "id",
+    "queue",
+    "key",
+    "type",
+    "payload",
+    "priority",
+    "created_at",
+    "outcome",
+    "worker",
+    "started_at",
+    "ended_at",
+    "result_text",
+    "status",
+)
+OF_ATTEMPTS = ("ending", "worker", "started_at", "error", "message", "traceback")
+
+
+def rows_of(key: str, queues: Sequence[str], *, using: str) -> list[dict[str, Any]]:
+    """
+    Return what is stored of a task, by one statement: a row for each attempt that ended.
+
+    There is one, without an attempt, where none has ended. Of tasks with the same key in
+    several queues the youngest is taken.
+    """
+    query = (
+        Task.objects.using(using)
+        .filter(queue__in=queues, key=key)
+        .order_by("-id", "attempts__id")
+        .values(
+            *COLUMNS,
+            holder=F("ticket__holder"),
+            grave=F("dead_letter__group"),
+            epitaph=F("dead_letter__message"),
+            attempt_id=F("attempts__id"),
+            **{f"attempt_{name}": F(f"attempts__{name}") for name in OF_ATTEMPTS},
+        )
+    )
+    rows = store.patiently(lambda: list(query), using=using)
+    return [row for row in rows if row["id"] == rows[0]["id"]]
+
+
+def result_of(rows: Sequence[Mapping[str, Any]], definition: Any, *, alias: str) -> Any:
+    """
+    Return the result of a task that has these rows.
+
+    Raise PayloadError when its data can't be read.
+    """
+    row = rows[0]
+    tries = [told(row, "attempt_") for row in rows if row["attempt_id"] is not None]
+    starts = [one["started_at"] for one in tries if one["started_at"]]
+    workers = [one["worker"] for one in tries]
+    status = STATUSES[row["status"]]
+    if row["outcome"] == Outcome.FINISHED and row["started_at"]:
+        starts.append(row["started_at"])
+        workers.append(row["worker"])
+    elif status == RUNNING:
+        workers.append(f"{row['holder'] or 0:x}")
+    errors = [error_of(one) for one in tries]
+    if status == FAILED and (not tries or tries[-1]["error"] != row["grave"]):
+        errors.append(error(row["grave"], row["epitaph"] or ""))
+    result = made(
+        row["key"],
+        Call.of(decode(row["payload"])),
+        definition,
+        queue=row["queue"],
+        priority=row["priority"],
+        created_at=row["created_at"],
+        alias=alias,
+        status=status,
+        started_at=starts[0] if starts else None,
+        last_attempted_at=starts[-1] if starts else None,
+        finished_at=row["ended_at"],
+        errors=errors,
+        worker_ids=workers,
+    )
+    if status == SUCCESSFUL and row["result_text"] is not None:
+        change(result, _return_value=decode(row["result_text"]))
+    return result
+
+
+def running(task: AcquiredTask, call: Call, definition: Any) -> Any:
+    """Return the result of a task whose next attempt begins now, in this process."""
+    now = timezone.now()
+    lease = task.lease
+    tries = earlier(task) if lease.attempt > 1 else []
+    starts = [one["started_at"] for one in tries if one["started_at"]]
+    return made(
+        lease.key,
+        call,
+        definition,
+        queue=lease.queue,
+        priority=lease.priority,
+        created_at=lease.created_at,
+        alias=call.words.get("backend", definition.backend),
+        status=RUNNING,
+        started_at=starts[0] if starts else now,
+        last_attempted_at=now,
+        finished_at=None,
+        errors=[error_of(one) for one in tries],
+        worker_ids=[*(one["worker"] for one in tries), task.worker],
+    )
+
+
+def earlier(task: AcquiredTask) -> list[dict[str, Any]]:
+    attempts = Attempt.objects.using(task.lease.using).filter(task_id=task.lease.task_id)
+    return list(attempts.order_by("id").values(*OF_ATTEMPTS))
+
+
+def made(
+    key: str,
+    call: Call,
+    definition: Any,
+    *,
+    queue: str,
+    priority: int,
+    created_at: datetime,
+    alias: str,
+    **facts: Any,
+) -> Any:
+    return TaskResult(
+        task=variant(definition, call, queue=queue, priority=priority),
+        id=key,
+        enqueued_at=call.enqueued_at or created_at,
+        args=call.args,
+        kwargs=call.kwargs,
+        backend=alias,
+        **facts,
+    )
+
+
+def change(result: Any, **values: Any) -> None:
+    """Change a result, which is frozen for those who are given it."""
+    for name, value in values.items():
+        object.__setattr__(result, name, value)
+
+
+def told(row: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    return {name: row[prefix + name] for name in OF_ATTEMPTS}
+
+
+def error_of(attempt: Mapping[str, Any]) -> Any:
+    return error(attempt["error"], attempt["traceback"] or attempt["message"])
+
+
+def error(name: str, traceback: str) -> Any:
+    """Return an error by its class, or the one that a word of ours stands for."""
+    if "." not in name or not name.replace(".", "_").isidentifier():
+        kind = KINDS.get(name, exceptions.TaskError)
+        name = f"{kind.__module__}.{kind.__qualname__}"
+    return TaskError(exception_class_path=name, traceback=traceback)
+
+
+def error_raised(raised: BaseException) -> Any:
+    why = store.Failure.of(raised)
+    return TaskError(exception_class_path=why.error, traceback=why.traceback)

@@ -1,0 +1,100 @@
+"""Django tasks outside of any ``tasks`` module: TASKS names this one."""
+
+from django_perfectqueue.compat import task
+from django_perfectqueue.queue import Queue
+
+told = []
+"""What backoff functions were told; tests empty it."""
+
+
+@task
+def add(a, b):
+    return a + b
+
+
+@task
+def nothing(*args, **kwargs):
+    """Return nothing."""
+
+
+@task(queue_name="default", priority=5)
+async def later(value):
+    return {"value": value}
+
+
+@task(takes_context=True)
+def number(context):
+    """Return which attempt this is, and the id."""
+    return [context.attempt, context.task_result.id]
+
+
+@task
+def boom(message):
+    raise ValueError(message)
+
+
+@task
+def leave():
+    raise SystemExit("as it was told")
+
+
+@task
+def interrupt():
+    raise KeyboardInterrupt
+
+
+@task
+def unreturnable():
+    return object()
+
+
+@task
+def cancel_itself(key):
+    Queue()[key].cancel_request()
+    raise ValueError("someone has asked for it")
+
+
+@task(max_attempts=3, takes_context=True)
+def third_time(context):
+    if context.attempt < 3:
+        raise ValueError(f"attempt {context.attempt}")
+    return [error.exception_class_path for error in context.task_result.errors]
+
+
+def waits(exception, result):
+    told.append((type(exception).__name__, result.attempts, len(result.errors)))
+    return None if str(exception) == "hopeless" else 60
+
+
+@task(max_attempts=3, backoff=waits)
+def patient(message):
+    raise ValueError(message)
+
+
+@task(backoff=lambda exception, result: "soon")
+def wrong_backoff():
+    raise ValueError("boom")
+
+
+@task(max_attempts=2)
+def twice():
+    raise ValueError("boom")
+
+
+def customer_of(args, kwargs):
+    return args[0]
+
+
+def key_of(args, kwargs):
+    return f"report-{args[0]}"
+
+
+@task(
+    user=customer_of,
+    key=key_of,
+    limits=["reports"],
+    time_limit=30,
+    expires_at=3600,
+)
+def report(customer):
+    return customer

@@ -1,0 +1,264 @@
+import pickle
+import uuid
+from datetime import timedelta
+from unittest import skipUnless
+
+from django.db import connection, transaction
+from django.test import SimpleTestCase, TestCase, override_settings
+from django.test.utils import CaptureQueriesContext
+from django.utils.connection import ConnectionDoesNotExist
+
+from . import case, jobs  # isort: skip
+from django_perfectqueue import compat
+from django_perfectqueue.application import Dispatch
+from django_perfectqueue.backend import DummyBackend, PerfectQueueBackend
+from django_perfectqueue.compat import InvalidTask, TaskResultDoesNotExist, task_backends
+from django_perfectqueue.exceptions import AlreadyExistsError
+from django_perfectqueue.management.commands import pq_worker
+from django_perfectqueue.models import Task
+from django_perfectqueue.queue import Queue
+
+
+class Derived(PerfectQueueBackend):
+    """What a project may make of the backend."""
+
+
+class EnqueueTests(TestCase):
+    def test_a_call_becomes_a_row(self):
+        result = jobs.later.using(run_after=case.LATER, priority=-3).enqueue("x")
+        row = Queue()[result.id].metadata()
+
+        self.assertEqual(str(uuid.UUID(result.id, version=4)), result.id)
+        self.assertEqual((row.type, row.priority), ("tests.backend.jobs.later", -3))
+        self.assertEqual((row.run_at, row.status), (case.LATER, "scheduled"))
+        self.assertEqual((row.data["args"], row.data["kwargs"]), (["x"], {}))
+
+    def test_what_is_read_back_equals_what_was_returned(self):
+        for task in (
+            jobs.add,
+            jobs.later.using(run_after=case.LATER, priority=7),
+            jobs.twice.using(max_attempts=9, time_limit=5, user="ann", limits=["mail"]),
+            jobs.nothing.using(expires_at=timedelta(minutes=5), expected_at=case.LATER, key="mine"),
+        ):
+            with self.subTest(task):
+                result = task.enqueue(1, 2)
+                self.assertEqual(task.get_result(result.id), result)
+                self.assertEqual(pickle.loads(pickle.dumps(result.args)), [1, 2])
+
+    @skipUnless(hasattr(compat.Task, "_reconstruct"), "Tasks can be pickled since Django 6.1.")
+    def test_a_task_and_its_result_can_be_pickled(self):
+        result = jobs.patient.using(user="ann").enqueue("x")
+        self.assertEqual(pickle.loads(pickle.dumps(result)), result)
+        self.assertEqual(pickle.loads(pickle.dumps(jobs.report)), jobs.report)
+
+    async def test_it_can_be_awaited(self):
+        result = await jobs.add.aenqueue(1, 2)
+        self.assertEqual(await jobs.add.aget_result(result.id), result)
+        await result.arefresh()
+        self.assertEqual(result.status, "READY")
+        results = await jobs.add.aenqueue_many([((1, 2), {}), ((3, 4), {})])
+        self.assertEqual(len({one.id for one in results}), 2)
+
+    def test_it_is_rolled_back_with_the_callers_transaction(self):
+        with transaction.atomic():
+            result = jobs.add.enqueue(1, 2)
+            self.assertTrue(Queue()[result.id].exists())
+            transaction.set_rollback(True)
+        with self.assertRaises(TaskResultDoesNotExist):
+            jobs.add.get_result(result.id)
+
+    def test_reading_costs_one_statement_and_enqueuing_what_a_submit_does(self):
+        """
+        django-tasks-db takes one for each.
+        """
+        expected = {"postgresql": 1, "sqlite": 2, "mysql": 3}[connection.vendor]
+        with CaptureQueriesContext(connection) as enqueued:
+            result = jobs.add.enqueue(1, 2)
+        self.assertEqual(statements(enqueued), expected)
+        with self.assertNumQueries(1):
+            jobs.add.get_result(result.id)
+        with self.assertNumQueries(1):
+            result.refresh()
+
+    def test_many_cost_no_more_statements_than_one(self):
+        with CaptureQueriesContext(connection) as few:
+            jobs.add.enqueue_many([((1, 2), {})] * 2)
+        with CaptureQueriesContext(connection) as many:
+            results = jobs.add.enqueue_many([((1, 2), {})] * 100)
+        self.assertEqual(statements(many), statements(few))
+        self.assertEqual(len({result.id for result in results}), 100)
+
+    def test_many_are_stored_or_none(self):
+        jobs.report.enqueue("bob")
+        with case.listening("task_enqueued") as heard, self.assertRaises(AlreadyExistsError):
+            jobs.report.enqueue_many([(("ann",), {}), (("bob",), {})])
+        self.assertFalse(Queue()["report-ann"].exists())
+        self.assertEqual(heard, [])
+
+    def test_the_signal_comes_once_for_each(self):
+        with case.listening("task_enqueued") as heard:
+            jobs.add.enqueue(1, 2)
+            jobs.add.enqueue_many([((1, 2), {}), ((3, 4), {})])
+        self.assertEqual(heard, [("task_enqueued", PerfectQueueBackend, "READY")] * 3)
+
+    def test_the_log_tells_what_was_enqueued(self):
+        with self.assertLogs(case.LOGGER, "DEBUG") as log:
+            result = jobs.add.enqueue(1, 2)
+        self.assertIn(f"id={result.id} path=tests.backend.jobs.add enqueued", log.output[0])
+
+    def test_what_can_not_be_stored_is_refused_in_the_contracts_words(self):
+        with self.assertRaisesMessage(TypeError, "Unsupported type"):
+            jobs.add.enqueue(case.LATER, 2)
+        with self.assertRaisesMessage(InvalidTask, "can't be written as JSON"):
+            jobs.add.enqueue(float("nan"), 2)
+        with (
+            override_settings(PERFECTQUEUE={"MAX_PAYLOAD_SIZE": 1000}),
+            self.assertRaisesMessage(InvalidTask, "at most 1000 bytes"),
+        ):
+            jobs.add.enqueue("x" * 1000, 2)
+        self.assertFalse(Task.objects.exists())
+
+
+def statements(captured):
+    """Return how many there were, but for the look at the limits that is due now and then."""
+    return sum("perfectqueue_limit" not in query["sql"] for query in captured)
+
+
+class WordTests(TestCase):
+    """What ``@task`` and ``using()`` know beside Django's own words."""
+
+    def test_a_user_and_a_key_can_be_made_of_the_arguments(self):
+        result = jobs.report.enqueue("ann")
+        row = Queue()["report-ann"].metadata()
+        self.assertEqual((result.id, row.user, row.limits), ("report-ann", "ann", "reports"))
+        self.assertAlmostEqual((row.expires_at - row.created_at).total_seconds(), 3600, delta=60)
+
+    def test_using_changes_them_for_one_call(self):
+        jobs.report.using(user="eve", key="once", limits=()).enqueue("ann")
+        row = Queue()["once"].metadata()
+        self.assertEqual((row.user, row.limits), ("eve", ""))
+
+    def test_a_key_that_is_taken_is_refused_ignored_or_replaced(self):
+        first = jobs.report.enqueue("ann")
+        with self.assertRaises(AlreadyExistsError):
+            jobs.report.enqueue("ann")
+        with case.listening("task_enqueued") as heard:
+            again = jobs.report.using(on_conflict="ignore").enqueue("ann")
+        self.assertEqual((again.enqueued_at, heard), (first.enqueued_at, []))
+        new = jobs.report.using(on_conflict="replace").enqueue("ann")
+        self.assertEqual(jobs.report.get_result("report-ann").enqueued_at, new.enqueued_at)
+        with case.listening("task_enqueued") as heard:
+            jobs.report.using(on_conflict="ignore").enqueue("bob")
+        self.assertEqual(len(heard), 1)
+
+    def test_a_value_that_will_not_do_is_refused(self):
+        for words, message in (
+            ({"max_attempts": 0}, "max_attempts must be a whole number of at least 1, not 0"),
+            ({"time_limit": -1}, "time_limit must be a number of seconds above 0"),
+            ({"backoff": 5}, "backoff must be a function"),
+            ({"user": 5}, "user must be a name"),
+            ({"key": ""}, "key must be a text"),
+            ({"limits": "mail"}, "limits must be a list"),
+            ({"on_conflict": "no"}, "on_conflict must be"),
+        ):
+            with self.subTest(words), self.assertRaisesMessage(InvalidTask, message):
+                jobs.add.using(**words)
+
+    def test_what_the_queue_refuses_is_an_invalid_task(self):
+        for words in ({"expires_at": "soon"}, {"user": "*"}, {"limits": ["a,b"]}):
+            with self.subTest(words), self.assertRaises(InvalidTask):
+                jobs.add.using(**words).enqueue(1, 2)
+
+    def test_a_row_can_not_keep_a_function(self):
+        with self.assertRaisesMessage(InvalidTask, "backoff can't be changed by using()"):
+            jobs.add.using(backoff=lambda exception, result: 1).enqueue(1, 2)
+
+    def test_a_word_that_there_is_not(self):
+        with self.assertRaises(TypeError):
+            jobs.add.using(max_attempt=5)
+        with self.assertRaises(TypeError):
+            compat.task(max_attempt=5)(jobs.add.func)
+
+
+class BackendTests(TestCase):
+    def test_it_does_all_that_the_contract_knows(self):
+        backend = task_backends["default"]
+        for flag in ("defer", "async_task", "get_result", "priority"):
+            with self.subTest(flag):
+                self.assertIs(getattr(backend, f"supports_{flag}"), True)
+
+    def test_an_id_that_is_none(self):
+        for nothing in ("123", "", "\x00", "\ud800", "x" * 300, 5, None):
+            with self.subTest(nothing), self.assertRaises(TaskResultDoesNotExist):
+                jobs.add.get_result(nothing)
+
+    def test_a_task_of_another_kind_has_no_result(self):
+        Queue().submit("k1", "report", {})
+        with self.assertRaisesMessage(TaskResultDoesNotExist, "no task of Django"):
+            jobs.add.get_result("k1")
+
+    @override_settings(TASKS=case.tasks_with(QUEUES=[]))
+    def test_any_queue_may_be_named_where_queues_is_empty(self):
+        results = [jobs.add.using(queue_name=name).enqueue(1, 2) for name in ("q1", "q3", "q2")]
+        for result in results:
+            self.assertEqual(jobs.add.get_result(result.id), result)
+        with self.assertNumQueries(5):
+            jobs.add.get_result(results[0].id)
+
+    @override_settings(TASKS={"default": {"BACKEND": f"{__name__}.Derived"}})
+    def test_it_works_when_it_is_subclassed(self):
+        with case.listening("task_enqueued") as heard:
+            result = jobs.add.enqueue(1, 2)
+        self.assertEqual(heard, [("task_enqueued", Derived, "READY")])
+        self.assertEqual(jobs.add.get_result(result.id), result)
+
+    @override_settings(
+        TASKS={
+            **case.tasks_with(),
+            "mail": {"BACKEND": case.BACKEND, "QUEUES": ["mail"]},
+        }
+    )
+    def test_several_aliases_may_share_a_database(self):
+        result = jobs.add.using(backend="mail", queue_name="mail").enqueue(1, 2)
+        self.assertEqual(Queue("mail").list().count(), 1)
+        self.assertEqual(result.backend, "mail")
+        self.assertEqual(task_backends["mail"].get_result(result.id), result)
+        with self.assertRaises(TaskResultDoesNotExist):
+            task_backends["default"].get_result(result.id)
+
+    @override_settings(
+        TASKS={
+            **case.tasks_with(),
+            "mail": {
+                "BACKEND": case.BACKEND,
+                "QUEUES": ["mail", "more"],
+                "OPTIONS": {"database": "elsewhere"},
+            },
+        }
+    )
+    def test_each_alias_may_have_a_database_of_its_own(self):
+        task = jobs.add.using(backend="mail", queue_name="mail")
+        self.assertEqual(task_backends["mail"].queue(task), Queue("mail", using="elsewhere"))
+        for asked in (lambda: task.enqueue(1, 2), lambda: task.get_result("k1")):
+            with self.assertRaises(ConnectionDoesNotExist):
+                asked()
+        for using, queues in (("default", ["default"]), ("elsewhere", ["mail", "more"])):
+            self.assertEqual(pq_worker.with_django_tasks(Dispatch, using)[1], queues)
+
+
+class TolerantTests(SimpleTestCase):
+    """Modules with our words can be imported under Django's own backends."""
+
+    @override_settings(
+        TASKS={
+            "default": {"BACKEND": "django_perfectqueue.backend.ImmediateBackend"},
+            "dummy": {"BACKEND": "django_perfectqueue.backend.DummyBackend"},
+        }
+    )
+    def test_the_words_do_nothing(self):
+        task = compat.task(max_attempts=5, user="ann", key="k")(jobs.add.func)
+        self.assertEqual(task.enqueue(1, 2).return_value, 3)
+        kept = task.using(backend="dummy", max_attempts=2)
+        kept.enqueue(1, 2)
+        self.assertIsInstance(kept.get_backend(), DummyBackend)
+        self.assertEqual([one.args for one in kept.get_backend().results], [[1, 2]])

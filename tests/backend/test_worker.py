@@ -1,0 +1,256 @@
+import re
+import sys
+import types
+from datetime import timedelta
+from unittest import mock
+
+from django.test import TestCase, override_settings
+
+from . import case, jobs  # isort: skip
+from django_perfectqueue import compat
+from django_perfectqueue.application import Application, Dispatch
+from django_perfectqueue.backend import PerfectQueueBackend, registry
+from django_perfectqueue.backend.handler import handler_of
+from django_perfectqueue.backend.routes import with_django_tasks
+from django_perfectqueue.exceptions import CancelRequestedError, ConfigError, UnknownTypeError
+from django_perfectqueue.management.commands import pq_worker
+from django_perfectqueue.models import Attempt
+from django_perfectqueue.queue import Queue
+
+from ..runtime.workers import WorkerTestCase
+from .inline import run_due
+
+IMMEDIATE = f"{compat.ImmediateBackend.__module__}.ImmediateBackend"
+ALL = ("task_enqueued", "task_started", "task_finished")
+
+
+class RunTests(TestCase):
+    def run_one(self, task, *args, words=("finished",), **kwargs):
+        """Enqueue a task and have it run; return its result."""
+        result = task.enqueue(*args, **kwargs)
+        endings = run_due(only=1)
+        self.assertEqual(tuple(ending.word for ending in endings), words)
+        result.refresh()
+        return result
+
+    def test_a_function_is_called_with_its_arguments(self):
+        self.assertEqual(self.run_one(jobs.add, 1, b=2).return_value, 3)
+
+    def test_a_coroutine_function_is_awaited(self):
+        self.assertEqual(self.run_one(jobs.later, "x").return_value, {"value": "x"})
+
+    def test_the_context_tells_attempt_and_id(self):
+        result = self.run_one(jobs.number)
+        self.assertEqual(result.return_value, [1, result.id])
+
+    def test_an_error_is_final_unless_the_task_says_otherwise(self):
+        """
+        Django knows no attempts but one, and its tasks are written so.
+        """
+        result = self.run_one(jobs.boom, "x", words=("failed",))
+        self.assertEqual(result.status, "FAILED")
+        [error] = result.errors
+        self.assertIs(error.exception_class, ValueError)
+        self.assertTrue(error.traceback.endswith("ValueError: x\n"))
+
+    def test_sys_exit_fails_the_task_and_nothing_else(self):
+        result = self.run_one(jobs.leave, words=("failed",))
+        self.assertIs(result.errors[0].exception_class, SystemExit)
+
+    def test_ctrl_c_gives_the_task_back(self):
+        result = jobs.interrupt.enqueue()
+        with self.assertRaises(KeyboardInterrupt), self.assertNoLogs(case.LOGGER, "ERROR"):
+            run_due(only=1)
+        result.refresh()
+        self.assertEqual((result.status, result.errors), ("READY", []))
+
+    def test_a_value_that_can_not_be_returned_is_an_error(self):
+        result = self.run_one(jobs.unreturnable, words=("failed",))
+        self.assertIs(result.errors[0].exception_class, TypeError)
+
+    def test_attempts_are_those_of_the_call_or_the_task_or_the_backend(self):
+        self.run_one(jobs.twice, words=("retried",))
+        self.run_one(jobs.twice.using(max_attempts=1), words=("failed",))
+        with override_settings(TASKS=case.tasks_with(OPTIONS={"max_attempts": 2})):
+            self.run_one(jobs.boom, "x", words=("retried",))
+
+    def test_a_backoff_decides_when_and_whether(self):
+        jobs.told.clear()
+        result = self.run_one(jobs.patient, "x", words=("retried",))
+        self.assertEqual(jobs.told, [("ValueError", 1, 1)])
+        row = Queue()[result.id].metadata()
+        wait = row.ticket.alarm_at - Attempt.objects.get().ended_at
+        self.assertAlmostEqual(wait.total_seconds(), 60, delta=1)
+
+        self.run_one(jobs.patient, "hopeless", words=("failed",))
+
+    def test_a_backoff_is_asked_no_more_when_the_attempts_are_spent(self):
+        jobs.told.clear()
+        result = jobs.patient.enqueue("x")
+        for _attempt in range(3):
+            run_due(now=result.enqueued_at + timedelta(hours=1), only=1)
+        result.refresh()
+        self.assertEqual((result.status, result.attempts), ("FAILED", 3))
+        self.assertEqual([attempt for _name, attempt, _errors in jobs.told], [1, 2])
+
+    def test_a_backoff_that_returns_nonsense_leaves_it_to_the_usual_wait(self):
+        result = self.run_one(jobs.wrong_backoff, words=("retried",))
+        self.assertEqual(result.status, "READY")
+
+    def test_the_limits_of_a_call_reach_the_handler(self):
+        for task, expected in (
+            (jobs.report, (1, 30)),
+            (jobs.report.using(time_limit=5, max_attempts=4), (4, 5)),
+            (jobs.patient, (3, None)),
+            (jobs.wrong_backoff, (5, None)),
+        ):
+            task.using(key="k", on_conflict="replace", user=None).enqueue("x")
+            handler = handler_of(registry.definitions[task.module_path])(Queue().poll())
+            self.assertEqual((handler.max_attempts, handler.time_limit), expected)
+            handler.task.release()
+
+    def test_a_larger_priority_goes_first_and_of_equals_the_older(self):
+        order = [
+            jobs.add.using(priority=priority).enqueue(priority, 0).id for priority in (-5, 7, 0, 7)
+        ]
+        jobs.add.using(priority=100, run_after=case.LATER).enqueue(1, 0)
+        run = [ending.task.key for ending in run_due()]
+        self.assertEqual(run, [order[1], order[3], order[2], order[0]])
+
+    def test_data_of_another_shape_fails_with_the_reason(self):
+        Queue().submit("k1", "tests.backend.jobs.add", {"a": 1})
+        [ending] = run_due()
+        self.assertEqual(ending.word, "failed")
+        self.assertIn("not that of a Django task", Attempt.objects.get().message)
+
+    def test_the_queues_own_door_leads_to_the_same_task(self):
+        data = {"args": [1], "kwargs": {"b": 2}}
+        Queue().submit("k1", "tests.backend.jobs.add", data, user="ann")
+        run_due()
+        self.assertEqual(jobs.add.get_result("k1").return_value, 3)
+
+
+class SignalTests(TestCase):
+    def heard(self, task, *args):
+        with case.listening(*ALL) as heard:
+            task.enqueue(*args)
+            run_due(only=1)
+        self.assertEqual({sender for _name, sender, _status in heard}, {PerfectQueueBackend})
+        return [(name, status) for name, _sender, status in heard]
+
+    def test_they_come_with_the_backends_class(self):
+        told = self.heard(jobs.add, 1, 2)
+        self.assertEqual(told, list(zip(ALL, ("READY", "RUNNING", "SUCCESSFUL"), strict=True)))
+        told = self.heard(jobs.boom, "x")
+        self.assertEqual(told, list(zip(ALL, ("READY", "RUNNING", "FAILED"), strict=True)))
+
+    def test_a_retry_is_no_end(self):
+        self.assertEqual([name for name, _status in self.heard(jobs.twice)], [*ALL[:2]])
+
+    def test_a_cancel_is_a_failure(self):
+        with case.listening("task_finished") as heard:
+            jobs.cancel_itself.using(key="k1", max_attempts=2).enqueue("k1")
+            run_due(only=1)
+        self.assertEqual([status for _name, _sender, status in heard], ["FAILED"])
+        errors = jobs.cancel_itself.get_result("k1").errors
+        kinds = [error.exception_class for error in errors]
+        self.assertEqual(kinds, [ValueError, CancelRequestedError])
+
+    def test_a_receiver_that_raises_disturbs_nobody(self):
+        def trouble(**kwargs):
+            raise RuntimeError("a dashboard is down")
+
+        compat.signals.task_started.connect(trouble)
+        self.addCleanup(compat.signals.task_started.disconnect, trouble)
+        with self.assertLogs("django.dispatch", "ERROR"):
+            self.assertEqual(self.heard(jobs.add, 1, 2)[-1], ("task_finished", "SUCCESSFUL"))
+
+    def test_the_log_tells_the_way_of_a_task(self):
+        with self.assertLogs(case.LOGGER, "DEBUG") as log:
+            result = jobs.add.enqueue(1, 2)
+            run_due()
+        self.assertEqual([record.levelname for record in log.records], ["DEBUG", "INFO", "INFO"])
+        self.assertIn(f"id={result.id}", log.output[2])
+        self.assertIn("state=SUCCESSFUL", log.output[2])
+
+    def test_the_log_of_a_failure_has_its_traceback(self):
+        with self.assertLogs(case.LOGGER, "ERROR") as log:
+            self.heard(jobs.boom, "as it was told")
+        self.assertIn("ValueError: as it was told", log.output[0])
+
+
+class RouteTests(TestCase):
+    def test_a_type_that_is_no_task_is_never_imported(self):
+        both = with_django_tasks(Dispatch)
+        for type_ in ("subprocess.check_output", "tests.backend.jobs.told", "antigravity.geohash"):
+            with self.subTest(type_), self.assertRaises(UnknownTypeError):
+                both.handler_for(type_)
+        self.assertTrue(both.knows("tests.backend.jobs.add"))
+
+    @override_settings(TASKS=case.tasks_with(OPTIONS={"modules": ["tests.nowhere"]}))
+    def test_a_module_that_can_not_be_imported_is_said_before_anything_runs(self):
+        with self.assertRaisesMessage(ConfigError, "No module named 'tests.nowhere'"):
+            pq_worker.with_django_tasks(Dispatch, "default")
+
+    @override_settings(TASKS={"default": {"BACKEND": "django_perfectqueue.backend.DummyBackend"}})
+    def test_without_a_backend_of_ours_nothing_is_changed(self):
+        self.assertEqual(pq_worker.with_django_tasks(Dispatch, "default"), (Dispatch, []))
+
+    def test_a_task_of_djangos_own_class_is_found_where_it_is_defined(self):
+        """
+        One that is defined for another backend, and sent here by ``using(backend=…)``.
+        """
+        module = types.ModuleType("tests.elsewhere")
+        function = types.FunctionType(jobs.add.func.__code__, {}, "plain")
+        function.__module__ = module.__name__
+        foreign = {"default": {"BACKEND": IMMEDIATE}, "ours": {"BACKEND": case.BACKEND}}
+        with (
+            mock.patch.dict(sys.modules, {module.__name__: module}),
+            mock.patch.dict(registry.definitions),
+            override_settings(TASKS=foreign),
+        ):
+            module.plain = compat.task(function)
+            self.assertFalse(with_django_tasks(Dispatch).knows("tests.elsewhere.plain"))
+            registry.discover([module.__name__])
+            result = module.plain.using(backend="ours").enqueue(1, 2)
+            run_due()
+            result.refresh()
+            self.assertEqual((result.return_value, result.task.backend), (3, "ours"))
+
+    def test_a_pattern_does_not_take_them_but_an_exact_route_does(self):
+        class Own(Application):
+            pass
+
+        class Greedy(Dispatch):
+            routes = {re.compile(""): Own, "tests.backend.jobs.boom": Own}
+
+        both = with_django_tasks(Greedy)
+        self.assertIs(both.handler_for("tests.backend.jobs.boom"), Own)
+        self.assertIs(both.handler_for("anything"), Own)
+        self.assertTrue(both.handler_for("tests.backend.jobs.add").is_djangos)
+        self.assertEqual(len(both.load()), len(both.routes))
+
+
+class WorkerTests(WorkerTestCase):
+    def test_one_worker_runs_both_kinds_from_all_queues_and_waits_with_the_rest(self):
+        backends = case.tasks_with(
+            QUEUES=["default", "mail"], OPTIONS={"modules": ["tests.backend.jobs"]}
+        )
+        with override_settings(TASKS=backends):
+            results = [
+                jobs.add.enqueue(1, 2),
+                jobs.later.using(queue_name="mail").enqueue("x"),
+                jobs.boom.enqueue("as it was told"),
+            ]
+        self.submit("own", "echo")
+        self.submit("strange", "subprocess.check_output", data={"args": ["true"], "kwargs": {}})
+        worker = self.burst(TASKS=backends)
+
+        with override_settings(TASKS=backends):
+            for result in results:
+                result.refresh()
+        self.assertEqual([one.status for one in results], ["SUCCESSFUL", "SUCCESSFUL", "FAILED"])
+        self.assertRegex(results[0].worker_ids[0], r":\d+$")
+        self.assertEqual((self.status("own"), self.status("strange")), ("finished", "scheduled"))
+        self.assertIn("Queues: default, mail", worker.output)
+        self.assertIn("No handler for tasks of this type; they wait.", worker.errors)

@@ -75,6 +75,8 @@ class Application:
 
     def run(self) -> Any:
         """Perform the task, with what comes before and after; return its result."""
+        if self.is_async:
+            return awaited(self.arun())
         ready = self.before_perform()
         if isinstance(ready, CoroutineType):
             ready = awaited(ready)

@@ -2,7 +2,7 @@ import asyncio
 import threading
 from functools import partial, wraps
 
-from asgiref.sync import async_to_sync, markcoroutinefunction
+from asgiref.sync import markcoroutinefunction
 from django.test import SimpleTestCase
 
 from django_perfectqueue.application import Application, Decider
@@ -108,16 +108,14 @@ class AsyncTests(SimpleTestCase):
     def test_all_steps_are_taken_be_they_coroutines_or_not(self):
         for kind in (AsyncSteps, self.with_coroutines_around()):
             handler = kind()
-            run = async_to_sync(handler.arun) if kind.is_async else handler.run
-            self.assertEqual(run(), "result")
+            self.assertEqual(handler.run(), "result")
             self.assertEqual(handler.steps, ["before", "perform", "after"])
 
     def test_an_unwilling_one_performs_nothing(self):
         for kind in (AsyncSteps, self.with_coroutines_around()):
             handler = kind()
             handler.willing = False
-            run = async_to_sync(handler.arun) if kind.is_async else handler.run
-            self.assertIsNone(run())
+            self.assertIsNone(handler.run())
             self.assertEqual(handler.steps, ["before"])
 
     def test_a_decision_may_be_a_coroutine_or_not(self):

@@ -34,7 +34,9 @@ class CrewTestCase(TransactionTestCase):
             pulse=self.pipe()[1],
             lifeline=self.pipe()[0],
         )
-        return processor_of(type_)(plan, seat, Reporter(lambda text: None, no_style(), 0))
+        made = processor_of(type_)(plan, seat, Reporter(lambda text: None, no_style(), 0))
+        self.addCleanup(self.close_bells, made)
+        return made
 
     def pipe(self):
         ends = os.pipe()
@@ -52,6 +54,15 @@ class CrewTestCase(TransactionTestCase):
             return processor.work()
         finally:
             processor.close()
+
+    def close_bells(self, processor):
+        """Close what a process of its own would close by ending."""
+        hands = getattr(processor, "hands", None)
+        bells = [processor.seat.bell, processor.keeper.bell, *(hands.bells if hands else ())]
+        if own := getattr(processor, "bell", None):
+            bells.append(own)
+        for bell in bells:
+            bell.close()
 
     def beside(self, act):
         """Do something while the processor works."""

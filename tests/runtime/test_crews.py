@@ -107,6 +107,22 @@ class AtOnceTests(CrewTestCase):
                 self.assertEqual(len(Queue()), 3)
                 Queue().clear()
 
+    def test_an_acquire_does_not_pass_for_a_renewal_of_what_is_held(self):
+        """
+        The oldest lease would lapse unseen while tasks come and go beside it.
+        """
+        self.submit("run", "run")
+        processor = self.processor("thread", {"run": lambda task: None})
+        processor.batch.extend(processor.acquire())
+        acquired_at = processor.heart.renewed_at
+        processor.batch.extend(processor.acquire())
+        self.assertEqual(len(processor.batch), 2)
+        self.assertEqual(processor.heart.renewed_at, acquired_at)
+
+        processor.batch.clear()
+        processor.acquire()
+        self.assertGreater(processor.heart.renewed_at, acquired_at)
+
     def test_a_task_of_an_unknown_type_waits_and_the_others_run(self):
         self.submit("strange", "run")
         with self.assertLogs("django_perfectqueue.processor", "WARNING"):

@@ -52,6 +52,7 @@ from .undertaker import Estate, Undertaker
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
 TICK = 0.5
+JANITOR = "janitor"
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +115,7 @@ class Supervisor:
         def listen() -> int:
             return Listener(self.plan, self.belfry, lifeline=self.lifeline).run()
 
-        janitor = Helper("janitor", tidy, limit)
+        janitor = Helper(JANITOR, tidy, limit)
         return [janitor] if self.plan.burst else [Helper("listener", listen, limit), janitor]
 
     def run(self) -> int:
@@ -170,9 +171,13 @@ class Supervisor:
             if place.child is not None:
                 place.child.kill() if now else place.child.stop()
         for helper in self.helpers:
-            if helper.child is not None:
-                # The janitor stays until the last task has ended: see is_over().
+            if helper.child is None:
+                continue
+            if helper.name == JANITOR:
+                # It stays until the last task has ended: see is_over().
                 send(helper.child.pid, STOP)
+            else:
+                helper.child.stop()
 
     def farewell(self) -> str:
         if not any(place.slate.begun for place in self.places if place.child is not None):

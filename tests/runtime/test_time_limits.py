@@ -22,7 +22,7 @@ from django_perfectqueue.runtime.undertaker import Estate, Undertaker
 from ..databases.lifetime import is_alive
 from ..factories import assert_books_balance, submit
 from ..waiting import wait_until
-from .forked import ForkedWorkerTestCase, plan_of
+from .forked import SLOW_MACHINE, ForkedWorkerTestCase, plan_of
 
 TIMED_OUT = "django_perfectqueue.exceptions.TimeLimitError"
 
@@ -101,8 +101,10 @@ class Deaf(Application):
         turn_deaf()
         pids = Path(self.task.data["folder"], "pids")
         descend(pids, 2)
-        cut_loose(pids)
-        wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 4, within=60)
+        if self.task.data.get("loose"):
+            cut_loose(pids)
+        count = 4 if self.task.data.get("loose") else 2
+        wait_until(lambda: pids.exists() and len(pids.read_text().split()) == count, within=60)
         write(self.task, pids.read_text())
         sleep_for_ever()
 
@@ -314,7 +316,7 @@ class ForceTests(ForkedWorkerTestCase):
         The call for it comes at once, not with the next look a minute later; and what waits
         behind it is given back as if nothing had been.
         """
-        self.submit("deaf", "deaf")
+        self.submit("deaf", "deaf", {"loose": True})
         self.submit("behind", "report")
         self.worker(Limited, TASK_HEARTBEAT_INTERVAL=60, TASK_PREFETCH=1)
         pids = [int(pid) for pid in self.note("deaf").split()]
@@ -327,6 +329,22 @@ class ForceTests(ForkedWorkerTestCase):
         self.assertIn("processor was killed", DeadLetter.objects.get().message)
         self.assertFalse(Attempt.objects.exclude(task__key="deaf").exists())
         self.assertIn("A handler does not end; it is ended by force", self.log.read_text())
+
+    def test_who_is_deaf_and_has_no_supervisor_left_is_ended_all_the_same(self):
+        """
+        Else it would go on for ever, with a lease that is renewed for ever.
+        """
+        self.submit("deaf", "deaf")
+        worker = self.worker(Limited)
+        pids = [int(pid) for pid in self.note("deaf").split()]
+        os.kill(worker.pid, signal.SIGKILL)
+        Queue()["deaf"].cancel_request()
+
+        def gone():
+            return not any(is_alive(pid) for pid in pids)
+
+        wait_until(gone, within=SLOW_MACHINE)
+        self.assertIn("A handler goes on after its time", self.log.read_text())
 
     def test_who_keeps_pythons_lock_is_ended_when_its_time_is_up(self):
         """

@@ -48,7 +48,8 @@ class OldestTests(TestCase):
         self.assertIsNone(oldest_due())
         submit(user="bob", now=after(30))
         self.assertEqual(oldest_due(), 30.0)
-        set_share("bob", paused=True)
+        with self.captureOnCommitCallbacks(execute=True):
+            set_share("bob", paused=True)
         self.assertIsNone(oldest_due())
 
     def test_of_very_many_users_the_first_and_the_last_are_looked_at(self):

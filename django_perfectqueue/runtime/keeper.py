@@ -78,7 +78,8 @@ class Keeper:
     def wait(self) -> None:
         self.dozing = True
         until_beat = max(0.0, self.next_beat - time.monotonic())
-        pause = min(TICK, until_beat) if self.processor.is_busy() else until_beat
+        awake = self.processor.is_busy() or self.processor.aside.away_since > 0
+        pause = min(TICK, until_beat) if awake else until_beat
         files = [self.bell.ear] if self.orphaned else [self.bell.ear, self.lifeline]
         heard = readable(files, pause)
         self.dozing = False
@@ -134,7 +135,8 @@ class Keeper:
             return errand
         running = processor.running
         if not running:
-            return None
+            # Nothing is to be watched any more, but the trouble has to come to its end.
+            return processor.look if processor.aside.away_since else None
         if processor.ledger.is_overdue(now):
             return processor.ledger.write
         began = min(one.task.started for one in running)

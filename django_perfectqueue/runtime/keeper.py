@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from django.db import Error
@@ -14,7 +13,7 @@ from django.db import Error
 from django_perfectqueue.exceptions import GracefulProcessStopError, ImmediateProcessStopError
 
 from .bell import Bell, drain, readable
-from .errands import Errands
+from .errands import Errand, Errands
 from .signals import reopen_logs
 from .watch import Watch
 
@@ -129,7 +128,7 @@ class Keeper:
         for running in self.processor.running:
             self.processor.runner.kill(running, kind("The processor stops."))
 
-    def errand(self, now: float) -> Callable[[], None] | None:
+    def errand(self, now: float) -> Errand | None:
         processor = self.processor
         if errand := processor.heart.errand(now):
             return errand
@@ -152,7 +151,7 @@ class Keeper:
             self.processor.pace.prefetch is None and seconds >= TOO_LONG
         )
 
-    def in_time_of_trouble(self, errand: Callable[[], None]) -> None:
+    def in_time_of_trouble(self, errand: Errand) -> None:
         """Do it, or do none for a while: ever longer, but never for so long that a lease lapses."""
         aside = self.processor.aside
         try:

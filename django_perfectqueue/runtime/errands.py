@@ -11,7 +11,7 @@ from django.db import connections
 
 logger = logging.getLogger("django_perfectqueue.keeper")
 
-Errand = Callable[[], None]
+Errand = Callable[[], object]
 
 
 class Errands:

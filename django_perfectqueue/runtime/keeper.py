@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from django.db import Error
@@ -19,7 +18,7 @@ from django_perfectqueue.exceptions import (
 )
 
 from .bell import Bell, drain, readable
-from .errands import Errands
+from .errands import Errand, Errands
 from .runner import Running
 from .signals import reopen_logs
 from .tree import kill_own_tree
@@ -86,7 +85,8 @@ class Keeper:
     def wait(self) -> None:
         self.dozing = True
         until_beat = max(0.0, self.next_beat - time.monotonic())
-        pause = min(TICK, until_beat) if self.processor.is_busy() else until_beat
+        awake = self.processor.is_busy() or self.processor.aside.away_since > 0
+        pause = min(TICK, until_beat) if awake else until_beat
         files = [self.bell.ear] if self.orphaned else [self.bell.ear, self.lifeline]
         heard = readable(files, pause)
         self.dozing = False
@@ -159,13 +159,14 @@ class Keeper:
             logger.error("A handler goes on after its time; its process ends. key=%s", task.key)
             kill_own_tree()
 
-    def errand(self, now: float) -> Callable[[], None] | None:
+    def errand(self, now: float) -> Errand | None:
         processor = self.processor
         if errand := processor.heart.errand(now):
             return errand
         running = processor.running
         if not running:
-            return None
+            # Nothing is to be watched any more, but the trouble has to come to its end.
+            return processor.look if processor.aside.away_since else None
         if processor.ledger.is_overdue(now):
             return processor.ledger.write
         began = max(one.task.started for one in running)
@@ -181,7 +182,7 @@ class Keeper:
             self.processor.pace.prefetch is None and seconds >= TOO_LONG
         )
 
-    def in_time_of_trouble(self, errand: Callable[[], None]) -> None:
+    def in_time_of_trouble(self, errand: Errand) -> None:
         """Do it, or do none for a while: ever longer, but never for so long that a lease lapses."""
         aside = self.processor.aside
         try:

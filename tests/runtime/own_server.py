@@ -31,7 +31,7 @@ class OwnServerCase(WorkerTestCase):
     def setUp(self):
         super().setUp()
         try:
-            self.server = server_like(connection)
+            self.server = server_like(connection, durable=True)
             self.server.require()
         except UnavailableError as error:
             raise unittest.SkipTest(str(error)) from error

@@ -194,6 +194,17 @@ class ConnectionLostTests(TransactionTestCase):
         self.assertLess(max(waits), 2.0)
         self.assertEqual(len(set(waits)), len(waits))
 
+    def test_an_errand_that_failed_is_not_the_last_word_when_its_task_has_ended(self):
+        """
+        Else the database would be away until the next task takes long.
+        """
+        keeper = self.processor.keeper
+        self.assertIsNone(keeper.errand(time.monotonic()))
+        self.processor.aside.trouble(OperationalError("gone"))
+        keeper.in_time_of_trouble(keeper.errand(time.monotonic()))
+        self.assertEqual(self.processor.aside.away_since, 0.0)
+        self.assertIsNone(keeper.errand(time.monotonic()))
+
 
 class LogTests(SimpleTestCase):
     def test_a_log_that_cannot_be_opened_anew_goes_on(self):

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from django_perfectqueue import compat
 
 from .definition import QueueTask
 
 
-class ImmediateBackend(compat.ImmediateBackend):
-    """Runs a task at once, as Django's own does; the words of a queue do nothing."""
+class Tolerant(compat.BaseTaskBackend):
+    """Takes the words of a queue, which do nothing, and many tasks one by one."""
 
     task_class = QueueTask
 
+    def enqueue_many(self, calls: Iterable[tuple[Any, Iterable[Any], Mapping[str, Any]]]) -> Any:
+        return [self.enqueue(task, list(args), dict(kwargs)) for task, args, kwargs in calls]
 
-class DummyBackend(compat.DummyBackend):
-    """Keeps tasks in memory, as Django's own does; the words of a queue do nothing."""
+    async def aenqueue_many(
+        self, calls: Iterable[tuple[Any, Iterable[Any], Mapping[str, Any]]]
+    ) -> Any:
+        return [await self.aenqueue(task, list(args), dict(kwargs)) for task, args, kwargs in calls]
 
-    task_class = QueueTask
+
+class ImmediateBackend(Tolerant, compat.ImmediateBackend):
+    """Runs a task at once, as Django's own does."""
+
+
+class DummyBackend(Tolerant, compat.DummyBackend):
+    """Keeps tasks in memory, as Django's own does."""

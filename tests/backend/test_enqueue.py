@@ -3,6 +3,7 @@ import uuid
 from datetime import timedelta
 from unittest import skipUnless
 
+from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 from django.test import SimpleTestCase, TestCase, override_settings
 from django.test.utils import CaptureQueriesContext
@@ -258,7 +259,9 @@ class TolerantTests(SimpleTestCase):
     def test_the_words_do_nothing(self):
         task = compat.task(max_attempts=5, user="ann", key="k")(jobs.add.func)
         self.assertEqual(task.enqueue(1, 2).return_value, 3)
+        self.assertEqual(task.enqueue_many([((1, 2), {})])[0].return_value, 3)
         kept = task.using(backend="dummy", max_attempts=2)
         kept.enqueue(1, 2)
+        async_to_sync(kept.aenqueue_many)([((3, 4), {})])
         self.assertIsInstance(kept.get_backend(), DummyBackend)
-        self.assertEqual([one.args for one in kept.get_backend().results], [[1, 2]])
+        self.assertEqual([one.args for one in kept.get_backend().results], [[1, 2], [3, 4]])

@@ -85,7 +85,8 @@ def download(folder, build):
     its place gives the name and the version at once.
     """
     arguments = ["download", "--quiet", "--no-deps", "--no-binary", ":all:", "--no-cache-dir"]
-    arguments += ["--no-build-isolation", "--dest", folder, f"django=={django.__version__}"]
+    arguments += ["--no-build-isolation", "--retries", "1", "--dest", folder]
+    arguments.append(f"django=={django.__version__}")
     environment = {**os.environ, "PYTHONPATH": str(build)}
     environment.pop("PYTHONWARNINGS", None)
     done = call([*pip(folder), *arguments], env=environment)

@@ -149,6 +149,7 @@ class PerfectQueueBackend(BaseTaskBackend):
             "expected_at": word(task, "expected_at"),
             "expires_at": word(task, "expires_at"),
             "limits": word(task, "limits"),
+            "time_limit": words.get("time_limit"),
         }
         return result, submission
 

@@ -8,11 +8,13 @@ import math
 import sys
 from typing import Any, ClassVar
 
+from asgiref.sync import sync_to_async
 from django.utils import timezone
 
 from django_perfectqueue import signals, store
 from django_perfectqueue.application import Application, Decider
 from django_perfectqueue.application.decider import wait_after_error
+from django_perfectqueue.application.handler import is_async
 from django_perfectqueue.compat import TaskContext, normalize_json, task_backends
 from django_perfectqueue.compat import signals as django_signals
 from django_perfectqueue.conf import options
@@ -64,27 +66,44 @@ class DjangoTask(Application):
         self.call = Call.of(task.data)
         self.backoff = word(self.definition, "backoff")
         self.backend = task_backends[self.call.words.get("backend", self.definition.backend)]
-        self.take_on_limits()
+        vars(self)["max_attempts"] = self.attempts()
 
-    def take_on_limits(self) -> None:
-        """Take what the call says, or else its definition, or else the backend."""
-        defaults = self.backend.options
-        for name in ("max_attempts", "time_limit"):
-            given = self.call.words.get(name, word(self.definition, name))
-            vars(self)[name] = given or defaults.get(name)
-        if not self.max_attempts:
-            vars(self)["max_attempts"] = options().MAX_ATTEMPTS if self.backoff else 1
+    def attempts(self) -> int:
+        """Return what the call says, or else its definition, or else the backend."""
+        given = self.call.words.get("max_attempts", word(self.definition, "max_attempts"))
+        usual = options().MAX_ATTEMPTS if self.backoff else 1
+        return int(given or self.backend.options.get("max_attempts") or usual)
 
-    def perform(self) -> Any:
+    def before_perform(self) -> bool:
         result = running(self.task, self.call, self.definition)
         self.task.django_result = result
         django_signals.task_started.send_robust(sender=type(self.backend), task_result=result)
-        args = list(result.args)
-        if result.task.takes_context:
-            args.insert(0, TaskContext(task_result=result))
-        value = normalize_json(result.task.call(*args, **result.kwargs))
-        change(result, _return_value=value)
-        return value
+        return True
+
+    def arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        result = self.task.django_result
+        context: list[Any] = [TaskContext(task_result=result)] if result.task.takes_context else []
+        return [*context, *result.args], result.kwargs
+
+    def perform(self) -> Any:
+        args, kwargs = self.arguments()
+        return self.returned(self.task.django_result.task.call(*args, **kwargs))
+
+    def returned(self, value: Any) -> Any:
+        plain = normalize_json(value)
+        change(self.task.django_result, _return_value=plain)
+        return plain
+
+
+class CoroutineTask(DjangoTask):
+    """Runs a coroutine function, in the event loop of its processor."""
+
+    async def before_perform(self) -> bool:  # type: ignore[override]
+        return await sync_to_async(super().before_perform)()
+
+    async def perform(self) -> Any:
+        args, kwargs = self.arguments()
+        return self.returned(await self.task.django_result.task.acall(*args, **kwargs))
 
 
 @functools.cache
@@ -93,14 +112,23 @@ def handler_of(definition: Any) -> type[DjangoTask]:
     function = definition.func
     names = {
         "definition": definition,
+        "time_limit": time_limit_of(definition),
         "__module__": function.__module__,
         "__qualname__": function.__qualname__,
         "__doc__": function.__doc__,
     }
-    made = type(function.__name__, (DjangoTask,), names)
+    kind = CoroutineTask if is_async(function) else DjangoTask
+    made = type(function.__name__, (kind,), names)
     for signal, tell in ENDINGS.items():
         signal.connect(tell, sender=made)
     return made
+
+
+def time_limit_of(definition: Any) -> float | None:
+    """Return the seconds that an attempt may take by its definition, or else by its backend."""
+    usual = task_backends[definition.backend].options.get("time_limit")
+    limit: float | None = word(definition, "time_limit") or usual
+    return limit
 
 
 def finished(sender: type[DjangoTask], task: AcquiredTask, **kwargs: Any) -> None:

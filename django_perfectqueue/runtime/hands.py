@@ -83,7 +83,8 @@ class Hands:
         prepare()
         plan, bell = self.crew.plan, Bell()
         self.bells.append(bell)
-        link = Link(plan.using, bell, self.crew.patience)
+        link = Link(plan.using, bell, self.crew.patience, outage=plan.outage)
+        self.crew.keeper.watch.add(link)
         return Runner(plan.dispatch, link=link, guard=ThreadGuard())
 
     def next(self, runner: Runner) -> Running | None:

@@ -60,7 +60,8 @@ class Loop(Crew):
 
     def make_runner(self) -> Runner:
         prepare()
-        link = Link(self.plan.using, self.bell, self.patience)
+        link = Link(self.plan.using, self.bell, self.patience, outage=self.plan.outage)
+        self.keeper.watch.add(link)
         return Runner(self.plan.dispatch, link=link, guard=ThreadGuard(), drive=self.drive)
 
     def drive(self, coroutine: Work) -> Any:

@@ -27,9 +27,13 @@ class Watch:
     """
 
     def __init__(self, links: Sequence[Link], timeout: float | None) -> None:
-        self.links = links
+        self.links = list(links)
         self.timeout = timeout
         self.ended = threading.Event()
+
+    def add(self, link: Link) -> None:
+        """Look after another link, too."""
+        self.links.append(link)
 
     def start(self) -> None:
         """Look every few seconds, in a thread of its own."""

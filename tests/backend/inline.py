@@ -3,6 +3,8 @@
 import logging
 from contextlib import closing, contextmanager
 
+from asgiref.sync import AsyncToSync
+
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.backend.routes import with_django_tasks
@@ -16,14 +18,28 @@ from django_perfectqueue.runtime.runner import Runner
 
 def run_due(*, queue="default", using="default", now=None, only=None):
     """Run what is due, as a processor does; return how each attempt ended."""
-    with closing(Bell()) as bell, quiet():
+    with closing(Bell()) as bell, quiet(), no_loop_above():
         link = Link(using, bell, lambda: float("inf"))
         runner = Runner(with_django_tasks(Dispatch), link=link, guard=Guard())
-        endings = []
-        while len(endings) != only and (task := Queue(queue, using=using).poll(now=now)):
-            task.worker = "inline:1"
-            endings.append(run(runner, task))
-        return endings
+        with closing(runner.coroutines):
+            endings = []
+            while len(endings) != only and (task := Queue(queue, using=using).poll(now=now)):
+                task.worker = "inline:1"
+                endings.append(run(runner, task))
+            return endings
+
+
+@contextmanager
+def no_loop_above():
+    """Be as in a worker, which no coroutine has called: asgiref would go by that."""
+    above = getattr(AsyncToSync.executors, "current", None)
+    if above is not None:
+        del AsyncToSync.executors.current
+    try:
+        yield
+    finally:
+        if above is not None:
+            AsyncToSync.executors.current = above
 
 
 @contextmanager

@@ -1,3 +1,4 @@
+import math
 import re
 import sys
 import types
@@ -8,10 +9,11 @@ from django.test import TestCase, override_settings
 
 from . import case, jobs  # isort: skip
 from django_perfectqueue import compat
-from django_perfectqueue.application import Application, Dispatch
+from django_perfectqueue.application import Application, Dispatch, time_limits
 from django_perfectqueue.backend import PerfectQueueBackend, registry
 from django_perfectqueue.backend.handler import handler_of
 from django_perfectqueue.backend.routes import with_django_tasks
+from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import CancelRequestedError, ConfigError, UnknownTypeError
 from django_perfectqueue.management.commands import pq_worker
 from django_perfectqueue.models import Attempt
@@ -101,12 +103,14 @@ class RunTests(TestCase):
         for task, expected in (
             (jobs.report, (1, 30)),
             (jobs.report.using(time_limit=5, max_attempts=4), (4, 5)),
-            (jobs.patient, (3, None)),
-            (jobs.wrong_backoff, (5, None)),
+            (jobs.patient, (3, math.inf)),
+            (jobs.wrong_backoff, (5, math.inf)),
         ):
             task.using(key="k", on_conflict="replace", user=None).enqueue("x")
             handler = handler_of(registry.definitions[task.module_path])(Queue().poll())
-            self.assertEqual((handler.max_attempts, handler.time_limit), expected)
+            given = handler.task.lease.time_limit
+            limit = time_limits(type(handler), given, options()).time_limit
+            self.assertEqual((handler.max_attempts, limit), expected)
             handler.task.release()
 
     def test_a_larger_priority_goes_first_and_of_equals_the_older(self):

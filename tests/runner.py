@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import multiprocessing
 import os
 import signal
@@ -34,6 +35,8 @@ class Runner(DiscoverRunner):
 
     def setup_test_environment(self, **kwargs: Any) -> None:
         super().setup_test_environment(**kwargs)
+        # Without a handler Python prints warnings, and many a test is about what goes wrong.
+        logging.getLogger("django_perfectqueue").addHandler(logging.NullHandler())
         for signum in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(signum, interrupt)
 

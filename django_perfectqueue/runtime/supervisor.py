@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -162,6 +163,9 @@ class Supervisor:
         self.mailbox.open(signal.SIGCHLD)
         self.tell_launcher(HEARS)
         adopt_orphans()
+        # What is there now stays for good: children share its memory as long as no one writes.
+        gc.collect()
+        gc.freeze()
         try:
             port = self.plan.health[1] if self.plan.health else 0
             self.board.introduce(os.getpid(), os.getppid(), port)

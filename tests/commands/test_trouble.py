@@ -12,6 +12,7 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection, connections
 from django.test import SimpleTestCase, override_settings
 
+from django_perfectqueue.health import tables
 from django_perfectqueue.management import base
 from django_perfectqueue.management.commands import pq_worker
 
@@ -77,7 +78,7 @@ class DatabaseTests(unittest.TestCase):
     def test_a_half_migrated_database_says_so_too(self):
         error = OperationalError("no such column: perfectqueue_task.colour")
         with (
-            mock.patch.object(base.MigrationExecutor, "migration_plan", return_value=["0002"]),
+            mock.patch.object(tables.MigrationExecutor, "migration_plan", return_value=["0002"]),
             mock.patch("django_perfectqueue.queue.Queue.list", side_effect=error),
         ):
             message = refused(self, "pq_list")

@@ -14,6 +14,7 @@ from django_perfectqueue.runtime import ledger as module
 from django_perfectqueue.runtime.keeper import Keeper
 from django_perfectqueue.runtime.ledger import INTERVAL, OVERDUE, Ledger
 from django_perfectqueue.runtime.processor import Processor
+from django_perfectqueue.store.ailments import Ailment
 
 from ..commands.running import run_json
 from ..factories import acquire, submit, submit_many
@@ -213,7 +214,9 @@ class LedgerTests(TestCase):
 class TroubleTests(SimpleTestCase):
     def test_that_it_can_not_be_written_is_no_tasks_trouble(self):
         books = mock.Mock(write=mock.Mock(side_effect=OperationalError("disk full")))
-        processor = SimpleNamespace(ledger=books, plan=SimpleNamespace(using="default"))
+        link = SimpleNamespace(once=lambda verb: verb(), ailment=lambda error: Ailment.OTHER)
+        plan = SimpleNamespace(using="default")
+        processor = SimpleNamespace(ledger=books, plan=plan, link=link)
 
         with (
             mock.patch("django_perfectqueue.runtime.processor.discard") as discard,

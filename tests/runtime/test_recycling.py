@@ -10,13 +10,14 @@ from django.test import SimpleTestCase
 
 from django_perfectqueue.application import Registry
 from django_perfectqueue.conf import Options
-from django_perfectqueue.runtime import processor, recycling
+from django_perfectqueue.runtime import recycling, solo
 from django_perfectqueue.runtime.bell import Bell
 from django_perfectqueue.runtime.plan import Plan
-from django_perfectqueue.runtime.processor import Processor, Seat
+from django_perfectqueue.runtime.processor import Seat
 from django_perfectqueue.runtime.recycling import MIB, Recycling, resident
 from django_perfectqueue.runtime.report import Reporter
 from django_perfectqueue.runtime.slate import Slate
+from django_perfectqueue.runtime.solo import Solo
 
 from .workers import WorkerTestCase
 
@@ -97,12 +98,12 @@ class IdleTests(SimpleTestCase):
         plan = Plan(dispatch=Registry, queues=("default",), using="default", options=options)
         seat = Seat(number=1, holder=1, slate=Slate(), bell=Bell(), pulse=pulse, lifeline=lifeline)
         seat.belfry.tend()
-        one = Processor(plan, seat, Reporter(print, no_style(), 0))
+        one = Solo(plan, seat, Reporter(print, no_style(), 0))
         one.recycling.born -= 101
         one.link = None  # to look for tasks would be an error
         with (
-            mock.patch.object(processor, "LOOK_UP_AFTER", 0.01),
-            mock.patch.object(processor, "LOOK_AFTER", 0.1),
+            mock.patch.object(solo, "LOOK_UP_AFTER", 0.01),
+            mock.patch.object(solo, "LOOK_AFTER", 0.1),
         ):
             one.idle()
             self.assertTrue(one.recycling.due)

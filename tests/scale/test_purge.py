@@ -8,6 +8,7 @@ from django.test import TransactionTestCase, skipUnlessDBFeature
 from django_perfectqueue import store
 from django_perfectqueue.admin.search import plain
 from django_perfectqueue.models import Attempt, DeadLetter, Task, Ticket
+from django_perfectqueue.runtime.belfry import Belfry
 from django_perfectqueue.runtime.janitor import Janitor, Purge
 from django_perfectqueue.store.purge import BATCH
 
@@ -105,7 +106,7 @@ class BacklogTests(ScaleTestCase):
         self.assertFalse(Attempt.objects.exclude(task_id__in=Ticket.objects.values("pk")).exists())
 
     def test_a_round_ends_in_time_and_the_next_goes_on(self):
-        janitor = Janitor(EVERYTHING, mock.Mock(), mock.Mock(), lifeline=0)
+        janitor = Janitor(EVERYTHING, Belfry(), mock.Mock(), lifeline=0)
         with mock.patch.object(store, "purge", self.noting(store.purge)):
             janitor.purge_some()
         some = len(self.batches)

@@ -58,12 +58,12 @@ def tenures(events: Iterable[Event]) -> list[tuple[float, float]]:
     """
     Return from when to when each processor was there to acquire.
 
-    That is from its first acquire until it last acquired, or began a task: one that is told
-    to stop does neither any more.
+    That is from its first acquire until it last acquired, or ended a task: one that is told
+    to stop ends at most the task that it is running, of some 20 ms.
     """
     found: dict[int, tuple[float, float]] = {}
     for event in sorted(events, key=lambda one: one.at):
-        if event.kind == ACQUIRED or (event.kind == BEGAN and event.pid in found):
+        if event.kind == ACQUIRED or event.pid in found:
             since, _until = found.get(event.pid, (event.at, event.at))
             found[event.pid] = (since, event.at)
     return sorted(found.values())

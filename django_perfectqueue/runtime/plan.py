@@ -29,6 +29,7 @@ class Plan:
     reload: bool = False
     generation: int = 1
     health: tuple[str, int] | None = None
+    limits_of_types: dict[str, TimeLimits] = field(default_factory=dict, compare=False, repr=False)
     outage: Outage = field(default_factory=Outage, compare=False)
 
     @property
@@ -45,7 +46,14 @@ class Plan:
             return None
 
     def time_limits(self, lease: store.Lease) -> TimeLimits:
-        return time_limits(self.handler_for(lease), lease.time_limit, self.options)
+        """Return what holds for a task; asked for every one, so that of a type is kept."""
+        if lease.time_limit is not None:
+            return time_limits(self.handler_for(lease), lease.time_limit, self.options)
+        try:
+            return self.limits_of_types[lease.type]
+        except KeyError:
+            found = time_limits(self.handler_for(lease), None, self.options)
+            return self.limits_of_types.setdefault(lease.type, found)
 
 
 def worker_name() -> str:

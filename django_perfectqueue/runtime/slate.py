@@ -156,7 +156,8 @@ class Slate:
     ) -> None:
         """Tell that a handler begins; the id goes last, for it makes the rest count."""
         numbers, place = self.numbers, self.seats[seat]
-        wait, hard = limits.kill_wait, limits.time_limit + limits.kill_wait
+        time_limit, wait = limits
+        hard = time_limit + wait
         numbers[place + TOLD] = numbers[place + RETURNED] = 0
         numbers[place + SINCE] = int(since * MICROSECONDS)
         numbers[place + KILL_AT] = NEVER if hard > LONGEST else int((since + hard) * MICROSECONDS)

@@ -169,6 +169,14 @@ class CheckerTests(SimpleTestCase):
         book.rows[1] = replace(book.rows[1], type="flaky", data={"errors": 1}, errors=2)
         self.assert_found("errors miscounted", book)
 
+    def test_a_retry_that_was_counted_not_at_all_is_found(self):
+        """But not one that never came, since its process was broken off before."""
+        book = good()
+        book.rows[1] = replace(book.rows[1], type="settler", data={"first": "retry"}, errors=0)
+        self.assertEqual(self.found(book), [])
+        book.verb(10.5, "retry")
+        self.assert_found("errors miscounted", book)
+
     def test_a_second_end_is_found(self):
         book = good()
         book.closes.append(book.kinds.Close(12.2, 1, "finished", 2))

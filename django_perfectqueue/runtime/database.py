@@ -142,6 +142,7 @@ class Link:
         if self.wire is None or self.wire.connection is not connection.connection:
             self.let_go()
             self.wire = Wire(connection.connection, self.using)
+        self.wire.asked = False
 
     def let_go(self) -> None:
         if self.wire is not None:

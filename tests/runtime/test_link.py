@@ -271,6 +271,12 @@ class SilenceTests(LinkCase):
             )
             return cursor.fetchone()[0] == 0
 
+    def test_each_call_is_asked_about_before_it_is_cut(self):
+        link = self.link()
+        self.do(link)
+        link.wire.asked = True
+        link.once(lambda: self.assertFalse(link.wire.asked))
+
     def test_leases_outlast_the_waiting(self):
         self.assertEqual(timeout_for(30.0, alive_time=300.0), 30.0)
         self.assertEqual(timeout_for(30.0, alive_time=40.0), 10.0)

@@ -20,12 +20,14 @@ from .bell import Bell
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
 PREFIX = "perfectqueue-worker-"
+PID_SPACE = Path("/proc/self/ns/pid")
 FORM = 0x5051_0001
 MICROSECONDS = 1_000_000
 PLACES = FORM_AT, SUPERVISOR, LAUNCHER, PORT, TURNED, REACHED, SEATED, LEAVING = range(8)
 SIZE = len(PLACES) * 8
 ALIVE_FOR = 30.0
 LONG_AGO = 1e9
+FORGOTTEN_AFTER = 86_400.0
 ROOT = 0
 
 
@@ -115,9 +117,10 @@ class Board:
         self.numbers[REACHED] = microseconds()
 
     def leave(self) -> None:
-        """Say that the worker takes no more tasks, and ring."""
-        self.numbers[LEAVING] = 1
-        self.bell.ring()
+        """Say that the worker takes no more tasks, and ring once."""
+        if not self.leaving:
+            self.numbers[LEAVING] = 1
+            self.bell.ring()
 
     @property
     def leaving(self) -> bool:
@@ -152,8 +155,20 @@ def of_file(path: Path) -> mmap.mmap:
 
 
 def place_for(pid: int) -> Path:
-    """Return where a supervisor puts its board."""
-    return folder() / f"{PREFIX}{pid}"
+    """
+    Return where a supervisor puts its board.
+
+    Containers may share the folder, and have the same pids: each sees its own boards.
+    """
+    return folder() / f"{PREFIX}{pid_space()}-{pid}"
+
+
+def pid_space() -> int:
+    """Return what tells the pids of this container from those of others; 0 if unknown."""
+    try:
+        return PID_SPACE.stat().st_ino
+    except OSError:
+        return 0
 
 
 def folder() -> Path:
@@ -166,15 +181,18 @@ def standings() -> list[Standing]:
 
 
 def remove_old() -> None:
-    """Remove what workers have left that were killed."""
-    for path, shown in boards():
-        if not exists(shown.supervisor):
+    """Remove what workers have left that were killed; of other containers' what is very old."""
+    own = {path for path, _shown in boards()}
+    for path, shown in boards(f"{PREFIX}*"):
+        gone = not exists(shown.supervisor) if path in own else shown.turned > FORGOTTEN_AFTER
+        if gone:
             with contextlib.suppress(OSError):
                 path.unlink()
 
 
-def boards() -> Iterator[tuple[Path, Standing]]:
-    for path in folder().glob(f"{PREFIX}*"):
+def boards(pattern: str = "") -> Iterator[tuple[Path, Standing]]:
+    """Yield the boards of this container, or those whose names are like this."""
+    for path in folder().glob(pattern or f"{PREFIX}{pid_space()}-*"):
         with contextlib.suppress(OSError):
             if shown := read(path):
                 yield path, shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
@@ -66,7 +67,7 @@ class Crew(Processor):
         if self.heart.have_lapsed(time.monotonic()):
             self.heart.lapse()
         with self.lock:
-            if not self.free or not (lease := self.next_lease()):
+            if not self.free or self.has_enough() or not (lease := self.next_lease()):
                 return None
             task = AcquiredTask(lease, alive_time=self.options.ALIVE_TIME, worker=self.worker)
             running = Running(task, seat=self.free.pop())
@@ -75,6 +76,10 @@ class Crew(Processor):
             self.slate.begin(lease.task_id, since=task.started, limits=limits, seat=running.seat)
             self.ledger.begin(task)
             return running
+
+    def has_enough(self) -> bool:
+        """Tell whether no more may begin, since those that run are its last."""
+        return self.remaining is not None and len(self.going) - len(self.free) >= self.remaining
 
     def next_lease(self) -> store.Lease | None:
         if self.stopping or self.sorting or self.unsure:
@@ -142,8 +147,11 @@ class Crew(Processor):
 
     def room(self) -> int:
         """Return how many more tasks to have in hand."""
-        room = min(MOST, self.pace.next() - self.in_hand())
-        return room if self.remaining is None else min(room, self.remaining - self.in_hand())
+        with self.lock:
+            # What has just ended counts no more, and what is just beginning counts.
+            in_hand, remaining = self.in_hand(), self.remaining
+        room = min(MOST, self.pace.next() - in_hand)
+        return room if remaining is None else min(room, remaining - in_hand)
 
     def should_take(self) -> bool:
         """Tell whether to acquire now: where tasks are short, once half of the room is free."""
@@ -271,8 +279,12 @@ class Crew(Processor):
 
     def pause(self, now: float) -> float:
         until = [now + LOOK_UP_AFTER * spread()]
-        if not self.seat.belfry.is_tended() and self.room() > 0:
+        looks = not (self.more or self.stopping or self.seat.belfry.is_tended())
+        if looks and self.room() > 0:
             until.append(self.poll_at)
+        if self.link.away_since:
+            # It has given up waiting for the database; the keeper goes on trying.
+            return max(0.001, min(until) - now)
         if (posted_by := self.outbox.late_at(after=POST_AFTER)) is not None:
             until.append(posted_by)
         if self.batch and (over_at := self.pace.over_at(self.taken_at)) is not None:
@@ -300,14 +312,10 @@ class Crew(Processor):
 
     def let_end(self) -> None:
         """Give back at once what has not begun, and wait for what runs."""
-        away = False
         while self.running and self.trouble is None:
-            try:
-                if not away:
-                    self.link.insist(self.release_rest)
-                    self.tend_last()
-            except AwayError:
-                away = True
+            with contextlib.suppress(AwayError):
+                self.link.insist(self.release_rest)
+                self.tend_last()
             self.sleep()
 
     def tend_last(self) -> None:

@@ -15,6 +15,7 @@ from django.db import Error, connections
 from django.db.backends.signals import connection_created
 
 from django_perfectqueue import store
+from django_perfectqueue.exceptions import PreemptedError
 
 from .bell import Bell
 from .outage import News, Outage
@@ -114,13 +115,21 @@ class Link:
                 if self.away_since:
                     self.returned()
                 result = verb()
+        except PreemptedError:
+            # That is an answer, too.
+            self.answered()
+            raise
         finally:
             self.calling_since = time.monotonic() if outer else 0.0
+        self.answered()
+        return result
+
+    def answered(self) -> None:
+        """Tell that trouble is over: one's own, or that of all."""
         if self.away_since:
             self.back()
         elif self.outage.is_on and (seconds := self.outage.look()) is not None:
             self.tell_return(seconds)
-        return result
 
     def connect(self) -> None:
         """Have a connection that leads to where it should, and its wire at hand."""
@@ -133,6 +142,7 @@ class Link:
         if self.wire is None or self.wire.connection is not connection.connection:
             self.let_go()
             self.wire = Wire(connection.connection, self.using)
+        self.wire.asked = False
 
     def let_go(self) -> None:
         if self.wire is not None:

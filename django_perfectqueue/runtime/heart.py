@@ -98,7 +98,7 @@ class Heart:
         reason = PreemptedError(f"Task '{lease.key}' is no longer held by this attempt.")
         running = self.running(lease)
         if running is not None:
-            self.tell(running, reason)
+            self.tell_unsettled(running, reason)
         elif self.processor.drop(lease):
             logger.warning("A task was taken away before it ran. key=%s", lease.key)
 
@@ -106,9 +106,14 @@ class Heart:
         running = self.running(lease)
         if running is not None:
             reason = CancelRequestedError(f"Task '{lease.key}' is to be cancelled.")
-            self.tell(running, reason)
+            self.tell_unsettled(running, reason)
         elif self.processor.drop(lease):
             self.cancel(lease)
+
+    def tell_unsettled(self, running: Running, reason: BaseException) -> None:
+        """Have a handler end, unless it has settled its task since the database was asked."""
+        if not running.task.settled:
+            self.tell(running, reason)
 
     def tell(self, running: Running, reason: BaseException) -> None:
         """Have a handler end, by force if it does not in time."""

@@ -59,10 +59,11 @@ class Janitor(Attendant):
                 next_purge = time.monotonic() + self.plan.options.PURGE_INTERVAL
             pause = min(SWEEP_INTERVAL, self.plan.options.PURGE_INTERVAL)
             self.rest(pause * random.uniform(0.8, 1.0))  # noqa: S311
-        self.presence.end(self.link)
+        # Who stops all processes of a service tells this one too soon.
         while self.belfry.is_at_work() and not self.orphaned:
-            self.stand_in.look()
-            self.wait(self.stand_in.pause)
+            self.look_after()
+            self.wait(self.stand_in.pause, self.presence.board)
+        self.presence.end(self.link)
 
     def look_after(self) -> None:
         """Do what must not wait until the rest is done."""
@@ -74,7 +75,7 @@ class Janitor(Attendant):
         until = time.monotonic() + seconds
         while not self.stopping and (left := until - time.monotonic()) > 0:
             self.wait(min(left, self.stand_in.pause), self.presence.board)
-            self.stand_in.look()
+            self.look_after()
 
     def look_at_file(self) -> None:
         if self.file.was_replaced():

@@ -136,6 +136,7 @@ class Loop(Crew):
         try:
             ending = await self.run_in_loop(running, kind)
             self.tasks.pop(running, None)
+            self.reasons.pop(running, None)
             self.ended(running, ending)
             self.sync_calls.begin_to_tidy()
         except BaseException as error:
@@ -158,7 +159,6 @@ class Loop(Crew):
             if isinstance(error, asyncio.CancelledError) and running in self.reasons:
                 error = self.reasons[running]
             settle = functools.partial(self.runner.after_error, task, handler, error)
-        self.reasons.pop(running, None)
         return await self.loop.run_in_executor(self.settler, copy_context().run, settle)
 
     def made(self, running: Running, kind: type[Application]) -> Application:

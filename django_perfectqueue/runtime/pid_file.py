@@ -51,9 +51,11 @@ class PidFile:
         """
         Return the file, open and locked; -1 when it has been replaced meanwhile.
 
-        Raise BlockingIOError when another has the lock.
+        A link is not followed: in a folder for everyone it may be anyone's. Raise
+        BlockingIOError when another has the lock.
         """
-        file = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o644)
+        flags |= os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+        file = os.open(self.path, flags, 0o644)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self.is_at_its_path(file):

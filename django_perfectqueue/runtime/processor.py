@@ -152,7 +152,8 @@ class Processor:
 
     def is_spent(self) -> bool:
         """Tell whether it is to be replaced: it has run so many tasks, or is old or large."""
-        return self.remaining == 0 or self.recycling.is_due()
+        spent = self.remaining is not None and self.remaining <= 0
+        return spent or self.recycling.is_due()
 
     def serve(self) -> None:
         """Tell the supervisor, once, that the first acquire is done."""

@@ -10,6 +10,7 @@ from typing import Any
 from django.db import connections
 
 from django_perfectqueue import store
+from django_perfectqueue.application import Application
 from django_perfectqueue.application.decider import wait_after_error
 from django_perfectqueue.exceptions import PreemptedError, TimeLimitError
 from django_perfectqueue.queue import AcquiredTask
@@ -116,10 +117,19 @@ class Undertaker:
     def timing_out(self, lease: store.Lease, message: str) -> Callable[[], object]:
         """Count an error, and have it tried again by its handler's rules, or fail it."""
         why = store.Failure(error=TIMED_OUT, message=message)
-        wait = wait_after_error(AcquiredTask(lease), self.plan.handler_for(lease))
+        wait = wait_after_error(AcquiredTask(lease), self.handler_for(lease))
         if wait is None:
             return lambda: store.fail(lease, why=why, **self.terms(lease))
         return lambda: store.retry(lease, wait=wait, why=why, **self.terms(lease))
+
+    def handler_for(self, lease: store.Lease) -> Application | type[Application] | None:
+        """Return the handler of a task: made for it, it may have other rules than its class."""
+        kind = self.plan.handler_for(lease)
+        try:
+            return None if kind is None else kind(AcquiredTask(lease))
+        except Exception:
+            logger.debug("A handler can't be made. type=%s", lease.type, exc_info=True)
+            return kind
 
     def terms(self, lease: store.Lease) -> dict[str, Any]:
         return {

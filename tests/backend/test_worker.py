@@ -8,7 +8,7 @@ from unittest import mock
 from django.test import TestCase, override_settings
 
 from . import case, jobs  # isort: skip
-from django_perfectqueue import compat
+from django_perfectqueue import compat, store
 from django_perfectqueue.application import Application, Dispatch, time_limits
 from django_perfectqueue.backend import PerfectQueueBackend, registry
 from django_perfectqueue.backend.handler import handler_of
@@ -18,6 +18,8 @@ from django_perfectqueue.exceptions import CancelRequestedError, ConfigError, Un
 from django_perfectqueue.management.commands import pq_worker
 from django_perfectqueue.models import Attempt
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.runtime.plan import Plan
+from django_perfectqueue.runtime.undertaker import Estate, Undertaker
 
 from ..runtime.workers import WorkerTestCase
 from .inline import run_due
@@ -181,6 +183,37 @@ class SignalTests(TestCase):
         with self.assertLogs(case.LOGGER, "ERROR") as log:
             self.heard(jobs.boom, "as it was told")
         self.assertIn("ValueError: as it was told", log.output[0])
+
+
+class ForceTests(TestCase):
+    def bury(self):
+        """Do what is done for tasks that were ended by force after 60 s."""
+        taken = store.acquire(["default"], limit=2, alive_time=300, holder=7, using="default")
+        estate = Estate(
+            holder=7,
+            worker="host:1",
+            crashed=(),
+            why=store.Failure(),
+            overdue={lease.task_id: 60.0 for lease in taken},
+        )
+        plan = Plan(
+            dispatch=with_django_tasks(Dispatch),
+            queues=("default",),
+            using="default",
+            options=options(),
+        )
+        undertaker = Undertaker(plan, estate)
+        self.addCleanup(undertaker.bell.close)
+        with self.assertLogs("django_perfectqueue.supervisor", "ERROR"):
+            undertaker.settle_overdue()
+
+    def test_who_is_ended_by_force_is_tried_as_often_as_the_task_says(self):
+        once = jobs.boom.using(time_limit=5).enqueue("x")
+        twice = jobs.twice.using(time_limit=5).enqueue()
+        self.bury()
+        for result, status in ((once, "FAILED"), (twice, "READY")):
+            result.refresh()
+            self.assertEqual(result.status, status)
 
 
 class RouteTests(TestCase):

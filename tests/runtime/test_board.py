@@ -81,11 +81,33 @@ class BoardTests(BoardTestCase):
         mine.close()
         self.assertEqual([*self.folder.iterdir()], [])
 
+    def test_one_in_another_container_with_the_same_folder_is_left_alone(self):
+        """
+        It may have the same pid, and has none that is known here.
+        """
+        with mock.patch.object(board, "pid_space", return_value=1):
+            other, dead = self.board(), self.board(pid=DEAD)
+        mine = self.board()
+        self.assertTrue(other.path.exists() and dead.path.exists())
+        self.assertEqual(len(standings()), 1)
+
+        with self.later(board.FORGOTTEN_AFTER + 1):
+            mine.turn(1)
+            board.remove_old()
+        self.assertEqual([*self.folder.iterdir()], [mine.path])
+
+    def test_it_rings_once_that_it_leaves(self):
+        made = self.board()
+        made.leave()
+        self.assertTrue(made.bell.wait(0))
+        made.leave()
+        self.assertFalse(made.bell.wait(0))
+
     def test_what_is_no_board_is_not_read(self):
-        (self.folder / "perfectqueue-worker-1").write_bytes(b"short")
-        (self.folder / "perfectqueue-worker-2").write_bytes(b"x" * board.SIZE)
-        (self.folder / "perfectqueue-worker-3").symlink_to(self.board().path)
-        (self.folder / "perfectqueue-worker-4").mkdir()
+        place_for(1).write_bytes(b"short")
+        place_for(2).write_bytes(b"x" * board.SIZE)
+        place_for(3).symlink_to(self.board().path)
+        place_for(4).mkdir()
         self.assertEqual([one.supervisor for one in standings()], [os.getpid()])
         with (
             mock.patch("os.geteuid", return_value=os.geteuid() + 1),

@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from contextvars import ContextVar
+from unittest import mock
 
 from asgiref.sync import sync_to_async
 from django.db import connection, connections, transaction
@@ -12,9 +13,10 @@ from django.db import connection, connections, transaction
 from django_perfectqueue.application import Application, Decider
 from django_perfectqueue.exceptions import CancelRequestedError
 from django_perfectqueue.models import Attempt, FairShare, Task, Usage
-from django_perfectqueue.queue import Queue
+from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.runtime.guard import SIGNAL
 from django_perfectqueue.runtime.processor import DONE, RECYCLED
+from django_perfectqueue.runtime.runner import Running
 
 from ..waiting import wait_until
 from .crews import CrewTestCase
@@ -107,6 +109,37 @@ class AtOnceTests(CrewTestCase):
                 self.assertEqual(len(Queue()), 3)
                 Queue().clear()
 
+    def test_it_runs_no_more_where_more_is_in_hand(self):
+        """
+        So it may be after trouble: what was being given back while others were taken is back.
+        """
+        for type_ in AT_ONCE:
+            with self.subTest(type_):
+                self.submit(*["run"] * 6)
+                options = {"CONCURRENCY": 4, "MAX_REQUEST_PER_CHILD": 2}
+                processor = self.processor(type_, {"run": lambda task: None}, **options)
+                with mock.patch.object(processor, "wanted", return_value=5):
+                    self.assertEqual(self.work(processor), RECYCLED)
+                self.assertEqual(processor.slate.counts()["finished"], 2)
+                self.assertEqual(len(Queue()), 4)
+                Queue().clear()
+
+    def test_it_sleeps_while_it_can_do_nothing(self):
+        processor = self.processor("thread", {}, CONCURRENCY=2)
+        now = time.monotonic()
+        processor.more, processor.poll_at = False, now - 1
+        self.assertLess(processor.pause(now), 0.01)
+        processor.more = True
+        self.assertGreater(processor.pause(now), 1.0)
+        processor.more, processor.stopping = False, True
+        self.assertGreater(processor.pause(now), 1.0)
+
+        processor.batch.append(None)
+        processor.taken_at = now - 10
+        self.assertLess(processor.pause(now), 0.01)
+        processor.link.away_since = now - 10
+        self.assertGreater(processor.pause(now), 1.0)
+
     def test_an_acquire_does_not_pass_for_a_renewal_of_what_is_held(self):
         """
         The oldest lease would lapse unseen while tasks come and go beside it.
@@ -122,6 +155,23 @@ class AtOnceTests(CrewTestCase):
         processor.batch.clear()
         processor.acquire()
         self.assertGreater(processor.heart.renewed_at, acquired_at)
+
+    def test_a_handler_that_has_settled_its_task_goes_on_in_peace(self):
+        """
+        The database was asked before that, and answers after it.
+        """
+        self.submit("run")
+        processor = self.processor("thread", {})
+        [lease] = processor.acquire()
+        running = Running(AcquiredTask(lease), handler=mock.Mock())
+        processor.going[0] = running
+        running.task.settled = "finished"
+        processor.heart.lost(lease)
+        processor.heart.cancelled(lease)
+        running.handler.kill.assert_not_called()
+        running.task.settled = ""
+        processor.heart.lost(lease)
+        running.handler.kill.assert_called_once()
 
     def test_a_task_of_an_unknown_type_waits_and_the_others_run(self):
         self.submit("strange", "run")

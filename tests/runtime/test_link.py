@@ -14,6 +14,7 @@ from django.db import Error, OperationalError, connection, connections
 from django.test import SimpleTestCase, TransactionTestCase, skipUnlessDBFeature
 
 from django_perfectqueue import store
+from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.runtime import connecting
@@ -97,6 +98,18 @@ class TellingTests(LinkCase):
                 self.do(link)
         [line] = log.output
         self.assertIn("A call to the database failed, and has been repeated", line)
+
+    def test_a_refusal_is_an_answer_too(self):
+        def refuse():
+            raise PreemptedError
+
+        link = self.link()
+        with self.assertLogs(LOG, "WARNING") as log:
+            self.ail(link, 2)
+            with self.assertRaises(PreemptedError):
+                link.once(refuse)
+        self.assertIn("The database is back", log.output[-1])
+        self.assertFalse(self.outage.is_on or link.away_since)
 
     def test_who_died_in_trouble_does_not_make_it_last_for_ever(self):
         if not (child := os.fork()):
@@ -257,6 +270,12 @@ class SilenceTests(LinkCase):
                 " WHERE wait_event_type = 'Lock' AND datname = current_database()"
             )
             return cursor.fetchone()[0] == 0
+
+    def test_each_call_is_asked_about_before_it_is_cut(self):
+        link = self.link()
+        self.do(link)
+        link.wire.asked = True
+        link.once(lambda: self.assertFalse(link.wire.asked))
 
     def test_leases_outlast_the_waiting(self):
         self.assertEqual(timeout_for(30.0, alive_time=300.0), 30.0)

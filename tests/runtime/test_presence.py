@@ -15,12 +15,14 @@ from django_perfectqueue.models import UNSEEN, Worker
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.roster import place_of
 from django_perfectqueue.runtime import signals
-from django_perfectqueue.runtime.bell import Bell
+from django_perfectqueue.runtime.bell import Bell, readable
 from django_perfectqueue.runtime.board import PREFIX, Board
 from django_perfectqueue.runtime.database import Link
+from django_perfectqueue.runtime.janitor import Janitor
 from django_perfectqueue.runtime.presence import INTERVAL, Presence, registration, routes_of
 from django_perfectqueue.runtime.slate import Slate
 
+from ..databases.lifetime import children
 from ..tasks import SampleDispatch
 from ..waiting import wait_until
 from .test_janitor import plan
@@ -104,6 +106,17 @@ class PresenceTests(TestCase):
         self.assertTrue(self.tell().leaving)
         self.assertFalse(self.board.bell.wait(0))
 
+    def test_a_janitor_that_rests_tells_it_and_rests_on(self):
+        janitor = mock.Mock(spec=Janitor, stopping=False, presence=self.presence, link=self.link)
+        janitor.stand_in = mock.Mock(pause=5.0)
+        janitor.wait.side_effect = lambda seconds, board: readable([board.fileno()], seconds)
+        janitor.look_after.side_effect = lambda: Janitor.look_after(janitor)
+        self.assertFalse(self.tell().leaving)
+        self.board.leave()
+        Janitor.rest(janitor, 0.2)
+        self.assertTrue(Worker.objects.get().leaving)
+        self.assertLess(janitor.wait.call_count, 4)
+
     def test_it_does_so_once_an_interval(self):
         clock = mock.patch("time.monotonic")
         with mock.patch.object(store, "register") as register, clock as now:
@@ -153,13 +166,16 @@ class WorkerTests(WorkerTestCase):
         self.assertRegex(worker.errors, r"File \S+tests/tasks.py\S?, line \d+ in wait_for")
 
         worker.send(signal.SIGTERM)
+        for pid in children(worker.supervisor):
+            # So does a service manager that stops all processes of a service.
+            os.kill(pid, signal.SIGTERM)
         wait_until(lambda: Worker.objects.filter(leaving=True).exists())
         place = place_of(Queue()["k1"].id, using="default")
         self.assertEqual((place.processor, place.pid), (1, processor))
         self.assertEqual(Worker.objects.get().id, row.id)
         self.submit("k2")
         self.assertEqual(self.why("k2"), "no_worker")
-        self.assertEqual((probe(port, "/live"), probe(port, "/ready")), (200, 503))
+        wait_until(lambda: (probe(port, "/live"), probe(port, "/ready")) == (200, 503))
 
         self.open_gate()
         self.assertEqual(worker.wait(), 0)

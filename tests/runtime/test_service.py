@@ -131,6 +131,12 @@ class PidFileTests(Folder, SimpleTestCase):
                 self.refused("is no pid file, and is left as it is")
                 self.assertEqual(self.path.read_text(), text)
 
+    def test_a_link_is_not_followed(self):
+        target = self.folder / "made-for-another"
+        self.path.symlink_to(target)
+        self.refused("symbolic link")
+        self.assertFalse(target.exists())
+
     def test_a_path_that_can_not_be_is_told(self):
         self.path = self.folder / "nowhere" / "worker.pid"
         self.refused("No such file or directory")

@@ -102,7 +102,7 @@ class StateTests(WaitingTestCase):
 class WorkerTests(WaitingTestCase):
     def test_no_worker_listens_to_its_queue(self):
         task = submit("k1", queue="reports")
-        sentence = "No worker listens to queue 'reports'."
+        sentence = "No worker serves queue 'reports'."
         self.assert_why(task, "no_worker", sentence, name="reports")
         register("other", "reports")
         self.assertEqual(self.why(task).code, "position")
@@ -131,7 +131,7 @@ class WorkerTests(WaitingTestCase):
     def test_no_worker_of_its_queue_knows_its_type(self):
         register("other", types=["import.v2"])
         task = submit("k1", type="import.v2")
-        sentence = "No worker that listens to its queue knows the type 'import.v2'."
+        sentence = "No worker that serves its queue knows the type 'import.v2'."
         self.assert_why(task, "unknown_type", sentence, name="import.v2")
         register(types=["import.v2"])
         self.assertEqual(self.why(task).code, "position")
@@ -348,7 +348,7 @@ class ReasonTests(WaitingTestCase):
     def test_it_speaks_the_language_of_the_one_who_asks(self):
         reason = self.why(submit("k1", queue="reports"))
         with translation.override("de"):
-            self.assertEqual(reason.sentence, "Kein Worker hört auf die Warteschlange 'reports'.")
+            self.assertEqual(reason.sentence, "Kein Worker bedient die Warteschlange 'reports'.")
 
     def test_a_look_costs_few_statements(self):
         submit("k1", user="ann")

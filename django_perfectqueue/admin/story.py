@@ -164,10 +164,18 @@ def line(task: Task, ticket: Ticket | None, lane: Lane | None) -> list[tuple[str
         (_("crashes"), str(ticket.crashes)),
     ]
     if lane:
-        cap = _("any number") if lane.max_running is None else str(lane.max_running)
-        running = _("%(running)d, of %(most)s at most") % {"running": lane.running, "most": cap}
-        told += [(_("user's weight"), f"{lane.weight:g}"), (_("user's running tasks"), running)]
+        told += [(_("user's weight"), f"{lane.weight:g}"), (_("user's running tasks"), runs(lane))]
     return told
+
+
+def runs(lane: Lane) -> str:
+    """Return how many tasks of a user run, and how many may."""
+    if lane.max_running is None:
+        return str(lane.running)
+    return _("%(running)d, at most %(most)d") % {
+        "running": lane.running,
+        "most": lane.max_running,
+    }
 
 
 def waits_for(task: Task, ticket: Ticket) -> str:

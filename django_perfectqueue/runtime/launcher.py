@@ -32,6 +32,7 @@ from .signals import (
     Mailbox,
     held_back,
 )
+from .stacks import put_title
 
 logger = logging.getLogger("django_perfectqueue.launcher")
 
@@ -248,6 +249,8 @@ class Launcher:
             self.notifier.stopping()
         if signum in (*ALL, DUMP):
             for one in self.generations():
+                if signum == DUMP:
+                    put_title(f"Supervisor, pid {one.process.pid}:")
                 one.send(signum)
         if signum == DETACH:
             self.detach()

@@ -221,7 +221,7 @@ class Processor:
         for type_ in sorted({lease.type for lease in strange} - self.strange):
             self.strange.add(type_)
             near = conf.nearest(type_, map(in_words, self.plan.dispatch.load()))
-            logger.warning("No handler for tasks of this type; they wait. type=%s%s", type_, near)
+            logger.warning("No handler for tasks of this type; they wait.%s type=%s", near, type_)
         dropped = [lease for lease in strange if self.drop(lease)]
         self.link.insist(lambda: self.release(dropped, delay=self.options.RETRY_WAIT))
 

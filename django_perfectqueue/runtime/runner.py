@@ -26,6 +26,7 @@ from .context import context_for
 from .coroutines import Coroutines, is_coroutine
 from .database import AwayError, Link, Tidy
 from .ending import Ending, announce, announce_start
+from .frames import from_handler
 
 logger = logging.getLogger("django_perfectqueue.runner")
 
@@ -143,7 +144,7 @@ class Runner:
         except BaseException as error:
             running.active = False
             self.tidy.up(suspect=bool(running.told))
-            return self.after_error(task, handler, error)
+            return self.after_error(task, handler, from_handler(error))
 
     def after_return(self, task: AcquiredTask, handler: Application, result: Any) -> Ending:
         kind = type(handler)

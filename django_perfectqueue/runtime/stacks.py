@@ -35,12 +35,17 @@ class Stacks:
         if not self.asked or now < self.next_at:
             return
         pid, title = self.asked.popleft()
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            sys.__stderr__.write(f"\n{title}\n")  # type: ignore[union-attr]
-            sys.__stderr__.flush()  # type: ignore[union-attr]
+        put_title(title)
         send(pid, DUMP)
         self.next_at = now + PAUSE
 
     def due(self) -> list[float]:
         """Return when to go on, if there is someone left."""
         return [self.next_at] if self.asked else []
+
+
+def put_title(title: str) -> None:
+    """Write the line below which a process writes its stacks."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.__stderr__.write(f"\n{title}\n")  # type: ignore[union-attr]
+        sys.__stderr__.flush()  # type: ignore[union-attr]

@@ -12,7 +12,7 @@ from django_perfectqueue.limits import limit, set_limit
 from django_perfectqueue.models import Meter
 from django_perfectqueue.shares import set_share
 
-from ..factories import failed, running, submit
+from ..factories import fail, failed, running, submit
 from .staff import LIST
 from .test_usage import USAGE, compete
 
@@ -123,7 +123,8 @@ class BrowserTests(StaticLiveServerTestCase):
         self.assertEqual(self.errors, [])
 
     def test_nothing_is_wider_than_a_phone(self):
-        task = failed("a-rather-long-key-" * 8)
+        task, held = running("a-rather-long-key-" * 8)
+        fail(held, error="some_package.some_module.errors.ARatherLongError", message="m" * 90)
         running("k2")
         self.open("phone", viewport=PHONE, color_scheme="dark")
 

@@ -122,13 +122,14 @@ class StoryTests(AdminTestCase):
         acquire(now=None)
         Lane.objects.update(paused=True)
 
-        self.assertContains(self.story(task), "No worker listens to queue &#x27;default&#x27;.")
+        self.assertContains(self.story(task), "No worker serves queue &#x27;default&#x27;.")
 
         register(now=None)
         self.assertContains(self.story(task), "Its user is paused")
 
         Lane.objects.update(paused=False, max_running=2, running=2)
         self.assertContains(self.story(task), "Its user runs 2 tasks, of 2 at most.")
+        self.assertContains(self.story(task), "<dd>2, at most 2</dd>")
 
         Lane.objects.update(running=0)
         self.assertContains(self.story(task), "It is number 1 in its user&#x27;s line.")

@@ -47,14 +47,14 @@ class ShowTests(TestCase):
     def test_a_waiting_task_tells_why_it_still_waits(self):
         submit("k1", now=None)
 
-        self.assertRegex(run("pq_show", "k1"), r"why +No worker listens to queue 'default'\.\n")
+        self.assertRegex(run("pq_show", "k1"), r"why +No worker serves queue 'default'\.\n")
         [story] = run_json("pq_show", "k1")
         self.assertEqual(
             story["why"],
             {
                 "code": "no_worker",
                 "name": "default",
-                "sentence": "No worker listens to queue 'default'.",
+                "sentence": "No worker serves queue 'default'.",
             },
         )
 

@@ -50,7 +50,7 @@ class CrashTests(WorkerTestCase):
         self.open_gate()
         self.assertEqual(worker.wait(), 0, worker.errors)
         self.assertEqual(len(self.notes("end")), 3)
-        self.assertIn("1 processor (async): 4 tasks at once", worker.output)
+        self.assertIn("1 processor (async): 4 tasks at once in each", worker.output)
 
     def test_what_a_handler_started_goes_with_its_processor(self):
         """

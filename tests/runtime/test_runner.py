@@ -93,6 +93,31 @@ class OutcomeTests(RunnerMixin, TestCase):
         self.assertEqual(row.status, "retrying")
         self.assertIn("ValueError: boom", Attempt.objects.get().traceback)
 
+    def test_a_traceback_begins_in_the_handler(self):
+        """
+        How the worker has called it is of no interest to who wrote it.
+        """
+
+        def perform(task):
+            return 1 / 0
+
+        with self.assertLogs("django_perfectqueue.runner", "WARNING") as log:
+            self.run_with(perform, expect="retried")
+        for told in (log.output[0], Attempt.objects.get().traceback):
+            self.assertIn("in perform\n    return 1 / 0", told)
+            self.assertEqual(told.count("  File "), 1, told)
+
+    def test_a_traceback_without_a_handler_stays_whole(self):
+        """
+        What the worker itself has raised must be found, too.
+        """
+
+        class Strange(Application):
+            pass
+
+        self.run_with(Strange, expect="retried")
+        self.assertIn("/application/handler.py", Attempt.objects.get().traceback)
+
     @override_settings(PERFECTQUEUE={"MAX_ATTEMPTS": 1})
     def test_the_last_error_fails_it_and_is_logged(self):
         with self.assertLogs("django_perfectqueue.runner", "ERROR") as log:

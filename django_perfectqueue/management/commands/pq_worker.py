@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
-from django.db import connections
+from django.db import Error, connections
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -22,7 +23,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from django_perfectqueue import __version__, compat, conf, queue
 from django_perfectqueue.application import Dispatch, Registry, autodiscover
 from django_perfectqueue.application.dispatch import in_words
-from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.exceptions import ConfigError, PerfectQueueError
 from django_perfectqueue.health.tables import lacks_tables
 from django_perfectqueue.runtime.connecting import prepare
 from django_perfectqueue.runtime.database import end_idle_transactions
@@ -43,6 +44,7 @@ from django_perfectqueue.runtime.supervisor import Supervisor
 from django_perfectqueue.runtime.title import set_title
 
 from ..base import SummedUpCommand, at_least, known_alias, speaking, unmigrated
+from ..words import on_one_line
 
 T = TypeVar("T")
 
@@ -252,7 +254,7 @@ def staff(options: conf.Options) -> str:
     if options.PROCESSOR_TYPE == "process":
         return words
     places = options.places
-    more = ngettext("%d task at once", "%d tasks at once", places) % places
+    more = ngettext("%d task at once in each", "%d tasks at once in each", places) % places
     return f"{words} ({options.PROCESSOR_TYPE}): {more}"
 
 
@@ -311,6 +313,11 @@ def found(path: str | None) -> type[Dispatch]:
         target = import_string(path)
     except ImportError as error:
         raise ConfigError(_("There is no dispatch '%s': %s.") % (path, error)) from error
+    except Exception as error:
+        raise ConfigError(
+            _("The dispatch '%(path)s' can't be imported: %(why)s.")
+            % {"path": path, "why": what_and_where(error)}
+        ) from error
     if not (isinstance(target, type) and issubclass(target, Dispatch)):
         raise ConfigError(_("'%s' is not a subclass of Dispatch.") % path)
     return target
@@ -341,17 +348,31 @@ def imported(discover: Callable[[], T]) -> T:
     """Import modules of tasks; raise ConfigError, with the place, when one can't be."""
     try:
         return discover()
-    except (ImportError, SyntaxError, NameError) as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
+    except (PerfectQueueError, ImproperlyConfigured, Error):
+        raise
+    except Exception as error:
         raise ConfigError(
-            _("A tasks module can't be imported: %(kind)s: %(error)s (%(file)s, line %(line)s).")
-            % {
-                "kind": type(error).__name__,
-                "error": error,
-                "file": where.filename,
-                "line": where.lineno,
-            }
+            _("A tasks module can't be imported: %s.") % what_and_where(error)
         ) from error
+
+
+def what_and_where(error: Exception) -> str:
+    """Return in one line what a module raised, and at which of its lines."""
+    message, place = str(error), None
+    if isinstance(error, SyntaxError) and error.filename:
+        message, place = error.msg, (error.filename, error.lineno)
+    else:
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.name == "<module>":
+                place = (frame.filename, frame.lineno)
+    what = on_one_line(f"{type(error).__name__}: {message}" if message else type(error).__name__)
+    if place is None:
+        return what
+    return _("%(what)s (%(file)s, line %(line)s)") % {
+        "what": what,
+        "file": place[0],
+        "line": place[1],
+    }
 
 
 def no_handlers(dispatch: type[Dispatch]) -> str:

@@ -21,6 +21,7 @@ from django_perfectqueue.runtime.database import Link
 from django_perfectqueue.runtime.janitor import Janitor
 from django_perfectqueue.runtime.presence import INTERVAL, Presence, registration, routes_of
 from django_perfectqueue.runtime.slate import Slate
+from django_perfectqueue.runtime.tree import send
 
 from ..databases.lifetime import children
 from ..tasks import SampleDispatch
@@ -168,7 +169,7 @@ class WorkerTests(WorkerTestCase):
         worker.send(signal.SIGTERM)
         for pid in children(worker.supervisor):
             # So does a service manager that stops all processes of a service.
-            os.kill(pid, signal.SIGTERM)
+            send(pid, signal.SIGTERM)
         wait_until(lambda: Worker.objects.filter(leaving=True).exists())
         place = place_of(Queue()["k1"].id, using="default")
         self.assertEqual((place.processor, place.pid), (1, processor))

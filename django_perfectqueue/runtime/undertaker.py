@@ -117,10 +117,18 @@ class Undertaker:
     def timing_out(self, lease: store.Lease, message: str) -> Callable[[], object]:
         """Count an error, and have it tried again by its handler's rules, or fail it."""
         why = store.Failure(error=TIMED_OUT, message=message)
-        wait = wait_after_error(AcquiredTask(lease), self.handler_for(lease))
+        wait = self.wait_after(lease)
         if wait is None:
             return lambda: store.fail(lease, why=why, **self.terms(lease))
         return lambda: store.retry(lease, wait=wait, why=why, **self.terms(lease))
+
+    def wait_after(self, lease: store.Lease) -> float | None:
+        """Return what its handler's rules say, or where these raise those of the settings."""
+        try:
+            return wait_after_error(AcquiredTask(lease), self.handler_for(lease))
+        except Exception:
+            logger.exception("A handler's rules raised. key=%s type=%s", lease.key, lease.type)
+            return wait_after_error(AcquiredTask(lease))
 
     def handler_for(self, lease: store.Lease) -> Application | type[Application] | None:
         """Return the handler of a task: made for it, it may have other rules than its class."""

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from unittest import mock
 
 from django.test import SimpleTestCase, TestCase
 
@@ -239,6 +240,14 @@ class UndertakerTests(TestCase):
         ticket = Ticket.objects.get(task__key="sleep")
         self.assertEqual((ticket.errors, ticket.crashes), (1, 0))
         self.assertEqual(Attempt.objects.get(task__key="sleep").error, TIMED_OUT)
+
+    def test_rules_that_raise_give_way_to_those_of_the_settings(self):
+        """The tasks beside it come back all the same."""
+        with mock.patch.object(Sleep, "retry_wait", "soon"):
+            self.bury(sleep=20.0)
+        ticket = Ticket.objects.get(task__key="sleep")
+        self.assertEqual((ticket.errors, ticket.crashes), (1, 0))
+        self.assertEqual(Ticket.objects.filter(state=0, errors=0).count(), 3)
 
     def test_who_was_to_be_cancelled_is(self):
         Queue()["deaf"].cancel_request()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -212,6 +212,7 @@ def read_diary(file: Path, offset: float) -> Diary:
             found.verbs.append(Verb(*name, line["verb"], asked, at, line["answer"]))
         elif line["word"] == "submitted":
             found.submitted.append(line["key"])
+    found.verbs[:] = [broken_off(verb, found.told) for verb in found.verbs]
     for name, line in begun.items():
         end, how = ended.get(name, (None, ""))
         found.runs.append(
@@ -228,6 +229,21 @@ def read_diary(file: Path, offset: float) -> Diary:
             )
         )
     return found
+
+
+def broken_off(verb: Verb, told: Sequence[Told]) -> Verb:
+    """
+    Return a call as it is known: one in the middle of which the handler was told to give up
+    may have been done, though it has raised what the store raises when it refuses.
+    """
+    if verb.answer != "refused":
+        return verb
+    name = (verb.task, verb.attempt, verb.pid)
+    meanwhile = any(
+        (one.task, one.attempt, one.pid) == name and verb.asked <= one.at <= verb.answered
+        for one in told
+    )
+    return replace(verb, answer="broken") if meanwhile else verb
 
 
 def lines(file: Path) -> Iterator[dict[str, Any]]:

@@ -186,8 +186,8 @@ def take(
     """
     Take tasks in one transaction; with ``heed`` none while an alarm rings.
 
-    What it writes may be lost in a crash of the server unless it finishes tasks: they are
-    then taken again.
+    What it writes may be lost in a crash of the server, and is then taken again; but not
+    where it finishes tasks, nor what has a cap: others would fill that, while these run on.
     """
     taken: list[Lease] = []
     refused: list[Completion] = []
@@ -214,6 +214,8 @@ def take(
             if len(taken) < limit and not lineup.ringing:
                 taken += search.in_queue(queue, limit - len(taken))
         slept = accounts.write(cursor, dialect)
+        if not lasting and any(lease.capped for lease in taken):
+            dialect.commit_durably(cursor)
         advanced = claim.expired > 0 or (search.stopped and slept > 0)
         ringing = lineup.ringing or (search.moved() and not taken)
         haul = Haul(taken, refused, ringing, advanced, lineup.contended)

@@ -177,6 +177,18 @@ class CheckerTests(SimpleTestCase):
         book.verb(10.5, "retry")
         self.assert_found("errors miscounted", book)
 
+    def test_a_call_in_which_the_handler_was_told_may_have_been_done(self):
+        from benchmarks.chaos.history import Told, Verb, broken_off
+
+        told = [Told(1, 2, 100, 5.0, "PreemptedError")]
+        for asked, answered, attempt, answer in (
+            (4.9, 5.1, 2, "broken"),
+            (5.1, 5.2, 2, "refused"),
+            (4.9, 5.1, 1, "refused"),
+        ):
+            verb = Verb(1, attempt, 100, "finish", asked, answered, "refused")
+            self.assertEqual(broken_off(verb, told).answer, answer)
+
     def test_a_second_end_is_found(self):
         book = good()
         book.closes.append(book.kinds.Close(12.2, 1, "finished", 2))

@@ -6,7 +6,9 @@ from django.db import connection, transaction
 from django.test import TransactionTestCase
 
 from django_perfectqueue import store
+from django_perfectqueue.limits import set_limit
 from django_perfectqueue.models import Lane, Task, Ticket
+from django_perfectqueue.shares import set_share
 from tests.factories import (
     NOON,
     acquire,
@@ -36,6 +38,36 @@ class ForgottenTests(TransactionTestCase):
         self.assertEqual(Task.objects.get().status, "finished")
         self.assertEqual(acquire(now=None), [])
         assert_books_balance(self)
+
+    def test_what_has_a_cap_is_not_forgotten(self):
+        """Others would fill the cap while what was forgotten runs on."""
+        self.configure("SET synchronous_commit = local")
+        self.addCleanup(self.configure, "RESET synchronous_commit")
+        set_share("ann", max_running=2)
+        set_limit("narrow", max_running=2)
+        for number, (user, limits) in enumerate([("ann", []), ("bob", ["narrow"]), ("bob", [])]):
+            submit(f"k{number}", user=user, limits=limits, now=None)
+        waits = []
+
+        def note(execute, sql, *rest):
+            result = execute(sql, *rest)
+            if sql.startswith("SET LOCAL"):
+                with connection.cursor().cursor as cursor:
+                    cursor.execute("SHOW synchronous_commit")
+                    waits.append(cursor.fetchone()[0])
+            return result
+
+        with connection.execute_wrapper(note):
+            taken = [acquire(1, now=None) for _time in range(3)]
+        self.assertEqual([len(leases) for leases in taken], [1, 1, 1])
+        self.assertEqual([one.capped for [one] in taken], [True, True, False])
+        self.assertEqual(waits, ["local", "local"])
+
+    def configure(self, setting):
+        """Change what connections have by default; the tests' server has it off."""
+        with connection.cursor() as cursor:
+            cursor.execute(f"ALTER ROLE CURRENT_USER {setting}")
+        connection.close()
 
     def test_its_holder_may_still_finish_with_the_next_acquire(self):
         _task, held = running(now=None)

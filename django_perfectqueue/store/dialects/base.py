@@ -89,6 +89,10 @@ class Dialect(ABC):
     in_lane = '"ticket"."lane" = {lane}'
     beyond_lane = '"ticket"."lane" > "line"."lane"'
 
+    def commit_durably(self, cursor: Any) -> None:
+        """Take back what ``asynchronous_commit`` has allowed."""
+        return
+
     @abstractmethod
     def now(self, given: datetime | None) -> str:
         """Return the SQL of the time, which may name the parameter ``now``."""

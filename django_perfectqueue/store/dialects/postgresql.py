@@ -325,6 +325,9 @@ class PostgreSQL(Dialect):
     single_statement = True
     asynchronous_commit = ", (SELECT set_config('synchronous_commit', 'off', true))"
 
+    def commit_durably(self, cursor: Any) -> None:
+        self.execute(cursor, "SET LOCAL synchronous_commit TO DEFAULT")
+
     def end_idle_transactions(self, cursor: Any, seconds: float) -> None:
         cursor.execute(END_IDLE_TRANSACTIONS, [str(math.ceil(seconds * 1000))])
 

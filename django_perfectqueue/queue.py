@@ -17,6 +17,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial, wraps
@@ -435,6 +436,7 @@ class AcquiredTask:
     worker: str = ""
     started: float = field(default_factory=time.monotonic)
     settled: str = ""
+    is_settling: bool = field(default=False, repr=False)
     django_result: Any = field(default=None, repr=False, compare=False)
     _data: Any = field(default=None, repr=False)
 
@@ -521,9 +523,10 @@ class AcquiredTask:
     def finish(self, result: Any = None, *, now: datetime | None = None) -> None:
         """Close it as finished; on disk when this returns."""
         done = self.completion(result)
-        if store.finish([done], using=self.lease.using, worker=self.worker, now=now):
-            raise self._preempted()
-        self.settled = "finished"
+        with self._settling():
+            if store.finish([done], using=self.lease.using, worker=self.worker, now=now):
+                raise self._preempted()
+            self.settled = "finished"
 
     def retry(
         self,
@@ -533,19 +536,18 @@ class AcquiredTask:
         now: datetime | None = None,
     ) -> None:
         """Count an error, and let it be tried again after so many seconds (RETRY_WAIT)."""
-        going_on = store.retry(
-            self.lease,
-            wait=options().RETRY_WAIT if wait is None else wait,
-            why=self._for_all_eyes(why or store.Failure()),
-            **self._terms(now),
-        )
-        self.settled = "retried" if going_on else "cancelled"
+        why = self._for_all_eyes(why or store.Failure())
+        wait = options().RETRY_WAIT if wait is None else wait
+        with self._settling():
+            going_on = store.retry(self.lease, wait=wait, why=why, **self._terms(now))
+            self.settled = "retried" if going_on else "cancelled"
 
     def release(self, delay: float = 0.0, *, now: datetime | None = None) -> None:
         """Give it back untried: this counts as no attempt."""
-        if store.release([self.lease], using=self.lease.using, delay=delay, now=now):
-            raise self._preempted()
-        self.settled = "released"
+        with self._settling():
+            if store.release([self.lease], using=self.lease.using, delay=delay, now=now):
+                raise self._preempted()
+            self.settled = "released"
 
     def fail(
         self,
@@ -557,13 +559,15 @@ class AcquiredTask:
     ) -> None:
         """End it as failed, in a group with others of the same error."""
         why = self._for_all_eyes(why or store.Failure(error=error, message=message))
-        store.fail(self.lease, why=why, **self._terms(now))
-        self.settled = "failed"
+        with self._settling():
+            store.fail(self.lease, why=why, **self._terms(now))
+            self.settled = "failed"
 
     def cancel(self, *, now: datetime | None = None) -> None:
         """End it as cancelled."""
-        store.cancel(self.lease, **self._terms(now))
-        self.settled = "cancelled"
+        with self._settling():
+            store.cancel(self.lease, **self._terms(now))
+            self.settled = "cancelled"
 
     def _for_all_eyes(self, why: store.Failure) -> store.Failure:
         """Return a reason without what is sensitive in the data."""
@@ -573,6 +577,15 @@ class AcquiredTask:
             return why
         message, traceback = (redacted(text, data) for text in (why.message, why.traceback))
         return replace(why, message=message, traceback=traceback)
+
+    @contextmanager
+    def _settling(self) -> Iterator[None]:
+        """Have nobody take the task for lost meanwhile, since it is this that ends it."""
+        self.is_settling = True
+        try:
+            yield
+        finally:
+            self.is_settling = False
 
     def _preempted(self) -> PreemptedError:
         return PreemptedError(f"Task '{self.key}' is no longer held by this attempt.")

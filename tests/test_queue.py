@@ -1,9 +1,11 @@
 from datetime import timedelta
+from unittest import mock
 
 from asgiref.sync import async_to_sync
 from django.test import TestCase, override_settings
 from django.utils import timezone
 
+from django_perfectqueue import store
 from django_perfectqueue.exceptions import (
     CancelRequestedError,
     InvalidTaskError,
@@ -145,6 +147,18 @@ class QueueTests(TestCase):
             Task.objects.update(payload=broken)
             with self.subTest(broken), self.assertRaises(PayloadError):
                 _data = Task.objects.get().data
+
+    def test_a_call_that_settles_it_can_be_seen(self):
+        for name in ("finish", "retry", "release", "fail", "cancel"):
+            submit(name)
+            held, seen = Queue().poll(now=after(1)), []
+
+            def note(*given, held=held, seen=seen, **more):
+                seen.append(held.is_settling)
+
+            with self.subTest(name), mock.patch.object(store, name, note):
+                getattr(held, name)()
+                self.assertEqual((seen, held.is_settling), ([True], False))
 
     def test_its_length_is_what_has_yet_to_end(self):
         for key in ("a", "b", "c"):

@@ -202,7 +202,10 @@ def fence(history: History) -> Iterator[Finding]:
 @check("ended by another")
 def ended_by_another(history: History) -> Iterator[Finding]:
     """The end that is stored is that of the last attempt, and of one that came to its end."""
-    came_to_its_end = {(run.task, run.attempt) for run in history.runs if run.how == "returned"}
+    # One that settles by itself may be killed before it can note what it was answered.
+    came_to_its_end = {
+        (run.task, run.attempt) for run in history.runs if run.how in ("returned", "settles")
+    }
     came_to_its_end |= {
         (verb.task, verb.attempt)
         for verb in history.verbs

@@ -111,8 +111,11 @@ class Heart:
             self.cancel(lease)
 
     def tell_unsettled(self, running: Running, reason: BaseException) -> None:
-        """Have a handler end, unless it has settled its task since the database was asked."""
-        if not running.task.settled:
+        """
+        Have a handler end, unless it has settled its task since the database was asked, or is
+        about to: it then learns from the store's answer what has become of it.
+        """
+        if not (running.task.settled or running.task.is_settling):
             self.tell(running, reason)
 
     def tell(self, running: Running, reason: BaseException) -> None:

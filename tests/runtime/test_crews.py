@@ -170,6 +170,10 @@ class AtOnceTests(CrewTestCase):
         processor.heart.cancelled(lease)
         running.handler.kill.assert_not_called()
         running.task.settled = ""
+        running.task.is_settling = True
+        processor.heart.lost(lease)
+        running.handler.kill.assert_not_called()
+        running.task.is_settling = False
         processor.heart.lost(lease)
         running.handler.kill.assert_called_once()
 

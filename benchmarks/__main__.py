@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from benchmarks import machine, plan, report
+from benchmarks.arguments import new_file
 from benchmarks.measures import MEASURES
 from benchmarks.peers import PEERS, installed, kind_of, missing
 from benchmarks.quiet import Quiet
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return show(options)
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, leave)
-    options.output = options.output or new_file()
+    options.output = options.output or new_file("benchmarks")
     if lack := lacking():
         say(lack)
         return 1
@@ -61,11 +61,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         records = measured(options, jobs, sites, runner, file)
     print(report.tables(records))
     return 1 if any("error" in record for record in records) else 0
-
-
-def new_file() -> Path:
-    """Return the path of a file that is named by the time."""
-    return Path(tempfile.gettempdir()) / f"benchmarks-{time.strftime('%Y-%m-%d-%H%M%S')}.jsonl"
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:

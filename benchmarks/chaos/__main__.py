@@ -7,14 +7,13 @@ import contextlib
 import os
 import signal
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from benchmarks import machine, plan
 from benchmarks.__main__ import count, lacking, leave, names, say, write
+from benchmarks.arguments import from_on, new_file
 from benchmarks.report import put, read
 from benchmarks.runner import Runner
 from benchmarks.servers import SERVERS
@@ -45,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     try:
         chosen = [terms(options, database) for database in options.database or plan.DATABASES]
-        with (options.json or new_file()).open("w") as file:
+        with (options.json or new_file("chaos")).open("w") as file:
             records = taken(options, chosen, file)
         hand_over(options, records)
     except (OSError, ValueError) as error:
@@ -64,7 +63,12 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     option = parser.add_argument
     usual = Terms("", 0.0)
     option("--database", type=names(plan.DATABASES), help="of " + ", ".join(plan.DATABASES))
-    option("--minutes", type=positive("minutes"), default=MINUTES, help="how long; %(default)g")
+    option(
+        "--minutes",
+        type=from_on(0.01, "minutes", most=10_000.0),
+        default=MINUTES,
+        help="how long; %(default)g",
+    )
     option("--strikes", type=count, help="end after so many faults, or minutes if that is sooner")
     option("--seed", type=int, default=usual.seed, help="draws tasks and faults; %(default)s")
     option("--faults", type=names(FAULTS), help="those named below; all that there are")
@@ -72,13 +76,13 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     option("--processors", type=count, default=usual.processors, help="of each; %(default)s")
     option(
         "--alive-time",
-        type=positive("seconds"),
+        type=from_on(0.01, "seconds", most=10_000.0),
         default=usual.alive_time,
         help="seconds of a lease; %(default)g",
     )
     option(
         "--pause",
-        type=positive("seconds"),
+        type=from_on(0.01, "seconds", most=10_000.0),
         default=usual.most_pause,
         help="the most between two faults; %(default)g",
     )
@@ -87,24 +91,6 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     option("--report", type=Path, nargs="+", metavar="FILE", help="print tables of results")
     option("--page", type=Path, metavar="PAGE", help="replace the tables there")
     return parser.parse_args(arguments)
-
-
-def positive(what: str) -> Callable[[str], float]:
-    def number(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-        if not 0.01 <= value <= 10_000.0:
-            raise argparse.ArgumentTypeError(f"{text!r} is no number of {what} from 0.01 on")
-        return value
-
-    return number
-
-
-def new_file() -> Path:
-    """Return the path of a file that is named by the time."""
-    return Path(tempfile.gettempdir()) / f"chaos-{time.strftime('%Y-%m-%d-%H%M%S')}.jsonl"
 
 
 def terms(options: argparse.Namespace, database: str) -> Terms:

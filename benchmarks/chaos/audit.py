@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from benchmarks.driver import Link
 
-NOWHERE = -1
-
 TICKETS = """
 CREATE TABLE chaos_ticket (
     id {serial}, at {real}, task bigint, was smallint, state smallint, attempt int,

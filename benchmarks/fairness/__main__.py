@@ -7,14 +7,13 @@ import contextlib
 import os
 import signal
 import sys
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from benchmarks import machine, plan
 from benchmarks.__main__ import count, lacking, leave, names, say, started, write
+from benchmarks.arguments import from_on, new_file
 from benchmarks.report import put, read
 from benchmarks.runner import Runner
 from benchmarks.servers import Site
@@ -42,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if lack := lacking():
         say(lack)
         return 1
-    options.output = options.output or new_file()
+    options.output = options.output or new_file("fairness")
     try:
         scenarios = chosen(options)
         with options.output.open("w") as file:
@@ -65,7 +64,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     option("--scenarios", type=listed, help="files, or of " + ", ".join(shipped()))
     option("--databases", type=names(plan.DATABASES), help="of " + ", ".join(plan.DATABASES))
     option("--processors", type=counts, help="how many at once, one after the other; 1,4")
-    option("--seconds", type=seconds, help="end each scenario after so long")
+    option("--seconds", type=from_on(0.01, "seconds"), help="end each scenario after so long")
     option("--tasks", type=count, help="end each scenario after so many tasks have started")
     option("--simulate", action="store_true", help="compute it, without databases and waiting")
     option("--output", type=Path, help="where results go; a new file in the temporary folder")
@@ -81,21 +80,6 @@ def listed(text: str) -> list[str]:
 
 def counts(text: str) -> list[int]:
     return [count(number) for number in listed(text)]
-
-
-def seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.01 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0.01 on")
-    return value
-
-
-def new_file() -> Path:
-    """Return the path of a file that is named by the time."""
-    return Path(tempfile.gettempdir()) / f"fairness-{time.strftime('%Y-%m-%d-%H%M%S')}.jsonl"
 
 
 def chosen(options: argparse.Namespace) -> list[Scenario]:

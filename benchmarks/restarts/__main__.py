@@ -7,14 +7,13 @@ import contextlib
 import os
 import signal
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import machine, plan
 from benchmarks.__main__ import count, lacking, leave, names, say, started, write
+from benchmarks.arguments import from_on, new_file
 from benchmarks.report import put, read
 from benchmarks.runner import Runner
 
@@ -60,27 +59,21 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     option("--times", type=count, default=TIMES, help=f"how often to restart; {TIMES}")
     option("--databases", type=names(plan.DATABASES), help="of " + ", ".join(plan.DATABASES))
     option("--processors", type=count, default=PROCESSORS, help=f"how many; {PROCESSORS}")
-    option("--before", type=seconds, default=BEFORE, help="seconds before the first restart; 10")
+    option(
+        "--before",
+        type=from_on(2, "seconds"),
+        default=BEFORE,
+        help="seconds before the first restart; 10",
+    )
     option("--output", type=Path, help="where results go; a new file in the temporary folder")
     option("--report", type=Path, nargs="+", metavar="FILE", help="print a table of results")
     option("--page", type=Path, metavar="PAGE", help="replace the table there")
     return parser.parse_args(arguments)
 
 
-def seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 2.0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 2 on")
-    return value
-
-
 def taken(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure on each database, and write each result to the file at once."""
-    name = f"restarts-{time.strftime('%Y-%m-%d-%H%M%S')}.jsonl"
-    output = options.output or Path(tempfile.gettempdir()) / name
+    output = options.output or new_file("restarts")
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(output.open("w"))
         sites = started(options.databases or plan.DATABASES, stack)

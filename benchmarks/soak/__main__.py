@@ -7,14 +7,13 @@ import contextlib
 import os
 import signal
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import machine, plan
 from benchmarks.__main__ import count, lacking, leave, names, say, started, write
+from benchmarks.arguments import from_on, new_file
 from benchmarks.report import read
 from benchmarks.runner import Runner
 from benchmarks.servers import Site
@@ -39,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sites = started(options.databases or plan.DATABASES, stack)
         servers = {database: site.version() for database, site in sites.items()}
         runner = stack.enter_context(Runner(patience=options.minutes * 60 + SPARE))
-        output = options.output or new_file()
+        output = options.output or new_file("soak")
         say(f"{options.minutes:g} minutes on {', '.join(sites)}; written to {output}")
         records: list[dict[str, Any]] = [
             {"machine": machine.described(["perfectqueue"], servers, module=MODULE)}
@@ -58,28 +57,13 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     option = parser.add_argument
     option("--databases", type=names(plan.DATABASES), help="of " + ", ".join(plan.DATABASES))
-    option("--minutes", type=minutes, default=60.0, help="for how long; 60")
+    option("--minutes", type=from_on(6, "minutes"), default=60.0, help="for how long; 60")
     option("--processors", type=count, default=2, help="2")
     option("--rate", type=count, default=200, help="tasks a second while there is work; 200")
     option("--seed", type=int, default=1, help="what comes is drawn by this; 1")
     option("--output", type=Path, help="where the samples go; a file in the temporary folder")
     option("--report", type=Path, nargs="+", metavar="FILE", help="print tables of results")
     return parser.parse_args(arguments)
-
-
-def minutes(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 6 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes from 6 on")
-    return value
-
-
-def new_file() -> Path:
-    """Return the path of a file that is named by the time."""
-    return Path(tempfile.gettempdir()) / f"soak-{time.strftime('%Y-%m-%d-%H%M%S')}.jsonl"
 
 
 def soaks(

@@ -12,7 +12,6 @@ from django_perfectqueue.exceptions import PayloadError
 
 from .definition import DEFAULTS
 
-IN_COLUMNS = {"func", "queue_name", "priority"}
 WORDS = ("run_after", "backend", "takes_context", *DEFAULTS)
 AT, FOR = "at", "for"
 

@@ -9,20 +9,38 @@ from typing import Any
 from django.db import connections
 from django.db.backends.signals import connection_created
 
+from django_perfectqueue import store
+
 from .wire import socket_of
 
 CONNECT_TIMEOUT = 5
 PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-ID = "perfectqueue.keepalive"
+ID, IDLE_ID = "perfectqueue.keepalive", "perfectqueue.idle"
 
 
-def prepare(using: str) -> None:
-    """Set, for this process and those that it forks, what the project leaves open."""
+def prepare(using: str, *, idle_limit: float | None = None) -> None:
+    """
+    Set, for this process and those that it forks, what the project leaves open.
+
+    A connection that stands still in a transaction for ``idle_limit`` seconds loses its locks.
+    """
     entry = connections[using].settings_dict
     elsewhere = "service" in entry["OPTIONS"] or "PGCONNECT_TIMEOUT" in os.environ
     if connections[using].vendor != "sqlite" and not elsewhere:
         entry["OPTIONS"].setdefault("connect_timeout", CONNECT_TIMEOUT)
     connection_created.connect(keep_alive, dispatch_uid=ID)
+    if idle_limit is not None:
+        end_idle_transactions(using, idle_limit)
+
+
+def end_idle_transactions(using: str, limit: float) -> None:
+    """Have the server be told of it on each connection that is made from now on."""
+
+    def tell(connection: Any, **kwargs: object) -> None:
+        if connection.alias == using:
+            store.end_idle_transactions(connection, after=limit)
+
+    connection_created.connect(tell, weak=False, dispatch_uid=IDLE_ID)
 
 
 def keep_alive(sender: Any, connection: Any, **kwargs: Any) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from django.db import Error, connections
-from django.db.backends.signals import connection_created
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import PreemptedError
@@ -42,21 +41,6 @@ def close_for_fork() -> None:
         connection.close()
         if close_pool := getattr(connection, "close_pool", None):
             close_pool()
-
-
-def end_idle_transactions(using: str, limit: float | None) -> None:
-    """
-    Have each connection that this process and its children make from now on lose its locks
-    when it stands still in a transaction for so many seconds.
-    """
-    if limit is None:
-        return
-
-    def tell(connection: Any, **kwargs: object) -> None:
-        if connection.alias == using:
-            store.end_idle_transactions(connection, after=limit)
-
-    connection_created.connect(tell, weak=False, dispatch_uid="perfectqueue.idle")
 
 
 class Link:

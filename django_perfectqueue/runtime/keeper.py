@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from django.db import Error
 
-from django_perfectqueue.application import time_limits
 from django_perfectqueue.exceptions import (
     GracefulProcessStopError,
     ImmediateProcessStopError,
@@ -150,8 +149,7 @@ class Keeper:
         if not running.active:
             self.processor.slate.returned(task.lease.task_id)
             return
-        kind = None if running.handler is None else type(running.handler)
-        limit, _wait = time_limits(kind, task.lease.time_limit, self.processor.options)
+        limit, _wait = self.processor.plan.time_limits(task.lease)
         if now - task.started >= limit:
             reason = f"Task '{task.key}' has run for longer than its time limit of {limit:g} s."
             self.processor.heart.tell(running, TimeLimitError(reason))

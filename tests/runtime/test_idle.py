@@ -8,7 +8,7 @@ from django.test import TransactionTestCase
 
 from django_perfectqueue import store
 from django_perfectqueue.models import FairShare
-from django_perfectqueue.runtime.database import end_idle_transactions
+from django_perfectqueue.runtime.connecting import end_idle_transactions
 
 from ..databases.environment import kind_of
 

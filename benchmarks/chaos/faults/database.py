@@ -9,6 +9,7 @@ import time
 
 from benchmarks.chaos.history import Strike
 from benchmarks.chaos.stage import Stage
+from benchmarks.driver import Link
 
 from .base import SERVERS, fault
 
@@ -74,12 +75,12 @@ def crash_backend(stage: Stage) -> Strike | None:
     return Strike("crashed-backend", at, stage.now(), crash=True)
 
 
-def has_lost_us(stage: Stage, link: object) -> None:
+def has_lost_us(stage: Stage, link: Link) -> None:
     """Wait until the server has ended this connection as well, as it does all."""
     until = time.monotonic() + stage.server.patience
     while time.monotonic() < until:
         try:
-            link.run("SELECT 1")  # type: ignore[attr-defined]
+            link.run("SELECT 1")
         except Exception:
             return
         time.sleep(0.01)

@@ -26,7 +26,6 @@ from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.exceptions import ConfigError, PerfectQueueError
 from django_perfectqueue.health.tables import lacks_tables
 from django_perfectqueue.runtime.connecting import prepare
-from django_perfectqueue.runtime.database import end_idle_transactions
 from django_perfectqueue.runtime.launcher import (
     GENERATION,
     SUPERVISOR,
@@ -214,11 +213,10 @@ class Command(SummedUpCommand):
         self.check(tags=["perfectqueue"])
         with speaking():
             plan = plan_of(options)
-        prepare(plan.using)
+        prepare(plan.using, idle_limit=plan.options.IDLE_TRANSACTION_LIMIT)
         if not is_there(plan.using, options["wait_for_database"] or 0, self.say):
             return 0
         check_database(plan.using)
-        end_idle_transactions(plan.using, plan.options.IDLE_TRANSACTION_LIMIT)
         check_health(plan.health)
         reporter = Reporter(self.print, self.style, options["verbosity"])
         self.introduce(plan, reporter)

@@ -177,7 +177,8 @@ class Task(models.Model):
     been acquired by then. ``run_at`` is when the submitter wanted it to start, and
     ``expected_at`` by when at the latest, if it said so. ``limits`` are the names of the
     limits that it keeps to, with commas between them. ``time_limit`` is how many seconds an
-    attempt may take, where the submitter said so.
+    attempt may take, where the submitter said so. ``context`` is JSON text: what of the
+    submitter's surroundings, its trace above all, the handler is to find again.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -193,6 +194,7 @@ class Task(models.Model):
     expires_at = models.DateTimeField(_("expires at"), null=True, blank=True)
     limits = ExactCharField(_("limits"), max_length=LIMITS_LENGTH, blank=True, default="")
     time_limit = models.FloatField(_("time limit"), null=True, blank=True)
+    context = models.TextField(_("context"), null=True, blank=True)  # noqa: DJ001
 
     outcome = models.CharField(
         _("outcome"), max_length=9, choices=Outcome.choices, blank=True, default=""
@@ -269,6 +271,7 @@ class Ticket(models.Model):
     with ``holder``, fences every write of the one who holds the task. ``alarm_at`` is when
     the clock has something to do here: the due time of a scheduled task, the end of the
     lease of a running one, and on a waiting one a mark that its lane may be asleep.
+    ``watched`` tells that someone waits for its end and is to be told at once.
     """
 
     task = models.OneToOneField(
@@ -289,6 +292,7 @@ class Ticket(models.Model):
     crashes = models.SmallIntegerField(_("crashes"), default=0)
     holder = models.BigIntegerField(_("holder"), null=True)
     cancel_requested = models.BooleanField(_("cancel requested"), default=False)
+    watched = models.BooleanField(_("watched"), db_default=False)
 
     class Meta:
         verbose_name = _("ticket")
@@ -364,6 +368,42 @@ class Attempt(models.Model):
         verbose_name_plural = _("attempts")
         default_permissions = ("view",)
         ordering = ["task_id", "id"]
+
+    def __str__(self) -> str:
+        return f"{self.task_id}#{self.number}"
+
+
+class Journal(models.Model):
+    """
+    What a handler has told during one attempt: how far it is, and what it has logged.
+
+    It is written beside the task, at most every so often, so that telling costs the queue
+    nothing. ``number`` is that of the attempt, ``progress`` a part of 1, and ``lines`` the
+    last of its log, as text.
+    """
+
+    task = models.ForeignKey(
+        Task,
+        models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="journals",
+        verbose_name=_("task"),
+    )
+    number = models.IntegerField(_("number"))
+    progress = models.FloatField(_("progress"), null=True, blank=True)
+    stage = models.CharField(_("stage"), max_length=255, blank=True, default="")
+    lines = models.TextField(_("log lines"), blank=True, default="")
+    updated_at = models.DateTimeField(_("updated at"))
+
+    class Meta:
+        verbose_name = _("journal")
+        verbose_name_plural = _("journals")
+        default_permissions = ("view",)
+        ordering = ["task_id", "number"]
+        constraints = [
+            models.UniqueConstraint(fields=["task", "number"], name="perfectqueue_journal_task"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.task_id}#{self.number}"

@@ -96,6 +96,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("time_limit", models.FloatField(blank=True, null=True, verbose_name="time limit")),
+                ("context", models.TextField(blank=True, null=True, verbose_name="context")),
                 (
                     "outcome",
                     models.CharField(
@@ -219,6 +220,31 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "gate",
                 "verbose_name_plural": "gates",
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="Journal",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("number", models.IntegerField(verbose_name="number")),
+                ("progress", models.FloatField(blank=True, null=True, verbose_name="progress")),
+                (
+                    "stage",
+                    models.CharField(blank=True, default="", max_length=255, verbose_name="stage"),
+                ),
+                ("lines", models.TextField(blank=True, default="", verbose_name="log lines")),
+                ("updated_at", models.DateTimeField(verbose_name="updated at")),
+            ],
+            options={
+                "verbose_name": "journal",
+                "verbose_name_plural": "journals",
+                "ordering": ["task_id", "number"],
                 "default_permissions": ("view",),
             },
         ),
@@ -623,6 +649,7 @@ class Migration(migrations.Migration):
                     "cancel_requested",
                     models.BooleanField(default=False, verbose_name="cancel requested"),
                 ),
+                ("watched", models.BooleanField(db_default=False, verbose_name="watched")),
             ],
             options={
                 "verbose_name": "ticket",
@@ -668,6 +695,18 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(
                 condition=models.Q(("weight__gte", 0.001), ("weight__lte", 1000000.0)),
                 name="perfectqueue_share_weight",
+            ),
+        ),
+        migrations.AddField(
+            model_name="journal",
+            name="task",
+            field=models.ForeignKey(
+                db_constraint=False,
+                db_index=False,
+                on_delete=django.db.models.deletion.DO_NOTHING,
+                related_name="journals",
+                to="perfectqueue.task",
+                verbose_name="task",
             ),
         ),
         migrations.AddIndex(
@@ -738,6 +777,12 @@ class Migration(migrations.Migration):
                 condition=models.Q(("alarm_at__isnull", False)),
                 fields=["alarm_at"],
                 name="perfectqueue_ticket_alarm",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="journal",
+            constraint=models.UniqueConstraint(
+                fields=("task", "number"), name="perfectqueue_journal_task"
             ),
         ),
     ]

@@ -24,6 +24,7 @@ FORGET_TICKETS = 'DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids})'
 FORGET = (
     'DELETE FROM "perfectqueue_task" WHERE "id" IN ({ids})',
     'DELETE FROM "perfectqueue_attempt" WHERE "task_id" IN ({ids})',
+    'DELETE FROM "perfectqueue_journal" WHERE "task_id" IN ({ids})',
     'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" IN ({ids})',
 )
 

@@ -17,6 +17,7 @@ class Submission:
     ``limits`` are the names of the limits that it keeps to, sorted. ``keys`` are those of
     all limits known to hold for it, sorted, too; one that was missed is found when the
     task is acquired. ``time_limit`` is in seconds; None leaves it to the handler.
+    ``context`` is JSON text: what of the submitter's surroundings the handler is to find.
     """
 
     queue: str
@@ -31,6 +32,7 @@ class Submission:
     limits: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     time_limit: float | None = None
+    context: str | None = None
 
 
 class Lease(NamedTuple):
@@ -39,7 +41,8 @@ class Lease(NamedTuple):
 
     ``attempt`` and ``holder`` fence every write; ``charge`` is the seconds that its lane
     has been charged in advance. ``capped`` tells that others may wait until it has ended,
-    by a cap or a limit. ``time_limit`` is what the submitter said, in seconds.
+    by a cap or a limit. ``time_limit`` is what the submitter said, in seconds;
+    ``context`` is what it sent along of its surroundings, as JSON text.
     """
 
     using: str
@@ -59,6 +62,7 @@ class Lease(NamedTuple):
     created_at: datetime
     run_at: datetime
     time_limit: float | None = None
+    context: str | None = None
     capped: bool = False
 
     def __repr__(self) -> str:

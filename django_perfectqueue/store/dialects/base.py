@@ -18,7 +18,8 @@ from ..values import Completion, Submission
 Row = tuple[Any, ...]
 TAKEN = (
     '"task"."queue", "task"."key", "task"."type", "task"."user", "task"."data",'
-    ' "task"."priority", "task"."created_at", "task"."time_limit"'
+    ' "task"."priority", "task"."created_at", "task"."time_limit",'
+    ' "task"."context"'
 )
 
 COPY = """

@@ -66,7 +66,7 @@ AILMENTS = {
 INSERT_TASK = """
 INSERT INTO "perfectqueue_task" (
     "queue", "key", "type", "user", "data", "priority", "created_at", "run_at", "expected_at",
-    "expires_at", "limits", "time_limit", "outcome", "attempt", "worker"
+    "expires_at", "limits", "time_limit", "context", "outcome", "attempt", "worker"
 ) VALUES
 """
 
@@ -272,7 +272,7 @@ class MySQL(Dialect):
         values: list[str] = []
         parameters: dict[str, Any] = {}
         for number, task in enumerate(tasks):
-            names = [f"{name}{number}" for name in "qktudprexli"]
+            names = [f"{name}{number}" for name in "qktudprexlic"]
             parameters.update(
                 zip(
                     names,
@@ -288,15 +288,16 @@ class MySQL(Dialect):
                         self.parameter(task.expires_at),
                         ",".join(task.limits),
                         task.time_limit,
+                        task.context,
                     ),
                     strict=True,
                 )
             )
-            q, k, t, u, d, p, r, e, x, limits, seconds = (f"%({name})s" for name in names)
+            q, k, t, u, d, p, r, e, x, limits, seconds, context = (f"%({name})s" for name in names)
             run_at = "{now}" if task.run_at is None else r
             values.append(
                 f"({q}, {k}, {t}, {u}, {d}, {p}, {{now}}, {run_at}, {e}, {x}, {limits},"
-                f" {seconds}, '', 0, '')"
+                f" {seconds}, {context}, '', 0, '')"
             )
         self.execute(cursor, INSERT_TASK + ", ".join(values), parameters, now=now)
 

@@ -73,19 +73,21 @@ WITH "clock" AS (SELECT {now} AS "now"),
         %(queue)s::text[], %(key)s::text[], %(type)s::text[], %(user)s::text[],
         %(data)s::text[], %(priority)s::int[], %(run_at)s::timestamptz[],
         %(expected_at)s::timestamptz[], %(expires_at)s::timestamptz[], %(limits)s::text[],
-        %(time_limit)s::float8[], %(lane)s::bigint[], %(mark)s::boolean[]
+        %(time_limit)s::float8[], %(context)s::text[], %(lane)s::bigint[], %(mark)s::boolean[]
     ) AS "given" (
         "queue", "key", "type", "user", "data", "priority", "run_at", "expected_at",
-        "expires_at", "limits", "time_limit", "lane", "mark"
+        "expires_at", "limits", "time_limit", "context", "lane", "mark"
     )
 ),
 "stored" AS (
     INSERT INTO "perfectqueue_task" (
         "queue", "key", "type", "user", "data", "priority", "created_at", "run_at",
-        "expected_at", "expires_at", "limits", "time_limit", "outcome", "attempt", "worker"
+        "expected_at", "expires_at", "limits", "time_limit", "context", "outcome",
+        "attempt", "worker"
     )
     SELECT "queue", "key", "type", "user", "data", "priority", "now",
-        COALESCE("run_at", "now"), "expected_at", "expires_at", "limits", "time_limit", '', 0, ''
+        COALESCE("run_at", "now"), "expected_at", "expires_at", "limits", "time_limit",
+        "context", '', 0, ''
     FROM "given", "clock"
     ON CONFLICT ("queue", "key") DO NOTHING
     RETURNING "id", "queue", "key", "run_at"
@@ -115,11 +117,12 @@ SUBMIT_ONE = """
 WITH "stored" AS (
     INSERT INTO "perfectqueue_task" (
         "queue", "key", "type", "user", "data", "priority", "created_at", "run_at",
-        "expected_at", "expires_at", "limits", "time_limit", "outcome", "attempt", "worker"
+        "expected_at", "expires_at", "limits", "time_limit", "context", "outcome",
+        "attempt", "worker"
     )
     VALUES (
         %(queue)s, %(key)s, %(type)s, %(user)s, %(data)s, %(priority)s, {now}, {run_at},
-        %(expected_at)s, %(expires_at)s, %(limits)s, %(time_limit)s, '', 0, ''
+        %(expected_at)s, %(expires_at)s, %(limits)s, %(time_limit)s, %(context)s, '', 0, ''
     )
     ON CONFLICT ("queue", "key") DO NOTHING
     RETURNING "id", "run_at"
@@ -372,6 +375,7 @@ class PostgreSQL(Dialect):
             "expires_at": array(time_of(task.expires_at) for task in tasks),
             "limits": texts(",".join(task.limits) for task in tasks),
             "time_limit": array(task.time_limit for task in tasks),
+            "context": texts(task.context for task in tasks),
             "lane": array(lane for _task, lane, _mark in given),
             "mark": array(mark for _task, _lane, mark in given),
         }
@@ -396,6 +400,7 @@ class PostgreSQL(Dialect):
             "expires_at": task.expires_at,
             "limits": ",".join(task.limits),
             "time_limit": task.time_limit,
+            "context": task.context,
             "lane": lane,
             "rank": -task.priority,
             "token": token,

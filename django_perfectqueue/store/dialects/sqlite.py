@@ -39,11 +39,11 @@ SUBMIT_TASKS = portable(
     """
 INSERT INTO "perfectqueue_task" (
     "queue", "key", "type", "user", "data", "priority", "created_at", "run_at", "expected_at",
-    "expires_at", "limits", "time_limit", "outcome", "attempt", "worker"
+    "expires_at", "limits", "time_limit", "context", "outcome", "attempt", "worker"
 )
 SELECT "value" ->> 0, "value" ->> 1, "value" ->> 2, "value" ->> 3, "value" ->> 4, "value" ->> 5,
     {now}, COALESCE("value" ->> 6, {now}), "value" ->> 7, "value" ->> 8, "value" ->> 9,
-    "value" ->> 10, '', 0, ''
+    "value" ->> 10, "value" ->> 11, '', 0, ''
 FROM json_each(%(rows)s) WHERE true
 ON CONFLICT ("queue", "key") DO NOTHING
 RETURNING "queue", "key", "id"
@@ -202,6 +202,7 @@ class SQLite(Dialect):
                 task.expires_at and stamp(task.expires_at),
                 ",".join(task.limits),
                 task.time_limit,
+                task.context,
             )
             for task, _lane, _mark in given
         ]

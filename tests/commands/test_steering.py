@@ -2,7 +2,7 @@ from unittest import mock
 
 from django.test import TestCase
 
-from django_perfectqueue.management.commands import pq_retry
+from django_perfectqueue.management import selecting
 from django_perfectqueue.models import DeadLetter
 from django_perfectqueue.queue import Queue
 from tests.factories import finish, running, status, submit
@@ -60,6 +60,36 @@ class CancelRequestTests(TestCase):
 
     def test_a_key_that_is_not_there(self):
         self.assertIn("no task with the key 'a'", refused(self, "pq_cancel_request", "a"))
+
+    def test_all_that_has_not_ended_is_cancelled_or_asked(self):
+        broken("failed")
+        running("a", now=None)
+        submit("b", now=None)
+
+        self.assertEqual(
+            run("pq_cancel_request", "--all", "--dry-run"), "a\nb\n2 tasks would be cancelled.\n"
+        )
+        self.assertEqual(
+            run("pq_cancel_request", "--all"),
+            "1 task is cancelled. 1 is running, and is asked to stop.\n",
+        )
+        self.assertEqual(Queue()["b"].metadata().status, "cancelled")
+        self.assertEqual(Queue()["failed"].metadata().status, "failed")
+
+    def test_it_may_be_those_of_a_type_a_user_or_a_status(self):
+        submit("a", type="import", user="ann", now=None)
+        submit("b", type="import", user="ben", now=None)
+        submit("c", type="mail", user="ann", now=None)
+
+        terms = ("--type", "import", "--user", "ann", "--status", "running")
+        self.assertEqual(run_json("pq_cancel_request", *terms), [{"cancelled": 0, "requested": 0}])
+        self.assertEqual(
+            run_json("pq_cancel_request", *terms[:4]), [{"cancelled": 1, "requested": 0}]
+        )
+
+        self.assertEqual(Queue()["a"].metadata().status, "cancelled")
+        self.assertEqual(Queue()["b"].metadata().status, "waiting")
+        self.assertEqual(Queue()["c"].metadata().status, "waiting")
 
 
 class PriorityTests(TestCase):
@@ -135,7 +165,7 @@ class RetryTests(TestCase):
         for number in range(3):
             broken(f"boom-{number}")
 
-        with mock.patch.object(pq_retry, "KEYS_SHOWN", 1):
+        with mock.patch.object(selecting, "KEYS_SHOWN", 1):
             out = run("pq_retry", "--all", "--dry-run")
             self.assertEqual(len(run_json("pq_retry", "--all", "--dry-run")), 3)
 
@@ -156,6 +186,14 @@ class RetryTests(TestCase):
         self.assertIn("Did you mean 'boom'?", run("pq_retry", "--group", "bom", "--dry-run"))
         self.assertEqual(run_json("pq_retry", "--group", "nosuch"), [{"retried": 0}])
 
+    def test_it_may_be_those_of_a_type_or_a_user(self):
+        for key, type_, user in (("a", "mail", "ann"), ("b", "mail", "ben"), ("c", "fax", "ann")):
+            broken(key, type=type_, user=user)
+
+        self.assertEqual(run_json("pq_retry", "--type", "mail", "--user", "ann"), [{"retried": 1}])
+        self.assertEqual(run_json("pq_retry", "--user", "ann"), [{"retried": 1}])
+        self.assertEqual(Queue()["b"].metadata().status, "failed")
+
     def test_the_first_can_be_tried_before_the_rest(self):
         for number in range(3):
             broken(f"boom-{number}")
@@ -167,7 +205,7 @@ class RetryTests(TestCase):
         for number in range(3):
             broken(f"boom-{number}")
 
-        with mock.patch.object(pq_retry, "PAGE", 1):
+        with mock.patch.object(selecting, "PAGE", 1):
             told = run_json("pq_retry", "--all", "--limit", "9", "--dry-run")
 
         self.assertEqual([row["key"] for row in told], ["boom-0", "boom-1", "boom-2"])
@@ -181,8 +219,8 @@ class RetryTests(TestCase):
         for options, says in (
             (["a", "--all"], "but not both"),
             ([], "Which tasks?"),
-            (["a", "--dry-run"], "--dry-run is for --group or --all."),
-            (["--status", "failed"], "--status is for --group or --all."),
+            (["a", "--dry-run"], "--dry-run is for --group, --all, --type or --user."),
+            (["--status", "failed"], "--status is for --group, --all, --type or --user."),
             (["--all", "--limit", "0"], "at least 1"),
         ):
             with self.subTest(options):

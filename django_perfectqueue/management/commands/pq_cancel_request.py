@@ -1,17 +1,51 @@
 from __future__ import annotations
 
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from typing import Any, ClassVar
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from django_perfectqueue.models import LIVE, TaskQuerySet
 from django_perfectqueue.queue import Task
 
-from ..steering import SteeringCommand
+from ..selecting import SelectingCommand
 
 
-class Command(SteeringCommand):
+class Command(SelectingCommand):
     summary = gettext_lazy("Cancels tasks that have yet to run, and asks running ones to stop.")
+    statuses: ClassVar[list[str]] = [status.value for status in LIVE]
+    words = ("cancelled", "requested")
+    page_by = "ticket__task_id"
+
+    def all_help(self) -> str:
+        return _("Every task that has not ended, or only those with --status.")
+
+    def status_help(self) -> str:
+        return _("%s (any of these).") % ", ".join(self.statuses)
 
     def steer(self, task: Task) -> tuple[str, str]:
         if task.cancel_request():
             return _("Task '%s' is cancelled.") % task.key, "cancelled"
         return _("Task '%s' is running, and is asked to stop.") % task.key, "requested"
+
+    def tasks(self, **options: Any) -> TaskQuerySet:
+        tasks = self.queue.list().live()
+        return tasks.in_status(options["status"]) if options["status"] else tasks
+
+    def summary_of(self, done: dict[str, int], *, dry: bool = False) -> str:
+        count = sum(done.values())
+        if dry:
+            text = ngettext("%s task would be cancelled.", "%s tasks would be cancelled.", count)
+            return text % count
+        asked = done.get("requested", 0)
+        cancelled = count - asked
+        text = ngettext("%s task is cancelled.", "%s tasks are cancelled.", cancelled)
+        told = text % cancelled
+        if asked:
+            text = ngettext(
+                "%s is running, and is asked to stop.",
+                "%s are running, and are asked to stop.",
+                asked,
+            )
+            told += " " + text % asked
+        return told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
 from datetime import datetime
 from typing import Any
 
@@ -33,6 +34,8 @@ KINDS: dict[str, type[exceptions.TaskError]] = {
     "cancelled": exceptions.CancelRequestedError,
     "expired": exceptions.ExpiredError,
 }
+
+USUAL = {one.name: one.default for one in fields(TaskResult) if one.default is not MISSING}
 
 COLUMNS = (
     "id",
@@ -154,15 +157,23 @@ def made(
     alias: str,
     **facts: Any,
 ) -> Any:
-    return TaskResult(
-        task=variant(definition, call, queue=queue, priority=priority),
-        id=key,
-        enqueued_at=call.enqueued_at or created_at,
-        args=call.args,
-        kwargs=call.kwargs,
-        backend=alias,
-        **facts,
-    )
+    facts["task"] = variant(definition, call, queue=queue, priority=priority)
+    facts["id"] = key
+    facts["enqueued_at"] = call.enqueued_at or created_at
+    facts["args"], facts["kwargs"] = call.args, call.kwargs
+    facts["backend"] = alias
+    return of_plain(facts)
+
+
+def of_plain(facts: Mapping[str, Any]) -> Any:
+    """
+    Return a result of values that have been through JSON.
+
+    Its own constructor would bring the arguments into that form once more.
+    """
+    result = object.__new__(TaskResult)
+    change(result, **USUAL, **facts)
+    return result
 
 
 def change(result: Any, **values: Any) -> None:

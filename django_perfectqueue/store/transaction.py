@@ -75,32 +75,34 @@ class Tries:
 shared: ContextVar[dict[str, Tries] | None] = ContextVar("shared", default=None)
 
 
-@contextmanager
-def one_call() -> Iterator[None]:
+def one_call() -> Sharing:
     """
     Let all that is called in here, over and over, be tries of one call.
 
     For who waits for a lost database by other rules than PATIENCE: it is told at once, and
     soon of what is lost against others.
     """
-    with sharing({} if (known := shared.get()) is None else known):
-        yield
+    return Sharing({} if (known := shared.get()) is None else known)
 
 
-@contextmanager
-def calls_of_others() -> Iterator[None]:
+def calls_of_others() -> Sharing:
     """Let what is called in here be calls like any other, though it is inside of one_call()."""
-    with sharing(None):
-        yield
+    return Sharing(None)
 
 
-@contextmanager
-def sharing(tries: dict[str, Tries] | None) -> Iterator[None]:
-    token = shared.set(tries)
-    try:
-        yield
-    finally:
-        shared.reset(token)
+class Sharing:
+    """What a generator would do, but entered around each task: so it has to be quick."""
+
+    __slots__ = ("token", "tries")
+
+    def __init__(self, tries: dict[str, Tries] | None) -> None:
+        self.tries = tries
+
+    def __enter__(self) -> None:
+        self.token = shared.set(self.tries)
+
+    def __exit__(self, *error: object) -> None:
+        shared.reset(self.token)
 
 
 def repeated(verb: Callable[P, R]) -> Callable[P, R]:

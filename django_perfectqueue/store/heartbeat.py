@@ -8,12 +8,13 @@ from datetime import datetime
 from ..conf import options
 from .dialects.base import numbers
 from .recover import recover
-from .transaction import reading, repeated
+from .transaction import reading, repeated, timely
 from .values import Lease, Pulse
 
 RENEW = """
 UPDATE "perfectqueue_ticket" SET "alarm_at" = {until}
 WHERE "task_id" IN ({ids}) AND "holder" IN ({holders}) AND "state" = 2
+    AND "alarm_at" < {until}
 """
 LOOK = """
 SELECT "task_id", "attempt", "holder", "cancel_requested" FROM "perfectqueue_ticket"
@@ -50,7 +51,7 @@ def beat(
 ) -> list[Pulse]:
     ids = numbers(sorted(lease.task_id for lease in leases))
     holders = numbers(sorted({lease.holder for lease in leases}))
-    with reading(using) as (cursor, dialect):
+    with (reading if alive_time is None else timely)(using) as (cursor, dialect):
         if alive_time is not None:
             renew = RENEW.replace("{ids}", ids).replace("{holders}", holders)
             dialect.execute(cursor, renew, now=now, after={"until": alive_time})

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .claim import leased
 from .dialects.base import TAKEN, numbers
 from .lanes import FIRST_COST, LEAST_COST
-from .transaction import reading, repeated
+from .transaction import reading, repeated, timely
 from .values import Lease
 
 IN_HAND = f"""
@@ -26,6 +26,7 @@ ORDER BY "ticket"."task_id"
 RENEW = """
 UPDATE "perfectqueue_ticket" SET "alarm_at" = {until}
 WHERE "state" = 2 AND "holder" = %(holder)s AND "alarm_at" <= {horizon}
+    AND "alarm_at" < {until}
 """
 WANTED = """
 SELECT "task_id" FROM "perfectqueue_ticket"
@@ -69,7 +70,7 @@ def renew(holder: int, *, using: str, alive_time: float, now: datetime | None = 
     is not touched.
     """
     after = {"until": alive_time, "horizon": alive_time + 1}
-    with reading(using) as (cursor, dialect):
+    with timely(using) as (cursor, dialect):
         return int(
             dialect.execute(cursor, RENEW, {"holder": holder}, now=now, after=after).rowcount
         )

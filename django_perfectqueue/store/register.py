@@ -10,7 +10,7 @@ from typing import Any
 from ..models import UNSEEN
 from .dialects import Dialect
 from .dialects.base import numbers
-from .transaction import reading, repeated
+from .transaction import reading, repeated, timely
 from .values import new_holder
 
 KEPT = 3600.0
@@ -73,7 +73,7 @@ def register(
     ``seats`` is JSON: what each processor does. One that is ``leaving`` takes no more
     tasks. Who enters the register strikes out those that are long gone.
     """
-    with reading(using) as (cursor, dialect):
+    with timely(using) as (cursor, dialect):
         state = {"id": worker.id, "seats": seats, "leaving": leaving}
         if dialect.execute(cursor, RENEW, state, now=now).rowcount:
             return

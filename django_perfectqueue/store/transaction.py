@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -47,6 +47,16 @@ def unit(using: str, *, apart: bool = False) -> Iterator[tuple[Any, Dialect]]:
         reading(using) as opened,
     ):
         yield opened
+
+
+def timely(using: str) -> AbstractContextManager[tuple[Any, Dialect]]:
+    """
+    Open what a statement needs that writes a time from now.
+
+    Where the clock is that of the host, it is read before the statement waits for whoever
+    else is writing: so the lock has to come first.
+    """
+    return unit(using) if dialect_of(using).hosts_clock else reading(using)
 
 
 @contextmanager

@@ -3,10 +3,12 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from threading import Event
 
 from django.db import OperationalError, connection, transaction
-from django.test import TransactionTestCase, skipUnlessDBFeature
+from django.test import TransactionTestCase, skipIfDBFeature, skipUnlessDBFeature
+from django.utils import timezone
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import AlreadyExistsError
@@ -187,3 +189,51 @@ class ReplaceTests(TransactionTestCase):
 
         self.assertEqual(Task.objects.get().data, 2)
         self.assertEqual(Ticket.objects.get().task.data, 2)
+
+
+@contextmanager
+def locked_file():
+    """
+    Let another connection hold the lock of the file until a statement waits for it.
+
+    What is yielded tells, in the end, when it was let go.
+    """
+    taken, awaited, let_go = Event(), Event(), []
+
+    def hold():
+        with transaction.atomic():
+            Lane.objects.filter(pk=0).delete()
+            taken.set()
+            awaited.wait(10)
+            time.sleep(0.2)
+            let_go.append(timezone.now())
+        connection.close()
+
+    def watch(execute, sql, params, many, context):
+        awaited.set()
+        return execute(sql, params, many, context)
+
+    with ThreadPoolExecutor(1) as pool:
+        holding = pool.submit(hold)
+        taken.wait(10)
+        with connection.execute_wrapper(watch):
+            yield let_go
+        holding.result()
+
+
+@skipIfDBFeature("has_select_for_update_skip_locked")
+class LockedFileTests(TransactionTestCase):
+    """SQLite has no clock of its own, and a file for all may be locked for longer than a lease."""
+
+    def test_a_lease_that_is_renewed_late_holds_from_then_on(self):
+        _task, held = running(now=None)
+        for renew in (
+            lambda: store.heartbeat([held], alive_time=90, using="default"),
+            lambda: store.renew(held.holder, alive_time=90, using="default"),
+        ):
+            Ticket.objects.update(alarm_at=timezone.now())
+            with locked_file() as let_go:
+                renew()
+
+            [moment] = let_go
+            self.assertGreaterEqual(Ticket.objects.get().alarm_at, moment + timedelta(seconds=90))

@@ -308,6 +308,16 @@ class HeartbeatTests(TestCase):
         self.assertTrue(pulse.held)
         self.assertEqual(acquire(now=NOON + 2 * MINUTE), [])
 
+    def test_one_that_comes_late_shortens_nothing(self):
+        _task, held = running()
+        store.heartbeat([held], alive_time=60, using="default", now=after(30))
+
+        [pulse] = store.heartbeat([held], alive_time=60, using="default", now=after(10))
+        store.renew(held.holder, using="default", alive_time=60, now=after(20))
+
+        self.assertTrue(pulse.held)
+        self.assertEqual(acquire(now=after(89)), [])
+
     def test_the_ended_are_not_held(self):
         task, held = running()
         task.force_finish()

@@ -84,6 +84,9 @@ class Dialect(ABC):
     single_statement = False
     """Whether one task is submitted, taken or finished by a single statement."""
 
+    hosts_clock = False
+    """Whether the time is read on the host, before a statement is sent."""
+
     asynchronous_commit = ""
     """A column that lets the transaction be lost, as a whole, if the server crashes."""
 

@@ -23,6 +23,28 @@ class ExactCharField(CharField):
         return parameters
 
 
+@ExactCharField.register_lookup
+class Unindexed(models.Transform):
+    """
+    The same value, for which SQLite looks in no index; the others know better by statistics.
+
+    Few run ANALYZE on SQLite, and without it a queue passes for small: all its tasks would
+    be sorted, to show the first few by their ids.
+    """
+
+    lookup_name = "unindexed"
+    output_field = ExactCharField()
+
+    def as_sql(  # type: ignore[override]
+        self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any
+    ) -> Any:
+        return compiler.compile(self.lhs)
+
+    def as_sqlite(self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any) -> Any:
+        sql, params = compiler.compile(self.lhs)
+        return f"+{sql}", params
+
+
 def exact_collation(connection: BaseDatabaseWrapper) -> str | None:
     if connection.vendor == "postgresql":
         return "C"

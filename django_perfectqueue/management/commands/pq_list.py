@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.core.management.base import CommandParser
+from django.db import connections
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -70,20 +71,33 @@ class Command(QueueCommand):
             self.say(no_tasks(self.queue))
 
     def tasks(self, **options: Any) -> TaskQuerySet:
-        tasks = self.queue.list().select_related("ticket").with_tries()
+        tasks = self.listed(**options).select_related("ticket").with_tries()
         tasks = tasks.annotate(clock=ServerNow())
         if options["status"]:
             tasks = tasks.in_status(options["status"])
         for field in ("user", "type"):
             if options[field] is not None:
                 tasks = tasks.filter(**{field: options[field]})
-        if prefix := options["key_prefix"]:
-            tasks = tasks.key_begins(prefix)
-        order = id_for(options["status"])
+        order = self.order(options["status"])
         tasks = tasks.order_by(order if options["oldest_first"] else f"-{order}")
         if options["after"] is not None:
             tasks = behind(tasks, options["after"])
         return tasks.defer("result_text", *(() if options["data"] else ("payload",)))
+
+    def listed(self, **options: Any) -> TaskQuerySet:
+        """Return the queue's tasks, by the index of keys or else as they come by their ids."""
+        if prefix := options["key_prefix"]:
+            return self.queue.list().key_begins(prefix)
+        if options["status"] not in (None, Status.FINISHED):
+            return self.queue.list()
+        tasks: TaskQuerySet = Task.objects.using(self.queue.using)
+        return tasks.filter(queue__unindexed=self.queue.name)
+
+    def order(self, status: str | None) -> str:
+        """Return the column of ids by which to read: SQLite would sort all that wait."""
+        if status == Status.WAITING and connections[self.queue.using].vendor == "sqlite":
+            return "ticket__task_id"
+        return id_for(status)
 
     def print_table(self, listing: Listing, *, with_data: bool) -> None:
         columns = [

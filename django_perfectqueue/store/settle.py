@@ -268,7 +268,7 @@ def release(
         if cancelled is None:
             announce(signals.task_cancelled, unwanted, using=using)
         else:
-            cancelled[:] = unwanted
+            cancelled += unwanted
         for lease in held:
             accounts.end(lease, None)
         accounts.write(cursor, dialect)

@@ -9,7 +9,9 @@ from django.core import checks
 from django.db import connection, connections
 from django.test import SimpleTestCase, TestCase, override_settings
 
+from django_perfectqueue.backoff import Exponential
 from django_perfectqueue.checks import (
+    check_backoff,
     check_database_settings,
     check_dispatch,
     check_server,
@@ -344,6 +346,34 @@ class DispatchTests(SimpleTestCase):
 
     def test_none_is_needed(self):
         self.assertEqual(check_dispatch(), [])
+
+
+def never(error, task):
+    return None
+
+
+class BackoffTests(SimpleTestCase):
+    def test_a_backoff_that_can_not_be_used(self):
+        for path, words in (
+            ("tests.nowhere.wait", "ModuleNotFoundError: No module named 'tests.nowhere'"),
+            ("django_perfectqueue.backoff.Exponential", "must be an instance, such as"),
+        ):
+            with override_settings(PERFECTQUEUE={"BACKOFF": path}):
+                [found] = check_backoff()
+            self.assertEqual(found.id, "perfectqueue.E014")
+            self.assertIn(words, found.msg)
+
+    def test_a_backoff_that_can_be_used(self):
+        self.assertEqual(check_backoff(), [])
+        here = f"{__name__}.never"
+        for good in (lambda error, task: 5, Exponential(5), here):
+            with override_settings(PERFECTQUEUE={"BACKOFF": good}):
+                self.assertEqual((check_settings(), check_backoff()), ([], []))
+
+    def test_what_is_none_is_said_with_the_settings(self):
+        for wrong in (5, Exponential, "gentle"):
+            with override_settings(PERFECTQUEUE={"BACKOFF": wrong}):
+                self.assertEqual(ids(check_settings()), ["E001"])
 
 
 class RegistrationTests(SimpleTestCase):

@@ -131,7 +131,7 @@ class RuleTests(PolicyCase):
             ({"fail_on": (dict,)}, "fail_on must be classes of exceptions"),
             (
                 {"fail_on": OSError, "discard_on": OSError},
-                "must not have OSError, which discard_on",
+                "must not have OSError, which discard",
             ),
             ({"retry_on": {OSError: "soon"}}, "must have a wait or a backoff for OSError"),
             ({"fail_on": {OSError: 5}}, "must have a wait or a backoff for OSError"),

@@ -3,8 +3,9 @@ What a project may listen to: one signal for each step on a task's way.
 
 Each is sent once the change is committed, by the process that has made it, with the
 task's ``queue``, ``key``, ``type`` and ``user``. Where the sender holds the task, ``task``
-is the AcquiredTask and ``sender`` the handler's class; else both are None. A receiver that
-raises disturbs nobody, and a signal that nobody listens to costs nothing.
+is the AcquiredTask, ``sender`` the handler's class and ``error`` what has ended the
+attempt; else these are None. A receiver that raises disturbs nobody, and a signal that
+nobody listens to costs nothing.
 """
 
 from __future__ import annotations
@@ -46,18 +47,25 @@ def is_heard(*signals: Signal) -> bool:
     return any(signal.receivers and signal.has_listeners(None) for signal in signals)
 
 
-def send(signal: Signal, whom: Whom, *, sender: Any = None, **facts: Any) -> None:
+def send(
+    signal: Signal,
+    whom: Whom,
+    *,
+    sender: Any = None,
+    task: Any = None,
+    error: BaseException | None = None,
+) -> None:
     """Send a signal. Raise nothing, whatever a receiver does."""
     try:
-        signal.send_robust(sender=sender, **whom._asdict(), **{"task": None, **facts})
+        signal.send_robust(sender=sender, task=task, error=error, **whom._asdict())
     except BaseException:
         logger.exception("A receiver would have ended the process. key=%s", whom.key)
 
 
-async def asend(signal: Signal, whom: Whom, *, sender: Any = None, **facts: Any) -> None:
+async def asend(signal: Signal, whom: Whom, *, sender: Any, task: Any) -> None:
     """Do what send() does, from an event loop: receivers that are functions run beside it."""
     try:
-        await signal.asend_robust(sender=sender, **whom._asdict(), **{"task": None, **facts})
+        await signal.asend_robust(sender=sender, task=task, error=None, **whom._asdict())
     except (SystemExit, KeyboardInterrupt):
         logger.exception("A receiver would have ended the process. key=%s", whom.key)
 

@@ -193,6 +193,7 @@ class Runner:
             return self.settle(task, handler, lambda: task.fail(why=why), error)
         if handler is not None and not isinstance(error, Verdict):
             error = self.ask(handler, error)
+        self.tidy.up()
         what = None if task.settled else ruling_for(task, handler, error)
         self.tidy.up()
         return self.settle(task, handler, lambda: carry_out(what, task, error), error)

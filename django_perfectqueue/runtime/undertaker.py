@@ -75,7 +75,7 @@ class Undertaker:
             unclear = self.settle_overdue()
             self.link.insist(lambda: self.give_back(unclear))
         except AwayError:
-            return 0
+            logger.debug("The database is away; what is left comes back with its lease.")
         for tell in self.told:
             tell()
         connections.close_all()
@@ -113,9 +113,9 @@ class Undertaker:
             return False
         task = AcquiredTask(lease, worker=self.estate.worker)
         handler = self.handler_for(task)
-        prepare(handler, error)
-        act = verb(task, handler, error)
         try:
+            self.link.insist(lambda: prepare(handler, error))
+            act = self.link.insist(lambda: verb(task, handler, error))
             ended = self.link.insist(act)
         except PreemptedError:
             logger.warning("A task was taken away before it was ended by force. key=%s", lease.key)

@@ -375,6 +375,21 @@ class SettlingTests(RunnerMixin, TransactionTestCase):
         self.assertEqual((row.result, self.next_exists()), (None, False))
         self.assertIsNotNone(self.ending.completion)
 
+    def test_a_decider_that_leaves_its_transaction_open_has_settled_nothing(self):
+        class Forgetful(Decider):
+            def unexpected_error_raised(self, error):
+                transaction.atomic().__enter__()
+                self.task.finish("done")
+
+        class Failing(Application):
+            decider = Forgetful
+
+            def perform(self):
+                raise OSError("gone")
+
+        row = self.run_with(Failing, expect="retried")
+        self.assertEqual((row.status, row.result), ("retrying", None))
+
     def test_an_error_after_the_commit_changes_nothing(self):
         def perform(task):
             with task.settling():

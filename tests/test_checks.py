@@ -18,6 +18,8 @@ from django_perfectqueue.checks import (
     check_server_settings,
     check_settings,
 )
+from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.management.commands import pq_worker
 
 SQLITE = {"ENGINE": "django.db.backends.sqlite3", "NAME": "/nowhere/tasks.sqlite3"}
 GOOD_SQLITE = {"transaction_mode": "IMMEDIATE", "timeout": 20}
@@ -362,6 +364,12 @@ class BackoffTests(SimpleTestCase):
                 [found] = check_backoff()
             self.assertEqual(found.id, "perfectqueue.E014")
             self.assertIn(words, found.msg)
+
+    def test_a_worker_says_so_before_it_starts(self):
+        for good in (None, Exponential(5), f"{__name__}.never"):
+            pq_worker.check_backoff(good)
+        with self.assertRaisesMessage(ConfigError, "PERFECTQUEUE['BACKOFF']: 'x.y' can't be"):
+            pq_worker.check_backoff("x.y")
 
     def test_a_backoff_that_can_be_used(self):
         self.assertEqual(check_backoff(), [])

@@ -138,7 +138,9 @@ class Heart:
             raise
         else:
             self.processor.slate.count("cancelled")
-            announce("cancelled", AcquiredTask(lease), self.processor.plan.handler_for(lease))
+            task = AcquiredTask(lease)
+            task.settled = "cancelled"
+            announce(task.settled, task, self.processor.plan.handler_for(lease))
 
     def running(self, lease: store.Lease) -> Running | None:
         wanted = (lease.task_id, lease.attempt)

@@ -116,12 +116,12 @@ class Undertaker:
         try:
             self.link.insist(lambda: prepare(handler, error))
             act = self.link.insist(lambda: verb(task, handler, error))
-            ended = self.link.insist(act)
+            task.settled = self.link.insist(act)
         except PreemptedError:
             logger.warning("A task was taken away before it was ended by force. key=%s", lease.key)
         else:
             kind = handler if isinstance(handler, type) or handler is None else type(handler)
-            self.told.append(partial(announce, ended, task, kind, error))
+            self.told.append(partial(announce, task.settled, task, kind, error))
             logger.error(
                 "A task was ended by force: %s. key=%s type=%s", word, lease.key, lease.type
             )

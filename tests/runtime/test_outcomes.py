@@ -274,25 +274,26 @@ class SettlingTests(RunnerMixin, TransactionTestCase):
 
     def test_what_follows_is_there_when_it_is_settled(self):
         class Chain(Decider):
-            def done(self, verb):
+            def done(self, verb, given):
                 with self.task.settling():
                     self.queue.submit("next", "report")
-                    getattr(self.task, verb)()
+                    getattr(self.task, verb)(*given)
 
         class First(Application):
             decider = Chain
 
             def perform(self):
-                self.decide("done", verb=self.task.data["verb"])
+                self.decide("done", **self.task.data)
 
-        for verb, word in (
-            ("finish", "finished"),
-            ("retry", "retried"),
-            ("fail", "failed"),
-            ("discard", "discarded"),
+        for verb, given, word in (
+            ("finish", [{"rows": 3}], "finished"),
+            ("retry", [60], "retried"),
+            ("snooze", ["1m"], "snoozed"),
+            ("fail", ["hopeless"], "failed"),
+            ("discard", [], "discarded"),
         ):
             with self.subTest(verb):
-                row = self.run_with(First, data={"verb": verb}, expect=word)
+                row = self.run_with(First, data={"verb": verb, "given": given}, expect=word)
                 self.assertTrue(self.next_exists())
                 self.assertIsNone(self.ending.completion)
                 self.assertNotEqual(row.status, "running")

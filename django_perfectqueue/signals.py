@@ -55,9 +55,11 @@ def send(
     task: Any = None,
     error: BaseException | None = None,
 ) -> None:
-    """Send a signal. Raise nothing, whatever a receiver does."""
+    """Send a signal. What a receiver raises goes to the log, but for Ctrl-C."""
     try:
         signal.send_robust(sender=sender, task=task, error=error, **whom._asdict())
+    except KeyboardInterrupt:
+        raise
     except BaseException:
         logger.exception("A receiver would have ended the process. key=%s", whom.key)
 
@@ -66,7 +68,7 @@ async def asend(signal: Signal, whom: Whom, *, sender: Any, task: Any) -> None:
     """Do what send() does, from an event loop: receivers that are functions run beside it."""
     try:
         await signal.asend_robust(sender=sender, task=task, error=None, **whom._asdict())
-    except (SystemExit, KeyboardInterrupt):
+    except SystemExit:
         logger.exception("A receiver would have ended the process. key=%s", whom.key)
 
 

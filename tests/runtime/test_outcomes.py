@@ -18,6 +18,7 @@ from django_perfectqueue.application import (
 from django_perfectqueue.exceptions import GracefulProcessStopError, PayloadError, PreemptedError
 from django_perfectqueue.models import Attempt, FairShare, Lane, Task, Ticket
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.sensitive import STARS
 
 from .crews import CrewTestCase
 from .test_runner import RunnerMixin
@@ -79,13 +80,15 @@ class VerdictTests(RunnerMixin, TestCase):
         self.assertEqual(Lane.objects.get().running, 0)
 
     def test_a_discard_ends_it_with_the_reason(self):
-        row = self.quietly(raising(Discard("there is no such customer")), "discarded")
+        data = {"token": "hunter22"}
+        row = self.quietly(raising(Discard("hunter22 is no customer")), "discarded", data=data)
         self.assertEqual(row.status, "cancelled")
         letter, attempt = row.dead_letter, Attempt.objects.get()
         self.assertEqual(
             (letter.group, letter.message, letter.errors),
-            ("discarded", "there is no such customer", 0),
+            ("discarded", f"{STARS} is no customer", 0),
         )
+        self.assertEqual(attempt.message, letter.message)
         self.assertEqual(attempt.error, "django_perfectqueue.exceptions.Discard")
         self.assertEqual((attempt.ending, attempt.number), ("cancelled", 1))
 

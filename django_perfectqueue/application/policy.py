@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django_perfectqueue import error_rules, store
 from django_perfectqueue.backoff import Backoff, Exponential, Fixed, backoff_problem, imported
@@ -19,7 +19,12 @@ from django_perfectqueue.spans import LONGEST, seconds_of
 if TYPE_CHECKING:
     from .handler import Application
 
+    Handler: TypeAlias = "Application | type[Application] | None"
+    """One that was made for the task, or its class where that can't be done, or none."""
+
 logger = logging.getLogger("django_perfectqueue.runner")
+
+FINAL = {error_rules.DISCARD_ON: "discard", error_rules.FAIL_ON: "fail"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +50,7 @@ class Ruling:
             task.fail(why=why)
 
 
-def ruling(
-    task: AcquiredTask, handler: Application | type[Application] | None, error: BaseException
-) -> Ruling:
+def ruling(task: AcquiredTask, handler: Handler, error: BaseException) -> Ruling:
     """
     Return what becomes of a task whose handler has raised this.
 
@@ -59,10 +62,8 @@ def ruling(
     if isinstance(error, Discard):
         return Ruling("discard", reason=error.reason)
     rule, waits = error_rules.rule_for(rules_of(handler), cause(error))
-    if rule == error_rules.DISCARD_ON and not isinstance(error, Retry):
-        return Ruling("discard")
-    if rule == error_rules.FAIL_ON and not isinstance(error, Retry):
-        return Ruling("fail")
+    if rule in FINAL and not isinstance(error, Retry):
+        return Ruling(FINAL[rule])
     asked = isinstance(error, Retry) or rule == error_rules.RETRY_ON
     if task.lease.errors + 1 >= most_attempts(handler, asked=asked):
         return Ruling("fail")
@@ -72,9 +73,7 @@ def ruling(
     return Ruling("fail") if wait is None else Ruling("retry", wait)
 
 
-def follow(
-    task: AcquiredTask, handler: Application | type[Application] | None, error: BaseException
-) -> None:
+def follow(task: AcquiredTask, handler: Handler, error: BaseException) -> None:
     """Settle a task whose handler has raised this."""
     ruling(task, handler, error).settle(task, failure(error))
 
@@ -105,11 +104,11 @@ def plain_failure(error: BaseException) -> store.Failure:
     return store.Failure(error=f"{kind.__module__}.{kind.__qualname__}")
 
 
-def rules_of(handler: Application | type[Application] | None) -> dict[str, Any]:
+def rules_of(handler: Handler) -> dict[str, Any]:
     return {name: getattr(handler, name, ()) for name in error_rules.RULES}
 
 
-def most_attempts(handler: Application | type[Application] | None, *, asked: bool) -> int:
+def most_attempts(handler: Handler, *, asked: bool) -> int:
     """Return how many attempts may end in an error."""
     most = getattr(handler, "max_attempts", None)
     if asked:
@@ -120,7 +119,7 @@ def most_attempts(handler: Application | type[Application] | None, *, asked: boo
 def wait_by(
     waits: Any,
     task: AcquiredTask,
-    handler: Application | type[Application] | None,
+    handler: Handler,
     error: BaseException,
 ) -> float | None:
     """
@@ -140,7 +139,7 @@ def wait_by(
     return usual(handler).wait(task.lease.errors + 1)
 
 
-def own_backoff(handler: Application | type[Application] | None) -> Any:
+def own_backoff(handler: Handler) -> Any:
     backoff = getattr(handler, "backoff", None)
     if isinstance(handler, type) and not isinstance(backoff, Backoff):
         # What has no instance can't be asked.
@@ -150,7 +149,7 @@ def own_backoff(handler: Application | type[Application] | None) -> Any:
     return backoff
 
 
-def usual(handler: Application | type[Application] | None) -> Backoff:
+def usual(handler: Handler) -> Backoff:
     first, longest = getattr(handler, "retry_wait", None), options().RETRY_WAIT_LIMIT
     return Exponential(options().RETRY_WAIT if first is None else first, longest)
 
@@ -164,7 +163,7 @@ def default_backoff() -> Any:
 def asked_of(
     backoff: Any,
     task: AcquiredTask,
-    handler: Application | type[Application] | None,
+    handler: Handler,
     error: BaseException,
 ) -> float | None:
     """
@@ -184,9 +183,7 @@ def asked_of(
     return None if wait is None else checked_wait(wait)
 
 
-def beside(
-    error: BaseException, task: AcquiredTask, handler: Application | type[Application] | None
-) -> Any:
+def beside(error: BaseException, task: AcquiredTask, handler: Handler) -> Any:
     """Return what a backoff is given beside the error."""
     if handler is None or isinstance(handler, type):
         return task

@@ -3,6 +3,7 @@
 import logging
 import signal
 
+from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase, override_settings
 
@@ -266,6 +267,34 @@ class ProcessorTests(CrewTestCase):
                 self.work(processor)
                 counts = processor.slate.counts()
                 self.assertEqual({word: counts[word] for word in expected}, expected)
+                Queue().clear()
+
+    def test_a_coroutine_settles_with_what_follows_too(self):
+        """
+        The transaction is that of another thread than the one that looks what came of it.
+        """
+
+        def settle(task):
+            with task.settling():
+                task.queue.submit(f"next-{task.key}", "nothing")
+                task.finish("settled")
+                if task.data["fails"]:
+                    raise OSError("the disk is full")
+
+        async def coroutine(task):
+            await sync_to_async(settle)(task)
+
+        for type_ in ("thread", "async"):
+            with self.subTest(type_), self.assertLogs("django_perfectqueue"):
+                for key, fails in (("good", False), ("bad", True)):
+                    Queue().submit(key, "coroutine", {"fails": fails})
+                routes = {"coroutine": coroutine, "nothing": lambda task: None}
+                self.work(self.processor(type_, routes))
+                self.assertEqual(
+                    self.statuses(),
+                    {"good": "finished", "next-good": "finished", "bad": "retrying"},
+                )
+                self.assertEqual(Queue()["good"].metadata().result, "settled")
                 Queue().clear()
 
 

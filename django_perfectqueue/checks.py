@@ -13,6 +13,7 @@ from django.db import connections
 from django.utils.module_loading import import_string
 
 from . import codecs
+from .backoff import imported
 from .conf import SETTING, Options, given, options, problems
 from .exceptions import ConfigError
 from .queue import database
@@ -35,6 +36,7 @@ def register() -> None:
     checks.register(check_server, Tags.database)
     checks.register(check_server_settings, Tags.database)
     checks.register(check_dispatch)
+    checks.register(check_backoff)
     checks.register(check_codecs, TAG)
 
 
@@ -405,6 +407,27 @@ def check_dispatch(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
                 11,
                 f"{SETTING}['DISPATCH'] can't be imported: {type(trouble).__name__}: {trouble}",
                 "Set it to the dotted path of a class, such as 'myapp.tasks.TaskDispatch'.",
+            )
+        ]
+    return []
+
+
+def check_backoff(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """
+    Check that BACKOFF can be imported.
+
+    As with DISPATCH, that may import much.
+    """
+    if alias_in_force() is None or not isinstance(path := options().BACKOFF, str):
+        return []
+    try:
+        imported(path)
+    except ConfigError as trouble:
+        return [
+            error(
+                14,
+                f"{SETTING}['BACKOFF'] can't be used: {trouble}",
+                "Set it to a function of the error and the task, or to its dotted path.",
             )
         ]
     return []

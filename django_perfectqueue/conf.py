@@ -19,6 +19,7 @@ from django.conf import settings
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
+from .backoff import BackoffFunction, backoff_problem
 from .exceptions import ConfigError
 
 SETTING = "PERFECTQUEUE"
@@ -85,6 +86,12 @@ def _path(value: Any) -> str | None:
     if not isinstance(value, str) or "." not in value:
         return "must be a dotted path to a class, such as 'myapp.tasks.TaskDispatch'"
     return None
+
+
+def _backoff(value: Any) -> str | None:
+    if isinstance(value, str):
+        return None if "." in value else "must be a dotted path, such as 'myapp.tasks.backoff'"
+    return backoff_problem(value) or None
 
 
 def _texts(value: Any) -> str | None:
@@ -177,6 +184,7 @@ class Options:
 
     ALIVE_TIME: float = _setting(300.0, _positive_seconds)
     MAX_ATTEMPTS: int = _setting(5, _positive)
+    BACKOFF: BackoffFunction | str | None = _setting(None, _or_none(_backoff))  # noqa: RUF009
     MAX_CRASHES: int = _setting(5, _positive)
     RETRY_WAIT: float = _setting(15.0, _seconds)
     RETRY_WAIT_LIMIT: float = _setting(3_600.0, _seconds)

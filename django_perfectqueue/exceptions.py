@@ -1,6 +1,12 @@
-"""What can go wrong, one situation a class."""
+"""What can go wrong, one situation a class; and what a handler may raise to say what is next."""
 
 from __future__ import annotations
+
+from datetime import timedelta
+
+from .spans import seconds_of
+
+SHORTEST_SNOOZE = 1.0
 
 
 class PerfectQueueError(Exception):
@@ -93,3 +99,71 @@ class GracefulProcessStopError(ProcessStopError):
 
 class ImmediateProcessStopError(ProcessStopError):
     """The processor stops now, whatever is running."""
+
+
+class Verdict(Exception):  # noqa: N818
+    """
+    What a handler may raise to say what is to become of its task.
+
+    The base of Retry, Snooze and Discard. None of them is an error of the program: they
+    are logged in a line, without a traceback.
+    """
+
+    reason = ""
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class Retry(Verdict):
+    """
+    The task is to be tried again, which counts as an error.
+
+    ``after`` is a timedelta, seconds or a span such as ``"5m30s"``; None is the usual wait.
+    When its attempts are spent it fails. With ``raise Retry() from error`` that error is
+    told as the attempt's. Raise InvalidTaskError where ``after`` is no length of time.
+    """
+
+    def __init__(self, after: timedelta | float | str | None = None, reason: str = "") -> None:
+        super().__init__(after, reason)
+        self.after = None if after is None else wait_of(self, after)
+        self.reason = reason
+
+
+class Snooze(Verdict):
+    """
+    The task is put off; this counts as no attempt and as no error.
+
+    It waits for a second at least. Nothing bounds how often, but the task's
+    ``expires_at``. Raise InvalidTaskError where ``after`` is no length of time.
+    """
+
+    def __init__(self, after: timedelta | float | str) -> None:
+        super().__init__(after)
+        self.after = max(SHORTEST_SNOOZE, wait_of(self, after))
+
+
+class Discard(Verdict):
+    """
+    The task is to end without finishing and without being tried again.
+
+    It is cancelled, with the reason in its dead letter, in the group *discarded*.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def wait_of(verdict: Verdict, after: timedelta | float | str) -> float:
+    """Return the seconds of a wait; what is below 0 has passed, and is 0."""
+    if isinstance(after, timedelta):
+        after = after.total_seconds()
+    is_past = isinstance(after, int | float) and after < 0
+    seconds = 0.0 if is_past else seconds_of(after)
+    if seconds is None:
+        raise InvalidTaskError(
+            f"{type(verdict).__name__} waits for a timedelta, seconds or a span such as '5m30s',"
+            f" not {after!r}."
+        )
+    return seconds

@@ -8,7 +8,8 @@ from datetime import datetime
 
 from django.utils.translation import gettext as _
 
-from .models import Attempt, Outcome, State, Task, Ticket
+from .models import Attempt, DeadLetter, Outcome, State, Status, Task, Ticket
+from .queue import GRAVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,11 @@ def remark(task: Task) -> str:
         return _("Someone closed it as finished.")
     if ticket and ticket.was_given_back:
         return _("A worker gave it back untried; perhaps no worker has a handler for its type.")
+    if ticket and ticket.was_snoozed and task.status == Status.SCHEDULED:
+        return _("Its handler has put it off.")
+    letter: DeadLetter | None = getattr(task, "dead_letter", None)
+    if task.outcome == Outcome.CANCELLED and letter and letter.group == GRAVE:
+        return _("Its handler has discarded it.")
     return ""
 
 

@@ -328,6 +328,13 @@ class Ticket(models.Model):
         return self.attempt > 0 and self.alarm_at > self.run_at
 
     @property
+    def was_snoozed(self) -> bool:
+        """Whether its handler has put it off, as long as nothing else has gone wrong."""
+        if self.state != State.SCHEDULED or self.was_given_back or self.was_expected:
+            return False
+        return self.attempt > 0 == self.errors + self.crashes
+
+    @property
     def was_expected(self) -> bool:
         """Whether it has the time at which its task is expected to start."""
         expected_at = self.task.expected_at

@@ -6,7 +6,6 @@ Everything here runs in the caller's transaction where there is one.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import (
     AsyncIterator,
@@ -27,18 +26,22 @@ from asgiref.sync import sync_to_async
 from django.db import connections, router, transaction
 from django.utils import timezone
 
-from . import codecs, models, rules, store
+from . import codecs, models, rules, signals, store
 from .balance import UserShare, balance
 from .conf import options
 from .exceptions import (
     AlreadyExistsError,
     CancelRequestedError,
+    Discard,
     InvalidTaskError,
     NotFoundError,
     PayloadError,
     PreemptedError,
+    Snooze,
 )
 from .sensitive import redacted
+from .spans import LONGEST as LONGEST_SPAN
+from .spans import seconds_in
 from .waiting import Reason, why_waiting
 
 P = ParamSpec("P")
@@ -50,11 +53,10 @@ OnConflict = Literal["raise", "ignore", "replace"]
 Span = timedelta | float | str
 When = datetime | Span
 
+GRAVE = "discarded"
+DISCARDED = f"{Discard.__module__}.{Discard.__qualname__}"
 QUEUE_LENGTH, KEY_LENGTH = 100, 255
 SMALLEST, LARGEST = -(2**31) + 1, 2**31 - 1
-LONGEST_SPAN = 3_155_760_000.0
-SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
-UNITS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
 def twin(
@@ -154,6 +156,7 @@ class Queue:
             if on_conflict == "ignore":
                 return task
             store.replace(submission, using=self.using, now=now)
+        store.announce(signals.task_submitted, [submission], using=self.using)
         store.ring(self.name, using=self.using, delay=until(submission, now))
         return task
 
@@ -185,6 +188,8 @@ class Queue:
             if fresh:
                 soonest = min(until(task, now) for task in given if (task.queue, task.key) in fresh)
                 store.ring(self.name, using=self.using, delay=soonest)
+                stored_now = (task for task in given if (task.queue, task.key) in fresh)
+                store.announce(signals.task_submitted, stored_now, using=self.using)
             read += len(given)
             stored += len(fresh)
             if progress:
@@ -421,24 +426,45 @@ class Task:
     aset_priority = twin(set_priority)
 
 
+class Doubt:
+    """Whether something that was written in a caller's transaction came to be."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.committed = False
+        transaction.on_commit(self, using=connection.alias, robust=True)
+
+    def __call__(self) -> None:
+        self.committed = True
+
+    def is_undone(self) -> bool:
+        """Tell whether the transaction, or the savepoint that it was in, was rolled back."""
+        if self.committed:
+            return False
+        waiting = list(self.connection.run_on_commit)
+        return not any(function is self for _savepoints, function, *_robust in waiting)
+
+
 @dataclass(slots=True)
 class AcquiredTask:
     """
     A task in this program's hands, good until its lease runs out.
 
-    One of finish(), retry(), release(), fail() and cancel() settles it, once and
-    durably; each raises PreemptedError, and writes nothing, when the lease has passed
-    to another. ``django_result`` is what Django's signals are told of one of its tasks.
+    One of finish(), retry(), snooze(), release(), fail(), discard() and cancel() settles
+    it, once and durably; each raises PreemptedError, and writes nothing, when the lease
+    has passed to another. In a transaction of the caller's it is settled with that.
+    ``django_result`` is what Django's signals are told of one of its tasks.
     """
 
     lease: store.Lease
     alive_time: float = 300.0
     worker: str = ""
     started: float = field(default_factory=time.monotonic)
-    settled: str = ""
     is_settling: bool = field(default=False, repr=False)
     django_result: Any = field(default=None, repr=False, compare=False)
     _data: Any = field(default=None, repr=False)
+    _settled: str = field(default="", repr=False)
+    _doubt: Doubt | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         """Name it without its data, which must not get into logs and reports of errors."""
@@ -485,6 +511,29 @@ class AcquiredTask:
         """How long this program has had it, in seconds."""
         return time.monotonic() - self.started
 
+    @property
+    def settled(self) -> str:
+        """What it was settled as; nothing where it was not, or that was rolled back."""
+        if self._doubt is not None and self._doubt.is_undone():
+            return ""
+        return self._settled
+
+    @settled.setter
+    def settled(self, word: str) -> None:
+        self._settled = word
+        self._doubt = None
+
+    @contextmanager
+    def settling(self) -> Iterator[None]:
+        """
+        Settle it in here, and do what belongs to that: both or neither.
+
+        One transaction in the database of the tasks. When that can't be committed, or
+        something raises in it, the task is as it was, and held.
+        """
+        with store.together(using=self.lease.using):
+            yield
+
     def heartbeat(self, *, now: datetime | None = None) -> None:
         """
         Renew the lease.
@@ -526,7 +575,7 @@ class AcquiredTask:
         with self._settling():
             if store.finish([done], using=self.lease.using, worker=self.worker, now=now):
                 raise self._preempted()
-            self.settled = "finished"
+            self._settle("finished")
 
     def retry(
         self,
@@ -540,14 +589,28 @@ class AcquiredTask:
         wait = options().RETRY_WAIT if wait is None else wait
         with self._settling():
             going_on = store.retry(self.lease, wait=wait, why=why, **self._terms(now))
-            self.settled = "retried" if going_on else "cancelled"
+            self._settle("retried" if going_on else "cancelled")
 
     def release(self, delay: float = 0.0, *, now: datetime | None = None) -> None:
         """Give it back untried: this counts as no attempt."""
         with self._settling():
-            if store.release([self.lease], using=self.lease.using, delay=delay, now=now):
+            cancelled: list[store.Lease] = []
+            terms: dict[str, Any] = {"using": self.lease.using, "now": now}
+            if store.release([self.lease], delay=delay, cancelled=cancelled, **terms):
                 raise self._preempted()
-            self.settled = "released"
+            self._settle("cancelled" if cancelled else "released")
+
+    def snooze(self, after: Span, *, now: datetime | None = None) -> None:
+        """
+        Put it off for so long: this counts as no attempt and as no error.
+
+        Unlike after release(), its user is charged for the time that it has run.
+        """
+        wait = Snooze(after).after
+        terms: dict[str, Any] = {"seconds": self.seconds, "using": self.lease.using, "now": now}
+        with self._settling():
+            going_on = store.snooze(self.lease, wait=wait, **terms)
+            self._settle("snoozed" if going_on else "cancelled")
 
     def fail(
         self,
@@ -561,13 +624,29 @@ class AcquiredTask:
         why = self._for_all_eyes(why or store.Failure(error=error, message=message))
         with self._settling():
             store.fail(self.lease, why=why, **self._terms(now))
-            self.settled = "failed"
+            self._settle("failed")
 
     def cancel(self, *, now: datetime | None = None) -> None:
         """End it as cancelled."""
         with self._settling():
             store.cancel(self.lease, **self._terms(now))
-            self.settled = "cancelled"
+            self._settle("cancelled")
+
+    def discard(
+        self, reason: str = "", *, why: store.Failure | None = None, now: datetime | None = None
+    ) -> None:
+        """
+        End it as cancelled, for a reason of its own: nobody has asked for that.
+
+        ``why`` is what is kept of the attempt; the dead letter has the reason, in the group
+        *discarded*.
+        """
+        why = self._for_all_eyes(why or store.Failure(error=DISCARDED, message=reason))
+        told = reason or ": ".join(part for part in (why.error, why.message) if part)
+        grave = self._for_all_eyes(store.Failure(error=GRAVE, message=told))
+        with self._settling():
+            store.cancel(self.lease, why=why, grave=grave, **self._terms(now))
+            self._settle("discarded")
 
     def _for_all_eyes(self, why: store.Failure) -> store.Failure:
         """Return a reason without what is sensitive in the data."""
@@ -587,6 +666,12 @@ class AcquiredTask:
         finally:
             self.is_settling = False
 
+    def _settle(self, word: str) -> None:
+        """Note what it was settled as, until a transaction of the caller's is rolled back."""
+        self._settled = word
+        connection = connections[self.lease.using]
+        self._doubt = Doubt(connection) if connection.in_atomic_block else None
+
     def _preempted(self) -> PreemptedError:
         return PreemptedError(f"Task '{self.key}' is no longer held by this attempt.")
 
@@ -605,6 +690,8 @@ class AcquiredTask:
     arelease = twin(release)
     afail = twin(fail)
     acancel = twin(cancel)
+    asnooze = twin(snooze)
+    adiscard = twin(discard)
 
 
 def until(submission: store.Submission, now: datetime | None) -> float:
@@ -768,9 +855,9 @@ def span(name: str, text: str) -> float:
 
     Raise InvalidTaskError when any of it is something else.
     """
-    parts = SPAN.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
+    seconds = seconds_in(text)
+    if seconds is None:
         raise InvalidTaskError(
             f"{name} must be a span such as '90s', '5m30s' or '1d12h', not {text!r}."
         )
-    return sum(float(number) * UNITS[unit] for number, unit in parts)
+    return seconds

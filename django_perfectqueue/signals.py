@@ -1,17 +1,77 @@
 """
-What a project may listen to.
+What a project may listen to: one signal for each step on a task's way.
 
-Each is sent with the queue's name as ``queue`` and the task as ``task``, after the
-change has been committed, and a receiver that raises disturbs nobody.
+Each is sent once the change is committed, by the process that has made it, with the
+task's ``queue``, ``key``, ``type`` and ``user``. Where the sender holds the task, ``task``
+is the AcquiredTask, ``sender`` the handler's class and ``error`` what has ended the
+attempt; else these are None. A receiver that raises disturbs nobody, and a signal that
+nobody listens to costs nothing.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
 from django.dispatch import Signal
 
+logger = logging.getLogger("django_perfectqueue.signals")
+
+task_submitted = Signal()
+task_put_back = Signal()
 task_started = Signal()
 task_finished = Signal()
 task_retried = Signal()
+task_snoozed = Signal()
 task_released = Signal()
 task_failed = Signal()
+task_discarded = Signal()
 task_cancelled = Signal()
+task_expired = Signal()
+task_lost = Signal()
+task_preempted = Signal()
+
+
+class Whom(NamedTuple):
+    """Which task a signal is about."""
+
+    queue: str
+    key: str
+    type: str
+    user: str
+
+
+def is_heard(*signals: Signal) -> bool:
+    """Tell whether anyone listens to one of these where no handler is the sender."""
+    return any(signal.receivers and signal.has_listeners(None) for signal in signals)
+
+
+def send(
+    signal: Signal,
+    whom: Whom,
+    *,
+    sender: Any = None,
+    task: Any = None,
+    error: BaseException | None = None,
+) -> None:
+    """Send a signal. What a receiver raises goes to the log, but for Ctrl-C."""
+    try:
+        signal.send_robust(sender=sender, task=task, error=error, **whom._asdict())
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        logger.exception("A receiver would have ended the process. key=%s", whom.key)
+
+
+async def asend(signal: Signal, whom: Whom, *, sender: Any, task: Any) -> None:
+    """Do what send() does, from an event loop: receivers that are functions run beside it."""
+    try:
+        await signal.asend_robust(sender=sender, task=task, error=None, **whom._asdict())
+    except SystemExit:
+        logger.exception("A receiver would have ended the process. key=%s", whom.key)
+
+
+def send_all(signal: Signal, tasks: Iterable[Whom]) -> None:
+    for whom in tasks:
+        send(signal, whom)

@@ -1,8 +1,33 @@
-"""How a span of time is told to people."""
+"""How a span of time is told to people, and how they tell one."""
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
+
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+LONGEST = 3_155_760_000.0
+"""A hundred years, in seconds."""
+
+
+def seconds_in(text: str) -> float | None:
+    """Return the seconds of a text such as "90s", "5m30s" or "1d12h"; None where it is none."""
+    parts = SPAN.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        return None
+    return sum(float(number) * SECONDS[unit] for number, unit in parts)
+
+
+def seconds_of(value: timedelta | float | str) -> float | None:
+    """Return the seconds of a wait, from 0 to a hundred years; None where it is none."""
+    seconds = seconds_in(value) if isinstance(value, str) else value
+    if isinstance(seconds, timedelta):
+        seconds = seconds.total_seconds()
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        return None
+    return float(seconds) if 0 <= seconds <= LONGEST else None
 
 
 def span(seconds: float) -> str:

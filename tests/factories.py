@@ -25,6 +25,24 @@ def after(seconds):
     return NOON + timedelta(seconds=seconds)
 
 
+def lease(**facts):
+    """Return a lease of no task."""
+    given = {
+        **dict.fromkeys(("task_id", "attempt", "holder", "lane"), 1),
+        **dict.fromkeys(("errors", "crashes", "priority"), 0),
+        "using": "default",
+        "charge": 0.0,
+        "queue": "default",
+        "key": "task",
+        "type": "report",
+        "user": "",
+        "payload": "{}",
+        "created_at": NOON,
+        "run_at": NOON,
+    }
+    return store.Lease(**{**given, **facts})
+
+
 def submit(key=None, *, type="report", data=None, queue="default", now=NOON, **options):
     key = key or f"task-{next(numbers)}"
     return Queue(queue).submit(key, type, data or {}, now=now, **options)

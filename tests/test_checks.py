@@ -9,13 +9,17 @@ from django.core import checks
 from django.db import connection, connections
 from django.test import SimpleTestCase, TestCase, override_settings
 
+from django_perfectqueue.backoff import Exponential
 from django_perfectqueue.checks import (
+    check_backoff,
     check_database_settings,
     check_dispatch,
     check_server,
     check_server_settings,
     check_settings,
 )
+from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.management.commands import pq_worker
 
 SQLITE = {"ENGINE": "django.db.backends.sqlite3", "NAME": "/nowhere/tasks.sqlite3"}
 GOOD_SQLITE = {"transaction_mode": "IMMEDIATE", "timeout": 20}
@@ -344,6 +348,40 @@ class DispatchTests(SimpleTestCase):
 
     def test_none_is_needed(self):
         self.assertEqual(check_dispatch(), [])
+
+
+def never(error, task):
+    return None
+
+
+class BackoffTests(SimpleTestCase):
+    def test_a_backoff_that_can_not_be_used(self):
+        for path, words in (
+            ("tests.nowhere.wait", "ModuleNotFoundError: No module named 'tests.nowhere'"),
+            ("django_perfectqueue.backoff.Exponential", "must be an instance, such as"),
+        ):
+            with override_settings(PERFECTQUEUE={"BACKOFF": path}):
+                [found] = check_backoff()
+            self.assertEqual(found.id, "perfectqueue.E014")
+            self.assertIn(words, found.msg)
+
+    def test_a_worker_says_so_before_it_starts(self):
+        for good in (None, Exponential(5), f"{__name__}.never"):
+            pq_worker.check_backoff(good)
+        with self.assertRaisesMessage(ConfigError, "PERFECTQUEUE['BACKOFF']: 'x.y' can't be"):
+            pq_worker.check_backoff("x.y")
+
+    def test_a_backoff_that_can_be_used(self):
+        self.assertEqual(check_backoff(), [])
+        here = f"{__name__}.never"
+        for good in (lambda error, task: 5, Exponential(5), here):
+            with override_settings(PERFECTQUEUE={"BACKOFF": good}):
+                self.assertEqual((check_settings(), check_backoff()), ([], []))
+
+    def test_what_is_none_is_said_with_the_settings(self):
+        for wrong in (5, Exponential, "gentle"):
+            with override_settings(PERFECTQUEUE={"BACKOFF": wrong}):
+                self.assertEqual(ids(check_settings()), ["E001"])
 
 
 class RegistrationTests(SimpleTestCase):

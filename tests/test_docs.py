@@ -40,7 +40,12 @@ TEST = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
 DEFINED = re.compile(r"^ +(?:async )?def (test_\w+)\(", re.MULTILINE)
 INNER = {
     application.Dispatch: {"checked", "handler_at", "look_up", "made", "place"},
-    application.Application: {"interrupter", "is_djangos"},
+    application.Application: {
+        "attempts_when_asked",
+        "for_backoff",
+        "interrupter",
+        "is_djangos",
+    },
     application.Decider: {"like"},
 }
 DJANGOS = {
@@ -151,7 +156,9 @@ class ErrorTests(SimpleTestCase):
             for name, value in vars(exceptions).items()
             if inspect.isclass(value) and value.__module__ == exceptions.__name__
         }
-        self.assertEqual({heading for heading in told if heading.endswith("Error")}, there)
+        verdicts = {"Verdict", *(kind.__name__ for kind in exceptions.Verdict.__subclasses__())}
+        named = {heading for heading in told if heading.endswith("Error")}
+        self.assertEqual(named | (verdicts & told.keys()), there)
 
 
 class SignalTests(SimpleTestCase):
@@ -236,7 +243,12 @@ class ApiTests(SimpleTestCase):
 
 
 def told_classes() -> list[type]:
-    return [application.Application, application.Dispatch, application.Decider]
+    return [
+        application.Application,
+        application.Backoff,
+        application.Decider,
+        application.Dispatch,
+    ]
 
 
 def public(kind: type) -> list[str]:

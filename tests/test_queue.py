@@ -90,6 +90,7 @@ class QueueTests(TestCase):
             ("release", "released"),
             ("fail", "failed"),
             ("cancel", "cancelled"),
+            ("discard", "discarded"),
         ):
             submit(verb)
             task = queue.poll(now=NOON)
@@ -102,7 +103,7 @@ class QueueTests(TestCase):
         held = Queue().poll(now=NOON)
         task.force_finish()
 
-        for verb in ("heartbeat", "finish", "retry", "release", "fail", "cancel"):
+        for verb in ("heartbeat", "finish", "retry", "release", "fail", "cancel", "discard"):
             with self.subTest(verb), self.assertRaises(PreemptedError):
                 getattr(held, verb)()
         self.assertEqual(held.settled, "")

@@ -1,6 +1,7 @@
 """What a project writes: handlers, the routes to them, and what to decide when they fail."""
 
-from django_perfectqueue.store import next_wait
+from django_perfectqueue.backoff import Backoff, Exponential, Fixed, Linear, Steps, next_wait
+from django_perfectqueue.exceptions import Discard, Retry, Snooze
 
 from .decider import Decider
 from .dispatch import Dispatch
@@ -10,9 +11,17 @@ from .time_limits import TimeLimits, time_limits
 
 __all__ = [
     "Application",
+    "Backoff",
     "Decider",
+    "Discard",
     "Dispatch",
+    "Exponential",
+    "Fixed",
+    "Linear",
     "Registry",
+    "Retry",
+    "Snooze",
+    "Steps",
     "TimeLimits",
     "autodiscover",
     "handler",

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 
-from django_perfectqueue import store
-from django_perfectqueue.conf import nearest, options
+from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import UndefinedDecisionError
 from django_perfectqueue.queue import AcquiredTask, Queue
+
+from .policy import follow
 
 if TYPE_CHECKING:
     from .handler import Application
@@ -61,31 +61,12 @@ class Decider:
         return found
 
     def unexpected_error_raised(self, error: BaseException) -> None:
-        """Have the task tried again later, or fail it when its attempts are spent."""
-        why = store.Failure.of(error)
-        wait = wait_after_error(self.task, self.handler)
-        if wait is None:
-            self.task.fail(why=why)
-        else:
-            self.task.retry(wait, why=why)
+        """
+        Do what the handler's rules say: have the task tried again later, discard it, or fail
+        it, as when its attempts are spent.
+        """
+        follow(self.task, self.handler, error)
 
     def like(self, decision: str) -> str:
         known = [name for name in dir(type(self)) if name[0] != "_" and name not in RESERVED]
         return nearest(decision, known)
-
-
-def wait_after_error(
-    task: AcquiredTask, handler: Application | type[Application] | None = None
-) -> float | None:
-    """Return the seconds until a task that raised is tried again; None when it has failed."""
-    limits = options()
-    most = limits.MAX_ATTEMPTS
-    first = limits.RETRY_WAIT
-    if handler is not None:
-        most = handler.max_attempts or most
-        first = first if handler.retry_wait is None else handler.retry_wait
-    errors = task.lease.errors + 1
-    if errors >= most:
-        return None
-    chance = random.random()  # noqa: S311
-    return store.next_wait(errors, first=first, longest=limits.RETRY_WAIT_LIMIT, chance=chance)

@@ -11,6 +11,7 @@ from django.utils.module_loading import import_string
 from django_perfectqueue.exceptions import ConfigError, UnknownTypeError
 
 from .handler import Application, Function, from_function
+from .policy import check_policy
 from .time_limits import check_time_limits
 
 Pattern = str | re.Pattern[str]
@@ -123,6 +124,7 @@ class Dispatch:
         if isinstance(target, type):
             if issubclass(target, Application):
                 check_time_limits(target)
+                check_policy(target)
                 return target
         elif callable(target):
             return from_function(target)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 
+from django_perfectqueue.error_rules import Rule, RuleWithWaits
 from django_perfectqueue.exceptions import GracefulProcessStopError
 from django_perfectqueue.queue import AcquiredTask, Queue
 
@@ -40,6 +41,17 @@ class Application:
     """How many attempts may end in an error; None is MAX_ATTEMPTS."""
     retry_wait: ClassVar[float | None] = None
     """Seconds before the second attempt, doubling from there; None is RETRY_WAIT."""
+    backoff: ClassVar[Any] = None
+    """
+    Of an error makes the seconds until the next try, or None to give up: a Backoff such as
+    Exponential, or a method that gets the error; None leaves it to ``retry_wait``.
+    """
+    retry_on: ClassVar[RuleWithWaits] = ()
+    """Errors after which it is tried again: classes, or a dict from classes to their waits."""
+    discard_on: ClassVar[Rule] = ()
+    """Errors after which it is discarded."""
+    fail_on: ClassVar[Rule] = ()
+    """Errors after which it fails, whatever attempts are left. The nearest class wins."""
     time_limit: ClassVar[float | None] = None
     """Seconds that an attempt may run; None is TIME_LIMIT, ``float("inf")`` any time."""
     kill_wait: ClassVar[float | None] = None
@@ -53,6 +65,9 @@ class Application:
 
     is_djangos: ClassVar[bool] = False
     """Whether it runs a task that was defined by Django's own ``@task``."""
+
+    attempts_when_asked: ClassVar[int | None] = None
+    """As ``max_attempts``, where a rule or the error itself asks for another try."""
 
     interrupter: Callable[[BaseException], None] | None = None
 
@@ -115,6 +130,10 @@ class Application:
     async def adecide(self, decision: str, **options: Any) -> Any:
         """Do what decide() does, from a coroutine; the decision may be one or not."""
         return await self.decider(self).adecide(decision, **options)
+
+    def for_backoff(self, error: BaseException) -> Any:
+        """Return what a backoff that is a function is given beside the error."""
+        return self.task
 
     def kill(self, reason: BaseException) -> Any:
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
@@ -44,11 +45,15 @@ def handler(*patterns: Pattern, **attributes: Any) -> Callable[[T], T]:
     """
     Register an Application, or a function that takes the task, for some types of tasks.
 
-    ``attributes`` are those of Application, such as ``max_attempts``. The class or
-    function is left as it is, so it may still be called by itself.
+    ``attributes`` are those of Application, such as ``max_attempts``. A ``backoff`` that is
+    a function gets the error and the task. The class or function is left as it is, so it
+    may still be called by itself.
     """
     if not patterns or callable(patterns[0]):
         raise ConfigError("@handler needs the type of the tasks: @handler('report').")
+    if inspect.isfunction(attributes.get("backoff")):
+        # It is given the error and the task, and no handler before them.
+        attributes["backoff"] = staticmethod(attributes["backoff"])
     unknown = [name for name in attributes if not hasattr(Application, name)]
     if unknown:
         raise ConfigError(f"@handler takes the attributes of Application, not '{unknown[0]}'.")

@@ -39,8 +39,9 @@ class PerfectQueueBackend(BaseTaskBackend):
 
     A task is stored in the caller's transaction. ``OPTIONS`` may have ``database``, the
     alias of the database that holds the tasks; ``modules``, where tasks are defined
-    beside the ``tasks`` modules of the apps; ``max_attempts`` and ``time_limit`` for
-    tasks that have none of their own.
+    beside the ``tasks`` modules of the apps; ``max_attempts``, ``backoff`` and
+    ``time_limit`` for tasks that have none of their own. The first two of these may as well
+    stand beside OPTIONS, as ``MAX_ATTEMPTS`` and ``BACKOFF``.
     """
 
     task_class = QueueTask
@@ -51,6 +52,10 @@ class PerfectQueueBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
+        given = {
+            name.lower(): params[name] for name in ("MAX_ATTEMPTS", "BACKOFF") if name in params
+        }
+        self.options = {**given, **self.options}
         self.queue_names = list(dict.fromkeys(params.get("QUEUES", ["default"])))
 
     @property

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django_perfectqueue.compat import InvalidTask
+from django_perfectqueue.error_rules import RULES
 from django_perfectqueue.exceptions import PayloadError
 
 from .definition import DEFAULTS
@@ -71,7 +72,7 @@ def words_of(task: Any, definition: Any, names: Mapping[str, str]) -> dict[str, 
         value = getattr(task, name, DEFAULTS.get(name))
         if value == getattr(definition, name, DEFAULTS.get(name)):
             continue
-        if callable(value) and name not in names:
+        if name in RULES or (callable(value) and name not in names):
             raise InvalidTask(f"{name} can't be changed by using(): give it to @task.")
         changed[name] = names[name] if callable(value) else value
     return changed

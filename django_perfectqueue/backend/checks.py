@@ -11,14 +11,16 @@ from django.core import checks
 from django.core.checks import CheckMessage
 from django.db import connections
 
+from django_perfectqueue.backoff import backoff_problem, imported
 from django_perfectqueue.compat import APP
 from django_perfectqueue.conf import nearest
+from django_perfectqueue.exceptions import ConfigError
 
 if TYPE_CHECKING:
     from .base import PerfectQueueBackend
 
 NAME = "django_perfectqueue"
-OPTIONS = ("database", "max_attempts", "modules", "time_limit")
+OPTIONS = ("backoff", "database", "max_attempts", "modules", "time_limit")
 
 
 def problems(backend: PerfectQueueBackend) -> Iterator[CheckMessage]:
@@ -68,6 +70,15 @@ def max_attempts(value: Any) -> str:
     return "" if good or value is None else "must be a whole number of at least 1"
 
 
+def backoff(value: Any) -> str:
+    if value is None:
+        return ""
+    try:
+        return backoff_problem(imported(value) if isinstance(value, str) else value)
+    except ConfigError as trouble:
+        return f"can't be used: {trouble} It must be a function, Exponential(5) or a path to such"
+
+
 def time_limit(value: Any) -> str:
     good = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
     return "" if good or value is None else "must be a number of seconds above 0"
@@ -88,6 +99,7 @@ def is_there(name: Any) -> bool:
 
 
 RULES = {
+    "backoff": backoff,
     "database": database,
     "max_attempts": max_attempts,
     "modules": modules,

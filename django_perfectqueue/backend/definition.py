@@ -7,7 +7,10 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from django_perfectqueue import error_rules
+from django_perfectqueue.backoff import backoff_problem
 from django_perfectqueue.compat import InvalidTask, Task
+from django_perfectqueue.error_rules import Rule, RuleWithWaits
 
 from . import registry
 
@@ -36,6 +39,12 @@ class QueueTask(AnyTask):
     """How many attempts may end in an error; None is the backend's ``max_attempts``."""
     backoff: Backoff | None = None
     """Of the exception and the result makes the seconds until the next try; None gives up."""
+    retry_on: RuleWithWaits = ()
+    """Exceptions after which it is tried again: classes, or a dict from classes to waits."""
+    discard_on: Rule = ()
+    """Exceptions after which it is discarded."""
+    fail_on: Rule = ()
+    """Exceptions after which it fails, whatever attempts are left. The nearest class wins."""
     time_limit: float | None = None
     """How many seconds an attempt may take."""
     user: str | ByArguments | None = None
@@ -54,6 +63,8 @@ class QueueTask(AnyTask):
     def __post_init__(self) -> None:
         if not isinstance(self.limits, str):
             object.__setattr__(self, "limits", tuple(self.limits))
+        for name in error_rules.RULES:
+            object.__setattr__(self, name, error_rules.hashable(getattr(self, name)))
         Task.__post_init__(self)
         registry.add(self)
 
@@ -103,12 +114,19 @@ def word(task: Any, name: str) -> Any:
     return getattr(task, name, DEFAULTS[name])
 
 
+def rules_of(task: Any) -> dict[str, Any]:
+    """Return what a task says of the classes of its errors."""
+    return {name: word(task, name) for name in error_rules.RULES}
+
+
 def check_words(task: Any) -> None:
     """Raise InvalidTask when one of our words has a value that will not do."""
     for name, (is_good, wanted) in RULES.items():
         value = word(task, name)
         if value is not None and not is_good(value):
             raise InvalidTask(f"{name} must be {wanted}, not {value!r}.")
+    for name, problem in error_rules.problems(rules_of(task)):
+        raise InvalidTask(f"{name} {problem}, not {word(task, name)!r}.")
 
 
 def is_name(value: Any) -> bool:
@@ -121,7 +139,10 @@ def is_positive(value: Any, kinds: tuple[type, ...]) -> bool:
 
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_attempts": (lambda value: is_positive(value, (int,)), "a whole number of at least 1"),
-    "backoff": (callable, "a function of the exception and the result"),
+    "backoff": (
+        lambda value: not backoff_problem(value),
+        "a function of the exception and the result, or such as Exponential(5)",
+    ),
     "time_limit": (lambda value: is_positive(value, (int, float)), "a number of seconds above 0"),
     "user": (is_name, "a name, or a function of args and kwargs"),
     "key": (is_name, "a text, or a function of args and kwargs"),

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
-import sys
 from typing import Any, ClassVar
 
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 
-from django_perfectqueue import signals, store
-from django_perfectqueue.application import Application, Decider
-from django_perfectqueue.application.decider import wait_after_error
+from django_perfectqueue import signals
+from django_perfectqueue.application import Application
 from django_perfectqueue.application.handler import is_async
+from django_perfectqueue.backoff import imported
 from django_perfectqueue.compat import TaskContext, normalize_json, task_backends
 from django_perfectqueue.compat import signals as django_signals
 from django_perfectqueue.conf import options
@@ -22,57 +20,44 @@ from django_perfectqueue.exceptions import CancelRequestedError
 from django_perfectqueue.queue import AcquiredTask
 
 from .call import Call
-from .definition import word
+from .definition import rules_of, word
 from .results import FAILED, SUCCESSFUL, change, error_raised, running
 
 logger = logging.getLogger("django_perfectqueue.backend")
 
 
-class Policy(Decider):
-    """Has a task tried again as its ``max_attempts`` and ``backoff`` say."""
-
-    handler: DjangoTask
-
-    def unexpected_error_raised(self, error: BaseException) -> None:
-        note_error(self.task, error)
-        if (backoff := self.handler.backoff) is None:
-            return super().unexpected_error_raised(error)
-        why = store.Failure.of(error)
-        wait = self.wait(backoff, error)
-        return self.task.fail(why=why) if wait is None else self.task.retry(wait, why=why)
-
-    def wait(self, backoff: Any, error: BaseException) -> float | None:
-        """Return what the task's own function says, where its attempts are not spent."""
-        usual = wait_after_error(self.task, self.handler)
-        if usual is None:
-            return None
-        wait = backoff(error, self.task.django_result)
-        if wait is None:
-            return None
-        if isinstance(wait, bool) or not isinstance(wait, int | float) or not math.isfinite(wait):
-            raise TypeError(f"backoff must return a number of seconds or None, not {wait!r}.")
-        return max(0.0, float(wait))
-
-
 class DjangoTask(Application):
     """Runs the function of a Django task with the arguments of one call."""
 
-    decider = Policy
     is_djangos = True
     definition: ClassVar[Any]
 
     def __init__(self, task: AcquiredTask) -> None:
         super().__init__(task)
         self.call = Call.of(task.data)
-        self.backoff = word(self.definition, "backoff")
         self.backend = task_backends[self.call.words.get("backend", self.definition.backend)]
-        vars(self)["max_attempts"] = self.attempts()
+        vars(self).update(rules_of(self.definition))
+        vars(self)["backoff"] = word(self.definition, "backoff") or self.usual_backoff()
+        vars(self)["attempts_when_asked"] = self.attempts(options().MAX_ATTEMPTS)
+        vars(self)["max_attempts"] = self.attempts(1)
 
-    def attempts(self) -> int:
+    def attempts(self, usual: int) -> int:
         """Return what the call says, or else its definition, or else the backend."""
         given = self.call.words.get("max_attempts", word(self.definition, "max_attempts"))
-        usual = options().MAX_ATTEMPTS if self.backoff else 1
+        if self.backoff:
+            usual = options().MAX_ATTEMPTS
         return int(given or self.backend.options.get("max_attempts") or usual)
+
+    def usual_backoff(self) -> Any:
+        backoff = self.backend.options.get("backoff")
+        return imported(backoff) if isinstance(backoff, str) else backoff
+
+    def for_backoff(self, error: BaseException) -> Any:
+        """Return the result with this error, as a backoff is given it."""
+        if self.task.django_result is None:
+            self.task.django_result = running(self.task, self.call, self.definition)
+        note_error(self.task, error)
+        return self.task.django_result
 
     def before_perform(self) -> bool:
         result = running(self.task, self.call, self.definition)
@@ -136,14 +121,16 @@ def finished(sender: type[DjangoTask], task: AcquiredTask, **kwargs: Any) -> Non
 
 
 def failed(sender: type[DjangoTask], task: AcquiredTask, **kwargs: Any) -> None:
-    note_error(task, sys.exc_info()[1])
+    note_error(task, kwargs.get("error"))
     tell_end(sender, task, FAILED)
 
 
 def cancelled(sender: type[DjangoTask], task: AcquiredTask, **kwargs: Any) -> None:
-    if task.django_result is not None:
-        reason = CancelRequestedError(f"Task '{task.key}' was cancelled.")
-        task.django_result.errors.append(error_raised(reason))
+    reason = error_raised(CancelRequestedError(f"Task '{task.key}' was cancelled."))
+    note_error(task, kwargs.get("error"))
+    result = task.django_result
+    if result is not None and kind_of_last(result) != reason.exception_class_path:
+        result.errors.append(reason)
     tell_end(sender, task, FAILED)
 
 
@@ -156,6 +143,10 @@ def tell_end(kind: type[DjangoTask], task: AcquiredTask, status: Any) -> None:
     django_signals.task_finished.send_robust(sender=backend, task_result=result)
 
 
+def kind_of_last(result: Any) -> str:
+    return str(result.errors[-1].exception_class_path) if result.errors else ""
+
+
 def note_error(task: AcquiredTask, error: BaseException | None) -> None:
     """Add an error to the result, where this attempt has not left one yet."""
     result = task.django_result
@@ -166,5 +157,6 @@ def note_error(task: AcquiredTask, error: BaseException | None) -> None:
 ENDINGS = {
     signals.task_finished: finished,
     signals.task_failed: failed,
+    signals.task_discarded: failed,
     signals.task_cancelled: cancelled,
 }

@@ -11,10 +11,11 @@ from django.db.models import F
 from django.utils import timezone
 
 from django_perfectqueue import exceptions, store
+from django_perfectqueue.application.policy import failure
 from django_perfectqueue.codecs import decode
 from django_perfectqueue.compat import TaskError, TaskResult, TaskResultStatus
 from django_perfectqueue.models import Attempt, Outcome, Status, Task
-from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.queue import GRAVE, AcquiredTask
 
 from .call import Call, variant
 
@@ -28,11 +29,12 @@ STATUSES = {
     Status.FINISHED: SUCCESSFUL,
 }
 
-KINDS: dict[str, type[exceptions.TaskError]] = {
+KINDS: dict[str, type[Exception]] = {
     "lost": exceptions.LostError,
     "crashed": exceptions.LostError,
     "cancelled": exceptions.CancelRequestedError,
     "expired": exceptions.ExpiredError,
+    GRAVE: exceptions.Discard,
 }
 
 USUAL = {one.name: one.default for one in fields(TaskResult) if one.default is not MISSING}
@@ -96,7 +98,8 @@ def result_of(rows: Sequence[Mapping[str, Any]], definition: Any, *, alias: str)
     elif status == RUNNING:
         workers.append(f"{row['holder'] or 0:x}")
     errors = [error_of(one) for one in tries]
-    if status == FAILED and (not tries or tries[-1]["error"] != row["grave"]):
+    is_told = bool(tries) and row["grave"] in (tries[-1]["error"], GRAVE)
+    if status == FAILED and not is_told:
         errors.append(error(row["grave"], row["epitaph"] or ""))
     result = made(
         row["key"],
@@ -199,5 +202,5 @@ def error(name: str, traceback: str) -> Any:
 
 
 def error_raised(raised: BaseException) -> Any:
-    why = store.Failure.of(raised)
+    why = failure(raised)
     return TaskError(exception_class_path=why.error, traceback=why.traceback)

@@ -13,9 +13,12 @@ from django_perfectqueue.queue import AcquiredTask
 SIGNALS: dict[str, Signal] = {
     "finished": signals.task_finished,
     "retried": signals.task_retried,
+    "snoozed": signals.task_snoozed,
     "released": signals.task_released,
     "failed": signals.task_failed,
+    "discarded": signals.task_discarded,
     "cancelled": signals.task_cancelled,
+    "preempted": signals.task_preempted,
 }
 
 
@@ -24,8 +27,9 @@ class Ending:
     """
     One attempt that is over.
 
-    ``word`` is what became of the task: finished, retried, failed, cancelled, released,
-    preempted, or left to its lease. With a ``completion`` it has yet to be written.
+    ``word`` is what became of the task: finished, retried, snoozed, failed, discarded,
+    cancelled, released, preempted, or left to its lease. With a ``completion`` it has yet
+    to be written.
     """
 
     word: str
@@ -37,21 +41,30 @@ class Ending:
     stop: bool = False
 
 
-def announce(word: str, task: AcquiredTask, handler: type[Application] | None) -> None:
+def announce(
+    word: str,
+    task: AcquiredTask,
+    handler: type[Application] | None,
+    error: BaseException | None = None,
+) -> None:
     """Send the signal for what has become of a task, if anyone listens."""
     signal = SIGNALS.get(word)
     if signal is not None and signal.receivers:
         with store.calls_of_others():
-            signal.send_robust(sender=handler, queue=task.lease.queue, task=task)
+            signals.send(signal, whom(task), sender=handler, task=task, error=error)
 
 
 async def announce_start_async(task: AcquiredTask, handler: type[Application]) -> None:
     """Send the signal from an event loop: receivers that are functions run in its other thread."""
     if signals.task_started.receivers:
-        terms = {"queue": task.lease.queue, "task": task}
-        await signals.task_started.asend_robust(sender=handler, **terms)
+        await signals.asend(signals.task_started, whom(task), sender=handler, task=task)
 
 
 def announce_start(task: AcquiredTask, handler: type[Application]) -> None:
     if signals.task_started.receivers:
-        signals.task_started.send_robust(sender=handler, queue=task.lease.queue, task=task)
+        signals.send(signals.task_started, whom(task), sender=handler, task=task)
+
+
+def whom(task: AcquiredTask) -> signals.Whom:
+    lease = task.lease
+    return signals.Whom(lease.queue, lease.key, lease.type, lease.user)

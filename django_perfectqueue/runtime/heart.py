@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import CancelRequestedError, PreemptedError
+from django_perfectqueue.queue import AcquiredTask
 
+from .ending import announce
 from .runner import Running
 
 if TYPE_CHECKING:
@@ -136,6 +138,9 @@ class Heart:
             raise
         else:
             self.processor.slate.count("cancelled")
+            task = AcquiredTask(lease)
+            task.settled = "cancelled"
+            announce(task.settled, task, self.processor.plan.handler_for(lease))
 
     def running(self, lease: store.Lease) -> Running | None:
         wanted = (lease.task_id, lease.attempt)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Application, Dispatch
-from django_perfectqueue.application.decider import wait_after_error
+from django_perfectqueue.application.policy import Ruling, failure, plain_failure, ruling
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import (
     CancelRequestedError,
@@ -19,6 +19,7 @@ from django_perfectqueue.exceptions import (
     PreemptedError,
     ProcessStopError,
     UnknownTypeError,
+    Verdict,
 )
 from django_perfectqueue.queue import AcquiredTask
 
@@ -177,7 +178,7 @@ class Runner:
                 about(task),
                 exc_info=error,
             )
-            announce(task.settled, task, kind_of(handler))
+            announce(task.settled, task, kind_of(handler), error)
             return Ending(task.settled, task, kind_of(handler), task.seconds, error=error)
         if isinstance(error, PreemptedError):
             return self.preempted(task, handler, error)
@@ -190,9 +191,12 @@ class Runner:
         if isinstance(error, PayloadError):
             why = failure(error)
             return self.settle(task, handler, lambda: task.fail(why=why), error)
-        if handler is not None:
-            self.ask(handler, error)
-        return self.settle(task, handler, lambda: follow_policy(task, handler, error), error)
+        if handler is not None and not isinstance(error, Verdict):
+            error = self.ask(handler, error)
+        self.tidy.up()
+        what = None if task.settled else ruling_for(task, handler, error)
+        self.tidy.up()
+        return self.settle(task, handler, lambda: carry_out(what, task, error), error)
 
     def is_cancel_requested(self, task: AcquiredTask) -> bool:
         terms: dict[str, Any] = {"alive_time": None, "using": task.lease.using}
@@ -202,12 +206,19 @@ class Runner:
             return False
         return pulse.cancel_requested
 
-    def ask(self, handler: Application, error: BaseException) -> None:
-        """Let the decider settle the task; what it raises is not worth a processor."""
+    def ask(self, handler: Application, error: BaseException) -> BaseException:
+        """
+        Let the decider settle the task, or raise what is to become of it; return what holds.
+
+        What else it raises is not worth a processor.
+        """
         try:
             decision = handler.decide("unexpected_error_raised", error=error)
             if is_coroutine(decision):
                 self.drive(decision)
+        except Verdict as verdict:
+            verdict.__cause__ = verdict.__cause__ or error
+            return verdict
         except BaseException as trouble:
             if not isinstance(trouble, PreemptedError) and trouble is not error:
                 logger.error(
@@ -215,7 +226,7 @@ class Runner:
                     about(handler.task),
                     exc_info=trouble,
                 )
-        self.tidy.up()
+        return error
 
     def settle(
         self,
@@ -234,36 +245,36 @@ class Runner:
             logger.error("A task is left to its lease: the database is away. %s", about(task))
             return Ending("left", task, kind_of(handler), task.seconds, error=error)
         log_ending(task, error)
-        announce(task.settled, task, kind_of(handler))
+        announce(task.settled, task, kind_of(handler), error)
         return Ending(task.settled, task, kind_of(handler), task.seconds, error=error)
 
     def preempted(
         self, task: AcquiredTask, handler: Application | None, error: BaseException
     ) -> Ending:
         logger.warning("A task was taken away while it ran; nothing is written. %s", about(task))
+        announce("preempted", task, kind_of(handler), error)
         return Ending("preempted", task, kind_of(handler), task.seconds, error=error)
 
 
-def follow_policy(task: AcquiredTask, handler: Application | None, error: BaseException) -> None:
-    """Have a task tried again, or fail it; with the plainest reason where a fuller one won't do."""
-    wait = wait_after_error(task, handler)
-    for why in (failure(error), store.Failure(error=name_of(error))):
+def ruling_for(
+    task: AcquiredTask, handler: Application | type[Application] | None, error: BaseException
+) -> Ruling:
+    """Return what is to become of a task, whatever its handler's rules do."""
+    try:
+        return ruling(task, handler, error)
+    except BaseException:
+        logger.exception("A handler's rules will not do; the usual ones hold. %s", about(task))
+        return ruling(task, None, error)
+
+
+def carry_out(what: Ruling | None, task: AcquiredTask, error: BaseException) -> None:
+    """Settle a task; with the plainest reason where a fuller one can't be stored."""
+    for why in (failure(error), plain_failure(error)):
         try:
-            return task.fail(why=why) if wait is None else task.retry(wait, why=why)
+            return None if what is None else what.settle(task, why)
         except ValueError:
             logger.exception("The reason for an error can't be stored as it is. %s", about(task))
     return None
-
-
-def failure(error: BaseException) -> store.Failure:
-    try:
-        return store.Failure.of(error)
-    except Exception:
-        return store.Failure(error=name_of(error))
-
-
-def name_of(error: BaseException) -> str:
-    return f"{type(error).__module__}.{type(error).__qualname__}"
 
 
 def kind_of(handler: Application | None) -> type[Application] | None:
@@ -272,6 +283,8 @@ def kind_of(handler: Application | None) -> type[Application] | None:
 
 def log_ending(task: AcquiredTask, error: BaseException) -> None:
     level, traced = LEVELS.get(task.settled, (logging.INFO, False))
+    if isinstance(error, Verdict) and task.settled != "failed":
+        level, traced = logging.INFO, False
     trace = error if traced else None
     logger.log(level, "Task %s. %s", task.settled, about(task), exc_info=trace)
 

@@ -8,7 +8,17 @@ from typing import NamedTuple
 
 from django_perfectqueue.application.time_limits import TimeLimits
 
-COUNTED = ("finished", "retried", "failed", "cancelled", "released", "preempted", "left")
+COUNTED = (
+    "finished",
+    "retried",
+    "snoozed",
+    "failed",
+    "discarded",
+    "cancelled",
+    "released",
+    "preempted",
+    "left",
+)
 SIGNED_OFF, SEEKING, RUNG, SERVES, CALLED, HOLDER, PID, BEAT, RENEWED = range(9)
 FIRST_COUNT = 9
 FIRST_SEAT = FIRST_COUNT + len(COUNTED)

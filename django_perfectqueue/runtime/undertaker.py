@@ -5,25 +5,33 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from django.db import connections
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Application
-from django_perfectqueue.application.decider import wait_after_error
-from django_perfectqueue.exceptions import PreemptedError, TimeLimitError
-from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.exceptions import (
+    CancelRequestedError,
+    PreemptedError,
+    TaskError,
+    TimeLimitError,
+)
+from django_perfectqueue.queue import GRAVE, AcquiredTask
 
 from .bell import Bell
 from .database import AwayError, Link
+from .ending import announce
 from .plan import Plan
+from .runner import ruling_for
 from .signals import REOPEN_LOGS, take_signals
 from .watch import Watch
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
 LAST_TRIES = 10.0
+Handler = Application | type[Application] | None
 TIMED_OUT = f"{TimeLimitError.__module__}.{TimeLimitError.__qualname__}"
 
 
@@ -56,6 +64,7 @@ class Undertaker:
         self.estate = estate
         self.bell = Bell()
         self.stopping = False
+        self.told: list[Callable[[], None]] = []
         self.link = Link(plan.using, self.bell, self.patience, outage=plan.outage)
         self.watch = Watch([self.link], plan.timeout)
 
@@ -66,7 +75,9 @@ class Undertaker:
             unclear = self.settle_overdue()
             self.link.insist(lambda: self.give_back(unclear))
         except AwayError:
-            return 0
+            logger.debug("The database is away; what is left comes back with its lease.")
+        for tell in self.told:
+            tell()
         connections.close_all()
         return 0
 
@@ -91,52 +102,71 @@ class Undertaker:
         """Write what its handler would have written; tell whether that is known."""
         limit, wait = self.plan.time_limits(lease)
         force = f"It had not ended {wait:g} s after it was told to, so its processor was killed."
+        error: TaskError
         if cancel:
-            word, verb = "cancelled", self.cancelling(lease, force)
+            error = CancelRequestedError(f"Someone asked for it. {force}")
+            word, verb = "cancelled", self.cancelling
         elif self.estate.overdue[lease.task_id] >= limit:
-            word, verb = (
-                "timed out",
-                self.timing_out(lease, f"Its time limit is {limit:g} s. {force}"),
-            )
+            error = TimeLimitError(f"Its time limit is {limit:g} s. {force}")
+            word, verb = "timed out", self.timing_out
         else:
             return False
+        task = AcquiredTask(lease, worker=self.estate.worker)
+        handler = self.handler_for(task)
         try:
-            self.link.insist(verb)
+            self.link.insist(lambda: prepare(handler, error))
+            act = self.link.insist(lambda: verb(task, handler, error))
+            task.settled = self.link.insist(act)
         except PreemptedError:
             logger.warning("A task was taken away before it was ended by force. key=%s", lease.key)
         else:
+            kind = handler if isinstance(handler, type) or handler is None else type(handler)
+            self.told.append(partial(announce, task.settled, task, kind, error))
             logger.error(
                 "A task was ended by force: %s. key=%s type=%s", word, lease.key, lease.type
             )
         return True
 
-    def cancelling(self, lease: store.Lease, force: str) -> Callable[[], object]:
-        why = store.Failure(error="cancelled", message=f"Someone asked for it. {force}")
-        return lambda: store.cancel(lease, why=why, **self.terms(lease))
+    def cancelling(
+        self, task: AcquiredTask, handler: Handler, error: TaskError
+    ) -> Callable[[], str]:
+        why = store.Failure(error="cancelled", message=str(error))
+        return lambda: self.cancel(task.lease, why)
 
-    def timing_out(self, lease: store.Lease, message: str) -> Callable[[], object]:
-        """Count an error, and have it tried again by its handler's rules, or fail it."""
-        why = store.Failure(error=TIMED_OUT, message=message)
-        wait = self.wait_after(lease)
-        if wait is None:
-            return lambda: store.fail(lease, why=why, **self.terms(lease))
-        return lambda: store.retry(lease, wait=wait, why=why, **self.terms(lease))
+    def timing_out(
+        self, task: AcquiredTask, handler: Handler, error: TaskError
+    ) -> Callable[[], str]:
+        """Count an error, and have it tried again by its handler's rules, or end it."""
+        why = store.Failure(error=TIMED_OUT, message=str(error))
+        grave = store.Failure(error=GRAVE, message=f"{TIMED_OUT}: {error}")
+        what = ruling_for(task, handler, error)
+        if what.word == "retry":
+            return lambda: self.retry(task.lease, what.wait, why)
+        if what.word == "discard":
+            return lambda: self.cancel(task.lease, why, grave=grave)
+        return lambda: self.fail(task.lease, why)
 
-    def wait_after(self, lease: store.Lease) -> float | None:
-        """Return what its handler's rules say, or where these raise those of the settings."""
-        try:
-            return wait_after_error(AcquiredTask(lease), self.handler_for(lease))
-        except Exception:
-            logger.exception("A handler's rules raised. key=%s type=%s", lease.key, lease.type)
-            return wait_after_error(AcquiredTask(lease))
+    def cancel(
+        self, lease: store.Lease, why: store.Failure, *, grave: store.Failure | None = None
+    ) -> str:
+        store.cancel(lease, why=why, grave=grave, **self.terms(lease))
+        return "discarded" if grave else "cancelled"
 
-    def handler_for(self, lease: store.Lease) -> Application | type[Application] | None:
+    def retry(self, lease: store.Lease, wait: float, why: store.Failure) -> str:
+        going_on = store.retry(lease, wait=wait, why=why, **self.terms(lease))
+        return "retried" if going_on else "cancelled"
+
+    def fail(self, lease: store.Lease, why: store.Failure) -> str:
+        store.fail(lease, why=why, **self.terms(lease))
+        return "failed"
+
+    def handler_for(self, task: AcquiredTask) -> Handler:
         """Return the handler of a task: made for it, it may have other rules than its class."""
-        kind = self.plan.handler_for(lease)
+        kind = self.plan.handler_for(task.lease)
         try:
-            return None if kind is None else kind(AcquiredTask(lease))
+            return None if kind is None else kind(task)
         except Exception:
-            logger.debug("A handler can't be made. type=%s", lease.type, exc_info=True)
+            logger.debug("A handler can't be made. type=%s", task.type, exc_info=True)
             return kind
 
     def terms(self, lease: store.Lease) -> dict[str, Any]:
@@ -155,3 +185,12 @@ class Undertaker:
             worker=self.estate.worker,
             why=self.estate.why,
         )
+
+
+def prepare(handler: Handler, error: TaskError) -> None:
+    """Let a handler note the error while its attempt is not among those that have ended."""
+    try:
+        if isinstance(handler, Application):
+            handler.for_backoff(error)
+    except Exception:
+        logger.debug("A handler can't note an error.", exc_info=True)

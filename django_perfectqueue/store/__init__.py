@@ -9,9 +9,9 @@ itself where the database asks for it or the connection is lost.
 from .acquire import acquire
 from .ailments import Ailment
 from .alarms import answer_alarms, rouse
+from .announce import announce
 from .apply import apply_shares
 from .apply_limit import apply_limit
-from .backoff import next_wait
 from .bell import ear, ring
 from .clear import clear
 from .datagrams import Datagrams
@@ -31,11 +31,11 @@ from .replace import replace
 from .reprioritize import reprioritize
 from .rings import Call, Ring
 from .roll_up import roll_up
-from .settle import cancel, fail, release, retry
+from .settle import cancel, fail, release, retry, snooze
 from .steer import cancel_request, find, force_finish, redrive
 from .submit import CHUNK, in_chunks, submit, submit_all
 from .take_alone import take_alone
-from .transaction import ailment, calls_of_others, one_call, patiently
+from .transaction import ailment, calls_of_others, one_call, patiently, together
 from .update import update_payload
 from .usage import Tally, Whose, add_usage, clock, folded, note_waiting
 from .values import Completion, Failure, Lease, Pulse, Submission, new_holder
@@ -61,6 +61,7 @@ __all__ = [
     "acquire",
     "add_usage",
     "ailment",
+    "announce",
     "answer_alarms",
     "apply_limit",
     "apply_shares",
@@ -85,7 +86,6 @@ __all__ = [
     "known_limits",
     "look",
     "new_holder",
-    "next_wait",
     "note_waiting",
     "oldest_due",
     "one_call",
@@ -103,9 +103,11 @@ __all__ = [
     "roll_up",
     "rouse",
     "sign_off",
+    "snooze",
     "submit",
     "submit_all",
     "take_alone",
+    "together",
     "update_payload",
     "wanted",
 ]

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from .. import signals
+from ..backoff import next_wait
 from ..conf import options
 from ..models import Attempt, Outcome
 from .accounts import Accounts
-from .backoff import next_wait
+from .announce import announce, announce_ids
 from .dialects import Dialect
 from .dialects.base import numbers
 from .values import Failure, Lease, as_text
@@ -137,6 +139,7 @@ def expire(
     held = Held.of(lease, worker="", seconds=None)
     bury(cursor, dialect, held, Outcome.EXPIRED, EXPIRED, now=now)
     accounts.end(lease, None)
+    announce(signals.task_expired, [lease], using=lease.using)
 
 
 def lose(
@@ -159,6 +162,7 @@ def lose(
     if not ids:
         return []
     back = []
+    cancelled, failed = [], []
     rows = dialect.execute(cursor, LOST.replace("{ids}", numbers(sorted(ids)))).fetchall()
     for task_id, attempt, lane, errors, crashes, cancel_requested in rows:
         held = Held(
@@ -168,8 +172,10 @@ def lose(
         record(cursor, dialect, held, Attempt.Ending.LOST, why, now=now)
         if cancel_requested:
             bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
+            cancelled.append(task_id)
         elif held.crashes >= options().MAX_CRASHES:
             bury(cursor, dialect, held, Outcome.FAILED, why, now=now)
+            failed.append(task_id)
         elif wait := wait_after_crash(held.crashes):
             due = {"due": wait}
             dialect.execute(cursor, PUT_OFF, {"task_id": task_id}, now=now, after=due)
@@ -177,6 +183,13 @@ def lose(
             back.append(task_id)
     if back:
         dialect.execute(cursor, LET_GO.replace("{ids}", numbers(sorted(back))))
+    lost = [task_id for task_id, *_rest in rows]
+    steps = (
+        (signals.task_lost, lost),
+        (signals.task_cancelled, cancelled),
+        (signals.task_failed, failed),
+    )
+    announce_ids(cursor, dialect, steps)
     return back
 
 

@@ -6,9 +6,11 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
+from .. import signals
 from ..models import Outcome
 from .accounts import Accounts
 from .alarms import admit
+from .announce import announce_ids
 from .bell import ring
 from .dialects import Dialect
 from .dialects.base import Row, numbers
@@ -69,14 +71,16 @@ def let_go(
     cursor: Any, dialect: Dialect, accounts: Accounts, rows: list[Row], now: datetime | None
 ) -> list[int]:
     """Free tasks that were never begun; return those that are not to be cancelled."""
-    back = []
+    back, cancelled = [], []
     for task_id, lane, attempt, errors, crashes, cancel_requested in rows:
         accounts.lose(lane, untried=True)
         if cancel_requested:
             held = Held(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes)
             bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
+            cancelled.append(task_id)
         else:
             back.append(task_id)
+    announce_ids(cursor, dialect, [(signals.task_cancelled, cancelled)])
     if back:
         dialect.execute(cursor, FREE.replace("{ids}", numbers(back)))
     return back

@@ -7,9 +7,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from .. import signals
 from ..exceptions import PreemptedError
 from ..models import Attempt, Outcome
 from .accounts import Accounts
+from .announce import announce
 from .bell import ring
 from .dialects import Dialect
 from .dialects.base import numbers
@@ -26,6 +28,13 @@ SET "state" = 1, "alarm_at" = {due}, "holder" = NULL, "run_at" = COALESCE((
         SELECT "expected_at" FROM "perfectqueue_task" WHERE "id" = %(task_id)s
     ), {due}),
     "errors" = CASE WHEN "errors" < 32767 THEN "errors" + 1 ELSE "errors" END
+WHERE "task_id" = %(task_id)s
+"""
+SNOOZE = """
+UPDATE "perfectqueue_ticket"
+SET "state" = 1, "alarm_at" = {due}, "holder" = NULL, "run_at" = COALESCE((
+        SELECT "expected_at" FROM "perfectqueue_task" WHERE "id" = %(task_id)s
+    ), {due})
 WHERE "task_id" = %(task_id)s
 """
 RELEASE = """
@@ -125,11 +134,12 @@ def cancel(
     seconds: float,
     using: str,
     why: Failure = CANCELLED,
+    grave: Failure | None = None,
     worker: str = "",
     now: datetime | None = None,
 ) -> None:
     """
-    End a running task as cancelled.
+    End a running task as cancelled; ``why`` tells of the attempt, ``grave`` of the task.
 
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
@@ -139,6 +149,7 @@ def cancel(
         Outcome.CANCELLED,
         Attempt.Ending.CANCELLED,
         why,
+        grave=grave,
         seconds=seconds,
         using=using,
         worker=worker,
@@ -157,6 +168,7 @@ def end(
     using: str,
     worker: str,
     now: datetime | None,
+    grave: Failure | None = None,
 ) -> None:
     with unit(using) as (cursor, dialect):
         try:
@@ -170,7 +182,7 @@ def end(
         if status == Outcome.FAILED:
             held = replace(held, errors=min(held.errors + 1, MOST_ERRORS))
         record(cursor, dialect, held, ending, why, now=now)
-        bury(cursor, dialect, held, status, why, now=now)
+        bury(cursor, dialect, held, status, grave or why, now=now)
         accounts.end(lease, seconds)
         accounts.write(cursor, dialect)
         tries.commits(lease)
@@ -191,27 +203,72 @@ def was_closed(cursor: Any, dialect: Dialect, lease: Lease, outcome: Outcome) ->
 
 
 @recalled
+def snooze(
+    tries: Tries,
+    lease: Lease,
+    *,
+    wait: float,
+    seconds: float,
+    using: str,
+    now: datetime | None = None,
+) -> bool:
+    """
+    Put a task off for so many seconds; it counts as no attempt, but its lane is charged.
+
+    Return whether it will run again; it is cancelled where that has been asked for. Raise
+    PreemptedError, and write nothing, when the lease has passed on.
+    """
+    with unit(using) as (cursor, dialect):
+        try:
+            cancel = hold(cursor, dialect, lease)
+        except PreemptedError:
+            if was_released(cursor, dialect, tries, lease):
+                return not was_closed(cursor, dialect, lease, Outcome.CANCELLED)
+            raise
+        accounts = Accounts(now)
+        if cancel:
+            held = Held.of(lease, worker="", seconds=None)
+            bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
+        else:
+            values = {"task_id": lease.task_id}
+            dialect.execute(cursor, SNOOZE, values, now=now, after={"due": wait})
+        accounts.end(lease, seconds)
+        accounts.write(cursor, dialect)
+        tries.commits(lease)
+    if not cancel:
+        ring(lease.queue, using=using, delay=wait)
+    return not cancel
+
+
+@recalled
 def release(
     tries: Tries,
     leases: Sequence[Lease],
     *,
     using: str,
     delay: float = 0.0,
+    cancelled: list[Lease] | None = None,
     now: datetime | None = None,
 ) -> list[Lease]:
     """
     Give tasks back untried, to be taken again after so many seconds.
 
     It counts as no attempt and charges nothing. Return those that were refused: the
-    lease had passed on. One that is to be cancelled is.
+    lease had passed on. One that is to be cancelled is; a caller who tells of that by
+    itself gives a list, to which these are added.
     """
     with unit(using) as (cursor, dialect):
         accounts = Accounts(now)
         held = hold_all(cursor, dialect, leases)
         let_go(cursor, dialect, [lease for lease in held if not held[lease]], delay, now)
-        for lease in (lease for lease in held if held[lease]):
+        unwanted = [lease for lease in held if held[lease]]
+        for lease in unwanted:
             untried = Held.of(lease, worker="", seconds=None)
             bury(cursor, dialect, untried, Outcome.CANCELLED, CANCELLED, now=now)
+        if cancelled is None:
+            announce(signals.task_cancelled, unwanted, using=using)
+        else:
+            cancelled += unwanted
         for lease in held:
             accounts.end(lease, None)
         accounts.write(cursor, dialect)

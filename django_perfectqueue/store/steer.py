@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from .. import signals
 from ..exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
 from ..models import Outcome, State
 from .accounts import Accounts
+from .announce import announce_ids
 from .bell import call, ring
 from .dialects import Dialect
 from .end import CANCELLED, REMOVE, Held, bury
@@ -101,6 +103,7 @@ def force_finish(tries: Tries, task_id: int, *, using: str, now: datetime | None
         values = {"task_id": task_id, "attempt": ticket.attempt}
         dialect.execute(cursor, FORCE, values, now=now)
         drop(cursor, dialect, ticket)
+        announce_ids(cursor, dialect, [(signals.task_finished, [task_id])])
         tries.commits(task_id)
     if ticket.state == State.RUNNING:
         # Its lane may have been full.
@@ -134,6 +137,7 @@ def cancel_request(tries: Tries, task_id: int, *, using: str, now: datetime | No
             crashes=ticket.crashes,
         )
         bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
+        announce_ids(cursor, dialect, [(signals.task_cancelled, [task_id])])
         tries.commits(task_id)
         return True
 
@@ -150,6 +154,7 @@ def redrive(tries: Tries, task_id: int, *, using: str, now: datetime | None = No
     try:
         with unit(using) as (cursor, dialect):
             queue = put_back(cursor, dialect, task_id, using, now)
+            announce_ids(cursor, dialect, [(signals.task_put_back, [task_id])])
             tries.commits(task_id)
             ring(queue, using=using)
     except (AlreadyFinishedError, NotSupportedError):

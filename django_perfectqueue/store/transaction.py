@@ -60,6 +60,13 @@ def timely(using: str) -> AbstractContextManager[tuple[Any, Dialect]]:
 
 
 @contextmanager
+def together(*, using: str) -> Iterator[None]:
+    """Let several verbs be one transaction, or one savepoint of the caller's."""
+    with dialect_of(using).writing(connections[using]), transaction.atomic(using=using):
+        yield
+
+
+@contextmanager
 def reading(using: str) -> Iterator[tuple[Any, Dialect]]:
     """Yield a cursor and the dialect, with no transaction of its own."""
     with connections[using].cursor() as cursor:

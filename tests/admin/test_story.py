@@ -7,6 +7,7 @@ from django_perfectqueue import store
 from django_perfectqueue.admin import story
 from django_perfectqueue.admin.cells import span
 from django_perfectqueue.models import FairShare, Lane, Task
+from django_perfectqueue.queue import Queue
 
 from ..factories import NOON, acquire, after, failed, finish, register, retry, running, seat, submit
 from .staff import LIST, AdminTestCase, row
@@ -99,6 +100,20 @@ class StoryTests(AdminTestCase):
         store.release([held], using="default", delay=30)
 
         self.assertContains(self.story(task), "A worker gave it back untried;")
+
+    def test_a_task_that_was_put_off_or_discarded_says_so(self):
+        for key in ("k1", "k2"):
+            submit(key, now=None)
+        late, gone = Queue().acquire(2)
+        late.snooze("1h")
+        gone.discard("There is no such customer.", why=store.Failure.of(KeyError("ann")))
+
+        self.assertContains(self.story(Queue()["k1"]), "Its handler has put it off.")
+        response = self.story(Queue()["k2"])
+        self.assertContains(response, "Its handler has discarded it.")
+        self.assertNotContains(response, "as someone asked")
+        self.assertContains(response, "There is no such customer.")
+        self.assertContains(response, "KeyError")
 
     def line(self, task):
         return dict(self.story(task).context["line"])

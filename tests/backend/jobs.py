@@ -1,5 +1,6 @@
 """Django tasks outside of any ``tasks`` module: TASKS names this one."""
 
+from django_perfectqueue.application import Discard, Fixed, Retry, Snooze
 from django_perfectqueue.compat import task
 from django_perfectqueue.queue import Queue
 
@@ -74,6 +75,43 @@ def patient(message):
 @task(backoff=lambda exception, result: "soon")
 def wrong_backoff():
     raise ValueError("boom")
+
+
+VERDICTS = {"retry": Retry(60), "snooze": Snooze(60), "discard": Discard("as it was told")}
+
+
+@task
+def says(word):
+    raise VERDICTS[word]
+
+
+@task
+async def says_later(word):
+    raise VERDICTS[word]
+
+
+@task
+def retries_for(word):
+    try:
+        raise KeyError(word)
+    except KeyError as error:
+        raise Retry(60) from error
+
+
+@task(retry_on={OSError: Fixed(60)}, discard_on=LookupError, fail_on=(ValueError,))
+def ruled(name):
+    raise {"os": ConnectionError, "key": KeyError, "value": ValueError, "other": TypeError}[name](
+        "boom"
+    )
+
+
+@task(backoff=Fixed(60, jitter=0))
+def fixed():
+    raise ValueError("boom")
+
+
+def always_forty(exception, result):
+    return 40
 
 
 @task(max_attempts=2)

@@ -17,6 +17,7 @@ class CheckTests(SimpleTestCase):
 
     def test_nothing_is_wrong_with_what_is_right(self):
         good = {"database": "default", "modules": ["tests.backend.jobs"], "max_attempts": 3}
+        good["backoff"] = "tests.application.test_policy.forty"
         self.assertEqual(self.found(QUEUES=["a", "b"], OPTIONS={**good, "time_limit": 1.5}), [])
         self.assertEqual(self.found(QUEUES=[]), [])
 
@@ -35,6 +36,8 @@ class CheckTests(SimpleTestCase):
             ({"modules": ["tests.nowhere"]}, "'tests.nowhere'"),
             ({"modules": ["no.where"]}, "'no.where'"),
             ({"max_attempts": True}, "must be a whole number of at least 1, not True"),
+            ({"backoff": 5}, "must be a function"),
+            ({"backoff": "tests.nowhere.wait"}, "No module named 'tests.nowhere'"),
             ({"time_limit": 0}, "must be a number of seconds above 0, not 0"),
         ):
             with self.subTest(options):

@@ -14,7 +14,12 @@ from django_perfectqueue.backend import PerfectQueueBackend, registry
 from django_perfectqueue.backend.handler import handler_of
 from django_perfectqueue.backend.routes import with_django_tasks
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import CancelRequestedError, ConfigError, UnknownTypeError
+from django_perfectqueue.exceptions import (
+    CancelRequestedError,
+    ConfigError,
+    TimeLimitError,
+    UnknownTypeError,
+)
 from django_perfectqueue.management.commands import pq_worker
 from django_perfectqueue.models import Attempt
 from django_perfectqueue.queue import Queue
@@ -206,14 +211,27 @@ class ForceTests(TestCase):
         self.addCleanup(undertaker.bell.close)
         with self.assertLogs("django_perfectqueue.supervisor", "ERROR"):
             undertaker.settle_overdue()
+        for tell in undertaker.told:
+            tell()
 
     def test_who_is_ended_by_force_is_tried_as_often_as_the_task_says(self):
         once = jobs.boom.using(time_limit=5).enqueue("x")
         twice = jobs.twice.using(time_limit=5).enqueue()
+        heard = []
+
+        def hear(task_result, **kwargs):
+            heard.append(task_result)
+
+        compat.signals.task_finished.connect(hear)
+        self.addCleanup(compat.signals.task_finished.disconnect, hear)
         self.bury()
         for result, status in ((once, "FAILED"), (twice, "READY")):
             result.refresh()
             self.assertEqual(result.status, status)
+        [told] = heard
+        self.assertEqual((told.id, told.status, told.attempts), (once.id, "FAILED", 1))
+        [error] = told.errors
+        self.assertIs(error.exception_class, TimeLimitError)
 
 
 class RouteTests(TestCase):

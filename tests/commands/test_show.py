@@ -164,6 +164,24 @@ class ShowTests(TestCase):
         self.assertRegex(out, r"note +A worker gave it back untried; perhaps no worker has")
         self.assertRegex(out, r"attempts +0\n")
 
+    def test_a_task_that_was_put_off_or_discarded_says_so(self):
+        for key, end in (("k1", "snooze"), ("k2", "discard")):
+            submit(key, now=None)
+            task = Queue().poll()
+            task.worker = "host:1"
+            if end == "snooze":
+                task.snooze("1h")
+            else:
+                task.discard("There is no such customer.", why=Failure.of(KeyError("ann")))
+
+        out = run("pq_show", "k1")
+        self.assertRegex(out, r"note +Its handler has put it off\.\n")
+        self.assertRegex(out, r"attempts +0\n")
+        out = run("pq_show", "k2")
+        self.assertRegex(out, r"note +Its handler has discarded it\.\n")
+        self.assertRegex(out, r"because +discarded: There is no such customer\.\n")
+        self.assertRegex(out, r"Attempt 1: cancelled .*, host:1\n +builtins\.KeyError: 'ann'\n")
+
     def test_a_task_put_back_by_a_person_was_not_given_back(self):
         broken("k1").retry()
 

@@ -26,6 +26,7 @@ from django_perfectqueue.runtime.processor import Seat
 from django_perfectqueue.runtime.report import Reporter
 from django_perfectqueue.runtime.slate import Slate
 from django_perfectqueue.runtime.solo import Solo
+from django_perfectqueue.signals import task_cancelled
 
 ran = []
 
@@ -147,12 +148,20 @@ class ConnectionLostTests(TransactionTestCase):
                 raise refusals.pop()
             cancel(*args, **kwargs)
 
+        told = []
+
+        def hear(key, task, **kwargs):
+            told.append((key, task.settled))
+
+        task_cancelled.connect(hear)
+        self.addCleanup(task_cancelled.disconnect, hear)
         with (
             mock.patch.object(store, "cancel", refuse_first),
             self.assertLogs("django_perfectqueue.keeper", "WARNING") as log,
         ):
             self.processor.heart.beat(list(self.processor.batch), None)
 
+        self.assertEqual(told, [("b", "cancelled")])
         self.assertIn("A task was taken away before it ran. key=a", log.output[0])
         self.assertEqual(Queue()["b"].metadata().status, "cancelled")
         self.assertEqual(len(self.processor.batch), 0)

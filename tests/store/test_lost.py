@@ -200,12 +200,26 @@ class LostCommitTests(TransactionTestCase):
 
     @each_way
     def test_a_failure_and_a_cancel_are_stored_once(self, way):
-        for verb, status in (("fail", "failed"), ("cancel", "cancelled")):
+        for verb, status in (("fail", "failed"), ("cancel", "cancelled"), ("discard", "cancelled")):
             [task] = self.taken()
             with self.lost(way):
                 getattr(task, verb)()
             self.assertEqual(Queue()[task.key].metadata().status, status)
             self.assertEqual(Attempt.objects.filter(task__key=task.key).count(), 1)
+
+    @each_way
+    def test_a_snooze_is_stored_once(self, way):
+        [task] = self.taken()
+        with self.lost(way):
+            task.snooze(60)
+        self.assertEqual((task.settled, Ticket.objects.get().errors), ("snoozed", 0))
+
+        Ticket.objects.update(state=0, alarm_at=None)
+        [task] = Queue().acquire()
+        Queue()[task.key].cancel_request()
+        with self.lost(way):
+            task.snooze(60)
+        self.assertEqual(task.settled, "cancelled")
 
     @each_way
     def test_a_release_is_stored_once(self, way):

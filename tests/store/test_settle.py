@@ -143,6 +143,51 @@ class ReleaseTests(TestCase):
         self.assertEqual(len(acquire(now=after(30))), 1)
 
 
+class SnoozeTests(TestCase):
+    def test_a_snoozed_task_counts_no_attempt_and_leaves_no_trace(self):
+        task, held = running()
+        self.assertTrue(store.snooze(held, wait=30, seconds=2.0, using="default", now=after(2)))
+
+        self.assertEqual(status(task, now=after(2)), "scheduled")
+        self.assertEqual(acquire(now=after(31)), [])
+        [again] = acquire(now=after(32))
+        self.assertEqual((again.tries, again.errors, again.attempt), (1, 0, 2))
+        self.assertEqual(again.run_at, after(32))
+        self.assertFalse(Attempt.objects.exists())
+        assert_books_balance(self)
+
+    def test_it_costs_its_user_what_it_took(self):
+        """
+        Else who puts off what has run for an hour would have had that for nothing.
+        """
+        _task, held = running(user="ann")
+        store.snooze(held, wait=30, seconds=7.0, using="default", now=NOON)
+
+        self.assertAlmostEqual(Lane.objects.get().virtual_time, 7.0)
+
+    def test_it_ends_where_it_expires_or_is_cancelled(self):
+        """
+        Nothing else bounds how often a task is put off.
+        """
+        late, held = running(expires_at=20)
+        store.snooze(held, wait=30, seconds=0.0, using="default", now=NOON)
+        self.assertEqual(acquire(now=after(30)), [])
+        self.assertEqual(status(late), "expired")
+
+        unwanted, held = running()
+        unwanted.cancel_request()
+        self.assertFalse(store.snooze(held, wait=30, seconds=0.0, using="default", now=NOON))
+        self.assertEqual(status(unwanted), "cancelled")
+        assert_books_balance(self)
+
+    def test_one_that_was_preempted_writes_nothing(self):
+        task, held = running()
+        task.force_finish()
+        with self.assertRaises(PreemptedError):
+            store.snooze(held, wait=30, seconds=0.0, using="default", now=NOON)
+        self.assertEqual(status(task), "finished")
+
+
 class FailTests(TestCase):
     def test_a_failed_task_is_kept_with_its_reason(self):
         task = failed("k1")

@@ -21,6 +21,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue import __version__, compat, conf, queue
+from django_perfectqueue import backoff as backoffs
 from django_perfectqueue.application import Dispatch, Registry, autodiscover
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.exceptions import ConfigError, PerfectQueueError
@@ -272,6 +273,7 @@ def plan_of(options: dict[str, Any]) -> Plan:
         dispatch, more = with_django_tasks(dispatch, using)
         names += more
     names = options["queues"] or names
+    check_backoff(values.BACKOFF)
     if not dispatch.load():
         raise ConfigError(no_handlers(dispatch))
     return Plan(
@@ -286,6 +288,15 @@ def plan_of(options: dict[str, Any]) -> Plan:
         generation=int(os.environ.pop(GENERATION, "1")),
         health=options["health_port"],
     )
+
+
+def check_backoff(backoff: Any) -> None:
+    """Raise ConfigError when the waits of the settings are a path that leads nowhere."""
+    try:
+        if isinstance(backoff, str):
+            backoffs.imported(backoff)
+    except ConfigError as error:
+        raise ConfigError(f"{conf.SETTING}['BACKOFF']: {error}") from error
 
 
 def chosen(options: dict[str, Any]) -> conf.Options:

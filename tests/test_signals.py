@@ -1,0 +1,224 @@
+"""Each step on a task's way is told to those who listen, by the process that takes it."""
+
+from contextlib import ExitStack, contextmanager
+from unittest import mock
+
+from django.core.management import call_command
+from django.db import connection, transaction
+from django.dispatch import Signal
+from django.test import TransactionTestCase, override_settings
+from django.test.utils import CaptureQueriesContext
+
+from django_perfectqueue import signals, store
+from django_perfectqueue.application import Application, Dispatch
+from django_perfectqueue.conf import options
+from django_perfectqueue.exceptions import TimeLimitError
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.runtime import undertaker as undertaker_module
+from django_perfectqueue.runtime.plan import Plan
+from django_perfectqueue.runtime.undertaker import Estate, Undertaker
+
+from .factories import acquire, after, submit
+
+EVERY = {
+    name.removeprefix("task_"): value
+    for name, value in vars(signals).items()
+    if isinstance(value, Signal)
+}
+
+
+@contextmanager
+def listening():
+    """Collect who is told what, as (step, key)."""
+    heard = []
+    with ExitStack() as stack:
+        for step, signal in EVERY.items():
+
+            def hear(sender, queue, key, type, user, task, step=step, **kwargs):
+                heard.append((step, key))
+
+            signal.connect(hear, weak=False)
+            stack.callback(signal.disconnect, hear)
+        yield heard
+
+
+def running(key, **given):
+    submit(key, **given)
+    [lease] = acquire(limit=1, lease=60)
+    return lease
+
+
+class StepTests(TransactionTestCase):
+    def setUp(self):
+        stack = ExitStack()
+        self.heard = stack.enter_context(listening())
+        self.addCleanup(stack.close)
+
+    def told(self):
+        """Return what has been told since it was last asked."""
+        told, self.heard[:] = list(self.heard), []
+        return told
+
+    def test_a_submit_is_told_once_it_is_committed(self):
+        with transaction.atomic():
+            submit("k1")
+            self.assertEqual(self.told(), [])
+        self.assertEqual(self.told(), [("submitted", "k1")])
+        submit("k1", on_conflict="ignore")
+        self.assertEqual(self.told(), [])
+        submit("k1", on_conflict="replace")
+        self.assertEqual(self.told(), [("submitted", "k1")])
+        with transaction.atomic():
+            submit("k2")
+            transaction.set_rollback(True)
+        self.assertEqual(self.told(), [])
+
+    def test_of_many_each_is_told_that_was_stored(self):
+        submit("k2")
+        self.told()
+        tasks = [{"key": f"k{number}", "type": "report"} for number in (1, 2, 3)]
+        Queue().submit_many(tasks, on_conflict="ignore")
+        self.assertEqual(self.told(), [("submitted", "k1"), ("submitted", "k3")])
+
+    def test_what_people_do_is_told_where_they_do_it(self):
+        for key in ("k1", "k2"):
+            submit(key, now=None)
+        self.told()
+        call_command("pq_cancel_request", "k1", verbosity=0)
+        self.assertEqual(self.told(), [("cancelled", "k1")])
+        Queue()["k1"].retry()
+        self.assertEqual(self.told(), [("put_back", "k1")])
+        Queue()["k2"].force_finish()
+        self.assertEqual(self.told(), [("finished", "k2")])
+
+    def test_what_comes_too_late_is_told_as_expired(self):
+        submit("late", expires_at=5)
+        self.told()
+        acquire(now=after(6))
+        self.assertEqual(self.told(), [("expired", "late")])
+
+    def test_what_was_lost_is_told_with_what_comes_of_it(self):
+        lease = running("k1")
+        self.told()
+        acquire(0, now=after(61))
+        store.answer_alarms(using="default", now=after(61))
+        self.assertEqual(self.told(), [("lost", "k1")])
+
+        [lease] = acquire(now=after(61))
+        with override_settings(PERFECTQUEUE={"MAX_CRASHES": 2}):
+            self.give_back(lease, crashed=[lease.task_id])
+        self.assertEqual(self.told(), [("lost", "k1"), ("failed", "k1")])
+
+    def test_what_is_to_be_cancelled_is_told_so_however_it_comes_back(self):
+        for key, crashed in (("k1", True), ("k2", False)):
+            lease = running(key)
+            Queue()[key].cancel_request()
+            self.told()
+            self.give_back(lease, crashed=[lease.task_id] if crashed else ())
+            self.assertEqual(
+                self.told(),
+                [("lost", key), ("cancelled", key)] if crashed else [("cancelled", key)],
+            )
+        lease = running("k3")
+        Queue()["k3"].cancel_request()
+        self.told()
+        store.release([lease], using="default")
+        self.assertEqual(self.told(), [("cancelled", "k3")])
+
+    def give_back(self, lease, crashed):
+        why = store.Failure(error="lost")
+        terms = {"alive_time": 60, "using": "default", "now": after(62)}
+        store.give_back(lease.holder, crashed=crashed, why=why, **terms)
+
+    def test_a_receiver_that_raises_disturbs_nobody(self):
+        """
+        Not even one that would end the process.
+        """
+
+        def stumble(**kwargs):
+            raise (kwargs["type"] == "exit" and SystemExit()) or ValueError("not my day")
+
+        signals.task_submitted.connect(stumble)
+        self.addCleanup(signals.task_submitted.disconnect, stumble)
+        with self.assertLogs("django.dispatch", "ERROR"):
+            submit("k1")
+        with self.assertLogs("django_perfectqueue.signals", "ERROR"):
+            submit("k2", type="exit")
+        self.assertEqual(len(Queue()), 2)
+
+    def test_what_is_ended_by_force_is_told_by_who_buries_it(self):
+        class Report(Application):
+            max_attempts = 1
+            discard_on = ()
+
+        class Dropped(Report):
+            discard_on = TimeLimitError
+
+        class Again(Report):
+            max_attempts = 2
+
+        for type_ in ("report", "dropped", "again", "unwanted"):
+            submit(type_, type=type_, now=None)
+        taken = store.acquire(["default"], limit=4, alive_time=300, holder=7, using="default")
+        Queue()["unwanted"].cancel_request()
+        routes = {"report": Report, "dropped": Dropped, "again": Again, "unwanted": Report}
+        self.told()
+        undertaker = self.undertaker(routes, {lease.task_id: 60.0 for lease in taken})
+        with (
+            mock.patch.object(undertaker_module, "take_signals"),
+            self.assertLogs("django_perfectqueue.supervisor", "ERROR"),
+        ):
+            self.assertEqual(undertaker.run(), 0)
+        self.assertEqual(
+            sorted(self.told()),
+            [
+                ("cancelled", "unwanted"),
+                ("discarded", "dropped"),
+                ("failed", "report"),
+                ("retried", "again"),
+            ],
+        )
+        self.assertEqual(Queue()["dropped"].metadata().dead_letter.group, "discarded")
+
+    def undertaker(self, routes, overdue):
+        estate = Estate(holder=7, worker="host:1", crashed=(), why=store.Failure(), overdue=overdue)
+        plan = Plan(
+            dispatch=type("Routes", (Dispatch,), {"routes": routes}),
+            queues=("default",),
+            using="default",
+            options=options().replace(TIME_LIMIT=60.0),
+        )
+        undertaker = Undertaker(plan, estate)
+        self.addCleanup(undertaker.bell.close)
+        return undertaker
+
+
+class CostTests(TransactionTestCase):
+    def steps(self, number):
+        """Take the way on which most is told; return how many statements that took."""
+        with CaptureQueriesContext(connection) as queries:
+            submit(f"a{number}")
+            submit(f"b{number}", expires_at=5)
+            acquire(now=after(6))
+            acquire(now=after(7))
+            store.answer_alarms(using="default", now=after(100))
+            Queue()[f"a{number}"].cancel_request(now=after(101))
+        return len(queries)
+
+    def test_who_is_not_there_costs_no_statement(self):
+        """
+        Handlers of Django's tasks listen for their own; that must cost the others nothing.
+        """
+
+        def tell(**kwargs):
+            raise AssertionError("told")
+
+        self.steps(0)
+        alone = self.steps(1)
+        for signal in EVERY.values():
+            signal.connect(tell, sender=Application)
+            self.addCleanup(signal.disconnect, tell, sender=Application)
+        self.assertEqual(self.steps(2), alone)
+        with listening() as heard:
+            self.assertGreater(self.steps(3), alone)
+        self.assertIn(("lost", "a3"), heard)

@@ -30,7 +30,7 @@ VARIABLE = (
     (r"\b\S+:\d+$", "HOST:PID"),
     (r"\bpid \d+", "pid PID"),
     (r"\b\d+(\.\d+)?(ms|s|m\d+s|h\d+m)(?= |,|\.|$)", "SPAN"),
-    (r"\b\d+(\.\d+)? s\b", "SPAN"),
+    (r"\b(\d+ min )?\d+(\.\d+)? s\b", "SPAN"),
     (r"\([\d.]+ finished a second\)", "(RATE)"),
     (r"^Processor \d+ ", "Processor N "),
     (r" +", " "),

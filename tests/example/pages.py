@@ -166,8 +166,8 @@ class Project:
 
         try:
             wait_until(it_is_as_told, within=LONG if READS.search(line) else 0)
-        except AssertionError:
-            self.case.fail("\n".join(said))
+        except AssertionError as error:
+            self.case.fail("\n".join(said) or str(error))
 
     def a_task_runs(self):
         return self.run("python manage.py pq_list --status running --json").stdout

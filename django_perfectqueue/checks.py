@@ -35,6 +35,7 @@ def register() -> None:
     checks.register(check_database_settings, TAG)
     checks.register(check_server, Tags.database)
     checks.register(check_server_settings, Tags.database)
+    checks.register(check_sqlite_options)
     checks.register(check_dispatch)
     checks.register(check_backoff)
     checks.register(check_codecs, TAG)
@@ -116,7 +117,7 @@ def check_database_settings(app_configs: Any = None, **kwargs: Any) -> list[Chec
                 f"Use PostgreSQL, MySQL, MariaDB or SQLite, and name it in {SETTING}['DATABASE'].",
             )
         ]
-    found = list(sqlite_problems(alias, entry) if vendor == "sqlite" else isolation(alias, entry))
+    found = list(in_no_file(alias, entry) if vendor == "sqlite" else isolation(alias, entry))
     if not entry["AUTOCOMMIT"]:
         found.append(
             error(
@@ -176,8 +177,20 @@ def unknown_alias(alias: str) -> CheckMessage:
     )
 
 
-def sqlite_problems(alias: str, entry: Mapping[str, Any]) -> Iterator[CheckMessage]:
-    given = entry["OPTIONS"]
+def check_sqlite_options(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """
+    Advise on SQLite where a project is checked as a whole.
+
+    It has no tag, so the commands say nothing of it: a new project works as it is, and
+    is to be advised once.
+    """
+    alias = alias_in_force()
+    if alias is None or alias not in connections or connections[alias].vendor != "sqlite":
+        return []
+    return list(sqlite_advice(alias, connections[alias].settings_dict["OPTIONS"]))
+
+
+def sqlite_advice(alias: str, given: Mapping[str, Any]) -> Iterator[CheckMessage]:
     if str(given.get("transaction_mode") or "").upper() not in ("IMMEDIATE", "EXCLUSIVE"):
         yield warning(
             1,
@@ -192,6 +205,9 @@ def sqlite_problems(alias: str, entry: Mapping[str, Any]) -> Iterator[CheckMessa
             " every processor and every submitter queues.",
             f"Add {SQLITE_OPTIONS} to DATABASES['{alias}'].",
         )
+
+
+def in_no_file(alias: str, entry: Mapping[str, Any]) -> Iterator[CheckMessage]:
     if in_memory(str(entry["NAME"])):
         yield warning(
             3,

@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 from unittest import mock, skipUnless
 
 from django.core import checks
+from django.core.checks.registry import registry
 from django.db import connection, connections
 from django.test import SimpleTestCase, TestCase, override_settings
 
@@ -17,6 +18,7 @@ from django_perfectqueue.checks import (
     check_server,
     check_server_settings,
     check_settings,
+    check_sqlite_options,
 )
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.management.commands import pq_worker
@@ -40,7 +42,7 @@ def database_errors(**entry):
     connections.databases["another"] = deepcopy(engine) | {"TIME_ZONE": None} | entry
     try:
         with override_settings(PERFECTQUEUE={"DATABASE": "another"}):
-            return check_database_settings()
+            return [*check_sqlite_options(), *check_database_settings()]
     finally:
         del connections["another"], connections.databases["another"]
 
@@ -111,7 +113,7 @@ class SettingsTests(SimpleTestCase):
 
 class DatabaseSettingsTests(SimpleTestCase):
     def test_the_tests_own_database_is_well_set_up(self):
-        self.assertEqual(check_database_settings(), [])
+        self.assertEqual([*check_sqlite_options(), *check_database_settings()], [])
 
     @override_settings(PERFECTQUEUE={"DATABASE": "nope"})
     def test_an_unknown_alias_gets_those_that_there_are(self):
@@ -142,6 +144,13 @@ class DatabaseSettingsTests(SimpleTestCase):
         for found in (late, brief):
             self.assertIn("{'transaction_mode': 'IMMEDIATE', 'timeout': 20, ", found.hint)
             self.assertIn("'init_command': 'PRAGMA journal_mode=WAL'}", found.hint)
+
+    def test_what_is_advised_for_sqlite_is_not_repeated_by_each_command(self):
+        """
+        A new project works as it is, and is told once, by ``check`` and ``migrate``.
+        """
+        self.assertIn(check_sqlite_options, registry.get_checks())
+        self.assertEqual(tuple(check_sqlite_options.tags), ())
         self.assertEqual(database_errors(**SQLITE, OPTIONS=GOOD_SQLITE), [])
 
     def test_sqlite_in_memory_is_out_of_the_workers_reach(self):

@@ -46,7 +46,9 @@ class Call(NamedTuple):
         Raise PayloadError when it is not the data of a Django task.
         """
         try:
-            args, kwargs = data["args"], data["kwargs"]
+            if "args" not in data and "kwargs" not in data:
+                raise TypeError("neither args nor kwargs")
+            args, kwargs = data.get("args", []), data.get("kwargs", {})
             at, using = data.get("enqueued_at"), data.get("using", {})
             if not (isinstance(args, list) and isinstance(kwargs, dict)):
                 raise TypeError("args is no list, or kwargs no dict")

@@ -134,6 +134,13 @@ class RunTests(TestCase):
         self.assertEqual(ending.word, "failed")
         self.assertIn("not that of a Django task", Attempt.objects.get().message)
 
+    def test_either_kind_of_arguments_may_be_left_out(self):
+        for key, data in (("k1", {"args": [1, 2]}), ("k2", {"kwargs": {"a": 1, "b": 2}})):
+            Queue().submit(key, "tests.backend.jobs.add", data)
+        run_due()
+        results = [jobs.add.get_result(key).return_value for key in ("k1", "k2")]
+        self.assertEqual(results, [3, 3])
+
     def test_the_queues_own_door_leads_to_the_same_task(self):
         data = {"args": [1], "kwargs": {"b": 2}}
         Queue().submit("k1", "tests.backend.jobs.add", data, user="ann")

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import IO, Any
 
+from django.core.management import call_command
 from django.core.management.base import CommandError, CommandParser
 from django.db import Error, transaction
 from django.utils.translation import gettext as _
@@ -15,7 +17,7 @@ from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from ..base import INTERRUPTED, TAKEN, QueueCommand, diagnosis
 from ..progress import Progress
 from ..tasks_file import TasksFile, parsed
-from ..words import point, printable, span
+from ..words import on_one_line, point, printable, span
 
 OF_ONE = (
     "key",
@@ -36,8 +38,8 @@ EXAMPLE = """pq_submit k1 user_task '{"uid": 1}'"""
 class Command(QueueCommand):
     summary = gettext_lazy(
         "Submits a task, or with --file those of a file with one JSON object a line. Exits"
-        " with 0 when it is stored, with 3 when its key is taken already, and with 1 on any"
-        " other error."
+        " with 0 when it is stored, with --run when it has finished, with 3 when its key is"
+        " taken already, and with 1 on any other error."
     )
 
     def add_options(self, parser: CommandParser) -> None:
@@ -101,6 +103,11 @@ class Command(QueueCommand):
         parser.add_argument(
             "--atomic", action="store_true", help=_("With --file: store all of them or none.")
         )
+        parser.add_argument(
+            "--run",
+            action="store_true",
+            help=_("Run what is due in its queue, as pq_worker --burst does, and tell its result."),
+        )
 
     def act(self, **options: Any) -> None:
         check_choice(**options)
@@ -108,6 +115,8 @@ class Command(QueueCommand):
             self.submit_file(options["file"], options["on_conflict"], atomic=options["atomic"])
         else:
             self.submit_one(**options)
+        if options["run"]:
+            self.run(options["key"])
 
     def submit_one(self, **options: Any) -> None:
         word = self.submitted(arguments(**options), options["on_conflict"])
@@ -128,6 +137,29 @@ class Command(QueueCommand):
             self.queue.submit(**task, on_conflict="replace")
             return "replaced"
         return "submitted"
+
+    def run(self, key: str) -> None:
+        """Run what is due, and tell how this task has ended; CommandError unless it finished."""
+        queue, silent = self.queue, self.as_json or not self.verbosity
+        self.stdout.flush()
+        call_command(
+            "pq_worker",
+            queues=[queue.name],
+            database=queue.using,
+            burst=True,
+            verbosity=0 if silent else self.verbosity,
+            stdout=self.stdout,
+            stderr=self.stderr,
+        )
+        task = queue[key].metadata()
+        told = {"key": key, "status": task.status}
+        if task.status != "finished":
+            raise CommandError(printable(_("Task '%(key)s' is %(status)s.") % told))
+        if self.as_json:
+            self.print_json({"queue": queue.name, "key": key, "result": task.result})
+        else:
+            told["result"] = json.dumps(task.result, ensure_ascii=False)
+            self.say(on_one_line(_("Task '%(key)s' returned %(result)s.") % told))
 
     def submit_file(self, name: str, on_conflict: str, *, atomic: bool) -> None:
         with opened(name) as source:
@@ -235,6 +267,8 @@ def check_choice(**options: Any) -> None:
             raise CommandError(_("With --file, what a task is stands in the file."))
         if options["on_conflict"] == "replace":
             raise CommandError(_("--on-conflict replace is for one task, not for --file."))
+        if options["run"]:
+            raise CommandError(_("--run is for one task, not for --file."))
         return
     if options["data"] is None:
         raise CommandError(

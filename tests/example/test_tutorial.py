@@ -1,0 +1,86 @@
+"""The tutorial is followed to the letter, and what it says is printed is printed."""
+
+import tempfile
+from unittest import skipUnless
+
+from django.db import connection
+from django.test import SimpleTestCase
+
+from django_perfectqueue import compat
+
+from .pages import DOCS, Project, sections
+
+FIRST = "The first way: a function of Django's"
+SECOND = "The second way: a handler of the queue's own"
+MOST_LINES = 6
+COMMANDS = 2
+
+
+class Reader(SimpleTestCase):
+    """Someone who does what a page says, in an empty folder."""
+
+    def setUp(self):
+        self.project = Project(self, self.enterContext(tempfile.TemporaryDirectory()))
+        self.addCleanup(self.project.close)
+        self.sections = sections("docs/tutorial.md")
+        self.follow("Make a project")
+
+    def follow(self, *titles):
+        for title in titles:
+            self.project.follow(self.sections[title])
+
+
+@skipUnless(DOCS.is_dir(), "The documentation is not beside the tests.")
+@skipUnless(connection.vendor == "sqlite", "Its project is on SQLite.")
+@skipUnless(compat.HAS_NATIVE_TASKS, "It tells how it is on Django 6.0 and later.")
+class FirstWayTests(Reader):
+    def test_a_function_of_djangos_runs_as_it_is_told(self):
+        self.follow(FIRST)
+
+
+@skipUnless(DOCS.is_dir(), "The documentation is not beside the tests.")
+@skipUnless(connection.vendor == "sqlite", "Its project is on SQLite.")
+@skipUnless(compat.HAS_NATIVE_TASKS, "Its last section has a task of Django's.")
+class SecondWayTests(Reader):
+    def test_a_handler_and_the_service_run_as_they_are_told(self):
+        titles = list(self.sections)
+        self.follow(*titles[titles.index(SECOND) : -1])
+
+
+@skipUnless(DOCS.is_dir(), "The documentation is not beside the tests.")
+class FiveMinutesTests(SimpleTestCase):
+    def test_no_more_than_six_lines_and_two_commands_lead_to_the_first_task(self):
+        """
+        Every line that is typed into a file counts, imports too; blank ones don't. Of
+        commands those count that are typed in the project, up to the first task's result.
+        """
+        for way in (FIRST, SECOND):
+            files, told = taught("docs/tutorial.md", way)
+            commands = [line for line, _printed in told.steps]
+            with self.subTest(way):
+                self.assertLessEqual(sum(len(block.lines) for block in files), MOST_LINES)
+                self.assertEqual(len(commands), COMMANDS)
+                self.assertRegex(told.text, r"(?m)^finished  hello ")
+                self.assertRegex(told.text, r"(?m)^Task 'hello' returned ")
+
+    def test_the_shorter_pages_say_the_same(self):
+        for page, title, way in (
+            ("README.md", "With Django's own tasks", FIRST),
+            ("README.md", "With handlers of the queue's own", SECOND),
+            ("docs/howto/django-tasks.md", "In five minutes", FIRST),
+        ):
+            with self.subTest(page):
+                files, told = taught("docs/tutorial.md", way)
+                same, commands = taught(page, title)
+                self.assertEqual([block.text for block in same], [block.text for block in files])
+                self.assertEqual(commands.lines, [line for line, _printed in told.steps])
+
+
+def taught(page, title):
+    """Return the blocks of files that a section begins with, and the commands after them."""
+    files = []
+    for block in sections(page)[title]:
+        if not block.file:
+            return files, block
+        files.append(block)
+    raise AssertionError(f"{page}: no commands below {title!r}.")

@@ -18,6 +18,7 @@ from django_perfectqueue.management.commands import pq_worker
 
 from .running import refused
 
+READS = "django_perfectqueue.management.commands.pq_list.Command.tasks"
 EVERY = (
     ("pq_submit", "k", "t", "1"),
     ("pq_submit", "--file", os.devnull, "--atomic"),
@@ -79,7 +80,7 @@ class DatabaseTests(unittest.TestCase):
         error = OperationalError("no such column: perfectqueue_task.colour")
         with (
             mock.patch.object(tables.MigrationExecutor, "migration_plan", return_value=["0002"]),
-            mock.patch("django_perfectqueue.queue.Queue.list", side_effect=error),
+            mock.patch(READS, side_effect=error),
         ):
             message = refused(self, "pq_list")
 
@@ -99,7 +100,7 @@ class DatabaseTests(unittest.TestCase):
 
     def test_another_error_of_the_database_is_told_in_its_words(self):
         error = OperationalError("disk\nfull")
-        with mock.patch("django_perfectqueue.queue.Queue.list", side_effect=error):
+        with mock.patch(READS, side_effect=error):
             message = refused(self, "pq_list")
 
         self.assertEqual(message, "The database 'default' refused: disk full")
@@ -128,7 +129,7 @@ class TroubleTests(SimpleTestCase):
         self.assertIn("The queue may have at most 100 characters", message)
 
     def test_an_interrupt_exits_like_one(self):
-        with mock.patch("django_perfectqueue.queue.Queue.list", side_effect=KeyboardInterrupt):
+        with mock.patch(READS, side_effect=KeyboardInterrupt):
             refused(self, "pq_list", code=128 + signal.SIGINT)
 
     def test_a_reader_that_goes_away_leaves_no_traceback(self):
@@ -136,7 +137,7 @@ class TroubleTests(SimpleTestCase):
         As in pq_list | head.
         """
         with (
-            mock.patch("django_perfectqueue.queue.Queue.list", side_effect=BrokenPipeError),
+            mock.patch(READS, side_effect=BrokenPipeError),
             mock.patch.object(base, "fall_silent") as silent,
             self.assertRaises(SystemExit) as caught,
         ):

@@ -28,6 +28,7 @@ QUEUE_ORDERS = ("ordered", "round_robin", "shuffled")
 PROCESSOR_TYPES = ("process", "thread", "async")
 PLACES = 10
 OTHERS = "*"
+QUIET = "quiet"
 SECRET = ("ENCRYPTION_KEYS",)
 SENSITIVE = (
     "password",
@@ -107,6 +108,12 @@ def _true_or_false(value: Any) -> str | None:
     return None if isinstance(value, bool) else "must be True or False"
 
 
+def _eager(value: Any) -> str | None:
+    return (
+        None if isinstance(value, bool) or value == QUIET else f"must be True, False or '{QUIET}'"
+    )
+
+
 def _folder(value: Any) -> str | None:
     if not isinstance(value, str | Path) or not os.path.isabs(value):
         return "must be the absolute path of a folder"
@@ -174,6 +181,7 @@ class Options:
     CODECS: Sequence[str] = _setting((), _texts)
     ENCRYPTION_KEYS: Sequence[str] | None = _setting(None, _or_none(_texts))
     SENSITIVE: Sequence[str] = _setting(SENSITIVE, _words)
+    EAGER: bool | str = _setting(False, _eager)
 
     ALIVE_TIME: float = _setting(300.0, _positive_seconds)
     MAX_ATTEMPTS: int = _setting(5, _positive)

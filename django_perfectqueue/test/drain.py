@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import wraps
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -73,10 +72,7 @@ def drain(
     return work.report
 
 
-@wraps(drain)
-async def adrain(*args: Any, **kwargs: Any) -> Drained:
-    """Do what drain() does, from a coroutine."""
-    return await sync_to_async(drain)(*args, **kwargs)
+adrain = sync_to_async(drain)
 
 
 class Until(Exception):  # noqa: N818

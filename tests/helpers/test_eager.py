@@ -1,8 +1,11 @@
 from django.contrib.auth.models import Group
+from django.core.management import load_command_class
 from django.db import connection, transaction
-from django.test import TestCase, TransactionTestCase, override_settings
+from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 
 from django_perfectqueue.conf import options
+from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.management.commands.pq_worker import plan_of
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.test import eager
 
@@ -72,6 +75,14 @@ class InTestCaseTests(TestCase):
         with eager():
             task = await Queue().asubmit("k1", "helpers.agroup", {"name": "x"})
         self.assertEqual((await task.ametadata()).status, "finished")
+
+
+class WorkerTests(SimpleTestCase):
+    def test_a_worker_refuses_to_run_beside(self):
+        command = load_command_class("django_perfectqueue", "pq_worker")
+        options = vars(command.create_parser("manage.py", "pq_worker").parse_args([]))
+        with eager(), self.assertRaisesMessage(ConfigError, "EAGER is on"):
+            plan_of(options)
 
 
 class WithoutTransactionTests(TransactionTestCase):

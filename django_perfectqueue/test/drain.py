@@ -56,6 +56,7 @@ def drain(
         using=using or database(),
         types=None if types is None else types_of(types),
         moment=now,
+        ahead=timedelta(seconds=checked_span("ahead", ahead) or 0.0),
         until=until,
         limit=limit,
         raise_errors=raise_errors,
@@ -64,7 +65,7 @@ def drain(
         if ahead is None:
             work.exhaust()
         else:
-            work.travel(timedelta(seconds=checked_span("ahead", ahead) or 0.0))
+            work.travel()
     except Until:
         pass
     finally:
@@ -87,6 +88,7 @@ class Drain:
     using: str
     types: set[str] | None
     moment: datetime | None
+    ahead: timedelta
     until: Callable[[Run], bool] | None
     limit: int
     raise_errors: bool
@@ -96,12 +98,14 @@ class Drain:
     def __post_init__(self) -> None:
         self.holder = store.new_holder()
         self.worker = f"drain:{os.getpid()}"
+        # What is held until the end must not come back by the clock meanwhile.
+        self.alive_time = options().ALIVE_TIME + self.ahead.total_seconds()
         self.runner = InPlace(workers_dispatch(self.using))
 
-    def travel(self, ahead: timedelta) -> None:
+    def travel(self) -> None:
         """Run what is due, then what is due next, until so much time has passed."""
         self.moment = self.moment or store.clock(using=self.using)
-        end = self.moment + ahead
+        end = self.moment + self.ahead
         self.exhaust()
         while (self.moment < end) and (moment := self.next_alarm(self.moment, end)):
             self.moment = moment
@@ -119,10 +123,15 @@ class Drain:
 
     def take(self) -> HeldTask | None:
         queues = [self.queue] if self.queue else self.queues_with_tasks()
-        alive_time = options().ALIVE_TIME
-        terms: dict[str, Any] = {"alive_time": alive_time, "using": self.using, "now": self.moment}
-        for lease in store.acquire(queues, limit=1, holder=self.holder, **terms) if queues else ():
-            task = HeldTask(lease, alive_time=alive_time, worker=self.worker)
+        terms: dict[str, Any] = {
+            "limit": 1,
+            "alive_time": self.alive_time,
+            "holder": self.holder,
+            "using": self.using,
+            "now": self.moment,
+        }
+        for lease in store.acquire(queues, **terms) if queues else ():
+            task = HeldTask(lease, alive_time=self.alive_time, worker=self.worker)
             task.moment = self.moment
             return task
         return None

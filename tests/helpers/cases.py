@@ -101,6 +101,11 @@ class Sorted(Application):
         return total
 
 
+@handler("helpers.leave", max_attempts=1)
+async def leave(task):
+    raise SystemExit("as it was told")
+
+
 class AsyncSorting(Decider):
     async def unexpected_error_raised(self, error):
         await self.task.afail("asynchronous", str(error))

@@ -10,7 +10,7 @@ from django_perfectqueue import compat, signals
 from django_perfectqueue.exceptions import UnknownTypeError
 from django_perfectqueue.models import Attempt
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.test import adrain, drain
+from django_perfectqueue.test import adrain, drain, make_task
 
 from ..factories import NOON, submit
 from . import cases  # noqa: F401
@@ -61,7 +61,7 @@ class DrainTests(TestCase):
     def test_other_types_are_left_as_they_were(self):
         other = self.submit("other", "helpers.group", {"name": "x"}, priority=5)
         self.submit()
-        self.assertEqual(drain(types="helpers.add").keys, ["k1"])
+        self.assertEqual(drain(types="helpers.add", ahead="2h").keys, ["k1"])
         self.assertEqual(other.metadata().status, "waiting")
         self.assertEqual(drain(types=["helpers.group"])[0].attempt, 1)
 
@@ -94,6 +94,12 @@ class DrainTests(TestCase):
         self.assertEqual(task.metadata().status, "failed")
         first, second = Attempt.objects.order_by("id").values_list("ended_at", flat=True)[:2]
         self.assertAlmostEqual((second - first).total_seconds(), drained[0].wait, delta=0.01)
+
+    def test_what_a_dead_worker_held_comes_back_when_its_lease_has_lapsed(self):
+        task = make_task("helpers.add", {"a": 1, "b": 1}, status="running")
+        self.assertEqual(drain(ahead=1), [])
+        [run] = drain(ahead="1h")
+        self.assertEqual((run.key, run.attempt, run.word), (task.key, 2, "finished"))
 
     def test_time_goes_no_further_than_asked(self):
         self.submit("soon", run_at=50)
@@ -161,6 +167,10 @@ class DrainTests(TestCase):
         self.assertEqual((drained.words, drained[0].result), (["finished", "failed"], 1))
         self.assertEqual(names(), ["made by a coroutine", "made by the test"])
         self.assertEqual(Attempt.objects.get().error, "asynchronous")
+
+    def test_a_coroutine_that_wants_to_end_the_program_only_fails(self):
+        self.submit(type="helpers.leave")
+        self.assertEqual(drain(raise_errors=False).words, ["failed"])
 
     async def test_coroutines_can_drain_too(self):
         await Queue().asubmit("k1", "helpers.agroup", {"name": "x"})

@@ -67,6 +67,8 @@ class DirectLink:
     def insist(self, verb: Callable[[], R]) -> R:
         return verb()
 
+    once = insist
+
 
 class CallersLoop(Coroutines):
     """

@@ -73,6 +73,12 @@ class StoredTests(QueueTestCase):
         with self.assertRaisesMessage(AssertionError, "captureOnCommitCallbacks(execute=True)"):
             self.assertSubmitted("report")
 
+    def test_what_the_queue_itself_does_at_a_commit_is_not_told(self):
+        self.queue.submit_many([{"key": "k1", "type": "report"}])
+        with self.assertRaises(AssertionError) as raised:
+            self.assertSubmitted("other")
+        self.assertNotIn("on_commit", str(raised.exception))
+
     def test_a_tasks_status_is_asserted_with_its_reason(self):
         task = make_task("report", status="failed", key="k1", message="too large")
         self.assertTaskStatus(task, "failed")

@@ -36,12 +36,11 @@ def ring(queue: str = "", *, using: str, delay: float = 0.0) -> None:
 
     With EAGER there is no worker: what is due is run here, once it is committed.
     """
-    if options().EAGER and delay <= 0.0 and logs.running.get() is None:
+    values = options()
+    if values.EAGER and delay <= 0.0 and logs.running.get() is None:
         import_string(EAGER)(using)
-        return
-    if not options().BELL or delay > options().POLL_INTERVAL:
-        return
-    after_commit(Ringing(using, queue, time.monotonic() + delay))
+    elif values.BELL and delay <= values.POLL_INTERVAL:
+        after_commit(Ringing(using, queue, time.monotonic() + delay))
 
 
 def call(holder: int, *, using: str) -> None:

@@ -4,9 +4,9 @@ from unittest import mock
 
 from django.test import SimpleTestCase
 
-from django_perfectqueue import logs
+from django_perfectqueue import logs, store
 from django_perfectqueue.logs import FIELDS, JsonFormatter, TaskContext
-from django_perfectqueue.test import make_acquired
+from django_perfectqueue.queue import AcquiredTask
 
 from .factories import NOON
 
@@ -14,11 +14,25 @@ SECRET = "4711-0815"
 
 
 def task():
-    found = make_acquired(
-        "report.draw", {"card": SECRET}, key="k1", user="ann", queue="reports", attempt=2
+    lease = store.Lease(
+        using="default",
+        task_id=7,
+        attempt=3,
+        holder=1,
+        lane=1,
+        charge=0.0,
+        errors=1,
+        crashes=0,
+        queue="reports",
+        key="k1",
+        type="report.draw",
+        user="ann",
+        payload=json.dumps({"card": SECRET}),
+        priority=0,
+        created_at=NOON,
+        run_at=NOON,
     )
-    found.worker = "app1:17"
-    return found
+    return AcquiredTask(lease, worker="app1:17")
 
 
 def logged(message="Hello.", *args, error=None, **extra):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from django.conf import settings
-from django.core import checks
+from django.core import checks, mail
 from django.core.checks import CheckMessage, Tags
 from django.db import connections
 from django.utils.module_loading import import_string
@@ -93,12 +93,24 @@ def relations(values: Options) -> Iterator[CheckMessage]:
             "CONCURRENCY does nothing: a processor of the type 'process' runs one task at a time.",
             "Set PROCESSOR_TYPE to 'thread' or 'async', or raise PROCESSORS instead.",
         )
+    if values.EAGER and not settings.DEBUG and not under_test():
+        yield warning(
+            40,
+            "EAGER is on and DEBUG is off: tasks run inside of the requests that submit them, and"
+            " what is to be tried again later waits for ever.",
+            f"Take EAGER out of {SETTING}, and run pq_worker.",
+        )
     if values.RETRY_WAIT > values.RETRY_WAIT_LIMIT:
         yield warning(
             5,
             "RETRY_WAIT is above RETRY_WAIT_LIMIT, which is all that a task will ever wait.",
             "Raise RETRY_WAIT_LIMIT, or lower RETRY_WAIT.",
         )
+
+
+def under_test() -> bool:
+    """Tell whether Django's test environment is set up, which switches DEBUG off."""
+    return hasattr(mail, "outbox")
 
 
 def check_database_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:

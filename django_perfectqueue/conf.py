@@ -29,6 +29,7 @@ QUEUE_ORDERS = ("ordered", "round_robin", "shuffled")
 PROCESSOR_TYPES = ("process", "thread", "async")
 PLACES = 10
 OTHERS = "*"
+QUIET = "quiet"
 SECRET = ("ENCRYPTION_KEYS",)
 SENSITIVE = (
     "password",
@@ -114,6 +115,12 @@ def _true_or_false(value: Any) -> str | None:
     return None if isinstance(value, bool) else "must be True or False"
 
 
+def _eager(value: Any) -> str | None:
+    return (
+        None if isinstance(value, bool) or value == QUIET else f"must be True, False or '{QUIET}'"
+    )
+
+
 def _folder(value: Any) -> str | None:
     if not isinstance(value, str | Path) or not os.path.isabs(value):
         return "must be the absolute path of a folder"
@@ -174,6 +181,7 @@ class Options:
     DEFAULT_QUEUE: str = _setting("default", _name)
     DATABASE: str | None = _setting(None, _or_none(_name))
     DATABASE_TIMEOUT: float | None = _setting(30.0, _or_none(_positive_seconds))
+    EAGER: bool | str = _setting(False, _eager)
     DISPATCH: str | None = _setting(None, _or_none(_path))
     POLICY: str | Mapping[str, str] = _setting("fair", _policy)
     MAX_PAYLOAD_SIZE: int = _setting(1_048_576, _positive)

@@ -107,6 +107,14 @@ class SettingsTests(SimpleTestCase):
         self.assertEqual(ids(settings_errors(CONCURRENCY=5)), ["W010"])
         self.assertEqual(settings_errors(CONCURRENCY=5, PROCESSOR_TYPE="thread"), [])
 
+    def test_eager_tasks_are_for_development_and_tests(self):
+        self.assertEqual(settings_errors(EAGER=True), [])
+        with mock.patch("django_perfectqueue.checks.under_test", return_value=False):
+            self.assertEqual(ids(settings_errors(EAGER=True)), ["W040"])
+            with override_settings(DEBUG=True):
+                self.assertEqual(settings_errors(EAGER="quiet"), [])
+        self.assertEqual(ids(settings_errors(EAGER="loud")), ["E001"])
+
     def test_a_first_wait_above_the_longest_is_worth_a_warning(self):
         self.assertEqual(ids(settings_errors(RETRY_WAIT=10, RETRY_WAIT_LIMIT=5)), ["W005"])
 

@@ -25,6 +25,7 @@ from django_perfectqueue import (
     queue,
     shares,
     signals,
+    test,
 )
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -224,6 +225,16 @@ class ApiTests(SimpleTestCase):
                     parameters = list(inspect.signature(functions[one]).parameters.values())
                     self.assertIn(f"`{one}({written(parameters)})`", told)
                     self.assertTrue(inspect.iscoroutinefunction(functions[f"a{one}"].__call__))
+
+    def test_all_that_is_for_tests_is_told(self):
+        told = page("reference/api.md").partition("\n## Tests\n")[2].partition("\n## ")[0]
+        for name in test.__all__:
+            with self.subTest(name):
+                self.assertRegex(told, rf"`{name}[`(]")
+        for one in (test.drain, test.eager, test.make_acquired, test.recording):
+            with self.subTest(one.__name__):
+                parameters = list(inspect.signature(one).parameters.values())
+                self.assertIn(f"`{one.__name__}({written(parameters)})`", told)
 
     def test_every_method_that_asks_the_database_has_its_async_twin(self):
         for kind in (queue.Queue, queue.Task, queue.AcquiredTask):

@@ -9,7 +9,8 @@ if not HAS_TASKS:
     )
 
 from .base import PerfectQueueBackend
+from .decorator import task
 from .definition import QueueTask
 from .tolerant import DummyBackend, ImmediateBackend
 
-__all__ = ["DummyBackend", "ImmediateBackend", "PerfectQueueBackend", "QueueTask"]
+__all__ = ["DummyBackend", "ImmediateBackend", "PerfectQueueBackend", "QueueTask", "task"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from django_perfectqueue import error_rules
 from django_perfectqueue.backoff import backoff_problem
@@ -14,6 +14,9 @@ from django_perfectqueue.error_rules import Rule, RuleWithWaits
 
 from . import registry
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 ByArguments = Callable[[tuple[Any, ...], dict[str, Any]], str]
 """Of a call's arguments, ``(args, kwargs)``, makes a name."""
 
@@ -21,13 +24,14 @@ if TYPE_CHECKING:
     from django_perfectqueue.queue import When
 
     Backoff = Callable[[BaseException, Any], float | None]
-    AnyTask = Task[Any, Any]
+    Base = Task
 else:
-    Backoff, AnyTask = Callable, Task
+    # Django's Task has these parameters for type checkers alone.
+    Backoff, Base = Callable, {(P, R): Task}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueTask(AnyTask):
+class QueueTask(Base[P, R]):
     """
     What ``@task`` makes of a function when the backend is one of ours.
 
@@ -76,7 +80,7 @@ class QueueTask(AnyTask):
         run_after: datetime | None = None,
         backend: str | None = None,
         **words: Any,
-    ) -> QueueTask:
+    ) -> QueueTask[P, R]:
         """
         Return the same task with other words.
 

@@ -9,7 +9,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from django.db import connections, transaction
+from django.utils.module_loading import import_string
 
+from .. import logs
 from ..conf import options
 from . import datagrams, notices
 from .datagrams import Datagrams
@@ -18,6 +20,8 @@ from .notices import Notices
 from .rings import Call, Ring
 
 logger = logging.getLogger("django_perfectqueue.bell")
+
+EAGER = "django_perfectqueue.test.eager.rung"
 
 
 def ring(queue: str = "", *, using: str, delay: float = 0.0) -> None:
@@ -29,10 +33,14 @@ def ring(queue: str = "", *, using: str, delay: float = 0.0) -> None:
     POLL_INTERVAL: by then every worker has looked. None either where the caller has
     switched autocommit off, and its commit is not heard of. Raise nothing; a ring that is
     lost costs at most POLL_INTERVAL.
+
+    With EAGER there is no worker: what is due is run here, once it is committed.
     """
-    if not options().BELL or delay > options().POLL_INTERVAL:
-        return
-    after_commit(Ringing(using, queue, time.monotonic() + delay))
+    values = options()
+    if values.EAGER and delay <= 0.0 and logs.running.get() is None:
+        import_string(EAGER)(using)
+    elif values.BELL and delay <= values.POLL_INTERVAL:
+        after_commit(Ringing(using, queue, time.monotonic() + delay))
 
 
 def call(holder: int, *, using: str) -> None:

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils.connection import ConnectionDoesNotExist
 
 from . import case, jobs  # isort: skip
-from django_perfectqueue import compat
+from django_perfectqueue import backend, compat
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.backend import DummyBackend, PerfectQueueBackend
 from django_perfectqueue.compat import InvalidTask, TaskResultDoesNotExist, task_backends
@@ -179,6 +179,14 @@ class WordTests(TestCase):
             jobs.add.using(max_attempt=5)
         with self.assertRaises(TypeError):
             compat.task(max_attempt=5)(jobs.add.func)
+
+
+class DecoratorTests(TestCase):
+    def test_what_type_checkers_know_is_what_runs(self):
+        known = backend.task(max_attempts=2, user="ann")(jobs.nothing.func)
+        self.assertIsInstance(known, backend.QueueTask)
+        known.using(user="bob").enqueue(1)
+        self.assertEqual((known.max_attempts, Task.objects.get().user), (2, "bob"))
 
 
 class BackendTests(TestCase):

@@ -266,6 +266,13 @@ def types_of(dispatch: type[Dispatch]) -> list[str]:
 def plan_of(options: dict[str, Any]) -> Plan:
     """Return what is to be done; raise ConfigError or InvalidTaskError when it can't be."""
     values = chosen(options)
+    if values.EAGER:
+        raise ConfigError(
+            _(
+                "EAGER is on: tasks run where they are submitted, and a worker would do so, too."
+                " Take it out of PERFECTQUEUE to run a worker."
+            )
+        )
     using = known_alias(options["database"] or queue.database())
     dispatch = found(options["dispatch"] or values.DISPATCH)
     names = [values.DEFAULT_QUEUE]

@@ -1,0 +1,171 @@
+"""What a test may assert of a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property, partial
+from typing import Any
+from unittest import TestCase as UnittestCase
+
+from django.db import connections
+from django.test import TestCase
+
+from django_perfectqueue.models import Status
+from django_perfectqueue.queue import Queue, Task, database
+
+from .drain import drain
+from .routes import Kind
+from .submitted import PARTS, SubmittedTask, everything, listed, matches, sources, wanting
+
+
+class QueueAssertions(UnittestCase):
+    """
+    Assertions of what was submitted, and of what became of it.
+
+    They look into the database, or in a recording() at what that has noted. What they say
+    when they fail lists what was submitted instead, without what is sensitive in it.
+    """
+
+    def assertSubmitted(  # noqa: N802
+        self,
+        type: Kind | None = None,  # noqa: A002
+        *,
+        count: int | None = None,
+        using: str | None = None,
+        **wanted: Any,
+    ) -> list[SubmittedTask]:
+        """
+        Assert that tasks like this were submitted, and as many as ``count`` if it is given.
+
+        Other words are those of submitted(): data, args, kwargs, user, queue, key, priority.
+        Return those that are so.
+        """
+        return self._check(everything(using), wanting(type, **checked(wanted)), count, using)
+
+    def assertNotSubmitted(  # noqa: N802
+        self,
+        type: Kind | None = None,  # noqa: A002
+        *,
+        using: str | None = None,
+        **wanted: Any,
+    ) -> None:
+        """Assert that no task like this was submitted."""
+        self.assertSubmitted(type, count=0, using=using, **wanted)
+
+    @contextmanager
+    def assertSubmits(  # noqa: N802
+        self,
+        type: Kind | None = None,  # noqa: A002
+        *,
+        count: int | None = None,
+        using: str | None = None,
+        **wanted: Any,
+    ) -> Iterator[list[SubmittedTask]]:
+        """
+        Assert the same of what is submitted in here; yield a list of what was, to be filled.
+        """
+        looked_for, found = wanting(type, **checked(wanted)), list[SubmittedTask]()
+        before = everything(using)
+        yield found
+        new = [one for one in everything(using) if one not in before]
+        found += self._check(new, looked_for, count, using)
+
+    def assertTaskStatus(  # noqa: N802
+        self,
+        task: Task | SubmittedTask | str | Any,
+        status: str,
+        *,
+        queue: Queue | str | None = None,
+        using: str | None = None,
+    ) -> None:
+        """
+        Assert in which status a task is: waiting, finished, failed and so on.
+
+        ``task`` is the task, its key in ``queue``, or the result of one of Django's tasks.
+        """
+        self.assertIn(status, Status.values, "There is no such status.")
+        row = reference(task, queue, using).metadata()
+        if row.status != status:
+            self.fail(f"Task '{row.key}' is {row.status}, not {status}.{why(row)}")
+
+    def _check(
+        self,
+        found: list[SubmittedTask],
+        wanted: dict[str, Any],
+        count: int | None,
+        using: str | None,
+    ) -> list[SubmittedTask]:
+        same = [one for one in found if matches(one, wanted)]
+        if (count is None and same) or len(same) == count:
+            return same
+        what = " and ".join(f"{name}={value!r}" for name, value in wanted.items()) or "at all"
+        tasks = "task" if count == 1 else "tasks"
+        expected = "No task" if count is None else f"{len(same)} instead of {count} {tasks}"
+        verb = "was" if count is None or len(same) == 1 else "were"
+        hint = hint_at_hooks(using) if len(same) < (count or 1) else ""
+        raise self.failureException(
+            f"{expected} with {what} {verb} submitted. {listed(found)}{hint}"
+        )
+
+
+class QueueTestCase(QueueAssertions, TestCase):
+    """Django's TestCase with these assertions, a ``queue`` and ``drain()``."""
+
+    drain = staticmethod(drain)
+
+    @cached_property
+    def queue(self) -> Queue:
+        """The default queue."""
+        return Queue()
+
+
+NAMES = (*PARTS, "user", "queue", "key", "priority")
+
+
+def checked(wanted: dict[str, Any]) -> dict[str, Any]:
+    for name in wanted:
+        if name not in NAMES:
+            raise TypeError(f"A task can't be looked for by '{name}', only by {', '.join(NAMES)}.")
+    return wanted
+
+
+def reference(task: Any, queue: Queue | str | None, using: str | None) -> Task:
+    if isinstance(task, Task):
+        return task
+    if isinstance(task, SubmittedTask):
+        return task.task
+    if not isinstance(task, str):
+        backend = task.task.get_backend()
+        return Queue(task.task.queue_name, using=using or backend.using)[task.id]
+    queue = queue if isinstance(queue, Queue) else Queue(queue, using=using)
+    return queue[task]
+
+
+def why(row: Any) -> str:
+    """Return why a task is as it is, where that is known."""
+    if row.status in ("failed", "cancelled", "expired"):
+        return f" {row.dead_letter.group}: {row.dead_letter.message}".rstrip(": ")
+    last = row.attempts.order_by("-id").first()
+    return f" Its last attempt: {last.error}: {last.message}".rstrip(": ") if last else ""
+
+
+def hint_at_hooks(using: str | None) -> str:
+    """Tell of what waits for a commit that never comes."""
+    if sources:
+        return ""
+    hooks = connections[using or database()].run_on_commit
+    waiting = [hook for hook in hooks if not is_ours(hook[1])]
+    if not waiting:
+        return ""
+    return (
+        f"\n{len(waiting)} callbacks of on_commit() wait for a commit, which a TestCase never"
+        " does: wrap what is tested in captureOnCommitCallbacks(execute=True)."
+    )
+
+
+def is_ours(function: Any) -> bool:
+    """Tell whether this package itself has asked on_commit() for a call."""
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__module__", "")).startswith("django_perfectqueue.")

@@ -1,0 +1,177 @@
+"""Run what is due, in the test's own thread and transaction."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from asgiref.sync import sync_to_async
+
+from django_perfectqueue import store
+from django_perfectqueue.conf import options
+from django_perfectqueue.models import Task, Ticket
+from django_perfectqueue.queue import Queue, Span, checked_span, database
+
+from .held import HeldTask
+from .in_place import InPlace, is_trouble, raise_error
+from .report import Drained, Run
+from .routes import Kind, types_of, unknown, workers_dispatch
+
+LIMIT = 1_000
+
+
+def drain(
+    queue: Queue | str | None = None,
+    *,
+    using: str | None = None,
+    types: Kind | Iterable[Kind] | None = None,
+    now: datetime | None = None,
+    ahead: Span | None = None,
+    until: Callable[[Run], bool] | None = None,
+    limit: int = LIMIT,
+    raise_errors: bool = True,
+) -> Drained:
+    """
+    Run all that is due, here and now, and what that submits; return each attempt.
+
+    Tasks run one after another as in a worker, by its own runner and in its order, but in
+    this thread, on its connections and in its transaction. ``queue`` is one queue, None all
+    that have tasks; ``types`` keeps to some types, the others wait.
+
+    What is put off, a retry for one, is not due. ``ahead`` has time pass, from task to
+    task: a timedelta, seconds or a span such as ``"2h"``. ``now`` is one moment that
+    stands still. ``until`` is asked after each attempt, and ends it by saying True.
+
+    What a handler raises is raised here, once it is stored what became of its task, and
+    ``raise_errors=False`` only reports it. Raise UnknownTypeError for a type that has no
+    handler, and AssertionError when more is due after ``limit`` attempts.
+    """
+    if isinstance(queue, Queue):
+        using, queue = using or queue.using, queue.name
+    work = Drain(
+        queue=queue,
+        using=using or database(),
+        types=None if types is None else types_of(types),
+        moment=now,
+        ahead=timedelta(seconds=checked_span("ahead", ahead) or 0.0),
+        until=until,
+        limit=limit,
+        raise_errors=raise_errors,
+    )
+    try:
+        if ahead is None:
+            work.exhaust()
+        else:
+            work.travel()
+    except Until:
+        pass
+    finally:
+        work.give_back()
+    return work.report
+
+
+adrain = sync_to_async(drain)
+
+
+class Until(Exception):  # noqa: N818
+    """Enough has been run."""
+
+
+@dataclass(kw_only=True)
+class Drain:
+    """Takes one task after another, and runs it; ``moment`` None is the server's time."""
+
+    queue: str | None
+    using: str
+    types: set[str] | None
+    moment: datetime | None
+    ahead: timedelta
+    until: Callable[[Run], bool] | None
+    limit: int
+    raise_errors: bool
+    others: list[HeldTask] = field(default_factory=list)
+    report: Drained = field(default_factory=Drained)
+
+    def __post_init__(self) -> None:
+        self.holder = store.new_holder()
+        self.worker = f"drain:{os.getpid()}"
+        # What is held until the end must not come back by the clock meanwhile.
+        self.alive_time = options().ALIVE_TIME + self.ahead.total_seconds()
+        self.runner = InPlace(workers_dispatch(self.using))
+
+    def travel(self) -> None:
+        """Run what is due, then what is due next, until so much time has passed."""
+        self.moment = self.moment or store.clock(using=self.using)
+        end = self.moment + self.ahead
+        self.exhaust()
+        while (self.moment < end) and (moment := self.next_alarm(self.moment, end)):
+            self.moment = moment
+            self.exhaust()
+        self.moment = end
+        self.exhaust()
+
+    def exhaust(self) -> None:
+        """Run all that is due at this moment."""
+        while task := self.take():
+            if self.types is not None and task.type not in self.types:
+                self.others.append(task)
+            else:
+                self.run(task)
+
+    def take(self) -> HeldTask | None:
+        queues = [self.queue] if self.queue else self.queues_with_tasks()
+        terms: dict[str, Any] = {
+            "limit": 1,
+            "alive_time": self.alive_time,
+            "holder": self.holder,
+            "using": self.using,
+            "now": self.moment,
+        }
+        for lease in store.acquire(queues, **terms) if queues else ():
+            task = HeldTask(lease, alive_time=self.alive_time, worker=self.worker)
+            task.moment = self.moment
+            return task
+        return None
+
+    def queues_with_tasks(self) -> list[str]:
+        live = Task.objects.using(self.using).live().order_by()
+        return sorted(live.values_list("queue", flat=True).distinct())
+
+    def run(self, task: HeldTask) -> None:
+        if not self.runner.dispatch.knows(task.type):
+            self.others.append(task)
+            raise unknown(self.runner.dispatch, task.type, about(task))
+        if len(self.report) >= self.limit:
+            self.others.append(task)
+            raise AssertionError(
+                f"More is due after {self.limit} attempts, {about(task)} next. Does a task"
+                " submit or release itself again and again? Give until= or a larger limit=."
+            )
+        run = self.runner.attempt(task)
+        self.report.append(run)
+        if self.raise_errors and is_trouble(run):
+            raise_error(run)
+        if self.until is not None and self.until(run):
+            raise Until
+
+    def give_back(self) -> None:
+        """Let go of what was taken and is not to run: this counts no attempt."""
+        for task in self.others:
+            task.release()
+
+    def next_alarm(self, after: datetime, end: datetime) -> datetime | None:
+        """Return when the clock has something to do next, if that is not after the end."""
+        tickets = Ticket.objects.using(self.using).filter(alarm_at__gt=after, alarm_at__lte=end)
+        if self.queue:
+            tickets = tickets.filter(task__queue=self.queue)
+        own = [task.lease.task_id for task in self.others]
+        alarms = tickets.exclude(pk__in=own).order_by("alarm_at").values_list("alarm_at", flat=True)
+        first: datetime | None = alarms.first()
+        return first
+
+
+def about(task: HeldTask) -> str:
+    return f"task '{task.key}' of type '{task.type}' in queue '{task.lease.queue}'"

@@ -1,0 +1,147 @@
+"""One short way to a task in each status."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from django_perfectqueue import store
+from django_perfectqueue.conf import nearest, options
+from django_perfectqueue.exceptions import NotSupportedError
+from django_perfectqueue.queue import AcquiredTask, Queue, Task
+from django_perfectqueue.waiting import Case, Code
+
+LATER = 3600.0
+AGO = timedelta(seconds=7200)
+MANY = 100
+NO_WORKERS = (Code.NO_WORKER, Code.UNKNOWN_TYPE)
+
+numbers = itertools.count(1)
+
+
+def make_task(
+    type: str = "example",  # noqa: A002
+    data: Any = None,
+    *,
+    status: str = "waiting",
+    key: str | None = None,
+    queue: Queue | str | None = None,
+    using: str | None = None,
+    result: Any = None,
+    error: str = "builtins.ValueError",
+    message: str = "as the test wants it",
+    **options: Any,
+) -> Task:
+    """
+    Store a task and bring it to a status, as its submitter and a worker would.
+
+    ``result`` is what a finished one has returned; ``error`` and ``message`` tell why a
+    failed or retrying one has not. One that is scheduled or retrying is put off for an
+    hour. Other options are those of submit().
+
+    Raise ValueError for a status that there is not, NotSupportedError where the task can't
+    be acquired: its queue or its user is paused, or has as many running as may.
+    """
+    queue = queue if isinstance(queue, Queue) else Queue(queue, using=using)
+    if status not in WAYS:
+        known = ", ".join(WAYS)
+        raise ValueError(
+            f"There is no way to the status {status!r}.{nearest(status, WAYS)} There are: {known}."
+        )
+    key = key or f"{type}-{next(numbers)}"
+    why = store.Failure(error=error, message=message)
+    return WAYS[status](Making(queue, key, {"type": type, "data": data, **options}, result, why))
+
+
+class Making:
+    """A task that is on its way to its status."""
+
+    def __init__(
+        self, queue: Queue, key: str, given: dict[str, Any], result: Any, why: store.Failure
+    ) -> None:
+        self.queue = queue
+        self.key = key
+        self.given = given
+        self.result = result
+        self.why = why
+
+    def submit(self, **more: Any) -> Task:
+        return self.queue.submit(self.key, **{**self.given, **more})
+
+    def scheduled(self) -> Task:
+        return self.submit(run_at=self.given.get("run_at", LATER))
+
+    def running(self) -> Task:
+        return self.take().queue[self.key]
+
+    def stalled(self) -> Task:
+        before = store.clock(using=self.queue.using) - AGO
+        self.take(now=before)
+        return self.queue[self.key]
+
+    def retrying(self) -> Task:
+        return self.settled(lambda task: task.retry(LATER, why=self.why))
+
+    def finished(self) -> Task:
+        return self.settled(lambda task: task.finish(self.result))
+
+    def failed(self) -> Task:
+        return self.settled(lambda task: task.fail(why=self.why))
+
+    def cancelled(self) -> Task:
+        task = self.submit()
+        task.cancel_request()
+        return task
+
+    def expired(self) -> Task:
+        before = store.clock(using=self.queue.using) - AGO
+        task = self.submit(now=before, expires_at=1.0)
+        self.acquire(None)
+        return task
+
+    def settled(self, settle: Callable[[AcquiredTask], None]) -> Task:
+        settle(self.take())
+        return self.queue[self.key]
+
+    def take(self, now: datetime | None = None) -> AcquiredTask:
+        """Submit it, and take it out of the line, whatever is before it."""
+        self.submit(now=now)
+        found = self.acquire(now)
+        if found is None:
+            raise NotSupportedError(f"Task '{self.key}' can't be acquired. {self.obstacle()}")
+        return found
+
+    def obstacle(self) -> str:
+        """Return what holds it back, other than that no worker is there."""
+        row, using = self.queue[self.key].metadata(), self.queue.using
+        reasons = Case(row, row.ticket, using, store.clock(using=using)).reasons()
+        held = (reason for reason in reasons if reason.code not in NO_WORKERS)
+        return next(held).sentence
+
+    def acquire(self, now: datetime | None) -> AcquiredTask | None:
+        """Take what is due until it is this; what was taken before goes back untried."""
+        others: list[AcquiredTask] = []
+        try:
+            while taken := self.queue.acquire(MANY, alive_time=options().ALIVE_TIME, now=now):
+                others += (task for task in taken if task.key != self.key)
+                if found := [task for task in taken if task.key == self.key]:
+                    return found[0]
+            return None
+        finally:
+            for task in others:
+                task.release(now=now)
+
+
+WAYS: dict[str, Callable[[Making], Task]] = {
+    "waiting": Making.submit,
+    "scheduled": Making.scheduled,
+    "retrying": Making.retrying,
+    "running": Making.running,
+    "stalled": Making.stalled,
+    "finished": Making.finished,
+    "failed": Making.failed,
+    "cancelled": Making.cancelled,
+    "expired": Making.expired,
+}

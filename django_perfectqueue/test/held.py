@@ -1,0 +1,55 @@
+"""A task in a test's hands, which notes what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django_perfectqueue import store
+from django_perfectqueue.conf import options
+from django_perfectqueue.queue import AcquiredTask
+
+
+class HeldTask(AcquiredTask):
+    """
+    An acquired task whose verbs take the time from the test, where that has set one.
+
+    ``returned`` and ``wait`` are what its handler has settled it with.
+    """
+
+    moment: datetime | None = None
+    returned: Any = None
+    wait: float | None = None
+
+    def write(self, completion: store.Completion) -> bool:
+        """Write that its handler has returned; return False where it is held no more."""
+        terms: dict[str, Any] = {"using": self.lease.using, "worker": self.worker}
+        return not store.finish([completion], now=self.moment, **terms)
+
+    def heartbeat(self, *, now: datetime | None = None) -> None:
+        super().heartbeat(now=now or self.moment)
+
+    def update_data(self, changes: Mapping[str, Any], *, now: datetime | None = None) -> None:
+        super().update_data(changes, now=now or self.moment)
+
+    def finish(self, result: Any = None, *, now: datetime | None = None) -> None:
+        super().finish(result, now=now or self.moment)
+        self.returned = result
+
+    def retry(
+        self,
+        wait: float | None = None,
+        *,
+        why: store.Failure | None = None,
+        now: datetime | None = None,
+    ) -> None:
+        super().retry(wait, why=why, now=now)
+        self.wait = options().RETRY_WAIT if wait is None else wait
+
+    def release(self, delay: float = 0.0, *, now: datetime | None = None) -> None:
+        super().release(delay, now=now or self.moment)
+        self.wait = delay
+
+    def _terms(self, now: datetime | None) -> dict[str, Any]:
+        return super()._terms(now or self.moment)

@@ -1,0 +1,153 @@
+"""What was submitted, in the database or in a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from unittest import mock
+
+from django_perfectqueue import models, store
+from django_perfectqueue.codecs import decode
+from django_perfectqueue.queue import Queue, Task, database
+from django_perfectqueue.sensitive import masked
+
+from .routes import Kind, type_of
+
+SHOWN, WIDTH = 20, 300
+PARTS = ("data", "args", "kwargs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmittedTask:
+    """One task as it was submitted; ``data`` is as JSON gives it back."""
+
+    key: str
+    type: str
+    data: Any
+    queue: str
+    user: str
+    priority: int
+    run_at: datetime | None
+    expires_at: datetime | None
+    limits: tuple[str, ...]
+    using: str
+
+    @classmethod
+    def of_row(cls, row: models.Task) -> SubmittedTask:
+        limits = tuple(filter(None, row.limits.split(",")))
+        return cls.of(row, data=row.data, limits=limits, using=str(row._state.db))
+
+    @classmethod
+    def of_submission(cls, given: store.Submission, *, using: str) -> SubmittedTask:
+        return cls.of(given, data=decode(given.payload), limits=given.limits, using=using)
+
+    @classmethod
+    def of(cls, given: Any, **values: Any) -> SubmittedTask:
+        names = ("key", "type", "queue", "user", "priority", "run_at", "expires_at")
+        return cls(**{name: getattr(given, name) for name in names}, **values)
+
+    @property
+    def task(self) -> Task:
+        """The task itself, to look at or to steer."""
+        return Queue(self.queue, using=self.using)[self.key]
+
+    @property
+    def args(self) -> Any:
+        """The positional arguments of one of Django's tasks; None of any other."""
+        return self.data.get("args") if isinstance(self.data, Mapping) else None
+
+    @property
+    def kwargs(self) -> Any:
+        """The arguments by name of one of Django's tasks; None of any other."""
+        return self.data.get("kwargs") if isinstance(self.data, Mapping) else None
+
+    def __str__(self) -> str:
+        user = f" user={self.user!r}" if self.user else ""
+        priority = f" priority={self.priority}" if self.priority else ""
+        data = shortened(repr(masked(self.data)))
+        return f"{self.queue}/{self.key} type={self.type!r}{user}{priority} data={data}"
+
+
+Source = Callable[[], list[SubmittedTask]]
+
+sources: list[Source] = []
+"""Where submits go in place of the database: the recordings that are on, the newest last."""
+
+
+def submitted(
+    type: Kind | None = None,  # noqa: A002
+    *,
+    data: Any = mock.ANY,
+    args: Any = mock.ANY,
+    kwargs: Any = mock.ANY,
+    user: str | None = None,
+    queue: str | None = None,
+    key: str | None = None,
+    priority: int | None = None,
+    using: str | None = None,
+) -> list[SubmittedTask]:
+    """
+    Return what was submitted and is so, the oldest first: all that is stored, ended or not,
+    or in a recording() what was submitted in there.
+
+    ``type`` is the name or the Django task, for which there are ``args`` and ``kwargs``;
+    ``mock.ANY`` may stand for any part of what is compared.
+    """
+    wanted = wanting(
+        type,
+        data=data,
+        args=args,
+        kwargs=kwargs,
+        user=user,
+        queue=queue,
+        key=key,
+        priority=priority,
+    )
+    return [one for one in everything(using) if matches(one, wanted)]
+
+
+def wanting(type: Kind | None = None, **given: Any) -> dict[str, Any]:  # noqa: A002
+    """Return what is looked for, without what may be anything."""
+    wanted = {} if type is None else {"type": type_of(type)}
+    for name, value in given.items():
+        if name in PARTS:
+            if value is not mock.ANY:
+                wanted[name] = plain(value)
+        elif value is not None:
+            wanted[name] = value
+    return wanted
+
+
+def matches(one: SubmittedTask, wanted: Mapping[str, Any]) -> bool:
+    return all(value == getattr(one, name) for name, value in wanted.items())
+
+
+def everything(using: str | None = None) -> list[SubmittedTask]:
+    if sources:
+        return list(sources[-1]())
+    rows = models.Task.objects.using(using or database()).order_by("pk")
+    return [SubmittedTask.of_row(row) for row in rows]
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON would give it back, with what is no JSON left in place."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return value
+
+
+def listed(tasks: list[SubmittedTask]) -> str:
+    """Return what was submitted in words, a task on a line."""
+    if not tasks:
+        return "Nothing was submitted."
+    lines = [f"  {task}" for task in tasks[:SHOWN]]
+    more = [f"  and {len(tasks) - SHOWN} more"] if len(tasks) > SHOWN else []
+    return "\n".join(["Submitted were:", *lines, *more])
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= WIDTH else f"{text[:WIDTH]}..."

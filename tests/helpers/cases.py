@@ -1,0 +1,119 @@
+"""Handlers of every kind, whose names no other test routes."""
+
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import Group
+from django.db import connection, transaction
+
+from django_perfectqueue.application import Application, Decider, handler
+from django_perfectqueue.exceptions import CancelRequestedError
+from django_perfectqueue.queue import Queue
+
+
+@handler("helpers.add")
+def add(task):
+    return task.data["a"] + task.data["b"]
+
+
+@handler("helpers.group")
+def group(task):
+    """Make a row, as a handler of a project would."""
+    return Group.objects.create(name=task.data["name"]).name
+
+
+@handler("helpers.agroup")
+async def agroup(task):
+    """Do the same as a coroutine, with the ORM in both of its ways."""
+    made = await Group.objects.acreate(name=task.data["name"])
+    return await sync_to_async(Group.objects.filter(pk=made.pk).count)()
+
+
+@handler("helpers.boom", max_attempts=3)
+def boom(task):
+    Group.objects.create(name=f"{task.key}-{task.attempt}")
+    raise ValueError("as it was told")
+
+
+@handler("helpers.breaks", max_attempts=1)
+def breaks(task):
+    """Break the transaction that it is in, as only PostgreSQL takes amiss."""
+    Group.objects.create(name="before")
+    connection.cursor().execute("SELECT no_such_column FROM auth_group")
+
+
+@handler("helpers.spoils", max_attempts=1)
+def spoils(task):
+    """Leave a transaction open."""
+    transaction.atomic().__enter__()
+    Group.objects.create(name="inside")
+
+
+@handler("helpers.chain")
+def chain(task):
+    """Submit the next one, down to none."""
+    if left := task.data["left"]:
+        Queue("helpers-next").submit(f"chain-{left}", "helpers.chain", {"left": left - 1})
+
+
+@handler("helpers.forever")
+def forever(task):
+    task.release()
+
+
+@handler("helpers.after-commit")
+def after_commit(task):
+    with transaction.atomic():
+        transaction.on_commit(lambda: task.queue.submit("next", "helpers.add", {"a": 1, "b": 1}))
+
+
+@handler("helpers.polite")
+def polite(task):
+    """Stop where someone asks for it."""
+    task.heartbeat()
+    task.update_data({"step": 2})
+    return task.data
+
+
+class Sorting(Decider):
+    """Tells errors apart."""
+
+    def unexpected_error_raised(self, error):
+        if isinstance(error, KeyError):
+            return self.task.fail("incomplete", str(error))
+        if isinstance(error, ConnectionError):
+            return self.task.retry(90)
+        return super().unexpected_error_raised(error)
+
+    def followed(self):
+        self.queue.submit("follow", "helpers.add", {"a": 2, "b": 2}, user=self.task.user)
+
+
+@handler("helpers.sorted")
+class Sorted(Application):
+    decider = Sorting
+
+    def perform(self):
+        if self.task.data.get("away"):
+            raise ConnectionError("away")
+        if self.task.data.get("cancel"):
+            raise CancelRequestedError("someone wants it")
+        total = self.task.data["total"]
+        self.decide("followed")
+        return total
+
+
+@handler("helpers.leave", max_attempts=1)
+async def leave(task):
+    raise SystemExit("as it was told")
+
+
+class AsyncSorting(Decider):
+    async def unexpected_error_raised(self, error):
+        await self.task.afail("asynchronous", str(error))
+
+
+@handler("helpers.async-decider")
+class AsyncDecided(Application):
+    decider = AsyncSorting
+
+    async def perform(self):
+        raise ValueError("in a loop")

@@ -1,0 +1,208 @@
+import traceback
+from datetime import timedelta
+from unittest import skipUnless
+
+from django.contrib.auth.models import Group
+from django.db import connection, transaction
+from django.test import TestCase, TransactionTestCase, override_settings
+
+from django_perfectqueue import compat, signals
+from django_perfectqueue.exceptions import UnknownTypeError
+from django_perfectqueue.models import Attempt
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.test import adrain, drain, make_task
+
+from ..factories import NOON, submit
+from . import cases  # noqa: F401
+
+
+def names():
+    return sorted(Group.objects.values_list("name", flat=True))
+
+
+class DrainTests(TestCase):
+    def submit(self, key="k1", type="helpers.add", data=None, **options):
+        return Queue().submit(key, type, data or {"a": 1, "b": 2}, **options)
+
+    def test_all_that_is_due_runs_here_and_is_told(self):
+        task = self.submit(user="ann")
+        self.submit("later", run_at=60)
+        [run] = drained = drain()
+        self.assertEqual((run.key, run.type, run.queue), ("k1", "helpers.add", "default"))
+        self.assertEqual((run.user, run.attempt, run.word, run.result), ("ann", 1, "finished", 3))
+        self.assertEqual((drained.keys, drained.results, drained.errors), (["k1"], [3], []))
+        self.assertEqual(drained.counts, {"finished": 1})
+        self.assertEqual(str(drained), "finished default/k1 type=helpers.add attempt=1")
+        self.assertEqual((task.metadata().status, task.metadata().result), ("finished", 3))
+        self.assertEqual(str(drain()), "Nothing was due.")
+
+    def test_what_tasks_submit_runs_too_in_whatever_queue(self):
+        self.submit(type="helpers.chain", data={"left": 2})
+        self.assertEqual(drain().keys, ["k1", "chain-2", "chain-1"])
+
+    def test_one_queue_can_be_asked_for(self):
+        self.submit(type="helpers.chain", data={"left": 1})
+        self.assertEqual(drain("default").keys, ["k1"])
+        self.assertEqual(drain(Queue("helpers-next")).keys, ["chain-1"])
+
+    def test_signals_are_sent(self):
+        heard = []
+
+        def hear(sender, queue, task, **kwargs):
+            heard.append((sender.__name__, queue, task.key))
+
+        for signal in (signals.task_started, signals.task_finished):
+            signal.connect(hear)
+            self.addCleanup(signal.disconnect, hear)
+        self.submit()
+        drain()
+        self.assertEqual(heard, [("add", "default", "k1")] * 2)
+
+    def test_other_types_are_left_as_they_were(self):
+        other = self.submit("other", "helpers.group", {"name": "x"}, priority=5)
+        self.submit()
+        self.assertEqual(drain(types="helpers.add", ahead="2h").keys, ["k1"])
+        self.assertEqual(other.metadata().status, "waiting")
+        self.assertEqual(drain(types=["helpers.group"])[0].attempt, 1)
+
+    def test_an_error_is_raised_with_its_traceback_once_it_is_stored(self):
+        task = self.submit(type="helpers.boom")
+        try:
+            drain()
+        except ValueError as error:
+            self.assertEqual(traceback.extract_tb(error.__traceback__)[-1].name, "boom")
+            told = getattr(error, "__notes__", None)
+        else:
+            self.fail("Nothing was raised.")
+        self.assertEqual(task.metadata().status, "retrying")
+        if told:
+            note = "Raised by task 'k1' of type 'helpers.boom', which was retried."
+            self.assertEqual(told, [note])
+
+    def test_what_a_handler_did_before_it_raised_stands_as_in_a_worker(self):
+        self.submit(type="helpers.boom")
+        [run] = drain(raise_errors=False)
+        self.assertEqual((run.word, str(run.error)), ("retried", "as it was told"))
+        self.assertGreater(run.wait, 0)
+        self.assertEqual(names(), ["k1-1"])
+
+    def test_time_can_pass_from_one_attempt_to_the_next(self):
+        task = self.submit(type="helpers.boom")
+        self.submit("soon", run_at=1)
+        drained = drain(ahead="2h", raise_errors=False)
+        self.assertEqual(drained.words, ["retried", "finished", "retried", "failed"])
+        self.assertEqual(task.metadata().status, "failed")
+        first, second = Attempt.objects.order_by("id").values_list("ended_at", flat=True)[:2]
+        self.assertAlmostEqual((second - first).total_seconds(), drained[0].wait, delta=0.01)
+
+    def test_what_a_dead_worker_held_comes_back_when_its_lease_has_lapsed(self):
+        task = make_task("helpers.add", {"a": 1, "b": 1}, status="running")
+        self.assertEqual(drain(ahead=1), [])
+        [run] = drain(ahead="1h")
+        self.assertEqual((run.key, run.attempt, run.word), (task.key, 2, "finished"))
+
+    def test_time_goes_no_further_than_asked(self):
+        self.submit("soon", run_at=50)
+        self.submit("late", run_at=70)
+        self.assertEqual(drain(ahead=timedelta(minutes=1)).keys, ["soon"])
+
+    def test_a_moment_can_be_given(self):
+        submit("k1", type="helpers.boom", now=NOON)
+        self.assertEqual(drain(now=NOON, raise_errors=False).words, ["retried"])
+        self.assertEqual(Attempt.objects.get().ended_at, NOON)
+        self.assertEqual(drain(now=NOON, raise_errors=False), [])
+
+    def test_it_ends_where_it_is_told_to(self):
+        for key in ("k1", "k2", "k3"):
+            self.submit(key)
+        self.assertEqual(drain(until=lambda run: run.key == "k2").keys, ["k1", "k2"])
+
+    def test_what_never_ends_is_broken_off(self):
+        task = self.submit(type="helpers.forever")
+        with self.assertRaisesRegex(AssertionError, "after 7 attempts, task 'k1'.*limit="):
+            drain(limit=7)
+        self.assertEqual(task.metadata().status, "waiting")
+
+    def test_an_unknown_type_tells_which_are_known(self):
+        task = self.submit(type="helpers.ad")
+        with self.assertRaisesRegex(
+            UnknownTypeError, "type 'helpers.ad' of task 'k1'.*mean 'helpers.add'.*Known are: "
+        ):
+            drain()
+        self.assertEqual(task.metadata().status, "waiting")
+
+    @override_settings(PERFECTQUEUE={"DISPATCH": "tests.tasks.SampleDispatch"})
+    def test_the_dispatch_is_that_of_the_project(self):
+        Queue().submit("k1", "import.x")
+        self.assertEqual(drain().results, ["import.x"])
+
+    def test_paused_ones_are_not_due(self):
+        self.submit()
+        Queue().pause()
+        self.assertEqual(drain(), [])
+
+    def test_what_a_handler_wants_done_on_commit_is_done(self):
+        self.submit(type="helpers.after-commit")
+        with self.captureOnCommitCallbacks(execute=True):  # which does it no second time
+            self.assertEqual(drain().keys, ["k1", "next"])
+
+    def test_a_broken_transaction_is_mended(self):
+        task = self.submit(type="helpers.breaks")
+        drain(raise_errors=False)
+        self.assertEqual(task.metadata().status, "failed")
+        self.assertEqual(names(), [] if connection.vendor == "postgresql" else ["before"])
+
+    def test_a_transaction_that_was_left_open_is_rolled_back(self):
+        self.submit(type="helpers.spoils")
+        depth = len(connection.savepoint_ids), len(connection.atomic_blocks)
+        self.assertEqual(drain().words, ["finished"])
+        self.assertEqual((len(connection.savepoint_ids), len(connection.atomic_blocks)), depth)
+        self.assertEqual(names(), [])
+
+    def test_a_coroutine_sees_what_the_test_has_made(self):
+        Group.objects.create(name="made by the test")
+        self.submit(type="helpers.agroup", data={"name": "made by a coroutine"})
+        self.submit("k2", type="helpers.async-decider")
+        drained = drain(raise_errors=False)
+        self.assertEqual((drained.words, drained[0].result), (["finished", "failed"], 1))
+        self.assertEqual(names(), ["made by a coroutine", "made by the test"])
+        self.assertEqual(Attempt.objects.get().error, "asynchronous")
+
+    def test_a_coroutine_that_wants_to_end_the_program_only_fails(self):
+        self.submit(type="helpers.leave")
+        self.assertEqual(drain(raise_errors=False).words, ["failed"])
+
+    async def test_coroutines_can_drain_too(self):
+        await Queue().asubmit("k1", "helpers.agroup", {"name": "x"})
+        await Queue().asubmit("k2", "helpers.group", {"name": "y"})
+        drained = await adrain()
+        self.assertEqual(drained.words, ["finished"] * 2)
+        self.assertEqual(await Group.objects.acount(), 2)
+
+    @skipUnless(compat.HAS_TASKS, "There are no tasks of Django.")
+    def test_tasks_of_django_run_beside(self):
+        from ..backend import jobs
+
+        result, slow = jobs.add.enqueue(1, 2), jobs.later.enqueue("x")
+        self.assertEqual(drain(types=jobs.add).results, [3])
+        drain()
+        result.refresh()
+        slow.refresh()
+        self.assertEqual((result.return_value, slow.return_value), (3, {"value": "x"}))
+
+
+class WithoutTransactionTests(TransactionTestCase):
+    def test_it_works_where_everything_is_committed(self):
+        Queue().submit("k1", "helpers.after-commit")
+        Queue().submit("k2", "helpers.agroup", {"name": "x"})
+        Queue().submit("k3", "helpers.spoils", run_at=30)
+        self.assertEqual(drain(ahead="1m").keys, ["k1", "k2", "next", "k3"])
+        self.assertFalse(connection.in_atomic_block)
+        self.assertEqual(names(), ["x"])
+
+    def test_it_joins_the_callers_transaction(self):
+        with transaction.atomic():
+            Queue().submit("k1", "helpers.group", {"name": "x"})
+            self.assertEqual(drain().words, ["finished"])
+            transaction.set_rollback(True)
+        self.assertEqual((names(), len(Queue().list())), ([], 0))

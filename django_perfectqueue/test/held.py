@@ -8,7 +8,8 @@ from typing import Any
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
-from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.exceptions import Snooze
+from django_perfectqueue.queue import AcquiredTask, Span
 
 
 class HeldTask(AcquiredTask):
@@ -50,6 +51,10 @@ class HeldTask(AcquiredTask):
     def release(self, delay: float = 0.0, *, now: datetime | None = None) -> None:
         super().release(delay, now=now or self.moment)
         self.wait = delay
+
+    def snooze(self, after: Span, *, now: datetime | None = None) -> None:
+        super().snooze(after, now=now or self.moment)
+        self.wait = Snooze(after).after
 
     def _terms(self, now: datetime | None) -> dict[str, Any]:
         return super()._terms(now or self.moment)

@@ -11,6 +11,7 @@ from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.application.handler import awaited
 from django_perfectqueue.codecs import decode
+from django_perfectqueue.exceptions import Verdict
 from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.runtime.coroutines import Coroutines
 from django_perfectqueue.runtime.database import Tidy
@@ -177,8 +178,13 @@ def told(ending: Ending, task: HeldTask) -> Run:
 
 
 def is_trouble(run: Run) -> bool:
-    """Tell whether an attempt ended in an error that nobody has dealt with otherwise."""
-    return run.error is not None and run.word in ("retried", "failed")
+    """
+    Tell whether an attempt ended in an error that nobody has dealt with otherwise.
+
+    A Verdict is what the handler wants, unless it wants what its attempts don't allow.
+    """
+    wanted = isinstance(run.error, Verdict) and run.word != "failed"
+    return run.error is not None and run.word in ("retried", "failed") and not wanted
 
 
 def raise_error(run: Run) -> None:

@@ -12,10 +12,12 @@ from django.utils import timezone
 from django_perfectqueue import store
 from django_perfectqueue.application import Application
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import CancelRequestedError, PreemptedError
+from django_perfectqueue.exceptions import CancelRequestedError, PreemptedError, Snooze
 from django_perfectqueue.queue import (
+    DISCARDED,
     AcquiredTask,
     Queue,
+    Span,
     checked_priority,
     checked_span,
     checked_user,
@@ -92,6 +94,16 @@ class RehearsedTask(HeldTask):
     ) -> None:
         self.settle("failed")
         self.why = self._for_all_eyes(why or store.Failure(error=error, message=message))
+
+    def snooze(self, after: Span, *, now: datetime | None = None) -> None:
+        self.settle("cancelled" if self.cancel_requested else "snoozed")
+        self.wait = Snooze(after).after
+
+    def discard(
+        self, reason: str = "", *, why: store.Failure | None = None, now: datetime | None = None
+    ) -> None:
+        self.settle("discarded")
+        self.why = self._for_all_eyes(why or store.Failure(error=DISCARDED, message=reason))
 
     def cancel(self, *, now: datetime | None = None) -> None:
         self.settle("cancelled")

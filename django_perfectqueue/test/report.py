@@ -12,10 +12,10 @@ class Run:
     """
     One attempt, and what became of its task by it.
 
-    ``word`` is finished, retried, failed, cancelled, released, preempted or left. ``result``
-    is what the handler has returned, as JSON gives it back, ``error`` what it has raised.
-    ``wait`` is how many seconds a task that is retried or released was put off, and
-    ``seconds`` how long the attempt took.
+    ``word`` is finished, retried, snoozed, failed, discarded, cancelled, released, preempted
+    or left. ``result`` is what the handler has returned, as JSON gives it back, ``error``
+    what it has raised. ``wait`` is how many seconds a task that is retried, snoozed or
+    released was put off, and ``seconds`` how long the attempt took.
     """
 
     key: str

@@ -5,7 +5,7 @@ from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
 from django_perfectqueue.application import Application, Decider, handler
-from django_perfectqueue.exceptions import CancelRequestedError
+from django_perfectqueue.exceptions import CancelRequestedError, Discard, Retry, Snooze
 from django_perfectqueue.queue import Queue
 
 
@@ -71,6 +71,12 @@ def polite(task):
     task.heartbeat()
     task.update_data({"step": 2})
     return task.data
+
+
+@handler("helpers.verdict", max_attempts=2)
+def verdict(task):
+    """Raise what is to become of the task."""
+    raise {"retry": Retry("2m"), "snooze": Snooze(30), "discard": Discard("done")}[task.data]
 
 
 class Sorting(Decider):

@@ -7,7 +7,7 @@ from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase, override_settings
 
 from django_perfectqueue import compat, signals
-from django_perfectqueue.exceptions import UnknownTypeError
+from django_perfectqueue.exceptions import Retry, UnknownTypeError
 from django_perfectqueue.models import Attempt
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.test import adrain, drain, make_task
@@ -100,6 +100,16 @@ class DrainTests(TestCase):
         self.assertEqual(drain(ahead=1), [])
         [run] = drain(ahead="1h")
         self.assertEqual((run.key, run.attempt, run.word), (task.key, 2, "finished"))
+
+    def test_what_a_handler_wants_is_no_error(self):
+        self.submit(type="helpers.verdict", data="snooze")
+        self.submit("k2", "helpers.verdict", "discard")
+        self.submit("k3", "helpers.verdict", "retry")
+        drained = drain()
+        self.assertEqual(drained.words, ["snoozed", "discarded", "retried"])
+        self.assertEqual([run.wait for run in drained], [30, None, 120])
+        with self.assertRaises(Retry):
+            drain(ahead="3m", types="helpers.verdict", until=lambda run: run.key == "k3")
 
     def test_time_goes_no_further_than_asked(self):
         self.submit("soon", run_at=50)

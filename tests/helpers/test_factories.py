@@ -74,6 +74,8 @@ class RehearsalTests(SimpleTestCase):
         self.assertEqual((task.settled, task.why.error), ("failed", "incomplete"))
         run = run_handler(cases.Sorted, {"away": True}, raise_errors=False)
         self.assertEqual((run.word, run.wait), ("retried", 90))
+        words = [run_handler("helpers.verdict", data).word for data in ("retry", "snooze")]
+        self.assertEqual(words, ["retried", "snoozed"])
 
     def test_a_decision_can_be_asked_for_by_itself(self):
         task = make_acquired("helpers.sorted", user="ann")
@@ -120,6 +122,8 @@ class RehearsalTests(SimpleTestCase):
             "released": lambda task: task.release(7),
             "failed": lambda task: task.fail("bad", "token-value"),
             "cancelled": lambda task: task.cancel(),
+            "snoozed": lambda task: task.snooze(9),
+            "discarded": lambda task: task.discard("done"),
         }
         for word, settle in ways.items():
             with self.subTest(word):

@@ -30,6 +30,7 @@ from django.utils import timezone
 from . import codecs, models, rules, store
 from .balance import UserShare, balance
 from .conf import options
+from .ends import End, end_of, end_of_async, ends_of, ends_of_async
 from .exceptions import (
     AlreadyExistsError,
     CancelRequestedError,
@@ -296,6 +297,24 @@ class Queue:
         """Forget all its tasks, whatever their status; return how many."""
         return store.clear(self.name, using=self.using)
 
+    def as_completed(self, keys: Iterable[str], timeout: Span | None = None) -> Iterator[End]:
+        """
+        Yield how tasks of these keys have ended, each once it has.
+
+        ``timeout`` is for all of them: a timedelta, seconds or a span such as "5m30s".
+        Raise NotFoundError where there is no such task, or none any more; WaitTimeoutError
+        when not all have ended in time; WaitInTransactionError in an open transaction.
+        """
+        seconds = checked_timeout(timeout)
+        return ends_of(self.name, keys, using=self.using, timeout=seconds)
+
+    def as_completed_async(
+        self, keys: Iterable[str], timeout: Span | None = None
+    ) -> AsyncIterator[End]:
+        """Do what as_completed() does, without holding up the event loop."""
+        seconds = checked_timeout(timeout)
+        return ends_of_async(self.name, keys, using=self.using, timeout=seconds)
+
     def pause(self, *, by: str = "") -> None:
         """
         Start none of its tasks until unpause(); those that run are not disturbed.
@@ -376,6 +395,25 @@ class Task:
         return store.patiently(
             lambda: why_waiting(row, using=self.using, now=now), using=self.using
         )
+
+    def wait(self, timeout: Span | None = None) -> Any:
+        """
+        Wait until it has ended; return what its handler returned.
+
+        ``timeout`` is a timedelta, seconds or a span such as "5m30s"; None is for ever, 0
+        looks once. Raise TaskFailedError, or TaskCancelledError or TaskExpiredError, which
+        are kinds of it, when it has ended and has not finished; WaitTimeoutError when it
+        has not ended in time; NotFoundError where there is no such task, or none any more;
+        WaitInTransactionError in an open transaction, unless it has ended already.
+        """
+        seconds = checked_timeout(timeout)
+        return end_of(self.queue.name, self.key, using=self.using, timeout=seconds).result()
+
+    async def wait_async(self, timeout: Span | None = None) -> Any:
+        """Do what wait() does, without holding up the event loop."""
+        seconds = checked_timeout(timeout)
+        end = await end_of_async(self.queue.name, self.key, using=self.using, timeout=seconds)
+        return end.result()
 
     def cancel_request(self, *, now: datetime | None = None) -> bool:
         """
@@ -712,6 +750,20 @@ def checked_span(name: str, value: Span | None) -> float | None:
             f" {LONGEST_SPAN:.0f} seconds, not {value!r}."
         )
     return float(seconds)
+
+
+def checked_timeout(value: Span | None) -> float | None:
+    """
+    Return for how many seconds to wait.
+
+    Raise ValueError when it is no timedelta, number or span, or below 0.
+    """
+    if value == 0 or value == timedelta():
+        return 0.0
+    try:
+        return checked_span("timeout", value)
+    except InvalidTaskError as error:
+        raise ValueError(str(error).replace("above 0", "0 or above")) from None
 
 
 def encoded(value: Any, name: str = "The data") -> str:

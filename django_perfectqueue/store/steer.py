@@ -11,7 +11,7 @@ from ..models import Outcome, State
 from .accounts import Accounts
 from .bell import call, ring
 from .dialects import Dialect
-from .end import CANCELLED, REMOVE, Held, bury
+from .end import CANCELLED, Held, bury
 from .keys import keys_of, split
 from .known import known_limits
 from .lanes import lane_of
@@ -97,7 +97,7 @@ def force_finish(tries: Tries, task_id: int, *, using: str, now: datetime | None
             if tries.doubtful and outcome_of(cursor, dialect, task_id) == Outcome.FINISHED:
                 return
             raise
-        dialect.execute(cursor, REMOVE, {"task_id": task_id})
+        dialect.remove(cursor, task_id)
         values = {"task_id": task_id, "attempt": ticket.attempt}
         dialect.execute(cursor, FORCE, values, now=now)
         drop(cursor, dialect, ticket)

@@ -27,13 +27,14 @@ from asgiref.sync import sync_to_async
 from django.db import connections, router, transaction
 from django.utils import timezone
 
-from . import codecs, models, rules, store
+from . import codecs, context, models, rules, store, telemetry
 from .balance import UserShare, balance
 from .conf import options
 from .ends import End, end_of, end_of_async, ends_of, ends_of_async
 from .exceptions import (
     AlreadyExistsError,
     CancelRequestedError,
+    InvalidResultError,
     InvalidTaskError,
     NotFoundError,
     PayloadError,
@@ -100,6 +101,7 @@ class Queue:
         """The alias of the database that holds the queue."""
         return self._using or database()
 
+    @telemetry.sends
     def submit(
         self,
         key: str,
@@ -140,6 +142,7 @@ class Queue:
             expires_at=expires_at,
             limits=limits,
             time_limit=time_limit,
+            surroundings=captured(),
             now=now,
         )
         if on_conflict not in ("raise", "ignore", "replace"):
@@ -158,6 +161,7 @@ class Queue:
         store.ring(self.name, using=self.using, delay=until(submission, now))
         return task
 
+    @telemetry.sends
     def submit_many(
         self,
         tasks: Iterable[Mapping[str, Any]],
@@ -175,7 +179,8 @@ class Queue:
         """
         stored = read = 0
         wake = partial(store.answer_alarms, using=self.using)
-        submissions = (self._submission(now=now, **task) for task in tasks)
+        terms: dict[str, Any] = {"surroundings": captured(), "now": now}
+        submissions = (self._submission(**terms, **task) for task in tasks)
         for given in store.in_chunks(submissions):
             submit = store.submit_all if on_conflict == "raise" else store.submit
             fresh = submit(given, using=self.using, now=now)
@@ -205,6 +210,7 @@ class Queue:
         expires_at: When | None = None,
         limits: Iterable[str] = (),
         time_limit: Span | None = None,
+        surroundings: str | None = None,
         now: datetime | None = None,
     ) -> store.Submission:
         starts, ends = moment("run_at", run_at, now), moment("expires_at", expires_at, now)
@@ -228,6 +234,7 @@ class Queue:
             limits=names,
             keys=store.keys_of(self.name, type_, user, names, known),
             time_limit=checked_span("time_limit", time_limit),
+            context=surroundings,
         )
 
     def __getitem__(self, key: str) -> Task:
@@ -550,16 +557,26 @@ class AcquiredTask:
         self._data = merged
 
     def completion(self, result: Any = None) -> store.Completion:
-        """Return what finish() would write."""
+        """
+        Return what finish() would write.
+
+        Raise InvalidResultError when the codec can't write the result, or it is larger than
+        MAX_RESULT_SIZE.
+        """
         return store.Completion(
             lease=self.lease,
-            result=None if result is None else encoded(result, "The result"),
+            result=None if result is None else encoded_result(result),
             started=self.started,
             ended=time.monotonic(),
         )
 
     def finish(self, result: Any = None, *, now: datetime | None = None) -> None:
-        """Close it as finished; on disk when this returns."""
+        """
+        Close it as finished; on disk when this returns.
+
+        Raise InvalidResultError when the codec can't write the result, or it is larger than
+        MAX_RESULT_SIZE.
+        """
         done = self.completion(result)
         with self._settling():
             if store.finish([done], using=self.lease.using, worker=self.worker, now=now):
@@ -766,12 +783,14 @@ def checked_timeout(value: Span | None) -> float | None:
         raise ValueError(str(error).replace("above 0", "0 or above")) from None
 
 
-def encoded(value: Any, name: str = "The data") -> str:
+def encoded(
+    value: Any, name: str = "The data", *, limit: int | None = None, by: str = "MAX_PAYLOAD_SIZE"
+) -> str:
     """
     Return a value as the text that is stored.
 
     Raise InvalidTaskError when the codec can't write it, which is JSON by default, or it is
-    larger than MAX_PAYLOAD_SIZE.
+    larger than the limit, which by default is MAX_PAYLOAD_SIZE.
     """
     codec = codecs.writer()
     try:
@@ -779,13 +798,33 @@ def encoded(value: Any, name: str = "The data") -> str:
     except (TypeError, ValueError, RecursionError) as error:
         what = codec.name if codec.name == codecs.PickleCodec.name else "JSON"
         raise InvalidTaskError(f"{name} can't be written as {what}: {error}.") from error
-    limit = options().MAX_PAYLOAD_SIZE
+    limit = options().MAX_PAYLOAD_SIZE if limit is None else limit
     if len(text) > limit:
         raise InvalidTaskError(
-            f"{name} may have at most {limit} bytes as JSON, by MAX_PAYLOAD_SIZE;"
-            f" this has {len(text)}."
+            f"{name} may have at most {limit} bytes as JSON, by {by}; this has {len(text)}."
         )
     return codecs.stored(text, codec)
+
+
+def encoded_result(value: Any) -> str:
+    limit = options().MAX_RESULT_SIZE
+    by = "MAX_PAYLOAD_SIZE" if limit is None else "MAX_RESULT_SIZE"
+    try:
+        return encoded(value, "The result", limit=limit, by=by)
+    except InvalidTaskError as error:
+        raise InvalidResultError(str(error)) from error
+
+
+def captured() -> str | None:
+    """
+    Return what a task that is submitted here takes along of its surroundings, to be stored.
+
+    Raise InvalidTaskError when the codec can't write it, or it is too large.
+    """
+    if not (values := context.captured()):
+        return None
+    name = f"The context ({', '.join(values)})"
+    return encoded(values, name, limit=context.LONGEST, by="django_perfectqueue.context")
 
 
 def moment(name: str, value: When | None, now: datetime | None = None) -> datetime | None:

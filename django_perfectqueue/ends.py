@@ -121,9 +121,8 @@ class Vigil:
     """
     Waits for tasks, of which it knows the keys and the ids.
 
-    Between two looks lies a tenth of what it has waited so far: so it is never late by more
-    than that, and looks some twenty times for each tenfold of the time. Where the database
-    tells of ends it looks less often, in case one was not heard.
+    Between two looks lies a tenth of what it has waited so far, within bounds. Where the
+    database tells of ends it looks less often, in case one was not heard.
     """
 
     def __init__(

@@ -313,14 +313,14 @@ class Queue:
         when not all have ended in time; WaitInTransactionError in an open transaction.
         """
         seconds = checked_timeout(timeout)
-        return ends_of(self.name, keys, using=self.using, timeout=seconds)
+        return ends_of(self.name, checked_keys(keys), using=self.using, timeout=seconds)
 
     def as_completed_async(
         self, keys: Iterable[str], timeout: Span | None = None
     ) -> AsyncIterator[End]:
         """Do what as_completed() does, without holding up the event loop."""
         seconds = checked_timeout(timeout)
-        return ends_of_async(self.name, keys, using=self.using, timeout=seconds)
+        return ends_of_async(self.name, checked_keys(keys), using=self.using, timeout=seconds)
 
     def pause(self, *, by: str = "") -> None:
         """
@@ -767,6 +767,13 @@ def checked_span(name: str, value: Span | None) -> float | None:
             f" {LONGEST_SPAN:.0f} seconds, not {value!r}."
         )
     return float(seconds)
+
+
+def checked_keys(value: Iterable[str]) -> Iterable[str]:
+    """Return keys; raise ValueError for a single one, whose letters would be taken for keys."""
+    if isinstance(value, str):
+        raise ValueError(f"keys must be a list of keys, not {value!r}.")
+    return value
 
 
 def checked_timeout(value: Span | None) -> float | None:

@@ -88,6 +88,10 @@ class EndedTests(TestCase):
             with self.subTest(wrong), self.assertRaisesMessage(ValueError, "timeout must be"):
                 submit().wait(wrong)
 
+    def test_a_single_key_is_no_list_of_keys(self):
+        with self.assertRaisesMessage(ValueError, "must be a list of keys, not 'k1'"):
+            Queue().as_completed("k1")
+
     def test_several_are_told_by_one_statement_a_look(self):
         done = [submit() for _number in range(3)]
         finish(*acquire(3), result='"x"')

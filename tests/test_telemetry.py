@@ -1,3 +1,4 @@
+import asyncio
 import logging
 from contextlib import contextmanager
 from unittest import mock, skipUnless
@@ -12,6 +13,7 @@ from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
 
 from .factories import submit
+from .runtime.crews import CrewTestCase
 from .runtime.test_runner import runner_for
 from .test_context import PARENT, in_context, stored
 
@@ -24,8 +26,10 @@ except ImportError:
     trace = None
 
 
-@skipUnless(trace, "opentelemetry-sdk is not installed: pip install -e '.[test]'.")
-class SpanTests(TestCase):
+NEEDED = skipUnless(trace, "opentelemetry-sdk is not installed: pip install -e '.[test]'.")
+
+
+class SpanMixin:
     def setUp(self):
         self.exporter = InMemorySpanExporter()
         provider = TracerProvider()
@@ -42,6 +46,9 @@ class SpanTests(TestCase):
         spans = self.exporter.get_finished_spans()
         return [span for span in spans if span.name.startswith(word)]
 
+
+@NEEDED
+class SpanTests(SpanMixin, TestCase):
     def run_one(self, perform):
         runner = runner_for(perform)
         self.addCleanup(runner.bell.close)
@@ -201,6 +208,34 @@ class SpanTests(TestCase):
         self.assertEqual([span.name for span in self.spans()], ["view"])
         self.assertIsNone(stored())
         self.assertIsNone(tracing.current())
+
+
+@NEEDED
+class CrewTests(SpanMixin, CrewTestCase):
+    def test_each_of_many_at_once_has_a_span_of_its_own(self):
+        def function(task):
+            return trace.get_current_span().get_span_context().span_id
+
+        async def coroutine(task):
+            await asyncio.sleep(0)
+            if task.key.endswith("0"):
+                raise ValueError("as it was told")
+            return function(task)
+
+        keys = self.submit(*["coroutine"] * 3, *["function"] * 2)
+        processor = self.processor(
+            "async", {"coroutine": coroutine, "function": function}, MAX_ATTEMPTS=1
+        )
+        with caught_errors(), override_settings(PERFECTQUEUE={"TRACING": True, "MAX_ATTEMPTS": 1}):
+            self.work(processor)
+
+        spans = {span.attributes["messaging.message.id"]: span for span in self.spans("process")}
+        self.assertEqual(sorted(spans), sorted(keys))
+        results = {task.key: task.result for task in Task.objects.filter(outcome="finished")}
+        self.assertEqual(len(results), 4)
+        for key, result in results.items():
+            self.assertEqual(result, spans[key].context.span_id)
+        self.assertEqual(spans["coroutine-0"].attributes["perfectqueue.ending"], "failed")
 
 
 @contextmanager

@@ -42,7 +42,9 @@ class Command(QueueCommand):
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("key", metavar="KEY", help=_("Key of the task."))
         parser.add_argument(
-            "--no-data", action="store_true", help=_("Leave out its data and its result.")
+            "--no-data",
+            action="store_true",
+            help=_("Leave out its data, its result and its context."),
         )
 
     def act(self, **options: Any) -> None:

@@ -21,7 +21,7 @@ from django.utils.module_loading import import_string
 
 from . import tracing
 from .conf import SETTING, options
-from .exceptions import ConfigError, PayloadError
+from .exceptions import ConfigError
 
 logger = logging.getLogger("django_perfectqueue.context")
 
@@ -90,15 +90,12 @@ def captured() -> dict[str, Any]:
     return values
 
 
-def restore(values: Any) -> None:
+def restore(values: Mapping[str, Any]) -> None:
     """
     Set in this context what a task has taken along.
 
     What this process has no provider for is left out: another release may have sent it.
-    Raise PayloadError when it is no context.
     """
-    if not isinstance(values, Mapping):
-        raise PayloadError(f"The context of the task is no JSON object, but {values!r}.")
     tracing.restore(values)
     known = providers()
     for name, value in values.items():

@@ -526,6 +526,20 @@ class AcquiredTask:
         return self._data
 
     @property
+    def context(self) -> dict[str, Any]:
+        """
+        What it has taken along of its submitter's surroundings; see CONTEXT.
+
+        Raise PayloadError when the stored text can't be read.
+        """
+        if self.lease.context is None:
+            return {}
+        values = codecs.decode(self.lease.context)
+        if not isinstance(values, dict):
+            raise PayloadError(f"The context of the task is no JSON object, but {values!r}.")
+        return values
+
+    @property
     def seconds(self) -> float:
         """How long this program has had it, in seconds."""
         return time.monotonic() - self.started

@@ -142,7 +142,8 @@ def process_span(
     Have an attempt be a span, and its wait before that another.
 
     Both are children of what has submitted the task, by what that has sent along; the
-    attempt has a link to it as well, for those who rather go by links.
+    attempt has a link to it as well, for those who rather go by links. Where nothing was
+    sent along the wait begins a trace, and the attempt follows it.
     """
     trace = api()
     parent = parent_of(tracing.taken_along(values))
@@ -161,6 +162,8 @@ def process_span(
         start_time=min(begin, int(due.timestamp() * 1e9)),
     )
     wait.end(begin)
+    if not sent.is_valid:
+        parent = trace.set_span_in_context(wait, parent)
     with tracer().start_as_current_span(
         f"process {queue}",
         context=parent,

@@ -13,7 +13,7 @@ from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
 
 from .commands.running import run, run_json
-from .factories import submit
+from .factories import after, submit
 from .runtime.test_runner import runner_for
 
 HERE = "tests.test_context"
@@ -165,6 +165,19 @@ class RestoreTests(TestCase):
         self.assertEqual(
             (self.ending.word, row.attempts.get().error), ("retried", "builtins.IndexError")
         )
+
+    def test_a_program_that_takes_tasks_itself_can_set_it(self):
+        with carrying(TENANT):
+            in_context(submit, tenant="acme")
+            submit("bare", now=after(1))
+            first, second = Queue().acquire(2, now=after(2))
+            self.assertEqual((first.context, second.context), ({TENANT: "acme"}, {}))
+
+            def act():
+                context.restore(first.context)
+                return tenant.get()
+
+            self.assertEqual(in_context(act), "acme")
 
     def test_one_that_can_not_be_read_fails_the_task(self):
         for number, text in enumerate(("{", "[1]")):

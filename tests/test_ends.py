@@ -271,6 +271,21 @@ class TellingTests(TransactionTestCase):
             finish(*acquire(now=None), now=None, result="1")
         self.assertEqual(answers, [1])
 
+    def test_a_connection_that_breaks_is_made_anew(self):
+        task, pids, real = submit(now=None), [], store.EndNotices.wait
+
+        def wait(ear, seconds):
+            pids.append(ear.listening.info.backend_pid)
+            real(ear, seconds)
+
+        with mock.patch.object(store.EndNotices, "wait", wait), waiting(task) as answers:
+            wait_until(lambda: pids)
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_terminate_backend(%s)", [pids[0]])
+            wait_until(lambda: len(set(pids)) > 1)
+            finish(*acquire(now=None), now=None, result="1")
+        self.assertEqual(answers, [1])
+
     def test_a_task_that_is_locked_for_long_is_passed_over(self):
         task = submit()
         with transaction.atomic():

@@ -187,8 +187,9 @@ class SpanTests(SpanMixin, TestCase):
             self.exporter.clear()
             with caught_errors():
                 self.run_one(lambda task: None)
-            [process] = self.spans("process")
-            self.assertIsNone(process.parent)
+            [wait], [process] = self.spans("wait"), self.spans("process")
+            self.assertIsNone(wait.parent)
+            self.assertEqual(process.parent.span_id, wait.context.span_id)
             self.assertEqual(process.links, ())
             Queue().clear()
         self.assertEqual(process.attributes["perfectqueue.ending"], "failed")

@@ -11,7 +11,6 @@ from django.core.cache import caches
 from django.utils import timezone
 
 from django_perfectqueue import context, logs, store, telemetry
-from django_perfectqueue.codecs import decode
 from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.sensitive import redacted
@@ -45,7 +44,7 @@ def restore(task: AcquiredTask) -> None:
     Raise PayloadError when that can't be read, and whatever a provider raises.
     """
     if task.lease.context is not None:
-        context.restore(decode(task.lease.context))
+        context.restore(task.context)
 
 
 @contextlib.contextmanager
@@ -68,10 +67,9 @@ def traced(task: AcquiredTask) -> Iterator[telemetry.Attempt]:
 def taken_along(task: AcquiredTask) -> dict[str, Any]:
     """Return what a task has taken along, or nothing where that can't be read."""
     try:
-        values = decode(task.lease.context or "{}")
+        return task.context
     except PayloadError:
         return {}
-    return values if isinstance(values, dict) else {}
 
 
 def tell(attempt: telemetry.Attempt, ending: Ending) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import select
 import time
@@ -17,6 +18,9 @@ from .rings import ENDED, Call, Ring, parsed
 CHANNEL = "perfectqueue"
 NOTIFY = "SELECT pg_notify(%s, %s)"
 PROOF = "proof"
+AFTER_TROUBLE = 0.1
+
+logger = logging.getLogger("django_perfectqueue.bell")
 
 
 def send(message: str, *, using: str) -> None:
@@ -150,14 +154,17 @@ class EndNotices:
             self.heard.append(notice.channel)
 
     def wait(self, seconds: float) -> None:
-        """Wait until an end has been told, or so many seconds, or for a broken connection."""
+        """Wait until an end has been told, or so many seconds; less if the connection breaks."""
         deadline = time.monotonic() + seconds
-        with contextlib.suppress(Exception):
+        try:
             while not self.take():
                 left = deadline - time.monotonic()
                 if left <= 0 or not is_readable(self.listening, left):
                     return
                 self.receive()
+        except Exception as error:
+            logger.debug("The connection that listens is broken. error=%s", error)
+            time.sleep(min(AFTER_TROUBLE, max(0.0, deadline - time.monotonic())))
 
     def take(self) -> bool:
         """Tell whether an end was told since this was asked last."""

@@ -14,17 +14,17 @@ from .dialects.base import numbers
 from .notices import EndNotices
 from .transaction import is_callers, reading, repeated
 
-KEYS = 500
+KEYS = 100
 
-FIND_ALL = """
-SELECT "key", "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" IN ({keys})
+FIND = """
+SELECT "key", "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %({name})s
 """
 LIVE = 'SELECT "task_id", "watched" FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids})'
 ENDS = """
-SELECT "task"."id", "task"."outcome", "task"."result", "letter"."group", "letter"."message"
-FROM "perfectqueue_task" AS "task"
-LEFT JOIN "perfectqueue_deadletter" AS "letter" ON "letter"."task_id" = "task"."id"
-WHERE "task"."id" IN ({ids})
+SELECT "id", "outcome", "result",
+    (SELECT "group" FROM "perfectqueue_deadletter" WHERE "task_id" = "perfectqueue_task"."id"),
+    (SELECT "message" FROM "perfectqueue_deadletter" WHERE "task_id" = "perfectqueue_task"."id")
+FROM "perfectqueue_task" WHERE "id" IN ({ids})
 """
 WATCH = """
 UPDATE "perfectqueue_ticket" SET "watched" = TRUE
@@ -46,15 +46,17 @@ class Ended(NamedTuple):
 
 @repeated
 def find_all(queue: str, keys: Iterable[str], *, using: str) -> dict[str, int]:
-    """Return the ids of those tasks of a queue that there are, by key."""
+    """
+    Return the ids of those tasks of a queue that there are, by key.
+
+    Key by key: of a list PostgreSQL may think that it had better read the whole queue.
+    """
     rest, found = iter(keys), {}
     with reading(using) as (cursor, dialect):
         while some := list(islice(rest, KEYS)):
             values = {f"k{number}": key for number, key in enumerate(some)}
-            marks = ", ".join(f"%({name})s" for name in values)
-            rows = dialect.execute(
-                cursor, FIND_ALL.replace("{keys}", marks), {**values, "queue": queue}
-            )
+            statement = " UNION ALL ".join(FIND.replace("{name}", name) for name in values)
+            rows = dialect.execute(cursor, statement, {**values, "queue": queue})
             found.update(rows.fetchall())
     return found
 

@@ -12,7 +12,7 @@ from django.core.checks import CheckMessage, Tags
 from django.db import connections
 from django.utils.module_loading import import_string
 
-from . import codecs
+from . import codecs, context, telemetry
 from .backoff import imported
 from .conf import SETTING, Options, given, options, problems
 from .exceptions import ConfigError
@@ -39,6 +39,7 @@ def register() -> None:
     checks.register(check_dispatch)
     checks.register(check_backoff)
     checks.register(check_codecs, TAG)
+    checks.register(check_context, TAG)
 
 
 def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
@@ -417,6 +418,23 @@ def check_codecs(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     except ConfigError as trouble:
         return [error(20, str(trouble), f"Mend {SETTING}['CODECS'].")]
     return []
+
+
+def check_context(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Check that what CONTEXT names is there, and what TRACING needs."""
+    if alias_in_force() is None:
+        return []
+    found = []
+    try:
+        context.providers()
+    except ConfigError as trouble:
+        found.append(error(21, str(trouble), f"Mend {SETTING}['CONTEXT']."))
+    try:
+        if telemetry.is_on():
+            telemetry.tracer()
+    except ConfigError as trouble:
+        found.append(error(22, str(trouble), f"Or take TRACING out of {SETTING}."))
+    return found
 
 
 def check_dispatch(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:

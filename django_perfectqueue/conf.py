@@ -185,10 +185,13 @@ class Options:
     DISPATCH: str | None = _setting(None, _or_none(_path))
     POLICY: str | Mapping[str, str] = _setting("fair", _policy)
     MAX_PAYLOAD_SIZE: int = _setting(1_048_576, _positive)
+    MAX_RESULT_SIZE: int | None = _setting(None, _or_none(_positive))
     COMPRESS_ABOVE: int | None = _setting(None, _or_none(_count))
     CODECS: Sequence[str] = _setting((), _texts)
     ENCRYPTION_KEYS: Sequence[str] | None = _setting(None, _or_none(_texts))
     SENSITIVE: Sequence[str] = _setting(SENSITIVE, _words)
+    CONTEXT: Sequence[str] = _setting((), _texts)
+    TRACING: bool = _setting(False, _true_or_false)
 
     ALIVE_TIME: float = _setting(300.0, _positive_seconds)
     MAX_ATTEMPTS: int = _setting(5, _positive)

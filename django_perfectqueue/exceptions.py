@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from django.db.transaction import TransactionManagementError
+
 from .spans import seconds_of
 
 SHORTEST_SNOOZE = 1.0
@@ -31,6 +33,10 @@ class TaskError(PerfectQueueError):
 
 class InvalidTaskError(TaskError, ValueError):
     """What was submitted can't be a task: a bad key, type, time or payload."""
+
+
+class InvalidResultError(InvalidTaskError):
+    """What a handler has returned can't be stored: the codec can't write it, or it is too large."""
 
 
 class PayloadError(TaskError):
@@ -75,6 +81,42 @@ class ExpiredError(TaskError):
 
     Never raised: a class for what TaskResult.errors tells of such a task.
     """
+
+
+class TaskFailedError(TaskError):
+    """
+    The task that was waited for has ended, and has not finished.
+
+    ``status`` is how it ended, ``error`` the class of the error or a word such as "lost",
+    and ``message`` what that said.
+    """
+
+    def __init__(self, key: str = "", status: str = "", error: str = "", message: str = "") -> None:
+        super().__init__(key, status, error, message)
+        self.key = key
+        self.status = status
+        self.error = error
+        self.message = message
+
+    def __str__(self) -> str:
+        why = ": ".join(part for part in (self.error, self.message) if part)
+        return f"Task '{self.key}' is {self.status}" + (f". {why}" if why else ".")
+
+
+class TaskCancelledError(TaskFailedError):
+    """The task that was waited for was cancelled."""
+
+
+class TaskExpiredError(TaskFailedError):
+    """The task that was waited for had expired before it could start."""
+
+
+class WaitTimeoutError(TaskError, TimeoutError):
+    """A task has not ended in the time that was given to wait for it; it goes on."""
+
+
+class WaitInTransactionError(TaskError, TransactionManagementError):
+    """In an open transaction a task can't be waited for: its end might never be seen there."""
 
 
 class NotSupportedError(TaskError):

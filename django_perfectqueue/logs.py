@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
+from . import tracing
+
 FIELDS = ("pq_queue", "pq_key", "pq_type", "pq_user", "pq_attempt", "pq_worker")
 NOTHING: Mapping[str, Any] = dict.fromkeys(FIELDS, "")
 
@@ -54,8 +56,9 @@ class JsonFormatter(logging.Formatter):
     Writes each record as a JSON object on a line of its own.
 
     It has the time (UTC, ISO 8601), the level, the logger, the process and the message;
-    the task that runs, with no filter needed; what was given as ``extra``; and the
-    traceback as text. What JSON does not know is written as its ``repr()``.
+    the task that runs, with no filter needed; what was given as ``extra``; where there is
+    a trace, ``trace_id`` and ``span_id``; and the traceback as text. What JSON does not
+    know is written as its ``repr()``.
     """
 
     host = socket.gethostname()
@@ -78,6 +81,7 @@ class JsonFormatter(logging.Formatter):
             "pid": record.process,
             "message": record.getMessage(),
             **{name: value for name, value in task.items() if name not in FIELDS or value != ""},
+            **{name: value for name, value in tracing.ids().items() if name not in given},
             **self.trouble(record),
         }
 

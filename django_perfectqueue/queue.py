@@ -26,13 +26,15 @@ from asgiref.sync import sync_to_async
 from django.db import connections, router, transaction
 from django.utils import timezone
 
-from . import codecs, models, rules, signals, store
+from . import codecs, context, models, rules, signals, store, telemetry
 from .balance import UserShare, balance
 from .conf import options
+from .ends import End, end_of, end_of_async, ends_of, ends_of_async
 from .exceptions import (
     AlreadyExistsError,
     CancelRequestedError,
     Discard,
+    InvalidResultError,
     InvalidTaskError,
     NotFoundError,
     PayloadError,
@@ -101,6 +103,7 @@ class Queue:
         """The alias of the database that holds the queue."""
         return self._using or database()
 
+    @telemetry.sends
     def submit(
         self,
         key: str,
@@ -141,6 +144,7 @@ class Queue:
             expires_at=expires_at,
             limits=limits,
             time_limit=time_limit,
+            surroundings=captured(),
             now=now,
         )
         if on_conflict not in ("raise", "ignore", "replace"):
@@ -160,6 +164,7 @@ class Queue:
         store.ring(self.name, using=self.using, delay=until(submission, now))
         return task
 
+    @telemetry.sends
     def submit_many(
         self,
         tasks: Iterable[Mapping[str, Any]],
@@ -177,7 +182,8 @@ class Queue:
         """
         stored = read = 0
         wake = partial(store.answer_alarms, using=self.using)
-        submissions = (self._submission(now=now, **task) for task in tasks)
+        terms: dict[str, Any] = {"surroundings": captured(), "now": now}
+        submissions = (self._submission(**terms, **task) for task in tasks)
         for given in store.in_chunks(submissions):
             submit = store.submit_all if on_conflict == "raise" else store.submit
             fresh = submit(given, using=self.using, now=now)
@@ -209,6 +215,7 @@ class Queue:
         expires_at: When | None = None,
         limits: Iterable[str] = (),
         time_limit: Span | None = None,
+        surroundings: str | None = None,
         now: datetime | None = None,
     ) -> store.Submission:
         starts, ends = moment("run_at", run_at, now), moment("expires_at", expires_at, now)
@@ -232,6 +239,7 @@ class Queue:
             limits=names,
             keys=store.keys_of(self.name, type_, user, names, known),
             time_limit=checked_span("time_limit", time_limit),
+            context=surroundings,
         )
 
     def __getitem__(self, key: str) -> Task:
@@ -300,6 +308,24 @@ class Queue:
     def clear(self) -> int:
         """Forget all its tasks, whatever their status; return how many."""
         return store.clear(self.name, using=self.using)
+
+    def as_completed(self, keys: Iterable[str], timeout: Span | None = None) -> Iterator[End]:
+        """
+        Yield how tasks of these keys have ended, each once it has.
+
+        ``timeout`` is for all of them: a timedelta, seconds or a span such as "5m30s".
+        Raise NotFoundError where there is no such task, or none any more; WaitTimeoutError
+        when not all have ended in time; WaitInTransactionError in an open transaction.
+        """
+        seconds = checked_timeout(timeout)
+        return ends_of(self.name, checked_keys(keys), using=self.using, timeout=seconds)
+
+    def as_completed_async(
+        self, keys: Iterable[str], timeout: Span | None = None
+    ) -> AsyncIterator[End]:
+        """Do what as_completed() does, without holding up the event loop."""
+        seconds = checked_timeout(timeout)
+        return ends_of_async(self.name, checked_keys(keys), using=self.using, timeout=seconds)
 
     def pause(self, *, by: str = "") -> None:
         """
@@ -381,6 +407,25 @@ class Task:
         return store.patiently(
             lambda: why_waiting(row, using=self.using, now=now), using=self.using
         )
+
+    def wait(self, timeout: Span | None = None) -> Any:
+        """
+        Wait until it has ended; return what its handler returned.
+
+        ``timeout`` is a timedelta, seconds or a span such as "5m30s"; None is for ever, 0
+        looks once. Raise TaskFailedError, or TaskCancelledError or TaskExpiredError, which
+        are kinds of it, when it has ended and has not finished; WaitTimeoutError when it
+        has not ended in time; NotFoundError where there is no such task, or none any more;
+        WaitInTransactionError in an open transaction, unless it has ended already.
+        """
+        seconds = checked_timeout(timeout)
+        return end_of(self.queue.name, self.key, using=self.using, timeout=seconds).result()
+
+    async def wait_async(self, timeout: Span | None = None) -> Any:
+        """Do what wait() does, without holding up the event loop."""
+        seconds = checked_timeout(timeout)
+        end = await end_of_async(self.queue.name, self.key, using=self.using, timeout=seconds)
+        return end.result()
 
     def cancel_request(self, *, now: datetime | None = None) -> bool:
         """
@@ -507,6 +552,20 @@ class AcquiredTask:
         return self._data
 
     @property
+    def context(self) -> dict[str, Any]:
+        """
+        What it has taken along of its submitter's surroundings; see CONTEXT.
+
+        Raise PayloadError when the stored text can't be read.
+        """
+        if self.lease.context is None:
+            return {}
+        values = codecs.decode(self.lease.context)
+        if not isinstance(values, dict):
+            raise PayloadError(f"The context of the task is no JSON object, but {values!r}.")
+        return values
+
+    @property
     def seconds(self) -> float:
         """How long this program has had it, in seconds."""
         return time.monotonic() - self.started
@@ -561,16 +620,26 @@ class AcquiredTask:
         self._data = merged
 
     def completion(self, result: Any = None) -> store.Completion:
-        """Return what finish() would write."""
+        """
+        Return what finish() would write.
+
+        Raise InvalidResultError when the codec can't write the result, or it is larger than
+        MAX_RESULT_SIZE.
+        """
         return store.Completion(
             lease=self.lease,
-            result=None if result is None else encoded(result, "The result"),
+            result=None if result is None else encoded_result(result),
             started=self.started,
             ended=time.monotonic(),
         )
 
     def finish(self, result: Any = None, *, now: datetime | None = None) -> None:
-        """Close it as finished; on disk when this returns."""
+        """
+        Close it as finished; on disk when this returns.
+
+        Raise InvalidResultError when the codec can't write the result, or it is larger than
+        MAX_RESULT_SIZE.
+        """
         done = self.completion(result)
         with self._settling():
             if store.finish([done], using=self.lease.using, worker=self.worker, now=now):
@@ -801,12 +870,35 @@ def checked_span(name: str, value: Span | None) -> float | None:
     return float(seconds)
 
 
-def encoded(value: Any, name: str = "The data") -> str:
+def checked_keys(value: Iterable[str]) -> Iterable[str]:
+    """Return keys; raise ValueError for a single one, whose letters would be taken for keys."""
+    if isinstance(value, str):
+        raise ValueError(f"keys must be a list of keys, not {value!r}.")
+    return value
+
+
+def checked_timeout(value: Span | None) -> float | None:
+    """
+    Return for how many seconds to wait.
+
+    Raise ValueError when it is no timedelta, number or span, or below 0.
+    """
+    if value == 0 or value == timedelta():
+        return 0.0
+    try:
+        return checked_span("timeout", value)
+    except InvalidTaskError as error:
+        raise ValueError(str(error).replace("above 0", "0 or above")) from None
+
+
+def encoded(
+    value: Any, name: str = "The data", *, limit: int | None = None, by: str = "MAX_PAYLOAD_SIZE"
+) -> str:
     """
     Return a value as the text that is stored.
 
     Raise InvalidTaskError when the codec can't write it, which is JSON by default, or it is
-    larger than MAX_PAYLOAD_SIZE.
+    larger than the limit, which by default is MAX_PAYLOAD_SIZE.
     """
     codec = codecs.writer()
     try:
@@ -814,13 +906,33 @@ def encoded(value: Any, name: str = "The data") -> str:
     except (TypeError, ValueError, RecursionError) as error:
         what = codec.name if codec.name == codecs.PickleCodec.name else "JSON"
         raise InvalidTaskError(f"{name} can't be written as {what}: {error}.") from error
-    limit = options().MAX_PAYLOAD_SIZE
+    limit = options().MAX_PAYLOAD_SIZE if limit is None else limit
     if len(text) > limit:
         raise InvalidTaskError(
-            f"{name} may have at most {limit} bytes as JSON, by MAX_PAYLOAD_SIZE;"
-            f" this has {len(text)}."
+            f"{name} may have at most {limit} bytes as JSON, by {by}; this has {len(text)}."
         )
     return codecs.stored(text, codec)
+
+
+def encoded_result(value: Any) -> str:
+    limit = options().MAX_RESULT_SIZE
+    by = "MAX_PAYLOAD_SIZE" if limit is None else "MAX_RESULT_SIZE"
+    try:
+        return encoded(value, "The result", limit=limit, by=by)
+    except InvalidTaskError as error:
+        raise InvalidResultError(str(error)) from error
+
+
+def captured() -> str | None:
+    """
+    Return what a task that is submitted here takes along of its surroundings, to be stored.
+
+    Raise InvalidTaskError when the codec can't write it, or it is too large.
+    """
+    if not (values := context.captured()):
+        return None
+    name = f"The context ({', '.join(values)})"
+    return encoded(values, name, limit=context.LONGEST, by="django_perfectqueue.context")
 
 
 def moment(name: str, value: When | None, now: datetime | None = None) -> datetime | None:

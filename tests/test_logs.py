@@ -4,7 +4,7 @@ from unittest import mock
 
 from django.test import SimpleTestCase
 
-from django_perfectqueue import logs, store
+from django_perfectqueue import logs, store, tracing
 from django_perfectqueue.logs import FIELDS, JsonFormatter, TaskContext
 from django_perfectqueue.queue import AcquiredTask
 
@@ -57,6 +57,15 @@ class LogTestCase(SimpleTestCase):
 
 
 class ContextTests(LogTestCase):
+    def test_json_tells_the_trace_where_there_is_one(self):
+        self.assertNotIn("trace_id", as_json(logged()))
+        parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+        token = tracing.traceparent.set(parent)
+        self.addCleanup(tracing.traceparent.reset, token)
+        told = as_json(logged())
+        self.assertEqual("-".join((told["trace_id"], told["span_id"])), parent[3:-3])
+        self.assertEqual(as_json(logged(trace_id="mine"))["trace_id"], "mine")
+
     def test_a_record_tells_the_task_that_runs(self):
         self.run_task()
         record = logged()

@@ -68,6 +68,7 @@ def tell(task: Task, *, using: str, now: datetime | None = None) -> dict[str, An
         "letter": letter,
         "data": shown(task.payload),
         "result": None if task.result_text is None else shown(task.result_text),
+        "context": None if task.context is None else shown(task.context),
         "attempts": told,
         "attempts_shown": ATTEMPTS,
         "attempts_hidden": bool(told) and told[0].told.number > 1,

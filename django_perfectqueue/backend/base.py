@@ -23,7 +23,7 @@ from django_perfectqueue.compat import (
     signals,
     task_backends,
 )
-from django_perfectqueue.exceptions import InvalidTaskError, PayloadError
+from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, PayloadError
 
 from . import registry
 from .call import Call, words_of
@@ -199,6 +199,35 @@ class PerfectQueueBackend(BaseTaskBackend):
         except PayloadError as error:
             raise TaskResultDoesNotExist(f"{result_id}: {error}") from error
 
+    def wait(self, result: Any, timeout: Any = None) -> Any:
+        """
+        Wait until a task has ended; return its result anew, successful or failed.
+
+        It is given by its result or the id of that. ``timeout`` is a timedelta, seconds or a
+        span such as "5m30s"; None is for ever. Raise TaskResultDoesNotExist where there is
+        none, or none any more; WaitTimeoutError when it has not ended in time;
+        WaitInTransactionError in an open transaction.
+        """
+        found = self.get_result(getattr(result, "id", result))
+        if found.is_finished:
+            return found
+        queue = self.queue_named(found.task.queue_name)
+        with lost_as_no_result():
+            for _end in queue.as_completed([found.id], timeout):
+                pass
+        return self.get_result(found.id)
+
+    async def wait_async(self, result: Any, timeout: Any = None) -> Any:
+        """Do what wait() does, without holding up the event loop."""
+        found = await sync_to_async(self.get_result)(getattr(result, "id", result))
+        if found.is_finished:
+            return found
+        queue = self.queue_named(found.task.queue_name)
+        with lost_as_no_result():
+            async for _end in queue.as_completed_async([found.id], timeout):
+                pass
+        return await sync_to_async(self.get_result)(found.id)
+
     def check(self, **kwargs: Any) -> list[CheckMessage]:
         """Return what is wrong with this backend's settings."""
         return [*super().check(**kwargs), *problems(self)]
@@ -211,6 +240,15 @@ def refusals_as_invalid() -> Iterator[None]:
         yield
     except InvalidTaskError as error:
         raise InvalidTask(str(error)) from error
+
+
+@contextmanager
+def lost_as_no_result() -> Iterator[None]:
+    """Raise for a task that is gone what Django's tasks raise for it."""
+    try:
+        yield
+    except NotFoundError as error:
+        raise TaskResultDoesNotExist(str(error)) from error
 
 
 def configured() -> Iterator[PerfectQueueBackend]:

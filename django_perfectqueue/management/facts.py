@@ -12,6 +12,7 @@ from django_perfectqueue.codecs import decode
 from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.history import Try, due_at, remark
 from django_perfectqueue.models import DeadLetter, Status, Task, Ticket
+from django_perfectqueue.sensitive import masked
 
 from .words import readable
 
@@ -82,7 +83,9 @@ def story(task: Any, attempts: Sequence[Try], *, with_data: bool) -> dict[str, A
         "ran": ran(attempts),
         "history": [told(attempt) for attempt in attempts],
     }
-    return facts | (content("result", task.result_text) if with_data else {})
+    if not with_data:
+        return facts
+    return facts | content("result", task.result_text) | context_of(task)
 
 
 def told(attempt: Try) -> dict[str, Any]:
@@ -106,6 +109,11 @@ def content(name: str, text: str | None) -> dict[str, Any]:
         return {name: decode(text)}
     except PayloadError:
         return {f"broken_{name}": text}
+
+
+def context_of(task: Task) -> dict[str, Any]:
+    """Return what a task has taken along of its submitter's surroundings, for all eyes."""
+    return {name: masked(value) for name, value in content("context", task.context).items()}
 
 
 def waited(task: Task, attempts: Sequence[Try]) -> float | None:

@@ -17,7 +17,7 @@ from django.db import connections
 from django_perfectqueue.application import Application
 
 from .bell import Bell
-from .context import context_for, prepare
+from .context import context_for, prepare, restore, tell, traced
 from .coroutines import Work, close_loop, log_error
 from .crew import Crew
 from .database import Link
@@ -134,7 +134,7 @@ class Loop(Crew):
 
     async def attend(self, running: Running, kind: type[Application]) -> None:
         try:
-            ending = await self.run_in_loop(running, kind)
+            ending = await self.run_traced(running, kind)
             self.tasks.pop(running, None)
             self.reasons.pop(running, None)
             self.ended(running, ending)
@@ -142,6 +142,14 @@ class Loop(Crew):
         except BaseException as error:
             self.fail(error)
         self.begin()
+
+    async def run_traced(self, running: Running, kind: type[Application]) -> Ending:
+        if not self.runner.is_traced:
+            return await self.run_in_loop(running, kind)
+        with traced(running.task) as attempt:
+            ending = await self.run_in_loop(running, kind)
+            tell(attempt, ending)
+        return ending
 
     async def run_in_loop(self, running: Running, kind: type[Application]) -> Ending:
         task, handler = running.task, None
@@ -162,6 +170,7 @@ class Loop(Crew):
         return await self.loop.run_in_executor(self.settler, copy_context().run, settle)
 
     def made(self, running: Running, kind: type[Application]) -> Application:
+        restore(running.task)
         handler = kind(running.task)
         handler.interrupter = functools.partial(self.interrupt, running)
         running.spawn = self.spawn

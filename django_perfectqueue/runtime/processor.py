@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from django.db import Error, connections
 
-from django_perfectqueue import conf, store
+from django_perfectqueue import conf, store, telemetry
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.exceptions import PreemptedError
 
@@ -332,5 +332,7 @@ class Processor:
             self.keep_books(last=True)
         self.keeper.stop()
         self.plan.dispatch.after_child_end()
+        if self.options.TRACING:
+            telemetry.flush()
         self.slate.sign_off()
         logger.debug("A processor ends. pid=%s", os.getpid())

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from django_perfectqueue import store
+from django_perfectqueue import store, telemetry
 from django_perfectqueue.application import Application, Dispatch
 from django_perfectqueue.application.policy import Ruling, failure, plain_failure, ruling
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import (
     CancelRequestedError,
+    InvalidResultError,
     PayloadError,
     PreemptedError,
     ProcessStopError,
@@ -23,7 +24,7 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.queue import AcquiredTask
 
-from .context import context_for
+from .context import context_for, restore, tell, traced
 from .coroutines import Coroutines, is_coroutine
 from .database import AwayError, Link, Tidy
 from .ending import Ending, announce, announce_start
@@ -104,6 +105,7 @@ class Runner:
         self.tidy = Tidy()
         self.running: Running | None = None
         self.left: set[type[Application]] = set()
+        self.is_traced = telemetry.is_on()
 
     def run(self, task: AcquiredTask) -> Ending:
         running = self.running = Running(task)
@@ -114,11 +116,19 @@ class Runner:
 
     def attend(self, running: Running) -> Ending:
         """Run a task in a context of its own, from its handler's making to its settling."""
-        return context_for(running.task).run(self.begin, running)
+        begin = self.begin_traced if self.is_traced else self.begin
+        return context_for(running.task).run(begin, running)
+
+    def begin_traced(self, running: Running) -> Ending:
+        with traced(running.task) as attempt:
+            ending = self.begin(running)
+            tell(attempt, ending)
+        return ending
 
     def begin(self, running: Running) -> Ending:
         task = running.task
         try:
+            restore(task)
             handler = self.dispatch.handler_for(task.type)(task)
         except UnknownTypeError as error:
             return self.settle(task, None, lambda: task.release(options().RETRY_WAIT), error)
@@ -188,7 +198,7 @@ class Runner:
             ending = self.settle(task, handler, task.release, error)
             ending.stop = True
             return ending
-        if isinstance(error, PayloadError):
+        if isinstance(error, PayloadError | InvalidResultError):
             why = failure(error)
             return self.settle(task, handler, lambda: task.fail(why=why), error)
         if handler is not None and not isinstance(error, Verdict):

@@ -23,7 +23,7 @@ from .idle import end_idle_transactions
 from .keys import keys_of
 from .known import forget_limits, known_limits
 from .look import Outlook, look
-from .notices import Notices
+from .notices import EndNotices, Notices
 from .oldest import oldest_due, overdue
 from .purge import Swept, purge
 from .register import Registration, register, sign_off
@@ -39,6 +39,7 @@ from .transaction import ailment, calls_of_others, one_call, patiently, together
 from .update import update_payload
 from .usage import Tally, Whose, add_usage, clock, folded, note_waiting
 from .values import Completion, Failure, Lease, Pulse, Submission, new_holder
+from .watch import Ended, end_notices, ends, find_all, in_callers_transaction, live, watch
 
 __all__ = [
     "CHUNK",
@@ -46,6 +47,8 @@ __all__ = [
     "Call",
     "Completion",
     "Datagrams",
+    "EndNotices",
+    "Ended",
     "Failure",
     "InHand",
     "Lease",
@@ -72,18 +75,23 @@ __all__ = [
     "clock",
     "ear",
     "end_idle_transactions",
+    "end_notices",
+    "ends",
     "fail",
     "find",
+    "find_all",
     "finish",
     "folded",
     "force_finish",
     "forget_limits",
     "give_back",
     "heartbeat",
+    "in_callers_transaction",
     "in_chunks",
     "in_hand",
     "keys_of",
     "known_limits",
+    "live",
     "look",
     "new_holder",
     "note_waiting",
@@ -110,4 +118,5 @@ __all__ = [
     "together",
     "update_payload",
     "wanted",
+    "watch",
 ]

@@ -18,7 +18,6 @@ from .dialects import Dialect
 from .dialects.base import numbers
 from .values import Failure, Lease, as_text
 
-REMOVE = 'DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s'
 CLOSE = """
 UPDATE "perfectqueue_task"
 SET "outcome" = %(status)s, "attempt" = %(attempt)s, "worker" = %(worker)s,
@@ -95,7 +94,7 @@ def bury(
     now: datetime | None,
 ) -> None:
     """Take a task out of the line for good, and lay it where it will be looked for."""
-    dialect.execute(cursor, REMOVE, {"task_id": held.task_id})
+    dialect.remove(cursor, held.task_id)
     values = {
         "task_id": held.task_id,
         "status": status.value,

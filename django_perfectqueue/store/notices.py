@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import secrets
+import select
+import time
 from collections.abc import Iterable
 from contextlib import closing
 from typing import Any
 
-from django.db import connections
+from django.db import Error, connections
 
-from .rings import Call, Ring, parsed
+from .rings import ENDED, Call, Ring, parsed
 
 CHANNEL = "perfectqueue"
 NOTIFY = "SELECT pg_notify(%s, %s)"
 PROOF = "proof"
+AFTER_TROUBLE = 0.1
+
+logger = logging.getLogger("django_perfectqueue.bell")
 
 
 def send(message: str, *, using: str) -> None:
@@ -106,3 +113,93 @@ def apart(using: str) -> Any:
     own = {name: value for name, value in given.items() if name != "pool"}
     connection.settings_dict = {**connection.settings_dict, "OPTIONS": own}
     return connection
+
+
+class EndNotices:
+    """
+    Hears, over the connection of this thread, that tasks have ended which are watched.
+
+    What others listen for on the same connection is left to them.
+    """
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self.listening: Any = None
+        self.channels: set[str] = set()
+        self.heard: list[str] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self.listening is not None and self.listening is connections[self.using].connection
+
+    def hears(self, ids: Iterable[int]) -> bool:
+        """Tell whether it listens for the ends of all these tasks."""
+        return self.is_open and {f"{ENDED}{task_id}" for task_id in ids} <= self.channels
+
+    def open(self, ids: Iterable[int]) -> None:
+        """Listen for the ends of these tasks alone. Raise what the database does."""
+        self.close()
+        self.channels = {f"{ENDED}{task_id}" for task_id in ids}
+        self.execute("LISTEN")
+        self.listening = connections[self.using].connection
+        if hasattr(self.listening, "add_notify_handler"):
+            self.listening.add_notify_handler(self.note)
+
+    def execute(self, verb: str) -> None:
+        with connections[self.using].cursor() as cursor:
+            cursor.execute("; ".join(f"{verb} {channel}" for channel in sorted(self.channels)))
+
+    def note(self, notice: Any) -> None:
+        if notice.channel in self.channels:
+            self.heard.append(notice.channel)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until an end has been told, or so many seconds; less if the connection breaks."""
+        deadline = time.monotonic() + seconds
+        try:
+            while not self.take():
+                left = deadline - time.monotonic()
+                if left <= 0 or not is_readable(self.listening, left):
+                    return
+                self.receive()
+        except Exception as error:
+            logger.debug("The connection that listens is broken. error=%s", error)
+            time.sleep(min(AFTER_TROUBLE, max(0.0, deadline - time.monotonic())))
+
+    def take(self) -> bool:
+        """Tell whether an end was told since this was asked last."""
+        if not hasattr(self.listening, "add_notify_handler"):
+            others: list[Any] = []
+            for notice in list(self.listening.notifies):
+                (self.heard if notice.channel in self.channels else others).append(notice)
+            self.listening.notifies[:] = others
+        told, self.heard = bool(self.heard), []
+        return told
+
+    def receive(self) -> None:
+        """Have the driver read what has come, and hand it to whom it is for."""
+        if not hasattr(self.listening, "add_notify_handler"):
+            self.listening.poll()
+            return
+        pgconn = self.listening.pgconn
+        pgconn.consume_input()
+        for notice in iter(pgconn.notifies, None):
+            pgconn.notify_handler(notice)
+
+    def close(self) -> None:
+        """Listen no more; the connection stays as it was."""
+        if self.listening is not None and hasattr(self.listening, "remove_notify_handler"):
+            self.listening.remove_notify_handler(self.note)
+        if self.is_open:
+            with contextlib.suppress(Error):
+                self.execute("UNLISTEN")
+            with contextlib.suppress(Exception):
+                self.take()
+        self.listening = None
+
+
+def is_readable(connection: Any, seconds: float) -> bool:
+    """Wait for something to come over a connection; tell whether it has."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(seconds * 1000))

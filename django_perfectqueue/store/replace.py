@@ -13,7 +13,6 @@ from ..exceptions import (
 )
 from ..models import State
 from .dialects import Dialect
-from .end import REMOVE
 from .steer import FIND, live
 from .submit import submit
 from .transaction import REPEATS, Tries, recalled, unit
@@ -69,7 +68,7 @@ def forget(cursor: Any, dialect: Dialect, task_id: int, key: str) -> bool:
         if not cursor.rowcount:
             return False
     else:
-        dialect.execute(cursor, REMOVE, values)
+        dialect.remove(cursor, task_id)
         dialect.execute(cursor, FORGET, values)
     for statement in FORGET_STORY:
         dialect.execute(cursor, statement, values)

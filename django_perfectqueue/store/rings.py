@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 CALL = "call"
+ENDED = "perfectqueue_ended_"
+"""The channel on which the end of a task is told, before its id."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from .accounts import Accounts
 from .announce import announce_ids
 from .bell import call, ring
 from .dialects import Dialect
-from .end import CANCELLED, REMOVE, Held, bury
+from .end import CANCELLED, Held, bury
 from .keys import keys_of, split
 from .known import known_limits
 from .lanes import lane_of
@@ -99,7 +99,7 @@ def force_finish(tries: Tries, task_id: int, *, using: str, now: datetime | None
             if tries.doubtful and outcome_of(cursor, dialect, task_id) == Outcome.FINISHED:
                 return
             raise
-        dialect.execute(cursor, REMOVE, {"task_id": task_id})
+        dialect.remove(cursor, task_id)
         values = {"task_id": task_id, "attempt": ticket.attempt}
         dialect.execute(cursor, FORCE, values, now=now)
         drop(cursor, dialect, ticket)

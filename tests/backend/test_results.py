@@ -1,14 +1,48 @@
 import os
 from datetime import timedelta
+from unittest import mock
 
+from asgiref.sync import async_to_sync
 from django.test import TestCase
 
 from . import case, jobs  # isort: skip
-from django_perfectqueue import exceptions, store
+from django_perfectqueue import compat, exceptions, store
 from django_perfectqueue.models import Attempt
 from django_perfectqueue.queue import Queue
 
 from .inline import run_due
+
+
+class WaitTests(TestCase):
+    def test_a_result_that_there_is_is_returned_anew_whichever_it_is(self):
+        backend = compat.task_backends["default"]
+        for task, status in ((jobs.add, "SUCCESSFUL"), (jobs.boom, "FAILED")):
+            result = task.enqueue(*((1, 2) if task is jobs.add else ("boom",)))
+            run_due()
+            for given in (result, result.id):
+                self.assertEqual(backend.wait(given, timeout="1h").status, status)
+                self.assertEqual(async_to_sync(backend.wait_async)(given).status, status)
+
+    def test_one_that_has_yet_to_come_is_waited_for(self):
+        backend, result = compat.task_backends["default"], jobs.add.enqueue(1, 2)
+        with self.assertRaises(exceptions.WaitTimeoutError):
+            backend.wait(result, timeout=0)
+        with (
+            mock.patch("django_perfectqueue.ends.Vigil.check"),
+            mock.patch("django_perfectqueue.ends.Vigil.wait", side_effect=run_due),
+        ):
+            self.assertEqual(backend.wait(result).return_value, 3)
+        with self.assertRaises(compat.TaskResultDoesNotExist):
+            backend.wait("nobody")
+
+    def test_one_that_is_deleted_meanwhile_is_no_more(self):
+        backend, result = compat.task_backends["default"], jobs.add.enqueue(1, 2)
+        with (
+            mock.patch("django_perfectqueue.ends.Vigil.check"),
+            mock.patch("django_perfectqueue.ends.Vigil.wait", side_effect=Queue().clear),
+            self.assertRaises(compat.TaskResultDoesNotExist),
+        ):
+            backend.wait(result)
 
 
 class StatusTests(TestCase):

@@ -4,12 +4,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from unittest import mock
 
 from asgiref.sync import sync_to_async
 from django.db import connection, connections, transaction
+from django.test import override_settings
 
+from django_perfectqueue import ends
 from django_perfectqueue.application import Application, Decider
 from django_perfectqueue.exceptions import CancelRequestedError
 from django_perfectqueue.models import Attempt, FairShare, Task, Usage
@@ -24,7 +26,7 @@ from .crews import CrewTestCase
 AT_ONCE = ("thread", "async")
 PATIENCE = 30.0
 
-told = ContextVar("told", default="nothing")
+told: ContextVar[str] = ContextVar("told", default="nothing")
 
 
 class Together:
@@ -422,6 +424,54 @@ class SurroundingsTests(CrewTestCase):
                 self.work(self.processor(type_, {"run": run}))
                 self.assertTrue(FairShare.objects.exists())
                 Queue().clear()
+
+    def test_what_its_submitter_has_set_is_found_by_each_kind_of_handler(self):
+        def function(task):
+            return told.get()
+
+        async def coroutine(task):
+            return told.get()
+
+        def submit():
+            told.set("something")
+            return self.submit("function", "coroutine")
+
+        with override_settings(PERFECTQUEUE={"CONTEXT": [f"{__name__}.told"]}):
+            for type_ in ("process", *AT_ONCE):
+                with self.subTest(type_):
+                    before = signal.getsignal(SIGNAL)
+                    copy_context().run(submit)
+                    self.submit("bare")
+                    routes = {"function": function, "coroutine": coroutine, "bare": function}
+                    self.work(self.processor(type_, routes, CONCURRENCY=1))
+                    signal.signal(SIGNAL, before)
+                    results = {task.type: task.result for task in Queue().list()}
+                    said = dict.fromkeys(("function", "coroutine", "bare"), "something")
+                    self.assertEqual(results, {**said, "bare": "nothing"})
+                    Queue().clear()
+
+    def test_who_waits_for_what_it_runs_has_the_result(self):
+        [key] = self.submit("slow")
+        answers, begun = [], threading.Event()
+
+        def wait():
+            answers.append(Queue()[key].wait(PATIENCE))
+            connections.close_all()
+
+        def slow(task):
+            begun.wait(PATIENCE)
+            return "done"
+
+        class Vigil(ends.Vigil):
+            def wait(self):
+                begun.set()
+                super().wait()
+
+        with mock.patch.object(ends, "Vigil", Vigil):
+            self.beside(wait)
+            self.work(self.processor("thread", {"slow": slow}))
+            wait_until(lambda: answers)
+        self.assertEqual(answers, ["done"])
 
     def test_what_a_task_sets_in_its_context_is_gone_with_it(self):
         def function(task):

@@ -12,6 +12,7 @@ from django_perfectqueue.application import Application, Dispatch
 from django_perfectqueue.exceptions import (
     CancelRequestedError,
     GracefulProcessStopError,
+    InvalidResultError,
     PreemptedError,
 )
 from django_perfectqueue.logs import TaskContext
@@ -206,9 +207,36 @@ class OutcomeTests(RunnerMixin, TestCase):
         self.assertEqual(row.status, "failed")
         self.assertIn("not JSON", row.dead_letter.message)
 
-    def test_a_result_that_is_no_json_is_an_error_with_the_reason(self):
-        self.run_with(lambda task: {1, 2}, expect="retried")
-        self.assertIn("The result can't be written as JSON", Attempt.objects.get().message)
+    def test_a_result_that_can_not_be_stored_fails_the_task_at_once(self):
+        """
+        The handler has done its work: done again, it would only return the same.
+        """
+        for settings, result, problem in (
+            ({}, {1, 2}, "The result can't be written as JSON"),
+            ({"MAX_RESULT_SIZE": 10}, "x" * 9, "at most 10 bytes as JSON, by MAX_RESULT_SIZE"),
+            ({"MAX_PAYLOAD_SIZE": 10}, "x" * 9, "at most 10 bytes as JSON, by MAX_PAYLOAD_SIZE"),
+        ):
+            with (
+                override_settings(PERFECTQUEUE=settings),
+                self.assertLogs("django_perfectqueue.runner", "ERROR"),
+            ):
+                row = self.run_with(lambda task, result=result: result, expect="failed")
+            self.assertEqual(row.status, "failed")
+            self.assertIn(problem, row.dead_letter.message)
+            self.assertTrue(row.dead_letter.group.endswith(".InvalidResultError"))
+            Queue().clear()
+
+    def test_a_handler_may_finish_with_something_shorter_instead(self):
+        def perform(task):
+            try:
+                task.finish("x" * 20)
+            except InvalidResultError:
+                task.finish("short")
+
+        settings = {"MAX_RESULT_SIZE": 10, "MAX_PAYLOAD_SIZE": 100}
+        with override_settings(PERFECTQUEUE=settings):
+            row = self.run_with(perform, data={"long": "x" * 20}, expect="finished")
+        self.assertEqual(row.result, "short")
 
     def test_a_handler_without_auto_finish_leaves_its_task_held(self):
         with self.assertLogs("django_perfectqueue.runner", "WARNING") as log:

@@ -11,6 +11,7 @@ from django.core.management import call_command
 from django.test import Client
 
 from django_perfectqueue import store
+from django_perfectqueue.ends import Vigil
 from django_perfectqueue.models import Lane, State, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.lanes import lane_id
@@ -162,6 +163,20 @@ def why(task):
     assert task.why_waiting().code == "position"
 
 
+def look_for_ends(*keys):
+    vigil = Vigil("default", keys, using="default", timeout=0)
+    assert vigil.look()
+    assert vigil.waited_for
+    if vigil.ear is not None:
+        store.watch(list(vigil.waited_for), **USING)
+
+
+def some_that_ended():
+    """Return the keys of tasks of which some have yet to end."""
+    rows = Task.objects.filter(queue="default").order_by("-pk").values_list("key", flat=True)
+    return (*rows.filter(outcome="")[: BATCH // 2], *rows.exclude(outcome="")[: BATCH // 2])
+
+
 def steered(verb):
     return lambda task_id: verb(task_id, **USING)
 
@@ -268,6 +283,7 @@ STORE = [
     Scenario("force finish", steered(store.force_finish), 1, running),
     Scenario("redrive a failed task", steered(store.redrive), 1, failed),
     Scenario("why a task waits", why, 1, asked(waiting)),
+    Scenario("look for ends", look_for_ends, BATCH, some_that_ended),
 ]
 EDITS = [
     Scenario("edit a share", lambda: store.apply_shares("user3", **USING), 10),

@@ -18,6 +18,7 @@ from django_perfectqueue.waiting import Code, Reason, why_waiting
 from ..base import QueueCommand
 from ..facts import (
     content,
+    context_of,
     dead_letter_of,
     lease_until,
     ran,
@@ -41,7 +42,9 @@ class Command(QueueCommand):
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("key", metavar="KEY", help=_("Key of the task."))
         parser.add_argument(
-            "--no-data", action="store_true", help=_("Leave out its data and its result.")
+            "--no-data",
+            action="store_true",
+            help=_("Leave out its data, its result and its context."),
         )
 
     def act(self, **options: Any) -> None:
@@ -63,6 +66,8 @@ class Command(QueueCommand):
             self.print_content(_("data"), content("data", task.payload))
             if task.result_text is not None:
                 self.print_content(_("result"), content("result", task.result_text))
+            if task.context is not None:
+                self.print_content(_("context"), context_of(task))
 
     def found(self, key: str) -> Any:
         """Return a task with its tries, and the time on the database's clock."""

@@ -22,6 +22,8 @@ TAKEN = (
     ' "task"."context"'
 )
 
+REMOVE = 'DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s'
+
 COPY = """
 UPDATE "perfectqueue_lane" SET {columns}
 FROM "perfectqueue_lane" AS "own"
@@ -202,6 +204,10 @@ class Dialect(ABC):
         ``single_statement``; return whether it was.
         """
         raise NotSupportedError("This database takes several statements for it.")
+
+    def remove(self, cursor: Any, task_id: int) -> None:
+        """Take a task out of its line, since it has ended, and tell those who wait for that."""
+        self.execute(cursor, REMOVE, {"task_id": task_id})
 
     @abstractmethod
     def charge(self, cursor: Any, entries: Sequence[Entry]) -> None:

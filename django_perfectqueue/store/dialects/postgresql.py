@@ -16,6 +16,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError
 
 from ..ailments import Ailment
 from ..lanes import LEAST_COST
+from ..rings import ENDED
 from ..values import Completion, Submission
 from .base import TAKEN, Dialect, Entry, Row, Waking, average
 
@@ -215,7 +216,9 @@ SELECT "taken".*, (SELECT "cost" FROM "only") FROM "taken"
 ORDER BY "taken"."rank", "taken"."run_at", "taken"."task_id"
 """
 
-FINISH = """
+TELL = f"pg_notify('{ENDED}' || \"task_id\", '')"
+
+FINISH = f"""
 WITH "given" AS (
     SELECT * FROM unnest(
         %(id)s::bigint[], %(attempt)s::int[], %(holder)s::bigint[], %(started)s::float8[],
@@ -227,16 +230,16 @@ WITH "given" AS (
     WHERE "ticket"."task_id" = ANY(ARRAY(SELECT "id" FROM "given"))
         AND "ticket"."task_id" = "given"."id" AND "ticket"."attempt" = "given"."attempt"
         AND "ticket"."holder" = "given"."holder" AND "ticket"."state" = 2
-    RETURNING "ticket"."task_id"
+    RETURNING "ticket"."task_id", "ticket"."watched"
 )
 UPDATE "perfectqueue_task" AS "task"
 SET "outcome" = 'finished', "attempt" = "given"."attempt", "worker" = %(worker)s,
-    "started_at" = {now} - "given"."started" * interval '1 second',
-    "ended_at" = {now} - "given"."ended" * interval '1 second',
+    "started_at" = {{now}} - "given"."started" * interval '1 second',
+    "ended_at" = {{now}} - "given"."ended" * interval '1 second',
     "result" = "given"."result"
 FROM "given"
 WHERE "task"."id" = ANY(ARRAY(SELECT "task_id" FROM "closed")) AND "task"."id" = "given"."id"
-RETURNING "task"."id"
+RETURNING "task"."id", (SELECT count({TELL}) FROM "closed" WHERE "watched")
 """
 
 FINISH_ONE = f"""
@@ -244,7 +247,7 @@ WITH "closed" AS (
     DELETE FROM "perfectqueue_ticket"
     WHERE "task_id" = %(id)s AND "attempt" = %(attempt)s AND "holder" = %(holder)s
         AND "state" = 2
-    RETURNING "task_id", "lane"
+    RETURNING "task_id", "lane", "watched"
 ),
 "charged" AS (
     UPDATE "perfectqueue_lane"
@@ -267,7 +270,12 @@ SET "outcome" = 'finished', "attempt" = %(attempt)s, "worker" = %(worker)s,
     "ended_at" = {{now}} - %(ended)s * interval '1 second',
     "result" = %(result)s
 WHERE "id" = (SELECT "task_id" FROM "closed")
-RETURNING "id"
+RETURNING "id", (SELECT count({TELL}) FROM "closed" WHERE "watched")
+"""
+
+REMOVE = f"""
+DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s
+RETURNING CASE WHEN "watched" THEN {TELL} END
 """
 
 CHARGE = f"""
@@ -463,7 +471,7 @@ class PostgreSQL(Dialect):
             "worker": worker,
         }
         rows = self.execute(cursor, FINISH, parameters, now=now).fetchall()
-        return {task_id for (task_id,) in rows}
+        return {task_id for task_id, _told in rows}
 
     def finish_one(
         self,
@@ -489,6 +497,9 @@ class PostgreSQL(Dialect):
             "keep": entry.keep,
         }
         return self.execute(cursor, FINISH_ONE, parameters, now=now).fetchone() is not None
+
+    def remove(self, cursor: Any, task_id: int) -> None:
+        self.execute(cursor, REMOVE, {"task_id": task_id})
 
     def charge(self, cursor: Any, entries: Sequence[Entry]) -> None:
         columns = ("lane", "running", "seconds", "mean", "keep")

@@ -1,0 +1,105 @@
+"""See whether tasks have ended, and have their ends told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from django.db import connections
+
+from ..conf import options
+from .dialects import dialect_of
+from .dialects.base import numbers
+from .notices import EndNotices
+from .transaction import is_callers, reading, repeated
+
+KEYS = 100
+
+FIND = """
+SELECT "key", "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %({name})s
+"""
+LIVE = 'SELECT "task_id", "watched" FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids})'
+ENDS = """
+SELECT "id", "outcome", "result",
+    (SELECT "group" FROM "perfectqueue_deadletter" WHERE "task_id" = "perfectqueue_task"."id"),
+    (SELECT "message" FROM "perfectqueue_deadletter" WHERE "task_id" = "perfectqueue_task"."id")
+FROM "perfectqueue_task" WHERE "id" IN ({ids})
+"""
+WATCH = """
+UPDATE "perfectqueue_ticket" SET "watched" = TRUE
+WHERE "task_id" = ANY(ARRAY(
+    SELECT "task_id" FROM "perfectqueue_ticket"
+    WHERE "task_id" IN ({ids}) AND NOT "watched" ORDER BY "task_id" FOR UPDATE SKIP LOCKED
+))
+"""
+
+
+class Ended(NamedTuple):
+    """How a task has ended: ``outcome`` is empty while it has not, ``result`` a stored text."""
+
+    outcome: str
+    result: str | None
+    error: str | None
+    message: str | None
+
+
+@repeated
+def find_all(queue: str, keys: Iterable[str], *, using: str) -> dict[str, int]:
+    """
+    Return the ids of those tasks of a queue that there are, by key.
+
+    Key by key: of a list PostgreSQL may think that it had better read the whole queue.
+    """
+    rest, found = iter(keys), {}
+    with reading(using) as (cursor, dialect):
+        while some := list(islice(rest, KEYS)):
+            values = {f"k{number}": key for number, key in enumerate(some)}
+            statement = " UNION ALL ".join(FIND.replace("{name}", name) for name in values)
+            rows = dialect.execute(cursor, statement, {**values, "queue": queue})
+            found.update(rows.fetchall())
+    return found
+
+
+@repeated
+def live(ids: Sequence[int], *, using: str) -> Mapping[int, bool]:
+    """Return which tasks have yet to end, each with whether its end will be told."""
+    with reading(using) as (cursor, dialect):
+        rows = dialect.execute(cursor, LIVE.replace("{ids}", numbers(ids))).fetchall()
+    return {task_id: bool(watched) for task_id, watched in rows}
+
+
+@repeated
+def ends(ids: Sequence[int], *, using: str) -> dict[int, Ended]:
+    """Return how tasks have ended; those that are no longer there are left out."""
+    with reading(using) as (cursor, dialect):
+        rows = dialect.execute(cursor, ENDS.replace("{ids}", numbers(ids))).fetchall()
+    return {task_id: Ended(*row) for task_id, *row in rows}
+
+
+@repeated
+def watch(ids: Sequence[int], *, using: str) -> None:
+    """
+    Have the ends of these tasks told to who listens for them.
+
+    What someone else has locked is passed over: that may be for as long as a handler runs.
+    """
+    with reading(using) as (cursor, dialect):
+        dialect.execute(cursor, WATCH.replace("{ids}", numbers(ids)))
+
+
+def end_notices(using: str) -> EndNotices | None:
+    """
+    Return what hears of ends, not yet open, or None where none are told.
+
+    Nothing is heard behind a pooler that lends out connections for one transaction; Django
+    has to be told of those by DISABLE_SERVER_SIDE_CURSORS.
+    """
+    pooled = connections[using].settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+    told = dialect_of(using).notifies and options().BELL and not pooled
+    return EndNotices(using) if told else None
+
+
+def in_callers_transaction(using: str) -> bool:
+    """Tell whether a transaction may be open in which the ends of tasks may never be seen."""
+    return is_callers(connections[using])

@@ -110,4 +110,4 @@ class OutcomeTests(TestCase):
         result = jobs.says.enqueue("snooze")
         for hours in (0, 1, 2):
             [ending] = run_due(now=result.enqueued_at + timedelta(hours=hours), only=1)
-            self.assertEqual((ending.word, ending.task.attempt), ("snoozed", 1))
+            self.assertEqual((ending.word, ending.attempt), ("snoozed", 1))

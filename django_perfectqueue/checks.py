@@ -13,6 +13,7 @@ from django.db import connections
 from django.utils.module_loading import import_string
 
 from . import codecs
+from .application.middleware.chain import for_all
 from .conf import SETTING, Options, given, options, problems
 from .exceptions import ConfigError
 from .queue import database
@@ -35,6 +36,7 @@ def register() -> None:
     checks.register(check_server, Tags.database)
     checks.register(check_server_settings, Tags.database)
     checks.register(check_dispatch)
+    checks.register(check_middleware)
     checks.register(check_codecs, TAG)
 
 
@@ -407,6 +409,22 @@ def check_dispatch(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
                 "Set it to the dotted path of a class, such as 'myapp.tasks.TaskDispatch'.",
             )
         ]
+    return []
+
+
+def check_middleware(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """
+    Check that MIDDLEWARE names middleware.
+
+    It may import much; so it has no tag of ours, and pq_submit does without.
+    """
+    if alias_in_force() is None:
+        return []
+    try:
+        for_all()
+    except ConfigError as trouble:
+        hint = "Name functions of the handler and perform, or classes with around_perform()."
+        return [error(14, str(trouble), hint)]
     return []
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from asgiref.sync import iscoroutinefunction
+
 from django_perfectqueue.compat import InvalidTask, Task
 
 from . import registry
@@ -38,6 +40,8 @@ class QueueTask(AnyTask):
     """Of the exception and the result makes the seconds until the next try; None gives up."""
     time_limit: float | None = None
     """How many seconds an attempt may take."""
+    atomic: bool = False
+    """Whether what it writes to the tasks' database and the end of its task are one transaction."""
     user: str | ByArguments | None = None
     """For whom it runs: a name, or a function of the arguments."""
     key: str | ByArguments | None = None
@@ -109,6 +113,8 @@ def check_words(task: Any) -> None:
         value = word(task, name)
         if value is not None and not is_good(value):
             raise InvalidTask(f"{name} must be {wanted}, not {value!r}.")
+    if word(task, "atomic") and iscoroutinefunction(task.func):
+        raise InvalidTask("A coroutine can't be atomic: Django has no transactions there.")
 
 
 def is_name(value: Any) -> bool:
@@ -123,6 +129,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_attempts": (lambda value: is_positive(value, (int,)), "a whole number of at least 1"),
     "backoff": (callable, "a function of the exception and the result"),
     "time_limit": (lambda value: is_positive(value, (int, float)), "a number of seconds above 0"),
+    "atomic": (lambda value: isinstance(value, bool), "True or False"),
     "user": (is_name, "a name, or a function of args and kwargs"),
     "key": (is_name, "a text, or a function of args and kwargs"),
     "on_conflict": (

@@ -13,8 +13,8 @@ from django.utils import timezone
 
 from django_perfectqueue import signals, store
 from django_perfectqueue.application import Application, Decider
+from django_perfectqueue.application.asynchrony import is_async
 from django_perfectqueue.application.decider import wait_after_error
-from django_perfectqueue.application.handler import is_async
 from django_perfectqueue.compat import TaskContext, normalize_json, task_backends
 from django_perfectqueue.compat import signals as django_signals
 from django_perfectqueue.conf import options
@@ -67,6 +67,8 @@ class DjangoTask(Application):
         self.backoff = word(self.definition, "backoff")
         self.backend = task_backends[self.call.words.get("backend", self.definition.backend)]
         vars(self)["max_attempts"] = self.attempts()
+        if "atomic" in self.call.words:
+            vars(self)["atomic"] = self.call.words["atomic"]
 
     def attempts(self) -> int:
         """Return what the call says, or else its definition, or else the backend."""
@@ -113,6 +115,7 @@ def handler_of(definition: Any) -> type[DjangoTask]:
     names = {
         "definition": definition,
         "time_limit": time_limit_of(definition),
+        "atomic": word(definition, "atomic"),
         "__module__": function.__module__,
         "__qualname__": function.__qualname__,
         "__doc__": function.__doc__,

@@ -84,6 +84,9 @@ class Dialect(ABC):
     single_statement = False
     """Whether one task is submitted, taken or finished by a single statement."""
 
+    one_writer = False
+    """Whether a transaction that may write keeps all others from writing."""
+
     asynchronous_commit = ""
     """A column that lets the transaction be lost, as a whole, if the server crashes."""
 
@@ -115,6 +118,17 @@ class Dialect(ABC):
         Have the server end a transaction of this connection that stands still for so long,
         and with it the connection; where it can, and has not been told for how long already.
         """
+        return
+
+    def let_stand(self, cursor: Any, seconds: float | None) -> Any:
+        """
+        Let this transaction stand still for so long, or with None for ever; return what
+        ``let_stand_as_before()`` needs, or None where there is nothing to be undone.
+        """
+        return None
+
+    def let_stand_as_before(self, cursor: Any, patience: Any) -> None:
+        """Undo let_stand()."""
         return
 
     def ailment(self, error: Exception) -> Ailment:

@@ -145,6 +145,8 @@ WHERE NOT "awake" OR "policy" <> excluded."policy"
 
 
 class SQLite(Dialect):
+    one_writer = True
+
     def now(self, given: datetime | None) -> str:
         return "%(now)s"
 

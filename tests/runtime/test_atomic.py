@@ -25,6 +25,7 @@ from django_perfectqueue.runtime.database import close_for_fork
 from ..databases.proxy import proxied
 from ..factories import assert_books_balance, elsewhere, submit
 from ..waiting import wait_until
+from .crews import CrewTestCase
 from .test_runner import runner_for
 
 RUNNER = "django_perfectqueue.runner"
@@ -280,6 +281,45 @@ class LockTests(AtomicCase):
             submit("k4", now=None)
             self.attempt(perform)
         self.assertEqual(seen[-2:], ["0", "7"])
+
+
+class ProcessorTests(CrewTestCase):
+    def test_it_keeps_its_lease_however_long_it_takes(self):
+        """
+        Elsewhere its keeper renews it meanwhile; on SQLite nobody could take it anyway.
+        """
+        one_writer = connection.vendor == "sqlite"
+        alive_time = 1.0 if one_writer else 3.0
+
+        def lease():
+            return elsewhere(Ticket.objects.get).alarm_at
+
+        def perform(task):
+            began, first = time.monotonic(), lease()
+            effect(task)
+            if one_writer:
+                wait_until(lambda: time.monotonic() - began > 1.2 * alive_time)
+            else:
+                wait_until(lambda: lease() > first)
+
+        [key] = self.submit("long")
+        routes = {"long": from_function(perform, atomic=True)}
+        self.work(self.processor("process", routes, ALIVE_TIME=alive_time))
+        self.assertEqual((self.statuses(), effects(key)), ({key: "finished"}, 1))
+        self.assertFalse(Attempt.objects.exists())
+
+    def test_it_runs_in_threads_beside_others(self):
+        met = threading.Barrier(1 if connection.vendor == "sqlite" else 3)
+
+        def perform(task):
+            met.wait(30)
+            effect(task)
+
+        keys = self.submit(*["short"] * 3)
+        routes = {"short": from_function(perform, atomic=True)}
+        self.work(self.processor("thread", routes))
+        self.assertEqual(self.statuses(), dict.fromkeys(keys, "finished"))
+        self.assertEqual([effects(key) for key in keys], [1, 1, 1])
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import uuid
 from contextlib import contextmanager
 from unittest import mock, skipUnless
 
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, Permission
 from django.db import IntegrityError, connection, transaction
 from django.test import TransactionTestCase, override_settings, skipUnlessDBFeature
 
@@ -105,18 +105,16 @@ class OutcomeTests(AtomicCase):
 
     def test_an_error_at_the_commit_is_one_of_the_handler(self):
         """
-        As of a constraint that is deferred.
+        As of a foreign key, which PostgreSQL and SQLite look at only then.
         """
 
         def perform(task):
             effect(task)
+            Permission.objects.create(codename="x", content_type_id=1_000_000)
 
-        def refuse(joint):
-            raise IntegrityError("deferred")
-
-        with mock.patch.object(store.Joint, "commit", refuse):
-            row = self.run_with(perform, expect="retried")
+        row = self.run_with(perform, expect="retried")
         self.assertEqual((effects(), row.ticket.errors), (0, 1))
+        self.assertIn("IntegrityError", Attempt.objects.get().error)
 
     def test_a_refused_end_undoes_the_effects(self):
         def perform(task):
@@ -413,6 +411,17 @@ class ExactlyOnceTests(AtomicCase):
                 self.assertEqual(self.go_on(), len(words) - 1)
                 self.assertEqual(self.task.lease.tries, 1)
                 self.assert_once()
+
+    @override_settings(PERFECTQUEUE={**QUICK, "MAX_CRASHES": 2})
+    @skipUnlessDBFeature("has_select_for_update_skip_locked")
+    def test_a_connection_that_is_lost_each_time_is_an_error_in_the_end(self):
+        submit("task", now=None)
+        words = []
+        for _ in range(3):
+            with self.quiet():
+                words.append(self.attempt(lambda task: self.kill_connection() or effect(task)).word)
+        self.assertEqual((words, effects()), (["released", "released", "retried"], 0))
+        self.assertEqual(Queue()["task"].metadata().ticket.errors, 1)
 
     @skipUnlessDBFeature("has_select_for_update_skip_locked")
     def test_the_answer_to_the_commit_is_lost(self):

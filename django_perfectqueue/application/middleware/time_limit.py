@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from django_perfectqueue.exceptions import TimeLimitError
 
 if TYPE_CHECKING:
     from ..handler import Application
+
+logger = logging.getLogger("django_perfectqueue.runner")
 
 Seconds = Callable[["Application"], float | None]
 
@@ -57,7 +60,7 @@ def timed(handler: Application, seconds: float | None) -> Iterator[None]:
     if seconds is None:
         yield
         return
-    timer = threading.Timer(seconds, handler.kill, [reason(handler, seconds)])
+    timer = threading.Timer(seconds, kill, [handler, seconds])
     timer.daemon = True
     timer.start()
     try:
@@ -71,21 +74,24 @@ def timed_in_loop(handler: Application, seconds: float | None) -> Iterator[None]
     if seconds is None:
         yield
         return
-    killings: list[Any] = []
+    endings: set[Any] = set()
 
-    def kill() -> None:
-        outcome = handler.kill(reason(handler, seconds))
+    def end() -> None:
+        outcome = kill(handler, seconds)
         if inspect.iscoroutine(outcome):
-            killings.append(asyncio.ensure_future(outcome))
+            endings.add(asyncio.ensure_future(outcome))
 
-    timer = asyncio.get_running_loop().call_later(seconds, kill)
+    timer = asyncio.get_running_loop().call_later(seconds, end)
     try:
         yield
     finally:
         timer.cancel()
 
 
-def reason(handler: Application, seconds: float) -> TimeLimitError:
-    return TimeLimitError(
-        f"Task '{handler.task.key}' has run for longer than its time limit of {seconds:g} s."
-    )
+def kill(handler: Application, seconds: float) -> Any:
+    reason = f"Task '{handler.task.key}' has run for longer than its time limit of {seconds:g} s."
+    try:
+        return handler.kill(TimeLimitError(reason))
+    except Exception:
+        logger.exception("A handler's kill() raised. key=%s", handler.task.key)
+        return None

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from unittest import mock, skipUnless
 
 from django.contrib.auth.models import Group, Permission
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, OperationalError, connection, transaction
 from django.test import TransactionTestCase, override_settings, skipUnlessDBFeature
 
 from django_perfectqueue import signals, store
@@ -21,6 +21,7 @@ from django_perfectqueue.models import Attempt, Ticket
 from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.runtime.child import fork
 from django_perfectqueue.runtime.database import close_for_fork
+from django_perfectqueue.store.dialects import DIALECTS
 
 from ..databases.proxy import proxied
 from ..factories import assert_books_balance, elsewhere, submit
@@ -115,6 +116,22 @@ class OutcomeTests(AtomicCase):
         row = self.run_with(perform, expect="retried")
         self.assertEqual((effects(), row.ticket.errors), (0, 1))
         self.assertIn("IntegrityError", Attempt.objects.get().error)
+
+    def test_an_end_that_others_were_in_the_way_of_is_not_counted(self):
+        """
+        As by a cluster that refuses at the COMMIT.
+        """
+
+        def refuse(joint):
+            raise OperationalError("deadlock")
+
+        with (
+            mock.patch.object(store.Joint, "commit", refuse),
+            mock.patch.object(type(DIALECTS[connection.vendor]), "passes", return_value=True),
+        ):
+            row = self.run_with(effect, expect="released")
+        self.assertEqual((effects(), row.ticket.errors, row.status), (0, 0, "waiting"))
+        self.assertEqual((self.attempt(effect).word, effects()), ("finished", 1))
 
     def test_a_refused_end_undoes_the_effects(self):
         def perform(task):

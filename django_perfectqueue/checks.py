@@ -13,6 +13,7 @@ from django.db import connections
 from django.utils.module_loading import import_string
 
 from . import codecs, context, telemetry
+from .application.middleware.chain import for_all
 from .backoff import imported
 from .conf import SETTING, Options, given, options, problems
 from .exceptions import ConfigError
@@ -38,6 +39,7 @@ def register() -> None:
     checks.register(check_sqlite_options)
     checks.register(check_dispatch)
     checks.register(check_backoff)
+    checks.register(check_middleware)
     checks.register(check_codecs, TAG)
     checks.register(check_context, TAG)
 
@@ -476,6 +478,22 @@ def check_backoff(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
                 "Set it to a function of the error and the task, or to its dotted path.",
             )
         ]
+    return []
+
+
+def check_middleware(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """
+    Check that MIDDLEWARE names middleware.
+
+    It may import much; so it has no tag of ours, and pq_submit does without.
+    """
+    if alias_in_force() is None:
+        return []
+    try:
+        for_all()
+    except ConfigError as trouble:
+        hint = "Name functions of the handler and perform, or classes with around_perform()."
+        return [error(15, str(trouble), hint)]
     return []
 
 

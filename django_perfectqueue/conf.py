@@ -103,6 +103,12 @@ def _texts(value: Any) -> str | None:
     return None
 
 
+def _paths(value: Any) -> str | None:
+    if _texts(value) or not all("." in path for path in value):
+        return "must be a list of dotted paths, such as 'myapp.middleware.Timing'"
+    return None
+
+
 def _words(value: Any) -> str | None:
     if problem := _texts(value):
         return problem
@@ -183,6 +189,7 @@ class Options:
     DATABASE_TIMEOUT: float | None = _setting(30.0, _or_none(_positive_seconds))
     EAGER: bool | str = _setting(False, _eager)
     DISPATCH: str | None = _setting(None, _or_none(_path))
+    MIDDLEWARE: Sequence[str] = _setting((), _paths)
     POLICY: str | Mapping[str, str] = _setting("fair", _policy)
     MAX_PAYLOAD_SIZE: int = _setting(1_048_576, _positive)
     MAX_RESULT_SIZE: int | None = _setting(None, _or_none(_positive))

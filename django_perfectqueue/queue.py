@@ -491,13 +491,58 @@ class Doubt:
 
 
 @dataclass(slots=True)
+class Deferred:
+    """
+    What an atomic handler has asked for, to be written with its effects when it has returned.
+
+    To write it at once would lock the ticket for as long as the handler runs, and nobody
+    could renew its lease.
+    """
+
+    acts: list[Callable[[], None]] = field(default_factory=list)
+    settles: bool = False
+
+    def now(self) -> Deferred:
+        """Return what has been asked for until now."""
+        return Deferred(list(self.acts), self.settles)
+
+    def write(self) -> None:
+        for act in self.acts:
+            act()
+
+    def clear(self) -> None:
+        self.acts.clear()
+        self.settles = False
+
+
+def or_deferred(
+    verb: Callable[Concatenate[AcquiredTask, P], None],
+) -> Callable[Concatenate[AcquiredTask, P], None]:
+    """Have a verb that settles a task do so when its handler returns, where that is atomic."""
+
+    @wraps(verb)
+    def now_or_then(self: AcquiredTask, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        deferred = self.deferred
+        if deferred is None:
+            return verb(self, *args, **kwargs)
+        if deferred.settles:
+            raise self._preempted()
+        deferred.settles = True
+        deferred.acts.append(partial(verb, self, *args, **kwargs))
+        return None
+
+    return now_or_then
+
+
+@dataclass(slots=True)
 class AcquiredTask:
     """
     A task in this program's hands, good until its lease runs out.
 
     One of finish(), retry(), snooze(), release(), fail(), discard() and cancel() settles
     it, once and durably; each raises PreemptedError, and writes nothing, when the lease
-    has passed to another. In a transaction of the caller's it is settled with that.
+    has passed to another. In a transaction of the caller's it is settled with that; in an
+    atomic handler they are ``deferred``, and written when it has returned.
     ``django_result`` is what Django's signals are told of one of its tasks.
     """
 
@@ -507,6 +552,7 @@ class AcquiredTask:
     started: float = field(default_factory=time.monotonic)
     is_settling: bool = field(default=False, repr=False)
     django_result: Any = field(default=None, repr=False, compare=False)
+    deferred: Deferred | None = field(default=None, repr=False, compare=False)
     _data: Any = field(default=None, repr=False)
     _settled: str = field(default="", repr=False)
     _doubt: Doubt | None = field(default=None, repr=False, compare=False)
@@ -590,17 +636,24 @@ class AcquiredTask:
         One transaction in the database of the tasks. When that can't be committed, or
         something raises in it, the task is as it was, and held.
         """
-        with store.together(using=self.lease.using):
-            yield
+        before = None if self.deferred is None else self.deferred.now()
+        try:
+            with store.together(using=self.lease.using):
+                yield
+        except BaseException:
+            self.deferred = before
+            raise
 
     def heartbeat(self, *, now: datetime | None = None) -> None:
         """
         Renew the lease.
 
         Raise PreemptedError when it has passed to another, CancelRequestedError when
-        someone wants the task to stop.
+        someone wants the task to stop. In an atomic handler it only looks.
         """
-        terms: dict[str, Any] = {"alive_time": self.alive_time, "using": self.lease.using}
+        # A renewal would lock the ticket as long as the transaction lasts.
+        alive_time = self.alive_time if self.deferred is None else None
+        terms: dict[str, Any] = {"alive_time": alive_time, "using": self.lease.using}
         [pulse] = store.heartbeat([self.lease], now=now, **terms)
         if not pulse.held:
             raise self._preempted()
@@ -610,13 +663,16 @@ class AcquiredTask:
     def update_data(self, changes: Mapping[str, Any], *, now: datetime | None = None) -> None:
         """Merge into the stored data, and renew the lease."""
         merged = {**self.data, **changes}
-        self.lease = store.update_payload(
-            self.lease,
-            encoded(merged),
-            alive_time=self.alive_time,
-            using=self.lease.using,
-            now=now,
-        )
+        payload = encoded(merged)
+
+        def write() -> None:
+            terms: dict[str, Any] = {"alive_time": self.alive_time, "using": self.lease.using}
+            self.lease = store.update_payload(self.lease, payload, now=now, **terms)
+
+        if self.deferred is None:
+            write()
+        else:
+            self.deferred.acts.append(write)
         self._data = merged
 
     def completion(self, result: Any = None) -> store.Completion:
@@ -633,6 +689,7 @@ class AcquiredTask:
             ended=time.monotonic(),
         )
 
+    @or_deferred
     def finish(self, result: Any = None, *, now: datetime | None = None) -> None:
         """
         Close it as finished; on disk when this returns.
@@ -646,6 +703,7 @@ class AcquiredTask:
                 raise self._preempted()
             self._settle("finished")
 
+    @or_deferred
     def retry(
         self,
         wait: float | None = None,
@@ -660,6 +718,7 @@ class AcquiredTask:
             going_on = store.retry(self.lease, wait=wait, why=why, **self._terms(now))
             self._settle("retried" if going_on else "cancelled")
 
+    @or_deferred
     def release(self, delay: float = 0.0, *, now: datetime | None = None) -> None:
         """Give it back untried: this counts as no attempt."""
         with self._settling():
@@ -669,6 +728,7 @@ class AcquiredTask:
                 raise self._preempted()
             self._settle("cancelled" if cancelled else "released")
 
+    @or_deferred
     def snooze(self, after: Span, *, now: datetime | None = None) -> None:
         """
         Put it off for so long: this counts as no attempt and as no error.
@@ -681,6 +741,7 @@ class AcquiredTask:
             going_on = store.snooze(self.lease, wait=wait, **terms)
             self._settle("snoozed" if going_on else "cancelled")
 
+    @or_deferred
     def fail(
         self,
         error: str = "failed",
@@ -695,12 +756,14 @@ class AcquiredTask:
             store.fail(self.lease, why=why, **self._terms(now))
             self._settle("failed")
 
+    @or_deferred
     def cancel(self, *, now: datetime | None = None) -> None:
         """End it as cancelled."""
         with self._settling():
             store.cancel(self.lease, **self._terms(now))
             self._settle("cancelled")
 
+    @or_deferred
     def discard(
         self, reason: str = "", *, why: store.Failure | None = None, now: datetime | None = None
     ) -> None:

@@ -174,12 +174,16 @@ def assert_books_balance(case):
 
 def elsewhere(act):
     """Do something on another connection, and fail when it has to wait for this one."""
-    with ThreadPoolExecutor(1) as pool:
+    pool = ThreadPoolExecutor(1)
 
-        def alone():
-            try:
-                return act()
-            finally:
-                connection.close()
+    def alone():
+        try:
+            return act()
+        finally:
+            connection.close()
 
+    try:
         return pool.submit(alone).result(timeout=10)
+    finally:
+        # Who waits for this connection waits until it is let go.
+        pool.shutdown(wait=False)

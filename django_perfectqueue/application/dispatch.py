@@ -11,6 +11,7 @@ from django.utils.module_loading import import_string
 from django_perfectqueue.exceptions import ConfigError, UnknownTypeError
 
 from .handler import Application, Function, from_function
+from .middleware.chain import around_of
 from .policy import check_policy
 from .time_limits import check_time_limits
 
@@ -123,11 +124,9 @@ class Dispatch:
                 raise ConfigError(f"{cls.place(pattern)} leads to {route!r}: {error}.") from error
         if isinstance(target, type):
             if issubclass(target, Application):
-                check_time_limits(target)
-                check_policy(target)
-                return target
+                return checked_handler(target)
         elif callable(target):
-            return from_function(target)
+            return checked_handler(from_function(target))
         raise ConfigError(
             f"{cls.place(pattern)} leads to {target!r}, which is neither a subclass of"
             " Application nor a function."
@@ -136,6 +135,18 @@ class Dispatch:
     @classmethod
     def place(cls, pattern: Pattern) -> str:
         return f"{cls.__name__}.routes[{in_words(pattern)!r}]"
+
+
+def checked_handler(handler: type[Application]) -> type[Application]:
+    """
+    Return a handler.
+
+    Raise ConfigError when its limits, its rules for errors or its middleware will not do.
+    """
+    check_time_limits(handler)
+    check_policy(handler)
+    around_of(handler)
+    return handler
 
 
 def matches(pattern: Pattern, type_: str) -> bool:

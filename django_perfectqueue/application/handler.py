@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CoroutineType
 from typing import Any, ClassVar
 
-from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
+from asgiref.sync import async_to_sync, sync_to_async
 
 from django_perfectqueue.error_rules import Rule, RuleWithWaits
-from django_perfectqueue.exceptions import GracefulProcessStopError
+from django_perfectqueue.exceptions import ConfigError, GracefulProcessStopError
 from django_perfectqueue.queue import AcquiredTask, Queue
 
+from .asynchrony import is_async
 from .decider import Decider
+from .middleware.chain import around_of
 
 Function = Callable[[AcquiredTask], Any]
-
-
-def is_async(function: Callable[..., Any]) -> bool:
-    """Tell whether a function, a partial of one or a callable object gives a coroutine."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__)
 
 
 class Application:
@@ -60,6 +54,17 @@ class Application:
     TASK_KILL_WAIT, ``float("inf")`` never by force.
     """
 
+    middleware: ClassVar[Sequence[Any]] = ()
+    """
+    What stands around its run(), the outermost first, within that of MIDDLEWARE and of its
+    base classes: functions, objects, classes or dotted paths of either.
+    """
+    atomic: ClassVar[bool] = False
+    """
+    Whether its writes to the database of the tasks and the end of its task are one
+    transaction; not for coroutines.
+    """
+
     is_async: ClassVar[bool] = False
     """Whether perform() is a coroutine function, and so runs in an event loop; seen by itself."""
 
@@ -75,6 +80,11 @@ class Application:
         super().__init_subclass__(**kwargs)
         if "is_async" not in vars(cls):
             cls.is_async = is_async(cls._what_performs())
+        if cls.atomic and cls.is_async:
+            raise ConfigError(
+                f"{cls.__qualname__} is a coroutine and can't be atomic: Django has no transactions"
+                " there. Write it as a function."
+            )
 
     @classmethod
     def _what_performs(cls) -> Callable[..., Any]:
@@ -89,9 +99,19 @@ class Application:
         return self.task.queue
 
     def run(self) -> Any:
-        """Perform the task, with what comes before and after; return its result."""
+        """Perform the task, with all that stands around it; return its result."""
         if self.is_async:
             return awaited(self.arun())
+        around = around_of(type(self))
+        return self._perform() if around is None else around(self)
+
+    async def arun(self) -> Any:
+        """Do what run() does, where perform() is a coroutine function."""
+        around = around_of(type(self))
+        return await (self._aperform() if around is None else around(self))
+
+    def _perform(self) -> Any:
+        """Perform the task, with what comes before and after."""
         ready = self.before_perform()
         if isinstance(ready, CoroutineType):
             ready = awaited(ready)
@@ -104,8 +124,7 @@ class Application:
             if isinstance(after, CoroutineType):
                 awaited(after)
 
-    async def arun(self) -> Any:
-        """Do what run() does, where perform() is a coroutine function."""
+    async def _aperform(self) -> Any:
         if not await called(self.before_perform):
             return None
         try:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from asgiref.sync import iscoroutinefunction
+
 from django_perfectqueue import error_rules
 from django_perfectqueue.backoff import backoff_problem
 from django_perfectqueue.compat import InvalidTask, Task
@@ -51,6 +53,8 @@ class QueueTask(Base[P, R]):
     """Exceptions after which it fails, whatever attempts are left. The nearest class wins."""
     time_limit: float | None = None
     """How many seconds an attempt may take."""
+    atomic: bool = False
+    """Whether what it writes to the tasks' database and the end of its task are one transaction."""
     user: str | ByArguments | None = None
     """For whom it runs: a name, or a function of the arguments."""
     key: str | ByArguments | None = None
@@ -131,6 +135,8 @@ def check_words(task: Any) -> None:
             raise InvalidTask(f"{name} must be {wanted}, not {value!r}.")
     for name, problem in error_rules.problems(rules_of(task)):
         raise InvalidTask(f"{name} {problem}, not {word(task, name)!r}.")
+    if word(task, "atomic") and iscoroutinefunction(task.func):
+        raise InvalidTask("A coroutine can't be atomic: Django has no transactions there.")
 
 
 def is_name(value: Any) -> bool:
@@ -148,6 +154,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a function of the exception and the result, or such as Exponential(5)",
     ),
     "time_limit": (lambda value: is_positive(value, (int, float)), "a number of seconds above 0"),
+    "atomic": (lambda value: isinstance(value, bool), "True or False"),
     "user": (is_name, "a name, or a function of args and kwargs"),
     "key": (is_name, "a text, or a function of args and kwargs"),
     "on_conflict": (

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from django_perfectqueue import signals
 from django_perfectqueue.application import Application
-from django_perfectqueue.application.handler import is_async
+from django_perfectqueue.application.asynchrony import is_async
 from django_perfectqueue.backoff import imported
 from django_perfectqueue.compat import TaskContext, normalize_json, task_backends
 from django_perfectqueue.compat import signals as django_signals
@@ -40,6 +40,8 @@ class DjangoTask(Application):
         vars(self)["backoff"] = word(self.definition, "backoff") or self.usual_backoff()
         vars(self)["attempts_when_asked"] = self.attempts(options().MAX_ATTEMPTS)
         vars(self)["max_attempts"] = self.attempts(1)
+        if "atomic" in self.call.words:
+            vars(self)["atomic"] = self.call.words["atomic"]
 
     def attempts(self, usual: int) -> int:
         """Return what the call says, or else its definition, or else the backend."""
@@ -98,6 +100,7 @@ def handler_of(definition: Any) -> type[DjangoTask]:
     names = {
         "definition": definition,
         "time_limit": time_limit_of(definition),
+        "atomic": word(definition, "atomic"),
         "__module__": function.__module__,
         "__qualname__": function.__qualname__,
         "__doc__": function.__doc__,

@@ -85,7 +85,11 @@ class Heart:
     def have_lapsed(self, now: float) -> bool:
         """Tell whether the leases have run out for sure, whatever the database would say."""
         late = now - self.renewed_at >= self.alive_time
-        return late and bool(self.held())
+        return late and bool(self.held()) and not self.is_alone()
+
+    def is_alone(self) -> bool:
+        """Tell whether nobody could take anything, or be told, for a handler has the only lock."""
+        return any(one.alone for one in self.processor.running)
 
     def is_behind(self, now: float) -> bool:
         """Tell whether what is held should have been renewed long ago, but was not."""

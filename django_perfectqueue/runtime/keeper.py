@@ -112,6 +112,8 @@ class Keeper:
             self.hold_to_limits(running, now)
         if self.processor.heart.have_lapsed(now):
             self.processor.heart.lapse()
+        if self.processor.heart.is_alone():
+            return
         if self.may_send(now) and (errand := self.errand(now)):
             self.errands.send(lambda: self.in_time_of_trouble(errand))
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import random
-import resource
-import sys
 import time
-from pathlib import Path
 
+from django_perfectqueue.application.replacement import resident, wanted
 from django_perfectqueue.conf import Options
 
 logger = logging.getLogger("django_perfectqueue.processor")
@@ -17,12 +15,11 @@ logger = logging.getLogger("django_perfectqueue.processor")
 INTERVAL = 1.0
 EARLIEST = 0.9
 MIB = 1_048_576
-STATM = Path("/proc/self/statm")
 
 
 class Recycling:
     """
-    Tells when a processor has grown too old or too large.
+    Tells when a processor has grown too old or too large, or what it runs wants another.
 
     Each has limits of its own, up to a tenth below those of the settings, so that those
     who started together don't leave together.
@@ -41,9 +38,9 @@ class Recycling:
     def is_due(self) -> bool:
         """Tell whether the processor is to leave; its memory is read once a second."""
         if self.due or (self.age is None and self.memory is None):
-            return self.due
+            return self.due or wanted.is_set()
         now = time.monotonic()
-        self.due = self.is_too_old(now) or self.is_too_large(now)
+        self.due = wanted.is_set() or self.is_too_old(now) or self.is_too_large(now)
         return self.due
 
     def is_too_old(self, now: float) -> bool:
@@ -68,12 +65,3 @@ class Recycling:
             now - self.born,
         )
         return True
-
-
-def resident() -> int:
-    """Return how many bytes of memory this process holds, or where that can't be read, has held."""
-    try:
-        return int(STATM.read_bytes().split()[1]) * resource.getpagesize()
-    except (OSError, IndexError, ValueError):
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if sys.platform == "darwin" else most * 1024

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -24,11 +23,13 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.queue import AcquiredTask
 
+from .atomic import Atomic
 from .context import context_for, restore, tell, traced
 from .coroutines import Coroutines, is_coroutine
 from .database import AwayError, Link, Tidy
 from .ending import Ending, announce, announce_start
 from .frames import from_handler
+from .only_here import only_here
 
 logger = logging.getLogger("django_perfectqueue.runner")
 
@@ -41,7 +42,8 @@ class Running:
     An attempt that is going on.
 
     ``seat`` is its place on the slate, and ``spawn`` starts a coroutine in the event loop
-    in which the handler runs, if it runs in one.
+    in which the handler runs, if it runs in one. As long as it is ``alone`` nobody else can
+    write to the database, and so take its task away.
     """
 
     task: AcquiredTask
@@ -50,6 +52,13 @@ class Running:
     active: bool = True
     told: set[type[BaseException]] = field(default_factory=set)
     spawn: Callable[[Any], None] | None = None
+    interrupted: bool = False
+    alone: bool = False
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it may have been broken off in the middle of a statement."""
+        return self.interrupted or bool(self.told)
 
     def kill(self, reason: BaseException) -> None:
         """Have the handler give up, for each kind of reason once; called from other threads."""
@@ -144,17 +153,20 @@ class Runner:
         if handler.is_async:
             run, guard = handler.arun, self.coroutines
             running.spawn = self.coroutines.spawn
-        handler.interrupter = functools.partial(guard.interrupt, running)
+        handler.interrupter = functools.partial(interrupt, guard, running)
         running.handler = handler
         announce_start(task, type(handler))
+        call = functools.partial(guard.call, running, run)
+        if handler.atomic:
+            return Atomic(self, running, handler).perform(call)
         try:
-            result = only_here(functools.partial(guard.call, running, run))
+            result = only_here(call)
             running.active = False
-            self.tidy.up(suspect=bool(running.told))
+            self.tidy.up(suspect=running.is_suspect)
             return self.after_return(task, handler, result)
         except BaseException as error:
             running.active = False
-            self.tidy.up(suspect=bool(running.told))
+            self.tidy.up(suspect=running.is_suspect)
             return self.after_error(task, handler, from_handler(error))
 
     def after_return(self, task: AcquiredTask, handler: Application, result: Any) -> Ending:
@@ -252,11 +264,16 @@ class Runner:
         except PreemptedError as refusal:
             return self.preempted(task, handler, refusal)
         except AwayError:
-            logger.error("A task is left to its lease: the database is away. %s", about(task))
-            return Ending("left", task, kind_of(handler), task.seconds, error=error)
+            return self.leave(task, handler, error)
         log_ending(task, error)
         announce(task.settled, task, kind_of(handler), error)
         return Ending(task.settled, task, kind_of(handler), task.seconds, error=error)
+
+    def leave(
+        self, task: AcquiredTask, handler: Application | None, error: BaseException
+    ) -> Ending:
+        logger.error("A task is left to its lease: the database is away. %s", about(task))
+        return Ending("left", task, kind_of(handler), task.seconds, error=error)
 
     def preempted(
         self, task: AcquiredTask, handler: Application | None, error: BaseException
@@ -264,6 +281,11 @@ class Runner:
         logger.warning("A task was taken away while it ran; nothing is written. %s", about(task))
         announce("preempted", task, kind_of(handler), error)
         return Ending("preempted", task, kind_of(handler), task.seconds, error=error)
+
+
+def interrupt(guard: Interruptible, running: Running, reason: BaseException) -> None:
+    running.interrupted = True
+    guard.interrupt(running, reason)
 
 
 def ruling_for(
@@ -306,13 +328,3 @@ def about(task: AcquiredTask) -> str:
         f"queue={lease.queue} key={lease.key} type={lease.type} user={lease.user}"
         f" attempt={lease.tries}"
     )
-
-
-def only_here(run: Callable[[], Any]) -> Any:
-    """Run a handler, and end a process that it has forked and that comes back as well."""
-    pid = os.getpid()
-    try:
-        return run()
-    finally:
-        if os.getpid() != pid:
-            os._exit(1)

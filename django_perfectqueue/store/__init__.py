@@ -20,6 +20,7 @@ from .give_back import give_back
 from .heartbeat import heartbeat
 from .held import InHand, in_hand, renew, wanted
 from .idle import end_idle_transactions
+from .joint import Joint, came_through
 from .keys import keys_of
 from .known import forget_limits, known_limits
 from .look import Outlook, look
@@ -51,6 +52,7 @@ __all__ = [
     "Ended",
     "Failure",
     "InHand",
+    "Joint",
     "Lease",
     "Notices",
     "Outlook",
@@ -69,6 +71,7 @@ __all__ = [
     "apply_limit",
     "apply_shares",
     "calls_of_others",
+    "came_through",
     "cancel",
     "cancel_request",
     "clear",

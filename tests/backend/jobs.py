@@ -1,5 +1,7 @@
 """Django tasks outside of any ``tasks`` module: TASKS names this one."""
 
+from django.contrib.auth.models import Group
+
 from django_perfectqueue.application import Discard, Fixed, Retry, Snooze
 from django_perfectqueue.compat import task
 from django_perfectqueue.queue import Queue
@@ -136,3 +138,12 @@ def key_of(args, kwargs):
 )
 def report(customer):
     return customer
+
+
+@task(atomic=True)
+def enrol(name, error=""):
+    """Make a group, and raise then if there is something to be said."""
+    Group.objects.create(name=name)
+    if error:
+        raise ValueError(error)
+    return name

@@ -161,9 +161,14 @@ class WordTests(TestCase):
             ({"key": ""}, "key must be a text"),
             ({"limits": "mail"}, "limits must be a list"),
             ({"on_conflict": "no"}, "on_conflict must be"),
+            ({"atomic": 1}, "atomic must be True or False, not 1"),
         ):
             with self.subTest(words), self.assertRaisesMessage(InvalidTask, message):
                 jobs.add.using(**words)
+
+    def test_a_coroutine_can_not_be_atomic(self):
+        with self.assertRaisesMessage(InvalidTask, "A coroutine can't be atomic"):
+            jobs.later.using(atomic=True)
 
     def test_what_the_queue_refuses_is_an_invalid_task(self):
         for words in ({"expires_at": "soon"}, {"user": "*"}, {"limits": ["a,b"]}):

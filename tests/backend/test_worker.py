@@ -4,6 +4,7 @@ import sys
 import types
 from unittest import mock
 
+from django.contrib.auth.models import Group
 from django.test import TestCase, override_settings
 
 from . import case, jobs  # isort: skip
@@ -25,6 +26,7 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.runtime.plan import Plan
 from django_perfectqueue.runtime.undertaker import Estate, Undertaker
 
+from ..application import surroundings
 from ..runtime.workers import WorkerTestCase
 from .inline import run_due
 
@@ -103,6 +105,28 @@ class RunTests(TestCase):
     def test_a_backoff_that_returns_nonsense_leaves_it_to_the_usual_wait(self):
         result = self.run_one(jobs.wrong_backoff, words=("retried",))
         self.assertEqual(result.status, "READY")
+
+    def test_effects_of_an_atomic_one_are_there_when_it_has_succeeded(self):
+        failing = jobs.enrol.using(max_attempts=1)
+        for task, error, word, there in (
+            (jobs.enrol, "", "finished", True),
+            (failing, "boom", "failed", False),
+            (failing.using(atomic=False), "boom", "failed", True),
+        ):
+            name = f"{task.atomic} {error}"
+            with self.subTest(name), case.listening("task_finished") as heard:
+                result = self.run_one(task, name, error=error, words=(word,))
+                self.assertEqual(Group.objects.filter(name=name).exists(), there)
+                self.assertEqual(len(heard), 1)
+                self.assertEqual(result.status, heard[0][2])
+
+    def test_middleware_of_all_handlers_stands_around_it(self):
+        surroundings.told.clear()
+        middleware = ["tests.application.surroundings.Both"]
+        with override_settings(PERFECTQUEUE={"MIDDLEWARE": middleware}):
+            results = [self.run_one(jobs.add, 1, b=2), self.run_one(jobs.later, "x")]
+        steps = [(step, result.id) for result in results for step in ("begin", "end")]
+        self.assertEqual(surroundings.told, steps)
 
     def test_the_limits_of_a_call_reach_the_handler(self):
         for task, expected in (

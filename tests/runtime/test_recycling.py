@@ -8,13 +8,14 @@ from unittest import mock
 from django.core.management.color import no_style
 from django.test import SimpleTestCase
 
-from django_perfectqueue.application import Registry
+from django_perfectqueue.application import Registry, replacement
+from django_perfectqueue.application.replacement import resident
 from django_perfectqueue.conf import Options
 from django_perfectqueue.runtime import recycling, solo
 from django_perfectqueue.runtime.bell import Bell
 from django_perfectqueue.runtime.plan import Plan
 from django_perfectqueue.runtime.processor import Seat
-from django_perfectqueue.runtime.recycling import MIB, Recycling, resident
+from django_perfectqueue.runtime.recycling import MIB, Recycling
 from django_perfectqueue.runtime.report import Reporter
 from django_perfectqueue.runtime.slate import Slate
 from django_perfectqueue.runtime.solo import Solo
@@ -73,9 +74,9 @@ class RecyclingTests(SimpleTestCase):
         self.assertLess(resident(), with_it - 32 * MIB)
 
     def test_where_there_is_no_proc_the_most_so_far_is_told(self):
-        with mock.patch.object(recycling, "STATM", Path("/nowhere")):
+        with mock.patch.object(replacement, "STATM", Path("/nowhere")):
             most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            unit = 1 if recycling.sys.platform == "darwin" else 1024
+            unit = 1 if replacement.sys.platform == "darwin" else 1024
             self.assertGreaterEqual(resident(), most * unit)
 
 

@@ -89,6 +89,9 @@ class Dialect(ABC):
     hosts_clock = False
     """Whether the time is read on the host, before a statement is sent."""
 
+    one_writer = False
+    """Whether a transaction that may write keeps all others from writing."""
+
     asynchronous_commit = ""
     """A column that lets the transaction be lost, as a whole, if the server crashes."""
 
@@ -120,6 +123,17 @@ class Dialect(ABC):
         Have the server end a transaction of this connection that stands still for so long,
         and with it the connection; where it can, and has not been told for how long already.
         """
+        return
+
+    def let_stand(self, cursor: Any, seconds: float | None) -> Any:
+        """
+        Let this transaction stand still for so long, or with None for ever; return what
+        ``let_stand_as_before()`` needs, or None where there is nothing to be undone.
+        """
+        return None
+
+    def let_stand_as_before(self, cursor: Any, patience: Any) -> None:
+        """Undo let_stand()."""
         return
 
     def ailment(self, error: Exception) -> Ailment:

@@ -161,6 +161,11 @@ SET SESSION idle_transaction_timeout = IF(
     @@SESSION.idle_transaction_timeout = 0, %s, @@SESSION.idle_transaction_timeout
 )
 """
+LET_STAND = """
+SET @perfectqueue_idle = @@SESSION.idle_transaction_timeout,
+    SESSION idle_transaction_timeout = %s
+"""
+LET_STAND_AS_BEFORE = "SET SESSION idle_transaction_timeout = @perfectqueue_idle"
 
 
 class MySQL(Dialect):
@@ -168,6 +173,15 @@ class MySQL(Dialect):
         """Do it on MariaDB; MySQL has nothing of the kind."""
         if cursor.db.mysql_is_mariadb:
             cursor.execute(END_IDLE_TRANSACTIONS, [math.ceil(seconds)])
+
+    def let_stand(self, cursor: Any, seconds: float | None) -> Any:
+        if not cursor.db.mysql_is_mariadb:
+            return None
+        cursor.execute(LET_STAND, [math.ceil(seconds or 0)])
+        return True
+
+    def let_stand_as_before(self, cursor: Any, patience: Any) -> None:
+        cursor.execute(LET_STAND_AS_BEFORE)
 
     def text(self, sql: str) -> str:
         return sql.replace('"', "`")

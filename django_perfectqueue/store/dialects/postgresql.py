@@ -329,6 +329,11 @@ END_IDLE_TRANSACTIONS = """
 SELECT set_config('idle_in_transaction_session_timeout', %s, false)
 WHERE current_setting('idle_in_transaction_session_timeout') = '0'
 """
+LET_STAND = """
+SELECT current_setting('idle_in_transaction_session_timeout'),
+    set_config('idle_in_transaction_session_timeout', %s, true)
+"""
+LET_STAND_AS_BEFORE = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
 
 
 class PostgreSQL(Dialect):
@@ -341,6 +346,14 @@ class PostgreSQL(Dialect):
 
     def end_idle_transactions(self, cursor: Any, seconds: float) -> None:
         cursor.execute(END_IDLE_TRANSACTIONS, [str(math.ceil(seconds * 1000))])
+
+    def let_stand(self, cursor: Any, seconds: float | None) -> Any:
+        cursor.execute(LET_STAND, [str(math.ceil((seconds or 0) * 1000))])
+        before, _now = cursor.fetchone()
+        return None if before == "0" else before
+
+    def let_stand_as_before(self, cursor: Any, patience: Any) -> None:
+        cursor.execute(LET_STAND_AS_BEFORE, [patience])
 
     def now(self, given: datetime | None) -> str:
         return "statement_timestamp()" if given is None else "%(now)s::timestamptz"

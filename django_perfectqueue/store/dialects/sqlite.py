@@ -146,6 +146,7 @@ WHERE NOT "awake" OR "policy" <> excluded."policy"
 
 class SQLite(Dialect):
     hosts_clock = True
+    one_writer = True
 
     def now(self, given: datetime | None) -> str:
         return "%(now)s"

@@ -1,0 +1,171 @@
+"""Which middleware stands around a handler, and in which order."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from django.core.signals import setting_changed
+from django.db import transaction
+from django.dispatch import receiver
+from django.utils.module_loading import import_string
+
+from django_perfectqueue.conf import SETTING, options
+from django_perfectqueue.exceptions import ConfigError
+
+from ..asynchrony import is_async
+
+if TYPE_CHECKING:
+    from ..handler import Application
+
+Perform = Callable[[], Any]
+Layer = Callable[[Any, Perform], Any]
+Around = Callable[[Any], Any]
+Given = Layer | type | str | object
+
+FOR_ALL = f"{SETTING}['MIDDLEWARE']"
+FUNCTIONS, COROUTINES = "around_perform", "aaround_perform"
+
+
+known: dict[type, Around | None] = {}
+
+
+def around_of(kind: type[Application]) -> Around | None:
+    """
+    Return what runs a handler of this kind within its middleware; None where it has none.
+
+    Raise ConfigError when something is no middleware, or not for handlers of this kind.
+    """
+    try:
+        return known[kind]
+    except KeyError:
+        return known.setdefault(kind, put_together(kind))
+
+
+def put_together(kind: type[Application]) -> Around | None:
+    layers = [layer_for(kind, one) for one in middleware_of(kind)]
+    innermost: Around = alone_async if kind.is_async else alone
+    return functools.reduce(wrapped, reversed(layers), innermost) if layers else None
+
+
+def wrapped(inner: Around, layer: Layer) -> Around:
+    return lambda handler: layer(handler, functools.partial(inner, handler))
+
+
+def alone(handler: Application) -> Any:
+    """Perform a task; what an atomic handler that raises has done is undone at once."""
+    if not handler.atomic:
+        return handler._perform()
+    task = handler.task
+    try:
+        with transaction.atomic(using=task.lease.using):
+            return handler._perform()
+    except BaseException:
+        if task.deferred is not None:
+            task.deferred.clear()
+        raise
+
+
+def alone_async(handler: Application) -> Any:
+    return handler._aperform()
+
+
+def middleware_of(kind: type[Application]) -> list[Any]:
+    """Return each once, the outermost first: that for all, of the base classes, its own."""
+    found: list[Any] = []
+    for one in (*for_all(), *own(kind)):
+        if not any(one is other for other in found):
+            found.append(one)
+    return found
+
+
+@functools.cache
+def for_all() -> tuple[Any, ...]:
+    """
+    Return the middleware of all handlers.
+
+    Raise ConfigError when one can't be imported, or is none.
+    """
+    return tuple(made(path, FOR_ALL) for path in options().MIDDLEWARE)
+
+
+def own(kind: type[Application]) -> Iterator[Any]:
+    for base in reversed(kind.__mro__):
+        given = vars(base).get("middleware", ())
+        place = f"{base.__qualname__}.middleware"
+        if not isinstance(given, list | tuple):
+            raise ConfigError(f"{place} must be a list, not {given!r}.")
+        yield from (made(one, place) for one in given)
+
+
+def made(given: Given, place: str) -> Any:
+    """Return the middleware that a function, an object, a class or a dotted path stands for."""
+    target: Any = given
+    if isinstance(target, str):
+        try:
+            target = import_string(target)
+        except Exception as error:
+            raise ConfigError(
+                f"{place} names '{given}', which can't be imported: {type(error).__name__}: {error}"
+            ) from error
+    if isinstance(target, type):
+        target = instance_of(target, place)
+    if not any(halves(target)):
+        raise ConfigError(
+            f"{place} has {given!r}, which is no middleware: neither a function of the handler and"
+            f" perform, nor anything with {FUNCTIONS}() or {COROUTINES}()."
+        )
+    return target
+
+
+def instance_of(kind: type, place: str) -> Any:
+    try:
+        return only_one(kind)
+    except TypeError as error:
+        raise ConfigError(
+            f"{place} has the class {kind.__qualname__}, which can't be made without arguments:"
+            f" {error}. Make an object of it, and name that."
+        ) from error
+
+
+@functools.cache
+def only_one(kind: type) -> Any:
+    return kind()
+
+
+def halves(middleware: Any) -> tuple[Layer | None, Layer | None]:
+    """Return what it has for handlers that are functions, and for those that are coroutines."""
+    around, aaround = (getattr(middleware, name, None) for name in (FUNCTIONS, COROUTINES))
+    if around is None and aaround is None and callable(middleware):
+        around = middleware
+    if around is not None and is_async(around):
+        around, aaround = None, aaround or around
+    return around, aaround
+
+
+def layer_for(kind: type[Application], middleware: Any) -> Layer:
+    around, aaround = halves(middleware)
+    if (layer := aaround if kind.is_async else around) is not None:
+        return layer
+    what, needed, other = (
+        ("a coroutine", f"async def {COROUTINES}", "functions")
+        if kind.is_async
+        else ("a function", f"def {FUNCTIONS}", "coroutines")
+    )
+    raise ConfigError(
+        f"The handler {kind.__qualname__} is {what}, but its middleware {name_of(middleware)} is"
+        f" only for {other}: write it as a class with '{needed}(self, handler, perform)' as well."
+    )
+
+
+def name_of(middleware: Any) -> str:
+    named = middleware if hasattr(middleware, "__qualname__") else type(middleware)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+@receiver(setting_changed)
+def forget(*, setting: str, **kwargs: Any) -> None:
+    if setting == SETTING:
+        for_all.cache_clear()
+        known.clear()

@@ -1,0 +1,53 @@
+"""Replacing a processor in which a handler has left much memory behind."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..replacement import replace_processor, resident
+
+if TYPE_CHECKING:
+    from ..handler import Application
+
+MIB = 1_048_576
+
+logger = logging.getLogger("django_perfectqueue.processor")
+
+
+class MemoryLimit:
+    """
+    Has the processor replaced when it holds so many MiB of memory after a task.
+
+    It is read after each task of these handlers, whether or not that has failed; so use it
+    for those that are known to leak, and MAX_MEMORY_PER_CHILD for all.
+    """
+
+    def __init__(self, mib: float) -> None:
+        if isinstance(mib, bool) or not isinstance(mib, int | float) or not mib > 0:
+            raise ValueError(f"A limit of memory must be MiB, above 0, not {mib!r}.")
+        self.mib = mib
+
+    def around_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
+        try:
+            return perform()
+        finally:
+            self.look(handler)
+
+    async def aaround_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
+        try:
+            return await perform()
+        finally:
+            self.look(handler)
+
+    def look(self, handler: Application) -> None:
+        if (size := resident()) >= self.mib * MIB:
+            logger.warning(
+                "A processor has grown large by a task; it is replaced. pid=%s mib=%.0f type=%s",
+                os.getpid(),
+                size / MIB,
+                handler.task.type,
+            )
+            replace_processor()

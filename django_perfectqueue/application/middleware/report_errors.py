@@ -1,0 +1,101 @@
+"""Telling somebody of the errors that handlers raise."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import sync_to_async
+from django.core.mail import mail_admins
+
+from django_perfectqueue.exceptions import (
+    CancelRequestedError,
+    PayloadError,
+    PreemptedError,
+    ProcessStopError,
+)
+from django_perfectqueue.sensitive import redacted
+
+if TYPE_CHECKING:
+    from ..handler import Application
+
+Facts = dict[str, Any]
+
+logger = logging.getLogger("django_perfectqueue.errors")
+
+NO_ERRORS = (CancelRequestedError, PreemptedError, ProcessStopError)
+
+
+def log_error(error: BaseException, facts: Facts) -> None:
+    """Log an error with its traceback, and with the task in ``record.task``."""
+    logger.error(
+        "A handler raised. %s", in_words(facts), exc_info=error, extra={"task": dict(facts)}
+    )
+
+
+def mail_error(error: BaseException, facts: Facts) -> None:
+    """Mail an error to ADMINS, by Django's mail_admins()."""
+    subject = f"Task {facts['key']}: {type(error).__qualname__}"
+    mail_admins(subject, f"{in_words(facts, between=chr(10))}\n\n{facts['traceback']}")
+
+
+class ReportErrors:
+    """
+    Calls a reporter with each error that a handler raises, and lets the error go on.
+
+    The reporter gets the error and a dict of facts about the task: queue, key, type, user,
+    attempt, handler and traceback; never its data, and what is sensitive in them is blacked
+    out of the traceback. What it raises is logged, and does not mask the error.
+    """
+
+    def __init__(self, report: Callable[[Exception, Facts], Any] = log_error) -> None:
+        self.report = report
+
+    def around_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
+        try:
+            return perform()
+        except NO_ERRORS:
+            raise
+        except Exception as error:
+            self.tell(handler, error)
+            raise
+
+    async def aaround_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
+        try:
+            return await perform()
+        except NO_ERRORS:
+            raise
+        except Exception as error:
+            await sync_to_async(self.tell)(handler, error)
+            raise
+
+    def tell(self, handler: Application, error: Exception) -> None:
+        facts = facts_of(handler, error)
+        try:
+            self.report(error, facts)
+        except Exception:
+            logger.exception("A reporter of errors raised. %s", in_words(facts))
+
+
+def facts_of(handler: Application, error: BaseException) -> Facts:
+    lease = handler.task.lease
+    told = "".join(traceback.format_exception(error))
+    with contextlib.suppress(PayloadError):
+        told = redacted(told, handler.task.data)
+    kind = type(handler)
+    return {
+        "queue": lease.queue,
+        "key": lease.key,
+        "type": lease.type,
+        "user": lease.user,
+        "attempt": lease.tries,
+        "handler": f"{kind.__module__}.{kind.__qualname__}",
+        "traceback": told,
+    }
+
+
+def in_words(facts: Facts, *, between: str = " ") -> str:
+    return between.join(f"{name}={value}" for name, value in facts.items() if name != "traceback")

@@ -1,0 +1,97 @@
+"""A time limit within that of the type."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from django_perfectqueue.exceptions import TimeLimitError
+
+if TYPE_CHECKING:
+    from ..handler import Application
+
+logger = logging.getLogger("django_perfectqueue.runner")
+
+Seconds = Callable[["Application"], float | None]
+
+
+class TimeLimit:
+    """
+    Tells a handler to end after so many seconds.
+
+    ``seconds`` is a number, or a function that makes one of the handler, or None for no
+    limit. The handler's ``kill()`` gets a TimeLimitError, as by ``time_limit``; but nothing
+    ends it by force where it goes on: that is for the limits of the type.
+    """
+
+    def __init__(self, seconds: float | Seconds) -> None:
+        if not callable(seconds):
+            check(seconds)
+        self.seconds = seconds
+
+    def around_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
+        with timed(handler, self.seconds_for(handler)):
+            return perform()
+
+    async def aaround_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
+        with timed_in_loop(handler, self.seconds_for(handler)):
+            return await perform()
+
+    def seconds_for(self, handler: Application) -> float | None:
+        if not callable(self.seconds):
+            return self.seconds
+        seconds = self.seconds(handler)
+        return None if seconds is None else check(seconds)
+
+
+def check(seconds: Any) -> float:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise ValueError(f"A time limit must be seconds, above 0, not {seconds!r}.")
+    return float(seconds)
+
+
+@contextmanager
+def timed(handler: Application, seconds: float | None) -> Iterator[None]:
+    if seconds is None:
+        yield
+        return
+    timer = threading.Timer(seconds, kill, [handler, seconds])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def timed_in_loop(handler: Application, seconds: float | None) -> Iterator[None]:
+    if seconds is None:
+        yield
+        return
+    endings: set[Any] = set()
+
+    def end() -> None:
+        outcome = kill(handler, seconds)
+        if inspect.iscoroutine(outcome):
+            endings.add(asyncio.ensure_future(outcome))
+
+    timer = asyncio.get_running_loop().call_later(seconds, end)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def kill(handler: Application, seconds: float) -> Any:
+    reason = f"Task '{handler.task.key}' has run for longer than its time limit of {seconds:g} s."
+    try:
+        return handler.kill(TimeLimitError(reason))
+    except Exception:
+        logger.exception("A handler's kill() raised. key=%s", handler.task.key)
+        return None

@@ -1,0 +1,502 @@
+"""Handlers whose effects and whose task's end are one transaction."""
+
+import logging
+import os
+import signal
+import threading
+import time
+import uuid
+from contextlib import contextmanager
+from unittest import mock, skipUnless
+
+from django.contrib.auth.models import Group, Permission
+from django.db import IntegrityError, OperationalError, connection, transaction
+from django.test import TransactionTestCase, override_settings, skipUnlessDBFeature
+
+from django_perfectqueue import signals, store
+from django_perfectqueue.application.handler import from_function
+from django_perfectqueue.application.middleware import RetryOn
+from django_perfectqueue.exceptions import ConfigError, PreemptedError
+from django_perfectqueue.models import Attempt, Ticket
+from django_perfectqueue.queue import AcquiredTask, Queue
+from django_perfectqueue.runtime.child import fork
+from django_perfectqueue.runtime.database import close_for_fork
+from django_perfectqueue.store.dialects import DIALECTS
+
+from ..databases.proxy import proxied
+from ..factories import assert_books_balance, elsewhere, submit
+from ..waiting import wait_until
+from .crews import CrewTestCase
+from .test_runner import runner_for
+
+RUNNER = "django_perfectqueue.runner"
+POINTS = ("begin", "begun", "done", "ended", "committed")
+QUICK = {"RETRY_WAIT": 0, "MAX_CRASHES": 9}
+
+
+def effect(task):
+    """Do what is to be done exactly once: each time it counts."""
+    Group.objects.create(name=f"{task.key} {uuid.uuid4()}")
+
+
+def effects(key="task"):
+    return Group.objects.filter(name__startswith=f"{key} ").count()
+
+
+def current_limit():
+    """Return for how long the server lets a transaction of this connection stand still."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SHOW idle_in_transaction_session_timeout")
+        else:
+            cursor.execute("SELECT @@SESSION.idle_transaction_timeout")
+        return str(cursor.fetchone()[0]).removesuffix("s")
+
+
+class AtomicCase(TransactionTestCase):
+    def attempt(self, perform, **attributes):
+        """Run the task that is due by a runner; return how that ended."""
+        [self.task] = Queue().acquire()
+        self.runner = runner_for(from_function(perform, atomic=True, **attributes))
+        self.addCleanup(self.runner.bell.close)
+        return self.runner.run(self.task)
+
+    def run_with(self, perform, *, expect, **attributes):
+        submit("task", now=None)
+        ending = self.attempt(perform, **attributes)
+        self.assertEqual((ending.word, ending.completion), (expect, None))
+        assert_books_balance(self)
+        return Queue()["task"].metadata()
+
+
+class OutcomeTests(AtomicCase):
+    def test_effects_and_the_end_are_committed_together(self):
+        seen = []
+
+        def perform(task):
+            effect(task)
+            transaction.on_commit(lambda: seen.append((effects(), status())))
+            Queue().submit("next", "report")
+            seen.append(elsewhere(lambda: (effects(), Queue()["next"].exists(), status())))
+            return {"rows": 3}
+
+        def status():
+            return Queue()["task"].metadata().status
+
+        def tell(task, **kwargs):
+            seen.append((task.settled, task.key))
+
+        signals.task_finished.connect(tell)
+        self.addCleanup(signals.task_finished.disconnect, tell)
+        row = self.run_with(perform, expect="finished")
+        self.assertEqual(seen, [(0, False, "running"), (1, "finished"), ("finished", "task")])
+        self.assertEqual((row.result, effects()), ({"rows": 3}, 1))
+        self.assertTrue(Queue()["next"].exists())
+        self.assertFalse(connection.in_atomic_block)
+
+    def test_an_error_undoes_the_effects_and_counts(self):
+        def perform(task):
+            effect(task)
+            task.finish("too early")
+            raise ValueError("boom")
+
+        row = self.run_with(perform, expect="retried")
+        self.assertEqual((effects(), row.ticket.errors, row.status), (0, 1, "retrying"))
+        self.assertIn("boom", Attempt.objects.get().message)
+
+    def test_an_error_at_the_commit_is_one_of_the_handler(self):
+        """
+        As of a foreign key, which PostgreSQL and SQLite look at only then.
+        """
+
+        def perform(task):
+            effect(task)
+            Permission.objects.create(codename="x", content_type_id=1_000_000)
+
+        row = self.run_with(perform, expect="retried")
+        self.assertEqual((effects(), row.ticket.errors), (0, 1))
+        self.assertIn("IntegrityError", Attempt.objects.get().error)
+
+    def test_an_end_that_others_were_in_the_way_of_is_not_counted(self):
+        """
+        As by a cluster that refuses at the COMMIT.
+        """
+
+        def refuse(joint):
+            raise OperationalError("deadlock")
+
+        with (
+            mock.patch.object(store.Joint, "commit", refuse),
+            mock.patch.object(type(DIALECTS[connection.vendor]), "passes", return_value=True),
+        ):
+            row = self.run_with(effect, expect="released")
+        self.assertEqual((effects(), row.ticket.errors, row.status), (0, 0, "waiting"))
+        self.assertEqual((self.attempt(effect).word, effects()), ("finished", 1))
+
+    def test_a_refused_end_undoes_the_effects(self):
+        def perform(task):
+            effect(task)
+            task.lease = task.lease._replace(holder=7)
+
+        with self.assertLogs(RUNNER, "WARNING"):
+            row = self.run_with(perform, expect="preempted")
+        self.assertEqual((effects(), row.status), (0, "running"))
+
+    def test_what_a_handler_settles_is_committed_with_its_effects(self):
+        verbs = {
+            "finish": ("finished", "finished"),
+            "retry": ("retried", "retrying"),
+            "release": ("released", "waiting"),
+            "fail": ("failed", "failed"),
+            "cancel": ("cancelled", "cancelled"),
+        }
+        for number, (verb, (word, status)) in enumerate(verbs.items()):
+
+            def perform(task, verb=verb):
+                task.update_data({"page": 2})
+                getattr(task, verb)()
+                self.assertEqual((task.settled, task.data), ("", {"page": 2}))
+                effect(task)
+
+            with self.subTest(verb):
+                row = self.run_with(perform, expect=word)
+                self.assertEqual((row.status, row.data), (status, {"page": 2}))
+                self.assertEqual(effects(), number + 1)
+                self.assertEqual(self.task.settled, word)
+            Queue().clear()
+
+    def test_it_is_settled_once(self):
+        def perform(task):
+            effect(task)
+            task.finish()
+            with self.assertRaises(PreemptedError):
+                task.retry()
+
+        self.assertEqual(self.run_with(perform, expect="finished").status, "finished")
+        self.assertEqual(effects(), 1)
+
+    def test_what_is_left_unsettled_has_done_nothing(self):
+        with self.assertLogs(RUNNER, "WARNING"):
+            row = self.run_with(effect, expect="left", auto_finish=False)
+        self.assertEqual((effects(), row.status), (0, "running"))
+
+    def test_middleware_that_settles_after_an_error_keeps_no_effects(self):
+        def perform(task):
+            effect(task)
+            task.finish()
+            raise IntegrityError("boom")
+
+        row = self.run_with(perform, expect="retried", middleware=[RetryOn(IntegrityError)])
+        self.assertEqual((effects(), row.ticket.errors), (0, 1))
+
+    def test_an_error_after_the_commit_changes_nothing(self):
+        def perform(task):
+            effect(task)
+            transaction.on_commit(fail)
+
+        def fail():
+            raise ValueError("too late")
+
+        with self.assertLogs(RUNNER, "ERROR") as log:
+            row = self.run_with(perform, expect="finished")
+        self.assertIn("raised after its task was finished", log.output[0])
+        self.assertEqual((effects(), row.status), (1, "finished"))
+
+    def test_an_interruption_undoes_the_effects(self):
+        before = signal.getsignal(signal.SIGURG)
+        self.addCleanup(signal.signal, signal.SIGURG, before)
+
+        def perform(task):
+            self.runner.guard.install()
+            effect(task)
+            kill = self.runner.running.kill
+            threading.Thread(target=kill, args=[ConfigError("Enough.")]).start()
+            time.sleep(10)
+
+        began = time.monotonic()
+        self.run_with(perform, expect="retried")
+        self.assertLess(time.monotonic() - began, 9)
+        self.assertEqual(effects(), 0)
+
+    def test_a_coroutine_is_refused(self):
+        async def perform(task):
+            """Do nothing."""
+
+        with self.assertRaisesMessage(ConfigError, "is a coroutine and can't be atomic"):
+            from_function(perform, atomic=True)
+
+
+class LockTests(AtomicCase):
+    @skipUnlessDBFeature("has_select_for_update_skip_locked")
+    def test_nobody_waits_for_its_locks(self):
+        """
+        Neither heartbeats, nor who submits for the same user, nor who takes its next task.
+        """
+        for key in ("task", "other"):
+            submit(key, user="ann", now=None)
+
+        def beat():
+            terms = {"using": "default", "alive_time": 60.0}
+            [pulse] = store.heartbeat([self.task.lease], **terms)
+            return pulse.held
+
+        def work():
+            [task] = Queue().acquire()
+            task.finish()
+            return task.key
+
+        def perform(task):
+            effect(task)
+            task.heartbeat()
+            task.update_data({"page": 2})
+            task.finish("done")
+            self.assertTrue(elsewhere(beat))
+            submit("third", user="ann", now=None)
+            self.assertNotEqual(elsewhere(work), task.key)
+
+        ending = self.attempt(perform)
+        self.assertEqual((ending.word, effects(self.task.key)), ("finished", 1))
+
+    @skipUnless(connection.vendor == "sqlite", "Elsewhere many may write at once.")
+    def test_where_only_one_may_write_its_lease_can_not_be_lost(self):
+        def perform(task):
+            self.assertTrue(self.runner.running.alone)
+
+        self.run_with(perform, expect="finished")
+        self.assertFalse(self.runner.running)
+
+    @skipUnless(
+        connection.vendor == "postgresql" or getattr(connection, "mysql_is_mariadb", False),
+        "Neither SQLite nor MySQL ends transactions that stand still.",
+    )
+    def test_it_may_stand_still_as_long_as_its_time_limit_says(self):
+        store.end_idle_transactions(connection, after=7)
+        self.addCleanup(connection.close)
+        seen = []
+
+        def perform(task):
+            seen.append(current_limit())
+
+        def fail(task):
+            perform(task)
+            raise ValueError
+
+        submit("k1", now=None)
+        self.attempt(perform)
+        submit("k2", now=None)
+        self.attempt(perform, time_limit=20, kill_wait=5)
+        submit("k3", now=None)
+        self.attempt(fail)
+        self.assertEqual((seen, current_limit()), (["0", "25", "0"], "7"))
+
+        def look_at_end(task, result):
+            seen.append(current_limit())
+
+        with mock.patch.object(AcquiredTask, "finish", look_at_end):
+            submit("k4", now=None)
+            self.attempt(perform)
+        self.assertEqual(seen[-2:], ["0", "7"])
+
+
+class ProcessorTests(CrewTestCase):
+    def test_it_keeps_its_lease_however_long_it_takes(self):
+        """
+        Elsewhere its keeper renews it meanwhile; on SQLite nobody could take it anyway.
+        """
+        one_writer = connection.vendor == "sqlite"
+        alive_time = 1.0 if one_writer else 3.0
+
+        def lease():
+            return elsewhere(Ticket.objects.get).alarm_at
+
+        def perform(task):
+            began, first = time.monotonic(), lease()
+            effect(task)
+            if one_writer:
+                wait_until(lambda: time.monotonic() - began > 1.2 * alive_time)
+            else:
+                wait_until(lambda: lease() > first)
+
+        [key] = self.submit("long")
+        routes = {"long": from_function(perform, atomic=True)}
+        self.work(self.processor("process", routes, ALIVE_TIME=alive_time))
+        self.assertEqual((self.statuses(), effects(key)), ({key: "finished"}, 1))
+        self.assertFalse(Attempt.objects.exists())
+
+    def test_it_runs_in_threads_beside_others(self):
+        met = threading.Barrier(1 if connection.vendor == "sqlite" else 3)
+
+        def perform(task):
+            met.wait(30)
+            effect(task)
+
+        keys = self.submit(*["short"] * 3)
+        routes = {"short": from_function(perform, atomic=True)}
+        self.work(self.processor("thread", routes))
+        self.assertEqual(self.statuses(), dict.fromkeys(keys, "finished"))
+        self.assertEqual([effects(key) for key in keys], [1, 1, 1])
+
+
+@contextmanager
+def at(point, act):
+    """Have something happen when an attempt has come to this point, once."""
+    begin, commit = store.Joint.begin, store.Joint.commit
+    todo = [act]
+
+    def reach(reached):
+        if reached == point and todo:
+            todo.pop()()
+
+    def begin_at(joint, **terms):
+        reach("begin")
+        begin(joint, **terms)
+        reach("begun")
+
+    def commit_at(joint):
+        reach("ended")
+        commit(joint)
+        reach("committed")
+
+    with (
+        mock.patch.object(store.Joint, "begin", begin_at),
+        mock.patch.object(store.Joint, "commit", commit_at),
+    ):
+        yield lambda: reach("done")
+
+
+@override_settings(PERFECTQUEUE=QUICK)
+class ExactlyOnceTests(AtomicCase):
+    """Whatever dies at whatever point, the effect is there once when the task is finished."""
+
+    def go_on(self):
+        """Attempt the task until it has ended; return how often that took."""
+        attempts = 0
+        while Ticket.objects.exists():
+            self.attempt(effect)
+            attempts += 1
+            self.assertLess(attempts, 5)
+        return attempts
+
+    def assert_once(self):
+        self.assertEqual((Queue()["task"].metadata().status, effects()), ("finished", 1))
+        assert_books_balance(self)
+        Queue().clear()
+        Attempt.objects.all().delete()
+        Group.objects.all().delete()
+
+    def test_the_process_is_killed(self):
+        submit("task", now=None)
+        for point in POINTS:
+            with self.subTest(point):
+                held = self.die_at(point)
+                self.assertEqual((effects(), not held), (point == "committed",) * 2)
+                if held:
+                    task_id, holder = held
+                    terms = {"using": "default", "alive_time": 300.0, "why": store.Failure()}
+                    store.give_back(holder, crashed=[task_id], **terms)
+        self.assertEqual(Attempt.objects.filter(ending="lost").count(), len(POINTS) - 1)
+        self.assertEqual(self.go_on(), 0)
+        self.assert_once()
+
+    def die_at(self, point):
+        """Have the task run by a process that is killed at this point; return its holder."""
+        close_for_fork()
+
+        def work():
+            with at(point, lambda: os.kill(os.getpid(), signal.SIGKILL)) as done:
+                self.attempt(lambda task: (effect(task), done()))
+            return 0
+
+        child = fork(work)
+        code = []
+        wait_until(lambda: code.append(child.reap()) or code[-1] is not None)
+        self.assertEqual(code[-1], -signal.SIGKILL)
+        return Ticket.objects.values_list("task", "holder").first()
+
+    @skipUnlessDBFeature("has_select_for_update_skip_locked")
+    def test_the_connection_is_lost(self):
+        for point in POINTS:
+            with self.subTest(point), at(point, self.kill_connection) as done:
+                submit("task", now=None)
+                words = (
+                    ("finished",) if point in ("begin", "committed") else ("released", "finished")
+                )
+                with self.quiet():
+                    ending = self.attempt(lambda task, done=done: (effect(task), done()))
+                self.assertEqual(ending.word, words[0])
+                connection.close()
+                self.assertEqual(self.go_on(), len(words) - 1)
+                self.assertEqual(self.task.lease.tries, 1)
+                self.assert_once()
+
+    @override_settings(PERFECTQUEUE={**QUICK, "MAX_CRASHES": 2})
+    @skipUnlessDBFeature("has_select_for_update_skip_locked")
+    def test_a_connection_that_is_lost_each_time_is_an_error_in_the_end(self):
+        submit("task", now=None)
+        words = []
+        for _ in range(3):
+            with self.quiet():
+                words.append(self.attempt(lambda task: self.kill_connection() or effect(task)).word)
+        self.assertEqual((words, effects()), (["released", "released", "retried"], 0))
+        self.assertEqual(Queue()["task"].metadata().ticket.errors, 1)
+
+    @skipUnlessDBFeature("has_select_for_update_skip_locked")
+    def test_the_answer_to_the_commit_is_lost(self):
+        for way, words in (
+            ("before", ["released", "finished"]),
+            ("after", ["finished"]),
+            ("late", ["finished"]),
+        ):
+            called = []
+
+            def perform(task, called=called):
+                effect(task)
+                transaction.on_commit(lambda: called.append(task.attempt))
+
+            with (
+                self.subTest(way),
+                proxied(connection) as proxy,
+                at("ended", lambda proxy=proxy, way=way: proxy.cut(way)),
+            ):
+                submit("task", now=None)
+                with self.quiet():
+                    endings = [self.attempt(perform).word]
+                self.assertEqual(proxy.cuts, 1)
+                if endings != ["finished"]:
+                    endings.append(self.attempt(perform).word)
+                self.assertEqual((endings, called), (words, [1]))
+                self.assert_once()
+
+    @contextmanager
+    def quiet(self):
+        """Keep what is logged of it from the terminal."""
+        with self.assertLogs("django_perfectqueue", "DEBUG"):
+            logging.getLogger(RUNNER).debug("begin")
+            yield
+
+    def kill_connection(self):
+        """Have the server end this connection; return when it has."""
+        ask, kill, look = (
+            (
+                "SELECT pg_backend_pid()",
+                "SELECT pg_terminate_backend(%s)",
+                "SELECT 1 FROM pg_stat_activity WHERE pid = %s",
+            )
+            if connection.vendor == "postgresql"
+            else (
+                "SELECT CONNECTION_ID()",
+                "KILL %s",
+                "SELECT 1 FROM information_schema.processlist WHERE id = %s",
+            )
+        )
+        connection.ensure_connection()
+        with connection.connection.cursor() as cursor:
+            cursor.execute(ask)
+            [pid] = cursor.fetchone()
+
+        def execute():
+            with connection.cursor() as cursor:
+                cursor.execute(kill, [pid])
+                wait_until(lambda: not (cursor.execute(look, [pid]), cursor.fetchone())[1])
+
+        elsewhere(execute)

@@ -2,14 +2,19 @@
 
 from django_perfectqueue.store import next_wait
 
+from .command import CommandDecider, CommandHandler
 from .decider import Decider
 from .dispatch import Dispatch
 from .handler import Application
+from .program import Completed
 from .registry import Registry, autodiscover, handler
 from .time_limits import TimeLimits, time_limits
 
 __all__ = [
     "Application",
+    "CommandDecider",
+    "CommandHandler",
+    "Completed",
     "Decider",
     "Dispatch",
     "Registry",

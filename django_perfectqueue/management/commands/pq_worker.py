@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -43,6 +44,7 @@ from django_perfectqueue.runtime.supervisor import Supervisor
 from django_perfectqueue.runtime.title import set_title
 
 from ..base import SummedUpCommand, at_least, known_alias, speaking, unmigrated
+from ..programs import Exec, exec_of
 from ..words import on_one_line
 
 T = TypeVar("T")
@@ -76,6 +78,14 @@ class Command(SummedUpCommand):
             help=_(
                 "Dotted path of a Dispatch. Otherwise the setting DISPATCH, or all handlers"
                 " in the tasks modules of the installed apps."
+            ),
+        )
+        parser.add_argument(
+            "--exec",
+            metavar="COMMAND",
+            help=_(
+                "Run this program for every task, of whatever type: 'prog arg'. It gets the"
+                " data as JSON on its standard input, and the key as its last argument."
             ),
         )
         parser.add_argument(
@@ -231,18 +241,25 @@ class Command(SummedUpCommand):
 
     def introduce(self, plan: Plan, reporter: Reporter) -> None:
         vendor = connections[plan.using].display_name
-        types = types_of(plan.dispatch)
-        more = len(types) - SHOWN
-        shown = ", ".join(types[:SHOWN]) + (_(" and %d more") % more if more > 0 else "")
         reporter.head(f"django-perfectqueue {__version__}")
         reporter.say(
             _("Database: %(alias)s (%(vendor)s)") % {"alias": plan.using, "vendor": vendor}
         )
         reporter.say(_("Queues: %s") % ", ".join(plan.queues))
-        name = f"{plan.dispatch.__module__}.{plan.dispatch.__qualname__}"
-        source = _("tasks modules") if issubclass(plan.dispatch, Registry) else name
-        reporter.say(_("Handlers: %(types)s (%(source)s)") % {"types": shown, "source": source})
+        reporter.say(handlers(plan.dispatch))
         reporter.say(staff(plan.options))
+
+
+def handlers(dispatch: type[Dispatch]) -> str:
+    """Return in words what runs the tasks."""
+    if issubclass(dispatch, Exec):
+        return _("Every task is run by: %s") % shlex.join(dispatch.command)
+    types = types_of(dispatch)
+    more = len(types) - SHOWN
+    shown = ", ".join(types[:SHOWN]) + (_(" and %d more") % more if more > 0 else "")
+    name = f"{dispatch.__module__}.{dispatch.__qualname__}"
+    source = _("tasks modules") if issubclass(dispatch, Registry) else name
+    return _("Handlers: %(types)s (%(source)s)") % {"types": shown, "source": source}
 
 
 def staff(options: conf.Options) -> str:
@@ -266,11 +283,7 @@ def plan_of(options: dict[str, Any]) -> Plan:
     """Return what is to be done; raise ConfigError or InvalidTaskError when it can't be."""
     values = chosen(options)
     using = known_alias(options["database"] or queue.database())
-    dispatch = found(options["dispatch"] or values.DISPATCH)
-    names = [values.DEFAULT_QUEUE]
-    if compat.HAS_TASKS:
-        dispatch, more = with_django_tasks(dispatch, using)
-        names += more
+    dispatch, names = work_of(options, values, using)
     names = options["queues"] or names
     if not dispatch.load():
         raise ConfigError(no_handlers(dispatch))
@@ -286,6 +299,22 @@ def plan_of(options: dict[str, Any]) -> Plan:
         generation=int(os.environ.pop(GENERATION, "1")),
         health=options["health_port"],
     )
+
+
+def work_of(
+    options: dict[str, Any], values: conf.Options, using: str
+) -> tuple[type[Dispatch], list[str]]:
+    """Return the dispatch that was asked for, and the queues that go with it."""
+    names = [values.DEFAULT_QUEUE]
+    if options["exec"] is not None:
+        if options["dispatch"]:
+            raise ConfigError(_("Name a Dispatch, or a program by --exec, but not both."))
+        return exec_of(options["exec"]), names
+    dispatch = found(options["dispatch"] or values.DISPATCH)
+    if compat.HAS_TASKS:
+        dispatch, more = with_django_tasks(dispatch, using)
+        names += more
+    return dispatch, names
 
 
 def chosen(options: dict[str, Any]) -> conf.Options:
@@ -439,7 +468,7 @@ def arguments(options: dict[str, Any]) -> list[str]:
     words = [options["dispatch"]] if options["dispatch"] else []
     for name in options["queues"] or ():
         words += ["--queue", name]
-    for option in ("database", *OVERRIDES):
+    for option in ("exec", "database", *OVERRIDES):
         if options[option] is not None:
             words += [f"--{option.replace('_', '-')}", str(options[option])]
     words += [f"--{name}" for name in ("burst", "reload") if options[name]]

@@ -8,7 +8,7 @@ import io
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from django.conf import settings
 from django.core import signing
@@ -150,13 +150,12 @@ class DjangoQ2(Source):
 
 
 class Reference:
-    """Something that a pickle names: never imported, and of no use but for its name."""
+    """Something that a pickle names: never imported, and of no use but for its ``path``."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    path: ClassVar[str]
 
-    def __call__(self, *args: Any) -> None:
-        raise pickle.UnpicklingError(_("it holds a %s") % self.path)
+    def __new__(cls, *args: Any) -> Reference:
+        raise pickle.UnpicklingError(_("it holds %s") % cls.path)
 
 
 class Unpickler(pickle.Unpickler):
@@ -167,7 +166,8 @@ class Unpickler(pickle.Unpickler):
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        return HARMLESS.get((module, name)) or Reference(f"{module}.{name}")
+        path = f"{module}.{name}"
+        return HARMLESS.get((module, name)) or type("Reference", (Reference,), {"path": path})
 
 
 class Serializer:
@@ -197,7 +197,7 @@ def found(row: int, package: dict[str, Any]) -> Found | Left:
         return Left(key, _("with arguments that JSON can't hold"))
     task = {
         "key": key,
-        "type": func.path if isinstance(func, Reference) else func,
+        "type": getattr(func, "path", func),
         "data": call(args, kwargs),
         "time_limit": package.get("timeout") or None,
         "run_at": package.get("next_run"),

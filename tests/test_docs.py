@@ -41,6 +41,7 @@ DEFINED = re.compile(r"^ +(?:async )?def (test_\w+)\(", re.MULTILINE)
 INNER = {
     application.Dispatch: {"checked", "handler_at", "look_up", "made", "place"},
     application.Application: {"interrupter", "is_djangos"},
+    application.CommandHandler: {"is_async"},
     application.Decider: {"like"},
 }
 DJANGOS = {
@@ -236,7 +237,12 @@ class ApiTests(SimpleTestCase):
 
 
 def told_classes() -> list[type]:
-    return [application.Application, application.Dispatch, application.Decider]
+    return [
+        application.Application,
+        application.CommandHandler,
+        application.Dispatch,
+        application.Decider,
+    ]
 
 
 def public(kind: type) -> list[str]:

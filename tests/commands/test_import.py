@@ -2,13 +2,14 @@ import gzip
 import json
 import os
 import pickle
+import tempfile
 import uuid
 from datetime import datetime, timedelta, timezone
 from unittest import mock
 
 from django.core import signing
 from django.core.management import CommandError
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, connections
 from django.test import SimpleTestCase, TestCase, override_settings
 
 from django_perfectqueue import compat
@@ -253,6 +254,60 @@ class AncestorTests(TableTestCase):
                 self.assertIn(message, refused(self, "pq_import", *words))
         with self.assertRaisesMessage(CommandError, "must be OLD=NEW, not 'x'"):
             run("pq_import", "perfectqueue", "--map", "x")
+
+
+class ElsewhereTests(TestCase):
+    """The table is in a database of its own, of another kind."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        connections.databases["elsewhere"] = {
+            **connections.databases["default"],
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": f"{folder.name}/db",
+            "OPTIONS": {},
+        }
+        cls.addClassCleanup(cls.forget)
+        cls.databases = {"default", "elsewhere"}
+        super().setUpClass()
+
+    @classmethod
+    def forget(cls):
+        connections["elsewhere"].close()
+        del connections["elsewhere"]
+        del connections.databases["elsewhere"]
+
+    def setUp(self):
+        with connections["elsewhere"].cursor() as cursor:
+            cursor.execute(
+                "CREATE TABLE perfectqueue (id varchar(255) PRIMARY KEY, timeout int,"
+                " data blob, created_at int)"
+            )
+            for number in range(3):
+                row = (f"k{number}", number, b'{"type": "report"}', 1)
+                cursor.execute("INSERT INTO perfectqueue VALUES (%s, %s, %s, %s)", row)
+
+    def left(self):
+        with connections["elsewhere"].cursor() as cursor:
+            return cursor.execute("SELECT COUNT(*) FROM perfectqueue").fetchone()[0]
+
+    def test_what_is_stored_is_deleted_there_and_nothing_else(self):
+        words = ("perfectqueue", "--from-database", "elsewhere", "--delete")
+        with mock.patch.object(Queue, "submit_many", side_effect=OperationalError("gone")):
+            out = refused(self, "pq_import", *words)
+        self.assertIn("The database 'default' refused: gone Nothing was imported.", out)
+        self.assertEqual(self.left(), 3)
+
+        with mock.patch.object(source.Table, "delete", side_effect=OperationalError("gone")):
+            out = refused(self, "pq_import", *words)
+        self.assertIn("'elsewhere', from which to import, refused: gone 3 tasks were", out)
+        self.assertEqual((self.left(), len(Queue())), (3, 3))
+
+        out = run("pq_import", *words)
+        self.assertIn("3 were there already. 3 rows are deleted there.", out)
+        self.assertEqual((self.left(), len(Queue())), (0, 3))
 
 
 class TasksDbTests(TableTestCase):

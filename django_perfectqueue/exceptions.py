@@ -127,6 +127,22 @@ class UnknownTypeError(TaskError):
     """No handler is routed for a task of this type."""
 
 
+class CommandFailedError(TaskError):
+    """
+    An external program has not done its task, by its exit code or the signal that ended it.
+
+    ``code`` is that exit code, negative for a signal.
+    """
+
+    def __init__(self, message: str = "", code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class CommandNotFoundError(TaskError):
+    """An external program is not there, or can't be executed."""
+
+
 class UndefinedDecisionError(PerfectQueueError):
     """A decider has no method for this decision."""
 

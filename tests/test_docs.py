@@ -47,6 +47,7 @@ INNER = {
         "interrupter",
         "is_djangos",
     },
+    application.CommandHandler: {"is_async"},
     application.Decider: {"like"},
 }
 DJANGOS = {
@@ -257,6 +258,7 @@ def told_classes() -> list[type]:
     return [
         application.Application,
         application.Backoff,
+        application.CommandHandler,
         application.Decider,
         application.Dispatch,
     ]

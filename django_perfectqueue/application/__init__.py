@@ -3,15 +3,20 @@
 from django_perfectqueue.backoff import Backoff, Exponential, Fixed, Linear, Steps, next_wait
 from django_perfectqueue.exceptions import Discard, Retry, Snooze
 
+from .command import CommandDecider, CommandHandler
 from .decider import Decider
 from .dispatch import Dispatch
 from .handler import Application
+from .program import Completed
 from .registry import Registry, autodiscover, handler
 from .time_limits import TimeLimits, time_limits
 
 __all__ = [
     "Application",
     "Backoff",
+    "CommandDecider",
+    "CommandHandler",
+    "Completed",
     "Decider",
     "Discard",
     "Dispatch",

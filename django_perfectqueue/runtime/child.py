@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from django_perfectqueue.tree import kill_tree, send, send_to_group
+
 from .signals import held_back
-from .tree import kill_tree, send, send_to_group
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
 

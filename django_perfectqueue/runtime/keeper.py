@@ -15,12 +15,12 @@ from django_perfectqueue.exceptions import (
     ImmediateProcessStopError,
     TimeLimitError,
 )
+from django_perfectqueue.tree import kill_own_tree
 
 from .bell import Bell, drain, readable
 from .errands import Errand, Errands
 from .runner import Running
 from .signals import reopen_logs
-from .tree import kill_own_tree
 from .watch import Watch
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from typing import Any
 
 from django_perfectqueue import __version__, store
 from django_perfectqueue.application import Dispatch
+from django_perfectqueue.tree import memory_of
 
 from .board import Board
 from .database import Link
 from .plan import Plan
 from .slate import Slate
-from .tree import memory_of
 
 INTERVAL = 10.0
 DECIDES = ("handler_for", "knows", "look_up")

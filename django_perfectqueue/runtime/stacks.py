@@ -7,8 +7,9 @@ import sys
 from collections import deque
 from collections.abc import Iterable
 
+from django_perfectqueue.tree import send
+
 from .signals import DUMP
-from .tree import send
 
 PAUSE = 0.1
 

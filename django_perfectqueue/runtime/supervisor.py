@@ -15,6 +15,16 @@ from pathlib import Path
 from django.utils.translation import gettext as _
 
 from django_perfectqueue import store
+from django_perfectqueue.tree import (
+    adopt_orphans,
+    halt,
+    kill_orphans,
+    mark,
+    reap_orphans,
+    resume,
+    send,
+    terminate_descendants,
+)
 
 from .belfry import Belfry
 from .bell import Bell, drain, readable
@@ -48,16 +58,6 @@ from .slate import Begun, Slate
 from .stacks import Stacks
 from .staff import processor_of
 from .title import set_title
-from .tree import (
-    adopt_orphans,
-    halt,
-    kill_orphans,
-    mark,
-    reap_orphans,
-    resume,
-    send,
-    terminate_descendants,
-)
 from .undertaker import Estate, Undertaker
 from .watcher import Watch, Watcher
 

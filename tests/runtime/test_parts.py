@@ -11,9 +11,10 @@ from unittest import mock
 from django.core.management.color import no_style
 from django.test import SimpleTestCase
 
+from django_perfectqueue import tree
 from django_perfectqueue.application import Registry, TimeLimits
 from django_perfectqueue.conf import Options
-from django_perfectqueue.runtime import bell, signals, tree
+from django_perfectqueue.runtime import bell, signals
 from django_perfectqueue.runtime.bell import Bell
 from django_perfectqueue.runtime.child import Child, fork, next_fork
 from django_perfectqueue.runtime.database import Link

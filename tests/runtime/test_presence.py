@@ -21,7 +21,7 @@ from django_perfectqueue.runtime.database import Link
 from django_perfectqueue.runtime.janitor import Janitor
 from django_perfectqueue.runtime.presence import INTERVAL, Presence, registration, routes_of
 from django_perfectqueue.runtime.slate import Slate
-from django_perfectqueue.runtime.tree import send
+from django_perfectqueue.tree import send
 
 from ..databases.lifetime import children
 from ..tasks import SampleDispatch

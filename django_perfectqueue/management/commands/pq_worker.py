@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import sys
 import time
-import traceback
 from argparse import ArgumentTypeError
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
-from django.db import Error, connections
-from django.utils.module_loading import import_string
+from django.db import connections
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue import __version__, compat, conf, queue
 from django_perfectqueue import backoff as backoffs
-from django_perfectqueue.application import Dispatch, Registry, autodiscover
-from django_perfectqueue.application.dispatch import in_words
-from django_perfectqueue.exceptions import ConfigError, PerfectQueueError
+from django_perfectqueue.application import Dispatch, Registry
+from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.health.tables import lacks_tables
 from django_perfectqueue.runtime.connecting import prepare
 from django_perfectqueue.runtime.launcher import (
@@ -44,9 +41,8 @@ from django_perfectqueue.runtime.supervisor import Supervisor
 from django_perfectqueue.runtime.title import set_title
 
 from ..base import SummedUpCommand, at_least, known_alias, speaking, unmigrated
-from ..words import on_one_line
-
-T = TypeVar("T")
+from ..handlers import found, no_handlers, types_of, with_django_tasks
+from ..programs import Exec, exec_of
 
 SHOWN = 8
 WAIT = 0.5
@@ -77,6 +73,14 @@ class Command(SummedUpCommand):
             help=_(
                 "Dotted path of a Dispatch. Otherwise the setting DISPATCH, or all handlers"
                 " in the tasks modules of the installed apps."
+            ),
+        )
+        parser.add_argument(
+            "--exec",
+            metavar="COMMAND",
+            help=_(
+                "Run this program for every task, of whatever type: 'prog arg'. It gets the"
+                " data as JSON on its standard input, and the key as its last argument."
             ),
         )
         parser.add_argument(
@@ -232,18 +236,25 @@ class Command(SummedUpCommand):
 
     def introduce(self, plan: Plan, reporter: Reporter) -> None:
         vendor = connections[plan.using].display_name
-        types = types_of(plan.dispatch)
-        more = len(types) - SHOWN
-        shown = ", ".join(types[:SHOWN]) + (_(" and %d more") % more if more > 0 else "")
         reporter.head(f"django-perfectqueue {__version__}")
         reporter.say(
             _("Database: %(alias)s (%(vendor)s)") % {"alias": plan.using, "vendor": vendor}
         )
         reporter.say(_("Queues: %s") % ", ".join(plan.queues))
-        name = f"{plan.dispatch.__module__}.{plan.dispatch.__qualname__}"
-        source = _("tasks modules") if issubclass(plan.dispatch, Registry) else name
-        reporter.say(_("Handlers: %(types)s (%(source)s)") % {"types": shown, "source": source})
+        reporter.say(handlers(plan.dispatch))
         reporter.say(staff(plan.options))
+
+
+def handlers(dispatch: type[Dispatch]) -> str:
+    """Return in words what runs the tasks."""
+    if issubclass(dispatch, Exec):
+        return _("Every task is run by: %s") % shlex.join(dispatch.command)
+    types = types_of(dispatch)
+    more = len(types) - SHOWN
+    shown = ", ".join(types[:SHOWN]) + (_(" and %d more") % more if more > 0 else "")
+    name = f"{dispatch.__module__}.{dispatch.__qualname__}"
+    source = _("tasks modules") if issubclass(dispatch, Registry) else name
+    return _("Handlers: %(types)s (%(source)s)") % {"types": shown, "source": source}
 
 
 def staff(options: conf.Options) -> str:
@@ -257,12 +268,6 @@ def staff(options: conf.Options) -> str:
     return f"{words} ({options.PROCESSOR_TYPE}): {more}"
 
 
-def types_of(dispatch: type[Dispatch]) -> list[str]:
-    """Return the types that a dispatch knows, those of Django's tasks last."""
-    routes = dispatch.load()
-    return [in_words(route) for route in sorted(routes, key=lambda r: routes[r].is_djangos)]
-
-
 def plan_of(options: dict[str, Any]) -> Plan:
     """Return what is to be done; raise ConfigError or InvalidTaskError when it can't be."""
     values = chosen(options)
@@ -274,11 +279,7 @@ def plan_of(options: dict[str, Any]) -> Plan:
             )
         )
     using = known_alias(options["database"] or queue.database())
-    dispatch = found(options["dispatch"] or values.DISPATCH)
-    names = [values.DEFAULT_QUEUE]
-    if compat.HAS_TASKS:
-        dispatch, more = with_django_tasks(dispatch, using)
-        names += more
+    dispatch, names = work_of(options, values, using)
     names = options["queues"] or names
     check_backoff(values.BACKOFF)
     if not dispatch.load():
@@ -306,6 +307,22 @@ def check_backoff(backoff: Any) -> None:
         raise ConfigError(f"{conf.SETTING}['BACKOFF']: {error}") from error
 
 
+def work_of(
+    options: dict[str, Any], values: conf.Options, using: str
+) -> tuple[type[Dispatch], list[str]]:
+    """Return the dispatch that was asked for, and the queues that go with it."""
+    names = [values.DEFAULT_QUEUE]
+    if options["exec"] is not None:
+        if options["dispatch"]:
+            raise ConfigError(_("Name a Dispatch, or a program by --exec, but not both."))
+        return exec_of(options["exec"]), names
+    dispatch = found(options["dispatch"] or values.DISPATCH)
+    if compat.HAS_TASKS:
+        dispatch, more = with_django_tasks(dispatch, using)
+        names += more
+    return dispatch, names
+
+
 def chosen(options: dict[str, Any]) -> conf.Options:
     """Return the settings, with what the command line says instead."""
     given = {
@@ -320,84 +337,6 @@ def chosen(options: dict[str, Any]) -> conf.Options:
             )
         )
     return values
-
-
-def found(path: str | None) -> type[Dispatch]:
-    if not path:
-        return discovered()
-    try:
-        target = import_string(path)
-    except ImportError as error:
-        raise ConfigError(_("There is no dispatch '%s': %s.") % (path, error)) from error
-    except Exception as error:
-        raise ConfigError(
-            _("The dispatch '%(path)s' can't be imported: %(why)s.")
-            % {"path": path, "why": what_and_where(error)}
-        ) from error
-    if not (isinstance(target, type) and issubclass(target, Dispatch)):
-        raise ConfigError(_("'%s' is not a subclass of Dispatch.") % path)
-    return target
-
-
-def with_django_tasks(dispatch: type[Dispatch], using: str) -> tuple[type[Dispatch], list[str]]:
-    """
-    Return a dispatch that also knows Django's tasks, where TASKS names a backend of ours,
-    and the queues in this database that such backends have.
-    """
-    from django_perfectqueue.backend import base, routes
-
-    backends = list(base.configured())
-    if not backends:
-        return dispatch, []
-    imported(base.discover)
-    here = [backend for backend in backends if backend.using == using]
-    return routes.with_django_tasks(dispatch), [
-        name for backend in here for name in backend.queue_names
-    ]
-
-
-def discovered() -> type[Dispatch]:
-    return imported(autodiscover)
-
-
-def imported(discover: Callable[[], T]) -> T:
-    """Import modules of tasks; raise ConfigError, with the place, when one can't be."""
-    try:
-        return discover()
-    except (PerfectQueueError, ImproperlyConfigured, Error):
-        raise
-    except Exception as error:
-        raise ConfigError(
-            _("A tasks module can't be imported: %s.") % what_and_where(error)
-        ) from error
-
-
-def what_and_where(error: Exception) -> str:
-    """Return in one line what a module raised, and at which of its lines."""
-    message, place = str(error), None
-    if isinstance(error, SyntaxError) and error.filename:
-        message, place = error.msg, (error.filename, error.lineno)
-    else:
-        for frame in traceback.extract_tb(error.__traceback__):
-            if frame.name == "<module>":
-                place = (frame.filename, frame.lineno)
-    what = on_one_line(f"{type(error).__name__}: {message}" if message else type(error).__name__)
-    if place is None:
-        return what
-    return _("%(what)s (%(file)s, line %(line)s)") % {
-        "what": what,
-        "file": place[0],
-        "line": place[1],
-    }
-
-
-def no_handlers(dispatch: type[Dispatch]) -> str:
-    if not issubclass(dispatch, Registry):
-        return _("%s has no routes.") % dispatch.__qualname__
-    return _(
-        "There are no handlers. Write @handler functions in the tasks module of an installed"
-        " app, or name a Dispatch: manage.py pq_worker myapp.tasks.TaskDispatch."
-    )
 
 
 def is_there(using: str, seconds: float, say: Callable[[str], Any]) -> bool:
@@ -457,7 +396,7 @@ def arguments(options: dict[str, Any]) -> list[str]:
     words = [options["dispatch"]] if options["dispatch"] else []
     for name in options["queues"] or ():
         words += ["--queue", name]
-    for option in ("database", *OVERRIDES):
+    for option in ("exec", "database", *OVERRIDES):
         if options[option] is not None:
             words += [f"--{option.replace('_', '-')}", str(options[option])]
     words += [f"--{name}" for name in ("burst", "reload") if options[name]]

@@ -7,7 +7,7 @@ from unittest import mock
 from django.test import SimpleTestCase
 
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.management.commands import pq_worker
+from django_perfectqueue.management import handlers
 
 BROKEN = {
     "pq_test_oops": ("def broken(:\n", "SyntaxError: invalid syntax ({file}, line 1)"),
@@ -26,8 +26,8 @@ class ImportTests(SimpleTestCase):
                 file = Path(folder, f"{name}.py")
                 file.write_text(text)
                 for load in (
-                    lambda name=name: pq_worker.found(f"{name}.Dispatch"),
-                    lambda name=name: pq_worker.imported(lambda: import_module(name)),
+                    lambda name=name: handlers.found(f"{name}.Dispatch"),
+                    lambda name=name: handlers.imported(lambda: import_module(name)),
                 ):
                     with self.subTest(name), self.assertRaises(ConfigError) as caught:
                         load()
@@ -37,5 +37,5 @@ class ImportTests(SimpleTestCase):
     def test_what_explains_itself_is_left_as_it_is(self):
         refusal = ConfigError("Both a.b and a.c handle 'x'.")
         with self.assertRaises(ConfigError) as caught:
-            pq_worker.imported(mock.Mock(side_effect=refusal))
+            handlers.imported(mock.Mock(side_effect=refusal))
         self.assertIs(caught.exception, refusal)

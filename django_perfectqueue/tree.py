@@ -110,6 +110,13 @@ def kill_orphans(known: Iterable[int], *, holder: int, pipe: int) -> None:
             kill_tree(pid)
 
 
+def kill_marked(entry: str) -> None:
+    """Kill every process that has this entry in its environment, with all below it."""
+    for pid, _parent in processes():
+        if entry.encode() in environment(pid):
+            kill_tree(pid)
+
+
 def environment(pid: int) -> list[bytes]:
     with contextlib.suppress(OSError):
         return (PROC / str(pid) / "environ").read_bytes().split(b"\0")

@@ -1,0 +1,257 @@
+"""The tables of django-q2: what its ORM broker holds, and its schedules."""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import io
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from django.conf import settings
+from django.core import signing
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from .source import Found, Left, Source, Table, Terms, call
+
+ONCE = "O"
+KINDS = {
+    "I": "minutes",
+    "H": "hourly",
+    "D": "daily",
+    "W": "weekly",
+    "BW": "biweekly",
+    "M": "monthly",
+    "BM": "bimonthly",
+    "Q": "quarterly",
+    "Y": "yearly",
+    "C": "cron",
+}
+HARMLESS = {
+    (kind.__module__, kind.__qualname__): kind
+    for kind in (
+        datetime.date,
+        datetime.datetime,
+        datetime.time,
+        datetime.timedelta,
+        datetime.timezone,
+    )
+}
+STRANGE = ("hook", "chain", "iter_count")
+OPTIONS = (
+    *("ack_failure", "broker", "cached", "chain", "cluster", "group", "hook", "iter_cached"),
+    *("iter_count", "save", "sync", "task_name", "timeout"),
+)
+"""What a schedule's named arguments may have that its function is not given."""
+UNREADABLE = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    pickle.UnpicklingError,
+    signing.BadSignature,
+)
+
+
+class Packages(Table):
+    """Tasks as signed pickles."""
+
+    name = "django_q_ormq"
+
+    def columns(self) -> dict[str, models.Field[Any, Any]]:
+        return {
+            "id": models.IntegerField(primary_key=True),
+            "key": models.CharField(max_length=100),
+            "payload": models.TextField(),
+            "lock": models.DateTimeField(null=True),
+        }
+
+    def wanted(self, rows: Any) -> Any:
+        return rows.filter(key=self.terms.queue) if self.terms.queue else rows
+
+    def read(self, row: Any) -> Found | Left:
+        name = _("row %s") % row.id
+        if row.lock and row.lock > timezone.now():
+            why = _("held by a cluster: stop that, and come back when the lock is over")
+            return Left(name, why, row.lock.isoformat())
+        if not self.terms.trust_pickle:
+            return Left(name, _("pickled: say --trust-pickle to have that read"))
+        try:
+            return found(row.id, opened(row.payload))
+        except signing.BadSignature:
+            why = _("signed otherwise: SECRET_KEY and Q_CLUSTER's name must be as they were")
+            return Left(name, why)
+        except UNREADABLE as error:
+            return Left(name, _("with data that can't be read"), str(error))
+
+
+class Schedules(Table):
+    name = "django_q_schedule"
+
+    def columns(self) -> dict[str, models.Field[Any, Any]]:
+        return {
+            "id": models.IntegerField(primary_key=True),
+            "name": models.CharField(max_length=100, null=True),
+            "func": models.CharField(max_length=256),
+            "hook": models.CharField(max_length=256, null=True),
+            "args": models.TextField(null=True),
+            "kwargs": models.TextField(null=True),
+            "schedule_type": models.CharField(max_length=2),
+            "repeats": models.IntegerField(),
+            "next_run": models.DateTimeField(null=True),
+        }
+
+    def more_columns(self) -> dict[str, models.Field[Any, Any]]:
+        return {
+            "cluster": models.CharField(max_length=100, null=True),
+            "intended_date_kwarg": models.CharField(max_length=100, null=True),
+        }
+
+    def wanted(self, rows: Any) -> Any:
+        queue = self.terms.queue
+        rows = rows.filter(Q(cluster=queue)) if queue else rows
+        return rows.exclude(repeats=0).exclude(next_run=None)
+
+    def passed_over(self) -> Iterator[tuple[str, int]]:
+        over = self.rows.filter(Q(repeats=0) | Q(next_run=None))
+        yield _("schedules that are over"), over.count()
+
+    def read(self, row: Any) -> Found | Left:
+        name = f"{row.name or row.id}: {row.func}"
+        if row.schedule_type != ONCE:
+            kind = KINDS.get(row.schedule_type, row.schedule_type)
+            why = _("recurring: there is no scheduler yet")
+            return Left(name, why, kind, mendable=False, listed=True)
+        try:
+            package = package_of(row)
+        except UNREADABLE as error:
+            return Left(name, _("with data that can't be read"), str(error))
+        read = found(row.id, package)
+        return replace(read, name=name) if isinstance(read, Left) else read
+
+
+class DjangoQ2(Source):
+    name = "django-q2"
+    takes = frozenset({"queue", "trust_pickle"})
+
+    def made(self, terms: Terms) -> list[Table]:
+        return [Packages(terms), Schedules(terms)]
+
+
+class Reference:
+    """Something that a pickle names: never imported, and of no use but for its ``path``."""
+
+    path: ClassVar[str]
+
+    def __new__(cls, *args: Any) -> Reference:
+        raise pickle.UnpicklingError(_("it holds %s") % cls.path)
+
+
+class Unpickler(pickle.Unpickler):
+    """
+    Makes plain values and points in time, and imports nothing.
+
+    See "Restricting Globals" in the documentation of pickle.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        path = f"{module}.{name}"
+        return HARMLESS.get((module, name)) or type("Reference", (Reference,), {"path": path})
+
+
+class Serializer:
+    def loads(self, data: bytes) -> Any:
+        return Unpickler(io.BytesIO(data)).load()
+
+
+def opened(payload: str) -> dict[str, Any]:
+    """
+    Return the package of a task.
+
+    Raise BadSignature, or whatever a broken pickle raises.
+    """
+    salt = getattr(settings, "Q_CLUSTER", {}).get("name", "default")
+    package = signing.loads(payload, salt=salt, serializer=Serializer)  # type: ignore[arg-type]
+    if not isinstance(package, dict):
+        raise TypeError(_("it is no task"))
+    return package
+
+
+def found(row: int, package: dict[str, Any]) -> Found | Left:
+    key, func = package["id"], package["func"]
+    if more := [name for name in STRANGE if package.get(name)]:
+        return Left(key, _("with what a task here has not: %s") % more[0])
+    args, kwargs = package["args"], package["kwargs"]
+    if not is_plain([args, kwargs]):
+        return Left(key, _("with arguments that JSON can't hold"))
+    task = {
+        "key": key,
+        "type": getattr(func, "path", func),
+        "data": call(args, kwargs),
+        "time_limit": package.get("timeout") or None,
+        "run_at": package.get("next_run"),
+    }
+    return Found(row, task)
+
+
+def package_of(schedule: Any) -> dict[str, Any]:
+    """Return the package of a task that a schedule would make."""
+    kwargs = named_arguments(schedule.kwargs)
+    options = kwargs.pop("q_options", None) or {}
+    given = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
+    if dated := getattr(schedule, "intended_date_kwarg", None):
+        kwargs[dated] = schedule.next_run.isoformat()
+    return {
+        **given,
+        **options,
+        **({"hook": schedule.hook} if schedule.hook else {}),
+        "id": f"django-q2-schedule-{schedule.id}",
+        "func": schedule.func,
+        "args": arguments(schedule.args),
+        "kwargs": kwargs,
+        "next_run": schedule.next_run,
+    }
+
+
+def arguments(text: str | None) -> list[Any]:
+    """Return positional arguments that were written as ``1, 'two'``."""
+    if not text:
+        return []
+    value = ast.literal_eval(text)
+    return list(value) if isinstance(value, tuple) else [value]
+
+
+def named_arguments(text: str | None) -> dict[str, Any]:
+    """Return named arguments that were written as a dict, or as ``x=1, y='two'``."""
+    if not text:
+        return {}
+    try:
+        value = ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        node = ast.parse(f"f({text})", mode="eval").body
+        if not isinstance(node, ast.Call) or node.args:
+            raise TypeError(_("its named arguments have no names")) from None
+        value = {str(one.arg): ast.literal_eval(one.value) for one in node.keywords}
+    if not isinstance(value, dict):
+        raise TypeError(_("its named arguments are no dict"))
+    return value
+
+
+def is_plain(value: Any) -> bool:
+    """Tell whether JSON can hold a value, so that it comes back as it was but for tuples."""
+    if isinstance(value, dict):
+        return all(isinstance(name, str) and is_plain(one) for name, one in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, str | int | float)

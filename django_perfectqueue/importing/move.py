@@ -1,0 +1,196 @@
+"""From a source into the queue, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import transaction
+from django.utils.translation import gettext as _
+
+from django_perfectqueue.conf import nearest
+from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.queue import Queue
+
+from .source import Found, Left, Source, Table, reading
+
+BATCH = 500
+NAMED = 5
+LISTED = 1000
+REASONS = 50
+
+
+@dataclass(slots=True)
+class Reason:
+    """Why so many rows stay where they are, with the names of some, or of all."""
+
+    count: int = 0
+    mendable: bool = False
+    names: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has become of the rows that were looked at."""
+
+    looked: int = 0
+    stored: int = 0
+    there: int = 0
+    deleted: int = 0
+    queues: set[str] = field(default_factory=set)
+    left: dict[str, Reason] = field(default_factory=dict)
+
+    def leave(self, row: Left) -> None:
+        why = row.why
+        if why not in self.left and len(self.left) >= REASONS:
+            why = _("other reasons")
+        reason = self.left.setdefault(why, Reason())
+        reason.count += 1
+        reason.mendable = reason.mendable or row.mendable
+        if len(reason.names) < (LISTED if row.listed else NAMED):
+            reason.names.append(f"{row.name} ({row.detail})" if row.detail else row.name)
+
+    @property
+    def mendable(self) -> int:
+        return sum(reason.count for reason in self.left.values() if reason.mendable)
+
+
+class Move:
+    """
+    Stores the tasks of a source, each once: a key that is there already is passed over.
+
+    Every batch is one transaction. With ``delete`` the rows whose tasks are stored, now or
+    before, are deleted: in the same transaction if they are in the same database, else when
+    it has been committed.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        using: str,
+        queue: Queue,
+        own_queues: bool,
+        knows: Callable[[str], bool],
+        types: Iterable[str] = (),
+        renamed: Mapping[str, str],
+        limit: int | None = None,
+        delete: bool = False,
+        dry_run: bool = False,
+        progress: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        self.source = source
+        self.using = using
+        self.queue = queue
+        self.own_queues = own_queues
+        self.knows = knows
+        self.types = types
+        self.renamed = renamed
+        self.limit = limit
+        self.delete = delete
+        self.dry_run = dry_run
+        self.progress = progress
+        self.tally = Tally()
+
+    def run(self) -> None:
+        for table in self.source.tables:
+            self.empty(table)
+        for table in self.source.tables:
+            with reading(table.terms.using):
+                others = list(table.passed_over())
+            self.tally.left |= {why: Reason(count) for why, count in others if count}
+
+    def empty(self, table: Table) -> None:
+        after = None
+        while self.remaining != 0:
+            with self.whole(table):
+                with reading(table.terms.using):
+                    rows = table.page(after, BATCH, lock=self.delete)
+                self.take(table, rows)
+            self.progress(self.tally.looked)
+            if len(rows) < BATCH:
+                return
+            after = rows[-1].pk
+
+    def whole(self, table: Table) -> Any:
+        return transaction.atomic(using=table.terms.using) if self.delete else nullcontext()
+
+    @property
+    def remaining(self) -> int | None:
+        return None if self.limit is None else max(0, self.limit - self.tally.stored)
+
+    def take(self, table: Table, rows: Sequence[Any]) -> None:
+        by_queue: dict[str, list[Found]] = {}
+        for row in rows:
+            self.tally.looked += 1
+            read = self.judged(table.read(row))
+            if isinstance(read, Left):
+                self.tally.leave(read)
+            else:
+                by_queue.setdefault(self.queue_of(read).name, []).append(read)
+        done = [row for name, found in by_queue.items() for row in self.store(name, found)]
+        if self.delete and done:
+            with reading(table.terms.using):
+                self.tally.deleted += table.delete([row.id for row in done])
+
+    def queue_of(self, found: Found) -> Queue:
+        if self.own_queues and found.queue is not None:
+            return Queue(found.queue, using=self.using)
+        return self.queue
+
+    def judged(self, row: Found | Left) -> Found | Left:
+        """Return a task under the type that it has here, or why it can't be stored."""
+        if isinstance(row, Left):
+            return row
+        type_ = row.task["type"]
+        if isinstance(type_, str):
+            type_ = row.task["type"] = self.renamed.get(type_, type_)
+        try:
+            self.queue_of(row)._submission(**row.task)
+        except InvalidTaskError as error:
+            return Left(row.name, _("not possible here"), str(error))
+        if not self.knows(type_):
+            why = _("of the type '%s', for which there is no handler: say --map or --any-type.")
+            return Left(row.name, why % type_ + nearest(type_, self.types))
+        return row
+
+    def store(self, name: str, found: Sequence[Found]) -> list[Found]:
+        """Store tasks; return those that are stored now, or were before."""
+        queue = Queue(name, using=self.using)
+        there = types_of(queue, found)
+        fresh = [row for row in found if row.task["key"] not in there][: self.remaining]
+        before = self.same([row for row in found if row.task["key"] in there], there)
+        if not fresh:
+            return before
+        self.tally.queues.add(name)
+        stored = len(fresh)
+        if not self.dry_run:
+            stored = queue.submit_many((row.task for row in fresh), on_conflict="ignore")
+        self.tally.stored += stored
+        if stored < len(fresh):
+            # Others have stored some meanwhile; which ones can't be told, but as what.
+            self.tally.there += len(fresh) - stored
+            there = types_of(queue, fresh)
+            fresh = [row for row in fresh if there.get(row.task["key"]) == row.task["type"]]
+        return [*fresh, *before]
+
+    def same(self, found: Sequence[Found], there: Mapping[str, str]) -> list[Found]:
+        """Return those that were stored before; another task may have the key of one."""
+        same = []
+        for row in found:
+            type_ = there[row.task["key"]]
+            if type_ == row.task["type"]:
+                same.append(row)
+            else:
+                why = _("with a key that a task of another type has")
+                self.tally.leave(Left(row.name, why, type_))
+        self.tally.there += len(same)
+        return same
+
+
+def types_of(queue: Queue, found: Sequence[Found]) -> dict[str, str]:
+    """Return the types of those tasks that a queue has, by their keys."""
+    keys = [row.task["key"] for row in found]
+    return dict(queue.list().filter(key__in=keys).values_list("key", "type"))

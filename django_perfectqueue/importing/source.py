@@ -1,0 +1,224 @@
+"""What other queues have in common: tables, whose rows are tasks or are left where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from django.apps.registry import Apps
+from django.db import Error, connections, models
+from django.utils.translation import gettext as _
+
+from django_perfectqueue.conf import nearest
+from django_perfectqueue.exceptions import ConfigError, PerfectQueueError
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """
+    A row that is a task: ``task`` has the arguments of Queue.submit().
+
+    ``id`` is the row's own, and ``queue`` the name of its queue there, if that means the same
+    here.
+    """
+
+    id: Any
+    task: dict[str, Any]
+    queue: str | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.task["key"])
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """
+    A row that is not moved, and why: the same words for all of a kind.
+
+    ``detail`` is what differs between them. ``mendable`` tells that someone can do something
+    about it, and ``listed`` that each of its kind is named.
+    """
+
+    name: str
+    why: str
+    detail: str = ""
+    mendable: bool = True
+    listed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What was asked for: where to read, and what of it."""
+
+    using: str
+    table: str | None = None
+    queue: str | None = None
+    trust_pickle: bool = False
+
+
+class SourceError(PerfectQueueError):
+    """The database of the source can't be read, or nothing deleted there."""
+
+
+class Table:
+    """
+    One table of another queue.
+
+    A subclass has its ``name``, its ``columns`` and ``more_columns``, which not every version
+    has, and tells what a row means.
+    """
+
+    name: str
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+
+    def columns(self) -> dict[str, models.Field[Any, Any]]:
+        """Return the columns that it must have."""
+        raise NotImplementedError
+
+    def more_columns(self) -> dict[str, models.Field[Any, Any]]:
+        return {}
+
+    def read(self, row: Any) -> Found | Left:
+        """Return what a row means."""
+        raise NotImplementedError
+
+    def wanted(self, rows: Any) -> Any:
+        """Return those rows, as a QuerySet, that may be tasks."""
+        return rows
+
+    def passed_over(self) -> Iterator[tuple[str, int]]:
+        """Yield why some of the other rows are not moved, and how many these are."""
+        return iter(())
+
+    def open(self) -> None:
+        """
+        Look at the table.
+
+        Raise ConfigError when it is not there, or not as it must be.
+        """
+        there = columns_of(self.name, self.terms.using)
+        columns = self.columns()
+        lacking = [name for name in columns if name not in there]
+        if lacking:
+            raise ConfigError(
+                _("The table '%(table)s' has no column '%(column)s': it is another one.")
+                % {"table": self.name, "column": lacking[0]}
+            )
+        more = {name: field for name, field in self.more_columns().items() if name in there}
+        self.model = model_of(self.name, {**columns, **more})
+
+    @property
+    def rows(self) -> Any:
+        return self.model._default_manager.using(self.terms.using)
+
+    def count(self) -> int:
+        found: int = self.wanted(self.rows).count()
+        return found
+
+    def page(self, after: Any, size: int, *, lock: bool) -> list[Any]:
+        """Return the next rows; locked ones, if they are to be deleted, where that can be."""
+        rows = self.wanted(self.rows).order_by("pk")
+        if lock:
+            rows = locked(rows, self.terms.using)
+        return list((rows if after is None else rows.filter(pk__gt=after))[:size])
+
+    def delete(self, ids: Sequence[Any]) -> int:
+        count: int = self.rows.filter(pk__in=ids).delete()[0]
+        return count
+
+
+class Source:
+    """Another queue: its tables, and what it can't be asked for."""
+
+    name: ClassVar[str]
+    takes: ClassVar[frozenset[str]] = frozenset()
+    """Which of the options it knows that not every source does."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        for option in ("table", "queue", "trust_pickle"):
+            if getattr(terms, option) and option not in self.takes:
+                raise ConfigError(self.has_none(option))
+        self.tables = self.made(terms)
+        with reading(terms.using):
+            for table in self.tables:
+                table.open()
+
+    def made(self, terms: Terms) -> list[Table]:
+        """Return its tables."""
+        raise NotImplementedError
+
+    def notes(self) -> Iterator[str]:
+        """Yield what else there is to be said in the end."""
+        return iter(())
+
+    def has_none(self, option: str) -> str:
+        texts = {
+            "table": _("%s has tables of fixed names: it takes no --table."),
+            "queue": _("%s has one queue in a table: it takes no --from-queue."),
+            "trust_pickle": _("%s has no pickles: it takes no --trust-pickle."),
+        }
+        return texts[option] % self.name
+
+
+@contextmanager
+def reading(using: str) -> Iterator[None]:
+    """Raise SourceError, which names the database, for an error in it."""
+    try:
+        yield
+    except Error as error:
+        raise SourceError(
+            _("The database '%(using)s', from which to import, refused: %(error)s")
+            % {"using": using, "error": " ".join(str(error).split())}
+        ) from error
+
+
+def columns_of(table: str, using: str) -> set[str]:
+    """
+    Return the names of a table's columns.
+
+    Raise ConfigError when there is no such table.
+    """
+    connection = connections[using]
+    with connection.cursor() as cursor:
+        names = connection.introspection.table_names(cursor, include_views=True)
+        if table not in names:
+            raise ConfigError(
+                _("The database '%(using)s' has no table '%(table)s'.")
+                % {"using": using, "table": table}
+                + nearest(table, names)
+            )
+        return {
+            column.name for column in connection.introspection.get_table_description(cursor, table)
+        }
+
+
+def model_of(table: str, columns: dict[str, models.Field[Any, Any]]) -> type[models.Model]:
+    """Return a model for a table of others, which no registry of models knows."""
+    meta = type(
+        "Meta",
+        (),
+        {"apps": Apps(), "app_label": "importing", "db_table": table, "managed": False},
+    )
+    return type("Row", (models.Model,), {"Meta": meta, "__module__": __name__, **columns})
+
+
+def locked(rows: Any, using: str) -> Any:
+    """Have rows locked; those that someone else has locked are being worked on."""
+    features = connections[using].features
+    if not features.has_select_for_update:
+        return rows
+    return rows.select_for_update(
+        skip_locked=features.has_select_for_update_skip_locked,
+        of=("self",) if features.has_select_for_update_of else (),
+    )
+
+
+def call(args: Iterable[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the data of a task that calls a function, as those of Django's tasks are."""
+    return {"args": list(args), "kwargs": kwargs}

@@ -6,6 +6,8 @@ Everything here runs in the caller's transaction where there is one.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 import time
 from collections.abc import (
@@ -17,14 +19,14 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial, wraps
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import connections, router, transaction
+from django.db import Error, connections, router, transaction
 from django.utils import timezone
 
 from . import codecs, models, rules, store
@@ -38,8 +40,11 @@ from .exceptions import (
     PayloadError,
     PreemptedError,
 )
-from .sensitive import redacted
+from .notes import Notes, entry, part_of
+from .sensitive import secrets_of, without
 from .waiting import Reason, why_waiting
+
+logger = logging.getLogger("django_perfectqueue.queue")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -249,7 +254,7 @@ class Queue:
             using=self.using,
             now=now,
         )
-        return [AcquiredTask(lease, alive_time=alive_time) for lease in leases]
+        return [AcquiredTask(lease, alive_time=alive_time, _writes=True) for lease in leases]
 
     def poll(
         self, *, alive_time: float | None = None, now: datetime | None = None
@@ -377,6 +382,15 @@ class Task:
             lambda: why_waiting(row, using=self.using, now=now), using=self.using
         )
 
+    def progress(self) -> models.Journal | None:
+        """
+        Return what its present attempt has told, or its last one, or None if nothing.
+
+        Raise NotFoundError when there is no such task.
+        """
+        rows = models.Journal.objects.using(self.using).filter(task_id=self.id)
+        return store.patiently(rows.present().first, using=self.using)
+
     def cancel_request(self, *, now: datetime | None = None) -> bool:
         """
         Cancel it if it has yet to run; if it is running, ask it to stop.
@@ -415,6 +429,7 @@ class Task:
     aexists = twin(exists)
     ametadata = twin(metadata)
     awhy_waiting = twin(why_waiting)
+    aprogress = twin(progress)
     acancel_request = twin(cancel_request)
     aforce_finish = twin(force_finish)
     aretry = twin(retry)
@@ -429,6 +444,8 @@ class AcquiredTask:
     One of finish(), retry(), release(), fail() and cancel() settles it, once and
     durably; each raises PreemptedError, and writes nothing, when the lease has passed
     to another. ``django_result`` is what Django's signals are told of one of its tasks.
+    ``notes`` are what it has told by progress() and log(), which is written by the worker
+    that runs it, or where there is none by the task itself.
     """
 
     lease: store.Lease
@@ -438,7 +455,10 @@ class AcquiredTask:
     settled: str = ""
     is_settling: bool = field(default=False, repr=False)
     django_result: Any = field(default=None, repr=False, compare=False)
+    notes: Notes | None = field(default=None, repr=False, compare=False)
+    _writes: bool = field(default=False, repr=False, compare=False)
     _data: Any = field(default=None, repr=False)
+    _secrets: tuple[Any, tuple[str, ...]] | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         """Name it without its data, which must not get into logs and reports of errors."""
@@ -511,6 +531,78 @@ class AcquiredTask:
         )
         self._data = merged
 
+    def progress(
+        self, part: float | None = None, stage: str | None = None, *, of: float | None = None
+    ) -> None:
+        """
+        Tell how far it is: a part of 1, or so much ``of`` so much, and what is being done.
+
+        What is None stays as it was told before. It may be called as often as you like: it
+        is noted in memory, and written at most every JOURNAL_INTERVAL, apart from whatever
+        transaction is open here. Raise ValueError when it is no such part.
+        """
+        done = part_of(part, of)
+        self._noted().tell(done, stage if stage is None else self.redacted(str(stage)))
+        if self._writes:
+            self._write_in_time()
+
+    def log(self, text: object, *, level: str = "INFO") -> None:
+        """Add to the log that is kept of this attempt, without what is sensitive."""
+        add_line(self, time.time(), level, "task", str(text))
+        if self._writes:
+            self._write_in_time()
+
+    def write_notes(self) -> None:
+        """
+        Write at once what has been told; for programs that run it without a worker.
+
+        In a transaction that is open here it has a savepoint of its own. That it can't be
+        written is logged, and no more.
+        """
+        if (note := note_of(self)) is None:
+            return
+        using = self.lease.using
+        apart = connections[using].in_atomic_block
+        try:
+            with transaction.atomic(using=using) if apart else nullcontext(), store.one_call():
+                store.tell([note], using=using)
+        except Error as error:
+            logger.warning("What a task tells can't be written. key=%s error=%s", self.key, error)
+
+    def redacted(self, text: str) -> str:
+        """Return a text with stars for what is sensitive in the task's data."""
+        return without(text, self._secrets_in_data())
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether anything in its data is sensitive."""
+        return bool(self._secrets_in_data())
+
+    def _secrets_in_data(self) -> tuple[str, ...]:
+        known = self._secrets
+        if known is None or known[0] is not self._data:
+            try:
+                data = self.data
+            except PayloadError:
+                data = None
+            # What was sensitive before update_data() still is.
+            secrets = {*secrets_of(data), *(known[1] if known else ())}
+            known = self._secrets = (self._data, tuple(sorted(secrets, key=len, reverse=True)))
+        return known[1]
+
+    def _noted(self) -> Notes:
+        if self.notes is None:
+            self.notes = Notes(options().LOG_LINES_SIZE)
+        return self.notes
+
+    def _write_in_time(self) -> None:
+        """Write what has been told unless that was done just now, or an event loop runs here."""
+        told = self._noted()
+        now = time.monotonic()
+        if now >= told.next_write and not in_event_loop():
+            told.next_write = now + options().JOURNAL_INTERVAL
+            self.write_notes()
+
     def completion(self, result: Any = None) -> store.Completion:
         """Return what finish() would write."""
         return store.Completion(
@@ -571,12 +663,9 @@ class AcquiredTask:
 
     def _for_all_eyes(self, why: store.Failure) -> store.Failure:
         """Return a reason without what is sensitive in the data."""
-        try:
-            data = self.data
-        except PayloadError:
-            return why
-        message, traceback = (redacted(text, data) for text in (why.message, why.traceback))
-        return replace(why, message=message, traceback=traceback)
+        return replace(
+            why, message=self.redacted(why.message), traceback=self.redacted(why.traceback)
+        )
 
     @contextmanager
     def _settling(self) -> Iterator[None]:
@@ -586,6 +675,8 @@ class AcquiredTask:
             yield
         finally:
             self.is_settling = False
+        if self._writes:
+            self.write_notes()
 
     def _preempted(self) -> PreemptedError:
         return PreemptedError(f"Task '{self.key}' is no longer held by this attempt.")
@@ -600,11 +691,47 @@ class AcquiredTask:
 
     aheartbeat = twin(heartbeat)
     aupdate_data = twin(update_data)
+    aprogress = twin(progress)
+    alog = twin(log)
+    awrite_notes = twin(write_notes)
     afinish = twin(finish)
     aretry = twin(retry)
     arelease = twin(release)
     afail = twin(fail)
     acancel = twin(cancel)
+
+
+def add_line(task: AcquiredTask, at: float, level: str, source: str, text: str) -> None:
+    """Add to a task's log what was logged at a time, in seconds since 1970, by some logger."""
+    task._noted().add(entry(at, level, source, task.redacted(text)))
+
+
+def note_of(task: AcquiredTask) -> store.Note | None:
+    """Return what a task has told, if that has changed since this was called last."""
+    told = task.notes
+    if told is None or not told.changed:
+        return None
+    # In this order: what is told from here on is taken the next time.
+    told.changed = False
+    is_first, told.written = not told.written, True
+    part, stage = told.standing
+    return store.Note(
+        task_id=task.lease.task_id,
+        attempt=task.lease.attempt,
+        progress=part,
+        stage=stage,
+        lines=told.text(),
+        is_first=is_first,
+    )
+
+
+def in_event_loop() -> bool:
+    """Tell whether a query here would hold up an event loop, which Django refuses."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def until(submission: store.Submission, now: datetime | None) -> float:

@@ -7,8 +7,8 @@ from contextvars import Context, copy_context
 
 from django.core.cache import caches
 
-from django_perfectqueue import logs
 from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.running import running
 
 
 def prepare() -> None:
@@ -26,5 +26,5 @@ def prepare() -> None:
 def context_for(task: AcquiredTask) -> Context:
     """Return a new context for a task, as this thread's is while it runs none; logs name it."""
     context = copy_context()
-    context.run(logs.running.set, task)
+    context.run(running.set, task)
     return context

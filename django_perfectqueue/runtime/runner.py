@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from django_perfectqueue import store
+from django_perfectqueue import logs, store
 from django_perfectqueue.application import Application, Dispatch
 from django_perfectqueue.application.decider import wait_after_error
 from django_perfectqueue.conf import options
@@ -29,6 +29,7 @@ from .ending import Ending, announce, announce_start
 from .frames import from_handler
 
 logger = logging.getLogger("django_perfectqueue.runner")
+logger.addFilter(logs.Masked())
 
 LEVELS = {"failed": (logging.ERROR, True), "retried": (logging.WARNING, True)}
 
@@ -55,12 +56,13 @@ class Running:
         if handler is None or not self.active or type(reason) in self.told:
             return
         self.told.add(type(reason))
-        try:
-            outcome: Any = handler.kill(reason)
-            if is_coroutine(outcome):
-                self.begin(outcome)
-        except Exception:
-            logger.exception("A handler's kill() raised. %s", about(self.task))
+        with logs.about(self.task):
+            try:
+                outcome: Any = handler.kill(reason)
+                if is_coroutine(outcome):
+                    self.begin(outcome)
+            except Exception:
+                logger.exception("A handler's kill() raised. %s", about(self.task))
 
     def begin(self, coroutine: Any) -> None:
         if self.spawn is not None:

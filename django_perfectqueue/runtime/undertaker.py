@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import connections
 
-from django_perfectqueue import store
+from django_perfectqueue import logs, store
 from django_perfectqueue.application import Application
 from django_perfectqueue.application.decider import wait_after_error
 from django_perfectqueue.exceptions import PreemptedError, TimeLimitError
@@ -22,6 +22,7 @@ from .signals import REOPEN_LOGS, take_signals
 from .watch import Watch
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
+logger.addFilter(logs.Masked())
 
 LAST_TRIES = 10.0
 TIMED_OUT = f"{TimeLimitError.__module__}.{TimeLimitError.__qualname__}"
@@ -124,11 +125,13 @@ class Undertaker:
 
     def wait_after(self, lease: store.Lease) -> float | None:
         """Return what its handler's rules say, or where these raise those of the settings."""
-        try:
-            return wait_after_error(AcquiredTask(lease), self.handler_for(lease))
-        except Exception:
-            logger.exception("A handler's rules raised. key=%s type=%s", lease.key, lease.type)
-            return wait_after_error(AcquiredTask(lease))
+        task = AcquiredTask(lease)
+        with logs.about(task):
+            try:
+                return wait_after_error(task, self.handler_for(lease))
+            except Exception:
+                logger.exception("A handler's rules raised. key=%s type=%s", lease.key, lease.type)
+                return wait_after_error(task)
 
     def handler_for(self, lease: store.Lease) -> Application | type[Application] | None:
         """Return the handler of a task: made for it, it may have other rules than its class."""

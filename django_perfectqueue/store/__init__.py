@@ -35,10 +35,11 @@ from .settle import cancel, fail, release, retry
 from .steer import cancel_request, find, force_finish, redrive
 from .submit import CHUNK, in_chunks, submit, submit_all
 from .take_alone import take_alone
+from .tell import tell
 from .transaction import ailment, calls_of_others, one_call, patiently
 from .update import update_payload
 from .usage import Tally, Whose, add_usage, clock, folded, note_waiting
-from .values import Completion, Failure, Lease, Pulse, Submission, new_holder
+from .values import Completion, Failure, Lease, Note, Pulse, Submission, new_holder
 
 __all__ = [
     "CHUNK",
@@ -49,6 +50,7 @@ __all__ = [
     "Failure",
     "InHand",
     "Lease",
+    "Note",
     "Notices",
     "Outlook",
     "Pulse",
@@ -106,6 +108,7 @@ __all__ = [
     "submit",
     "submit_all",
     "take_alone",
+    "tell",
     "update_payload",
     "wanted",
 ]

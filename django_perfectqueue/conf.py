@@ -288,7 +288,9 @@ def nearest_value(name: str, value: Any) -> str:
     words = WORDS.get(name, ())
     given = value.values() if isinstance(value, Mapping) else [value]
     wrong = (word for word in given if isinstance(word, str) and word not in words)
-    return next((guess for word in wrong if (guess := nearest(word.lower(), words))), "")
+    in_case = str.upper if words and words[0].isupper() else str.lower
+    guesses = (nearest(in_case(word), words) for word in wrong)
+    return next(filter(None, guesses), "")
 
 
 def given() -> Any:

@@ -377,7 +377,8 @@ class Attempt(models.Model):
 class JournalQuerySet(models.QuerySet["Journal"]):
     def present(self) -> JournalQuerySet:
         """Keep those of the attempts that are running, or else were the last."""
-        return self.filter(number=Coalesce("task__ticket__attempt", "task__attempt"))
+        present = Coalesce("task__ticket__attempt", "task__attempt")
+        return self.annotate(present=present).filter(number=F("present"))
 
 
 class Journal(models.Model):

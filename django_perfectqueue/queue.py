@@ -522,6 +522,7 @@ class AcquiredTask:
     def update_data(self, changes: Mapping[str, Any], *, now: datetime | None = None) -> None:
         """Merge into the stored data, and renew the lease."""
         merged = {**self.data, **changes}
+        self._secrets_in_data()  # What is sensitive before still is afterwards.
         self.lease = store.update_payload(
             self.lease,
             encoded(merged),
@@ -585,7 +586,6 @@ class AcquiredTask:
                 data = self.data
             except PayloadError:
                 data = None
-            # What was sensitive before update_data() still is.
             secrets = {*secrets_of(data), *(known[1] if known else ())}
             known = self._secrets = (self._data, tuple(sorted(secrets, key=len, reverse=True)))
         return known[1]

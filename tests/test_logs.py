@@ -13,7 +13,7 @@ from .factories import NOON
 SECRET = "4711-0815"
 
 
-def task():
+def task(**data):
     lease = store.Lease(
         using="default",
         task_id=7,
@@ -27,7 +27,7 @@ def task():
         key="k1",
         type="report.draw",
         user="ann",
-        payload=json.dumps({"card": SECRET}),
+        payload=json.dumps(data or {"card": SECRET}),
         priority=0,
         created_at=NOON,
         run_at=NOON,

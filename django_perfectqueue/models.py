@@ -419,6 +419,10 @@ class Journal(models.Model):
         return f"{self.task_id}#{self.number}"
 
     @property
+    def tells_progress(self) -> bool:
+        return self.progress is not None or bool(self.stage)
+
+    @property
     def log(self) -> list[Line]:
         """Its log lines, each with its time, level, logger and text."""
         return list(read(self.lines))

@@ -1,5 +1,6 @@
 """Django tasks outside of any ``tasks`` module: TASKS names this one."""
 
+from django_perfectqueue import progress
 from django_perfectqueue.compat import task
 from django_perfectqueue.queue import Queue
 
@@ -31,6 +32,11 @@ def number(context):
 @task
 def boom(message):
     raise ValueError(message)
+
+
+@task
+def halfway():
+    progress(0.5, "halfway")
 
 
 @task

@@ -81,7 +81,7 @@ class ShowTests(TestCase):
         self.assertRegex(out, r"\n  progress +\[#{10}\.{14}\]  40%  drawing, \S+ ago\n")
         self.assertRegex(out, r"\nAttempt 1: running\n  … 3 lines before these: --log\n")
         self.assertRegex(out, r"\n  \d\d:\d\d:\d\d INFO    task: Page 3\.\n")
-        self.assertRegex(out, r" ERROR   task: No room\.\n    At all\. \\x1b\[1m\nData\n")
+        self.assertRegex(out, r" ERROR   task: No room\.\n {11}At all\. \\x1b\[1m\nData\n")
         self.assertNotIn("Page 2.", out)
         self.assertIn("Page 2.", run("pq_show", "k1", "--log"))
         self.assertNotIn("Page", run("pq_show", "k1", "--no-log"))

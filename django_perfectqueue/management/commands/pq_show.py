@@ -45,6 +45,7 @@ from ..words import local, on_one_line, padded, printable, readable
 
 LABEL = 12
 LAST_LINES = 10
+BELOW = 11
 PAINT = {"WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "ERROR"}
 
 
@@ -146,7 +147,7 @@ class Command(QueueCommand):
             first = f"{clock} {level} {printable(line.source)}: {printable(first)}"
         self.stdout.write("  " + first)
         for text in more:
-            self.stdout.write("    " + printable(text))
+            self.stdout.write(" " * BELOW + printable(text))
 
     def print_attempt(self, attempt: Try) -> None:
         span = lasted(attempt.started_at, attempt.ended_at)

@@ -10,6 +10,7 @@ from django_perfectqueue.queue import add_line
 from django_perfectqueue.running import running
 
 OWN = ("django_perfectqueue", "django.tasks", "django_tasks")
+BELOW = tuple(f"{name}." for name in OWN)
 
 
 class Capture(logging.Handler):
@@ -60,7 +61,7 @@ class Capture(logging.Handler):
 
 
 def is_own(name: str) -> bool:
-    return any(name == own or name.startswith(f"{own}.") for own in OWN)
+    return name in OWN or name.startswith(BELOW)
 
 
 def said(record: logging.LogRecord) -> str:

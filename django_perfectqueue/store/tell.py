@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +12,8 @@ from .dialects import Dialect
 from .transaction import is_callers, reading, repeated
 from .values import Note, as_text
 
-ROWS = 100
+ROWS, CHARACTERS = 100, 500_000
+LONGEST_ESCAPE = 10
 KEPT = 20
 STAGE_LENGTH = 255
 KEY = ("task_id", "number")
@@ -33,17 +34,32 @@ FORGET = 'DELETE FROM "perfectqueue_journal" WHERE {over}'
 @repeated
 def tell(notes: Sequence[Note], *, using: str, now: datetime | None = None) -> None:
     """
-    Write what attempts have told, in place of what they had told before; one statement.
+    Write what attempts have told, in place of what they had told before.
 
+    It is one statement, unless that would be a very long one.
     What is told of a task that is gone is dropped. On PostgreSQL the last second of it may
     be lost in a crash of the server.
     """
     lasting = is_callers(connections[using])
     with reading(using) as (cursor, dialect):
         ordered = sorted(notes, key=lambda note: (note.task_id, note.attempt))
-        for first in range(0, len(ordered), ROWS):
-            write(cursor, dialect, ordered[first : first + ROWS], lasting=lasting, now=now)
+        for some in in_statements(ordered):
+            write(cursor, dialect, some, lasting=lasting, now=now)
         forget_old(cursor, dialect, ordered)
+
+
+def in_statements(notes: Sequence[Note]) -> Iterator[list[Note]]:
+    """Yield as many at a time as a server takes in one statement."""
+    some: list[Note] = []
+    room = CHARACTERS
+    for note in notes:
+        if some and (len(some) == ROWS or len(note.lines) > room):
+            yield some
+            some, room = [], CHARACTERS
+        some.append(note)
+        room -= len(note.lines)
+    if some:
+        yield some
 
 
 def write(
@@ -56,7 +72,7 @@ def write(
     values = {}
     for number, note in enumerate(notes):
         values[f"stage{number}"] = as_text(note.stage, STAGE_LENGTH)
-        values[f"lines{number}"] = as_text(note.lines, len(note.lines) + 1)
+        values[f"lines{number}"] = as_text(note.lines, LONGEST_ESCAPE * len(note.lines))
     dialect.execute(cursor, statement + clause, values, now=now)
 
 

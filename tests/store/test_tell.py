@@ -6,7 +6,7 @@ from django.test import TestCase, TransactionTestCase
 from django_perfectqueue import store
 from django_perfectqueue.models import Journal, Task
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store.tell import KEPT
+from django_perfectqueue.store.tell import CHARACTERS, KEPT, ROWS, in_statements
 
 from ..factories import NOON, acquire, after, finish, running, submit_many
 
@@ -49,6 +49,18 @@ class TellTests(TestCase):
         self.tell(note(first, stage="done", lines="one\ntwo"), now=after(5))
         self.assertEqual(self.rows(), [(first, 1, None, "done", "one\ntwo")])
         self.assertEqual(Journal.objects.get().updated_at, after(5))
+
+    def test_no_statement_is_longer_than_a_server_takes(self):
+        lines = "ä" * (CHARACTERS // 2)
+        with self.assertNumQueries(2):
+            self.tell(*(note(task_id, lines=lines) for task_id in self.ids))
+        self.assertEqual([len(row[-1]) for row in self.rows()], [len(lines)] * 3)
+        many = [note(number) for number in range(2 * ROWS)]
+        self.assertEqual([len(some) for some in in_statements(many)], [ROWS, ROWS])
+
+    def test_what_is_no_text_is_kept_to_its_end(self):
+        self.tell(note(self.ids[0], lines="\x00\ud800\ud800 end"))
+        self.assertTrue(self.rows()[0][-1].endswith(" end"))
 
     def test_of_a_task_that_is_gone_nothing_is_kept(self):
         Task.objects.filter(id=self.ids[0]).delete()

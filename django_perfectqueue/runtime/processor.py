@@ -258,32 +258,17 @@ class Processor:
 
     def keep_books(self, *, last: bool = False) -> None:
         """Write who was given how much."""
-        self.by_the_way(self.link, lambda: self.ledger.write(last=last), "The shares received")
+        by_the_way(self.link, lambda: self.ledger.write(last=last), "The shares received")
 
     def write_notes(self, link: Link) -> None:
         """Write what handlers have told, over the link of this thread."""
         if not link.away_since:
-            self.by_the_way(link, self.scribe.write, "What tasks have told")
+            by_the_way(link, self.scribe.write, "What tasks have told")
 
     def write_last_notes(self) -> None:
         """Write what those have told whose end has just been written."""
         if self.scribe.left:
             self.write_notes(self.link)
-
-    def by_the_way(self, link: Link, act: Callable[[], object], what: str) -> None:
-        """Write something; that this fails is no task's trouble."""
-        try:
-            link.once(act)
-        except Error as error:
-            discard(connections[self.plan.using])
-            logger.log(
-                logging.DEBUG if link.ailment(error).passes else logging.WARNING,
-                "%s can't be written; tasks go on. pid=%s error=%s: %s",
-                what,
-                os.getpid(),
-                type(error).__name__,
-                in_one_line(error),
-            )
 
     def posted(self, endings: Sequence[Ending]) -> None:
         for ending in endings:
@@ -359,3 +344,19 @@ class Processor:
         self.plan.dispatch.after_child_end()
         self.slate.sign_off()
         logger.debug("A processor ends. pid=%s", os.getpid())
+
+
+def by_the_way(link: Link, act: Callable[[], object], what: str) -> None:
+    """Write something; that this fails is no task's trouble."""
+    try:
+        link.once(act)
+    except Error as error:
+        discard(connections[link.using])
+        logger.log(
+            logging.DEBUG if link.ailment(error).passes else logging.WARNING,
+            "%s can't be written; tasks go on. pid=%s error=%s: %s",
+            what,
+            os.getpid(),
+            type(error).__name__,
+            in_one_line(error),
+        )

@@ -13,7 +13,7 @@ import django_perfectqueue as pq
 from django_perfectqueue import store
 from django_perfectqueue.models import Journal
 from django_perfectqueue.queue import AcquiredTask, Queue
-from django_perfectqueue.runtime import capture
+from django_perfectqueue.runtime import capture, scribe
 from django_perfectqueue.runtime.runner import Running
 from django_perfectqueue.runtime.scribe import YOUNG, Scribe
 from django_perfectqueue.store.ailments import Ailment
@@ -169,6 +169,7 @@ class ProcessorTests(CrewTestCase):
         self.assertEqual(len(self.statements(queries)), 1)
         self.assertEqual(len(self.told()), 100)
 
+    @mock.patch.object(scribe, "YOUNG", 0.0)
     def test_how_far_they_are_is_seen_while_they_run_and_when_they_have_ended(self):
         for kind in ("process", "thread", "async"):
             with self.subTest(kind):

@@ -193,19 +193,23 @@ class ProcessorTests(CrewTestCase):
                 processor = self.processor(kind, routes, JOURNAL_INTERVAL=0.01)
                 keys = self.submit("function", "coroutine")
 
-                def look(gate=gate, count=1 if kind == "process" else 2):
+                looked = []
+
+                def look(gate=gate, looked=looked, count=1 if kind == "process" else 2):
                     def seen():
                         rows = Journal.objects.filter(progress=0.4, stage="waiting")
                         return rows.count() >= count
 
                     try:
                         wait_until(seen)
+                        looked.append(True)
                     finally:
                         gate.set()
                         connection.close()
 
                 self.beside(look)
                 self.work(processor)
+                self.assertTrue(looked)
                 told = self.told()
                 self.assertEqual(sorted(told), sorted(keys))
                 for row in told.values():

@@ -1,3 +1,6 @@
 """Database-backed background tasks for Django, shared fairly between users."""
 
-__version__ = "0.1.0"
+from .current import current_task, log, progress
+from .version import __version__
+
+__all__ = ["__version__", "current_task", "log", "progress"]

@@ -27,6 +27,7 @@ DAY = 86_400.0
 POLICIES = ("fair", "slots", "fifo")
 QUEUE_ORDERS = ("ordered", "round_robin", "shuffled")
 PROCESSOR_TYPES = ("process", "thread", "async")
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 PLACES = 10
 OTHERS = "*"
 QUIET = "quiet"
@@ -75,6 +76,10 @@ def _count(value: Any) -> str | None:
 
 def _positive(value: Any) -> str | None:
     return _number(value, 1, whole=True)
+
+
+def _characters(value: Any) -> str | None:
+    return _number(value, 1_000, whole=True)
 
 
 def _name(value: Any) -> str | None:
@@ -215,6 +220,10 @@ class Options:
     IDLE_TRANSACTION_LIMIT: float | None = _setting(300.0, _or_none(_positive_seconds))
     USAGE_TIME: float | None = _setting(30 * DAY, _or_none(_seconds))
 
+    JOURNAL_INTERVAL: float = _setting(1.0, _positive_seconds)
+    LOG_CAPTURE: str | None = _setting("INFO", _or_none(_one_of(*LEVELS)))
+    LOG_LINES_SIZE: int = _setting(16_384, _characters)
+
     PROCESSORS: int = _setting(1, _positive)
     PROCESSOR_TYPE: str = _setting("process", _one_of(*PROCESSOR_TYPES))
     CONCURRENCY: int | None = _setting(None, _or_none(_positive))
@@ -274,6 +283,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "POLICY": POLICIES,
     "QUEUE_ORDER": QUEUE_ORDERS,
     "PROCESSOR_TYPE": PROCESSOR_TYPES,
+    "LOG_CAPTURE": LEVELS,
 }
 RULES: dict[str, Rule] = {option.name: option.metadata["rule"] for option in fields(Options)}
 
@@ -304,7 +314,9 @@ def nearest_value(name: str, value: Any) -> str:
     words = WORDS.get(name, ())
     given = value.values() if isinstance(value, Mapping) else [value]
     wrong = (word for word in given if isinstance(word, str) and word not in words)
-    return next((guess for word in wrong if (guess := nearest(word.lower(), words))), "")
+    in_case = str.upper if words and words[0].isupper() else str.lower
+    guesses = (nearest(in_case(word), words) for word in wrong)
+    return next(filter(None, guesses), "")
 
 
 def given() -> Any:

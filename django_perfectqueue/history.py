@@ -8,15 +8,16 @@ from datetime import datetime
 
 from django.utils.translation import gettext as _
 
-from .models import Attempt, DeadLetter, Outcome, State, Status, Task, Ticket
+from .models import Attempt, DeadLetter, Journal, Outcome, State, Status, Task, Ticket
 from .queue import GRAVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """One attempt that has ended, by its place among those of its task."""
+    """One attempt that has ended, by its place among those of its task; ``acquired`` counts all."""
 
     number: int
+    acquired: int
     ending: str
     label: str
     worker: str
@@ -32,6 +33,7 @@ def tries(task: Task, rows: Sequence[Attempt], *, before: int = 0) -> list[Try]:
     told = [
         Try(
             number=number,
+            acquired=row.number,
             ending=row.ending,
             label=row.get_ending_display(),
             worker=row.worker,
@@ -46,6 +48,7 @@ def tries(task: Task, rows: Sequence[Attempt], *, before: int = 0) -> list[Try]:
     if task.outcome == Outcome.FINISHED and task.started_at and task.ended_at:
         success = Try(
             number=before + len(rows) + 1,
+            acquired=task.attempt,
             ending=Outcome.FINISHED.value,
             label=str(Outcome.FINISHED.label),
             worker=task.worker,
@@ -54,6 +57,52 @@ def tries(task: Task, rows: Sequence[Attempt], *, before: int = 0) -> list[Try]:
         )
         told.append(success)
     return told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """
+    What became of one acquire, and what its handler told.
+
+    There is no try yet while it runs, and never one where it was given back.
+    """
+
+    told: Try | None
+    journal: Journal | None
+    is_running: bool = False
+
+
+def journals_of(task: Task, *, using: str) -> list[Journal]:
+    """Return what its attempts have told, the first one first."""
+    return list(Journal.objects.using(using).filter(task_id=task.pk).order_by("number"))
+
+
+def episodes(task: Task, told: Sequence[Try], journals: Sequence[Journal]) -> list[Episode]:
+    """Return a task's attempts with what they told, in order; nothing of those not shown."""
+    tried = {one.acquired: one for one in told}
+    known = {journal.number: journal for journal in journals}
+    first = told[0].acquired if told and told[0].number > 1 else 0
+    runs = running_number(task)
+    return [
+        Episode(told=tried.get(number), journal=known.get(number), is_running=number == runs)
+        for number in sorted({*tried, *(number for number in known if number >= first)})
+    ]
+
+
+def running_number(task: Task) -> int | None:
+    """Return the number of the attempt that runs, if one does."""
+    ticket: Ticket | None = getattr(task, "ticket", None)
+    runs = ticket is not None and task.status in (Status.RUNNING, Status.STALLED)
+    return ticket.attempt if ticket and runs else None
+
+
+def present(task: Task, journals: Sequence[Journal]) -> Journal | None:
+    """Return what tells how far a task is, or how far it got: nothing of one that is finished."""
+    ticket: Ticket | None = getattr(task, "ticket", None)
+    number = ticket.attempt if ticket else task.attempt
+    if task.outcome == Outcome.FINISHED:
+        return None
+    return next((one for one in journals if one.number == number and one.tells_progress), None)
 
 
 def remark(task: Task) -> str:

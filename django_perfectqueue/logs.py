@@ -2,7 +2,8 @@
 Which task a log record is about, for the project's LOGGING.
 
 While a task runs, every record that its thread or coroutine logs can tell the task: those
-of this package, and those of the handler and of all that it calls. Data is never told.
+of this package, and those of the handler and of all that it calls. Data is never told,
+and what others tell of it can be masked.
 """
 
 from __future__ import annotations
@@ -11,19 +12,22 @@ import json
 import logging
 import socket
 import time
-from collections.abc import Mapping
-from contextvars import ContextVar
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from . import tracing
+from .running import running
+from .sensitive import masked
 
 FIELDS = ("pq_queue", "pq_key", "pq_type", "pq_user", "pq_attempt", "pq_worker")
 NOTHING: Mapping[str, Any] = dict.fromkeys(FIELDS, "")
 
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
-running: ContextVar[Any] = ContextVar("running", default=None)
-"""The AcquiredTask whose handler runs, or None."""
+__all__ = ["FIELDS", "JsonFormatter", "Masked", "TaskContext", "about", "context", "running"]
+
+PLAIN = logging.Formatter()
 
 
 def context() -> Mapping[str, Any]:
@@ -49,6 +53,60 @@ class TaskContext(logging.Filter):
         if not hasattr(record, "pq_key"):
             vars(record).update(context())
         return True
+
+
+@contextmanager
+def about(task: Any) -> Iterator[None]:
+    """Have what is logged in here, and called, be about a task, though it does not run here."""
+    token = running.set(task)
+    try:
+        yield
+    finally:
+        running.reset(token)
+
+
+class Masked(logging.Filter):
+    """
+    Puts stars into each record for what is sensitive in the data of the task that runs.
+
+    They come into the message, the traceback as text, and what was given as ``extra``; the
+    exception itself is left for those who report errors. All records pass. It belongs to a
+    handler, and to the first of them: a record that has gone elsewhere before was not masked.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        task = running.get()
+        if task is not None and task.has_secrets:
+            mask(record, task)
+        return True
+
+
+def mask(record: logging.LogRecord, task: Any) -> None:
+    try:
+        said = record.getMessage()
+    except Exception:
+        said = ""  # Whoever formats it will say what is wrong with it.
+    if (told := task.redacted(said)) != said:
+        record.msg, record.args = told, ()
+    if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
+        traceback = PLAIN.formatException(record.exc_info)
+        if (told := task.redacted(traceback)) != traceback:
+            # Formatters print this, if it is there, in place of what they would make.
+            record.exc_text = told
+    for name in ("exc_text", "stack_info"):
+        if text := getattr(record, name):
+            setattr(record, name, task.redacted(text))
+    for name, value in vars(record).items():
+        if name not in STANDARD:
+            setattr(record, name, hidden(masked({name: value})[name], task))
+
+
+def hidden(value: Any, task: Any) -> Any:
+    if isinstance(value, str):
+        return task.redacted(value)
+    if isinstance(value, Mapping):
+        return {name: hidden(inner, task) for name, inner in value.items()}
+    return [hidden(inner, task) for inner in value] if isinstance(value, list) else value
 
 
 class JsonFormatter(logging.Formatter):
@@ -95,7 +153,7 @@ class JsonFormatter(logging.Formatter):
         found = {}
         if record.exc_info and record.exc_info[0] is not None:
             found["error"] = record.exc_info[0].__qualname__
-            found["traceback"] = self.formatException(record.exc_info)
+            found["traceback"] = record.exc_text or self.formatException(record.exc_info)
         elif record.exc_text:
             found["traceback"] = record.exc_text
         if record.stack_info:

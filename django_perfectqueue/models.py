@@ -22,6 +22,7 @@ from django.utils.translation import gettext_lazy as _
 from .codecs import decode
 from .fields import ExactCharField, ServerNow
 from .indexes import PartialIndex
+from .notes import Line, read
 
 LAST_CHARACTER = chr(sys.maxunicode)
 EVERYONE = "*"
@@ -380,13 +381,20 @@ class Attempt(models.Model):
         return f"{self.task_id}#{self.number}"
 
 
+class JournalQuerySet(models.QuerySet["Journal"]):
+    def present(self) -> JournalQuerySet:
+        """Keep those of the attempts that are running, or else were the last."""
+        present = Coalesce("task__ticket__attempt", "task__attempt")
+        return self.annotate(present=present).filter(number=F("present"))
+
+
 class Journal(models.Model):
     """
     What a handler has told during one attempt: how far it is, and what it has logged.
 
     It is written beside the task, at most every so often, so that telling costs the queue
     nothing. ``number`` is that of the attempt, ``progress`` a part of 1, and ``lines`` the
-    last of its log, as text.
+    first and the last of its log, as text.
     """
 
     task = models.ForeignKey(
@@ -403,6 +411,8 @@ class Journal(models.Model):
     lines = models.TextField(_("log lines"), blank=True, default="")
     updated_at = models.DateTimeField(_("updated at"))
 
+    objects = JournalQuerySet.as_manager()
+
     class Meta:
         verbose_name = _("journal")
         verbose_name_plural = _("journals")
@@ -414,6 +424,15 @@ class Journal(models.Model):
 
     def __str__(self) -> str:
         return f"{self.task_id}#{self.number}"
+
+    @property
+    def tells_progress(self) -> bool:
+        return self.progress is not None or bool(self.stage)
+
+    @property
+    def log(self) -> list[Line]:
+        """Its log lines, each with its time, level, logger and text."""
+        return list(read(self.lines))
 
 
 class DeadLetter(models.Model):

@@ -6,6 +6,8 @@ Everything here runs in the caller's transaction where there is one.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import (
     AsyncIterator,
@@ -16,14 +18,14 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial, wraps
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import connections, router, transaction
+from django.db import Error, connections, router, transaction
 from django.utils import timezone
 
 from . import codecs, context, models, rules, signals, store, telemetry
@@ -41,10 +43,13 @@ from .exceptions import (
     PreemptedError,
     Snooze,
 )
-from .sensitive import redacted
+from .notes import Notes, entry, part_of
+from .sensitive import secrets_of, without
 from .spans import LONGEST as LONGEST_SPAN
 from .spans import seconds_in
 from .waiting import Reason, why_waiting
+
+logger = logging.getLogger("django_perfectqueue.queue")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -262,7 +267,7 @@ class Queue:
             using=self.using,
             now=now,
         )
-        return [AcquiredTask(lease, alive_time=alive_time) for lease in leases]
+        return [AcquiredTask(lease, alive_time=alive_time, _writes=True) for lease in leases]
 
     def poll(
         self, *, alive_time: float | None = None, now: datetime | None = None
@@ -427,6 +432,15 @@ class Task:
         end = await end_of_async(self.queue.name, self.key, using=self.using, timeout=seconds)
         return end.result()
 
+    def progress(self) -> models.Journal | None:
+        """
+        Return what its present attempt has told, or its last one, or None if nothing.
+
+        Raise NotFoundError when there is no such task.
+        """
+        rows = models.Journal.objects.using(self.using).filter(task_id=self.id)
+        return store.patiently(rows.present().first, using=self.using)
+
     def cancel_request(self, *, now: datetime | None = None) -> bool:
         """
         Cancel it if it has yet to run; if it is running, ask it to stop.
@@ -465,6 +479,7 @@ class Task:
     aexists = twin(exists)
     ametadata = twin(metadata)
     awhy_waiting = twin(why_waiting)
+    aprogress = twin(progress)
     acancel_request = twin(cancel_request)
     aforce_finish = twin(force_finish)
     aretry = twin(retry)
@@ -543,7 +558,9 @@ class AcquiredTask:
     it, once and durably; each raises PreemptedError, and writes nothing, when the lease
     has passed to another. In a transaction of the caller's it is settled with that; in an
     atomic handler they are ``deferred``, and written when it has returned.
-    ``django_result`` is what Django's signals are told of one of its tasks.
+    ``django_result`` is what Django's signals are told of one of its tasks. ``notes`` are
+    what it has told by progress() and log(), which is written by the worker that runs it,
+    or where there is none by the task itself.
     """
 
     lease: store.Lease
@@ -553,7 +570,10 @@ class AcquiredTask:
     is_settling: bool = field(default=False, repr=False)
     django_result: Any = field(default=None, repr=False, compare=False)
     deferred: Deferred | None = field(default=None, repr=False, compare=False)
+    notes: Notes | None = field(default=None, repr=False, compare=False)
+    _writes: bool = field(default=False, repr=False, compare=False)
     _data: Any = field(default=None, repr=False)
+    _secrets: tuple[Any, tuple[str, ...]] | None = field(default=None, repr=False, compare=False)
     _settled: str = field(default="", repr=False)
     _doubt: Doubt | None = field(default=None, repr=False, compare=False)
 
@@ -663,6 +683,7 @@ class AcquiredTask:
     def update_data(self, changes: Mapping[str, Any], *, now: datetime | None = None) -> None:
         """Merge into the stored data, and renew the lease."""
         merged = {**self.data, **changes}
+        self._secrets_in_data()  # What is sensitive before still is afterwards.
         payload = encoded(merged)
 
         def write() -> None:
@@ -674,6 +695,77 @@ class AcquiredTask:
         else:
             self.deferred.acts.append(write)
         self._data = merged
+
+    def progress(
+        self, part: float | None = None, stage: str | None = None, *, of: float | None = None
+    ) -> None:
+        """
+        Tell how far it is: a part of 1, or so much ``of`` so much, and what is being done.
+
+        What is None stays as it was told before. It may be called as often as you like: it
+        is noted in memory, and written at most every JOURNAL_INTERVAL, apart from whatever
+        transaction is open here. Raise ValueError when it is no such part.
+        """
+        done = part_of(part, of)
+        self._noted().tell(done, stage if stage is None else self.redacted(str(stage)))
+        if self._writes:
+            self._write_in_time()
+
+    def log(self, text: object, *, level: str = "INFO") -> None:
+        """Add to the log that is kept of this attempt, without what is sensitive."""
+        add_line(self, time.time(), level, "task", str(text))
+        if self._writes:
+            self._write_in_time()
+
+    def write_notes(self) -> None:
+        """
+        Write at once what has been told; for programs that run it without a worker.
+
+        In a transaction that is open here it has a savepoint of its own. That it can't be
+        written is logged, and no more.
+        """
+        if (note := note_of(self)) is None:
+            return
+        using = self.lease.using
+        apart = connections[using].in_atomic_block
+        try:
+            with transaction.atomic(using=using) if apart else nullcontext(), store.one_call():
+                store.tell([note], using=using)
+        except Error as error:
+            logger.warning("What a task tells can't be written. key=%s error=%s", self.key, error)
+
+    def redacted(self, text: str) -> str:
+        """Return a text with stars for what is sensitive in the task's data."""
+        return without(text, self._secrets_in_data())
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether anything in its data is sensitive."""
+        return bool(self._secrets_in_data())
+
+    def _secrets_in_data(self) -> tuple[str, ...]:
+        known = self._secrets
+        if known is None or known[0] is not self._data:
+            try:
+                data = self.data
+            except PayloadError:
+                data = None
+            secrets = {*secrets_of(data), *(known[1] if known else ())}
+            known = self._secrets = (self._data, tuple(sorted(secrets, key=len, reverse=True)))
+        return known[1]
+
+    def _noted(self) -> Notes:
+        if self.notes is None:
+            self.notes = Notes(options().LOG_LINES_SIZE)
+        return self.notes
+
+    def _write_in_time(self) -> None:
+        """Write what has been told unless that was done just now, or an event loop runs here."""
+        told = self._noted()
+        now = time.monotonic()
+        if now >= told.next_write and not in_event_loop():
+            told.next_write = now + options().JOURNAL_INTERVAL
+            self.write_notes()
 
     def completion(self, result: Any = None) -> store.Completion:
         """
@@ -782,12 +874,9 @@ class AcquiredTask:
 
     def _for_all_eyes(self, why: store.Failure) -> store.Failure:
         """Return a reason without what is sensitive in the data."""
-        try:
-            data = self.data
-        except PayloadError:
-            return why
-        message, traceback = (redacted(text, data) for text in (why.message, why.traceback))
-        return replace(why, message=message, traceback=traceback)
+        return replace(
+            why, message=self.redacted(why.message), traceback=self.redacted(why.traceback)
+        )
 
     @contextmanager
     def _settling(self) -> Iterator[None]:
@@ -797,6 +886,8 @@ class AcquiredTask:
             yield
         finally:
             self.is_settling = False
+        if self._writes:
+            self.write_notes()
 
     def _settle(self, word: str) -> None:
         """Note what it was settled as, until a transaction of the caller's is rolled back."""
@@ -817,6 +908,9 @@ class AcquiredTask:
 
     aheartbeat = twin(heartbeat)
     aupdate_data = twin(update_data)
+    aprogress = twin(progress)
+    alog = twin(log)
+    awrite_notes = twin(write_notes)
     afinish = twin(finish)
     aretry = twin(retry)
     arelease = twin(release)
@@ -824,6 +918,39 @@ class AcquiredTask:
     acancel = twin(cancel)
     asnooze = twin(snooze)
     adiscard = twin(discard)
+
+
+def add_line(task: AcquiredTask, at: float, level: str, source: str, text: str) -> None:
+    """Add to a task's log what was logged at a time, in seconds since 1970, by some logger."""
+    task._noted().add(entry(at, level, source, task.redacted(text)))
+
+
+def note_of(task: AcquiredTask) -> store.Note | None:
+    """Return what a task has told, if that has changed since this was called last."""
+    told = task.notes
+    if told is None or not told.changed:
+        return None
+    # In this order: what is told from here on is taken the next time.
+    told.changed = False
+    is_first, told.written = not told.written, True
+    part, stage = told.standing
+    return store.Note(
+        task_id=task.lease.task_id,
+        attempt=task.lease.attempt,
+        progress=part,
+        stage=stage,
+        lines=told.text(),
+        is_first=is_first,
+    )
+
+
+def in_event_loop() -> bool:
+    """Tell whether a query here would hold up an event loop, which Django refuses."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def until(submission: store.Submission, now: datetime | None) -> float:

@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db.models import OuterRef, Subquery
 from django.utils.translation import gettext as _
 
 from .fields import ServerNow
-from .models import Task, Worker
+from .models import Journal, Task, Worker
 
 WORKERS = 1_000
 AT_ONCE = 500
@@ -18,7 +19,11 @@ AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """A task in the hands of a processor; its names are empty where it is gone by now."""
+    """
+    A task in the hands of a processor; its names are empty where it is gone by now.
+
+    ``progress``, a part of 1, and ``stage`` are what its handler has told.
+    """
 
     task_id: int
     since: datetime
@@ -26,11 +31,20 @@ class Assignment:
     key: str = ""
     type: str = ""
     user: str = ""
+    progress: float | None = None
+    stage: str | None = None
 
     def facts(self) -> dict[str, Any]:
         """Return it for programs."""
         named = {name: getattr(self, name) or None for name in ("queue", "key", "type", "user")}
-        return {"id": self.task_id, **named, "since": self.since.isoformat()}
+        told = {"progress": self.progress, "stage": self.stage or None}
+        return {"id": self.task_id, **named, "since": self.since.isoformat(), **told}
+
+    @property
+    def how_far(self) -> str:
+        """Return what its handler has told, in short."""
+        part = "" if self.progress is None else f"{self.progress:.0%}"
+        return ", ".join(filter(None, [part, self.stage]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,14 +104,17 @@ def processor(worker: Worker, seat: dict[str, Any], named: dict[int, Any]) -> Pr
 
 
 def names_of(ids: Iterable[int], *, using: str) -> dict[int, Any]:
-    """Return queue, key, type and user of these tasks, without reading their data."""
+    """Return queue, key, type, user and progress of these tasks, without reading their data."""
     known = sorted(ids)
+    told = Journal.objects.filter(task_id=OuterRef("pk"), number=OuterRef("ticket__attempt"))
     tasks = Task.objects.using(using).order_by()
+    tasks = tasks.annotate(progress=Subquery(told.values("progress")))
+    tasks = tasks.annotate(stage=Subquery(told.values("stage")))
     return {
         row.pop("id"): row
         for start in range(0, len(known), AT_ONCE)
         for row in tasks.filter(id__in=known[start : start + AT_ONCE]).values(
-            "id", "queue", "key", "type", "user"
+            "id", "queue", "key", "type", "user", "progress", "stage"
         )
     }
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 from .conf import options
 
@@ -31,9 +33,21 @@ def masked(value: Any) -> Any:
 
 def redacted(text: str, value: Any) -> str:
     """Return a text with stars wherever something sensitive of a value stands in it."""
-    for secret in sorted(set(secrets_in(value)), key=len, reverse=True):
-        text = text.replace(secret, STARS)
+    return without(text, secrets_of(value))
+
+
+def without(text: str, secrets: Iterable[str]) -> str:
+    """Return a text with stars for what secrets_of() has found."""
+    for secret in secrets:
+        if secret in text:
+            text = text.replace(secret, STARS)
     return text
+
+
+def secrets_of(value: Any) -> tuple[str, ...]:
+    """Return what is sensitive of a value, as it may stand in a text, the longest first."""
+    found = {spelling for secret in secrets_in(value) for spelling in spellings(secret)}
+    return tuple(sorted(found, key=len, reverse=True))
 
 
 def secrets_in(value: Any, *, named: bool = False) -> Iterator[str]:
@@ -44,5 +58,18 @@ def secrets_in(value: Any, *, named: bool = False) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from secrets_in(inner, named=named)
-    elif named and value is not None and len(str(value)) >= SHORTEST:
+    elif named and not isinstance(value, bool | None) and len(str(value)) >= SHORTEST:
         yield str(value)
+
+
+def spellings(secret: str) -> Iterator[str]:
+    """Yield a text as it is, and as it stands in Python, in JSON and in a URL."""
+    yield secret
+    if secret.isalnum() and secret.isascii():
+        return
+    yield repr(secret)[1:-1]
+    yield json.dumps(secret)[1:-1]
+    yield json.dumps(secret, ensure_ascii=False)[1:-1]
+    for quoted in (quote, quote_plus):
+        yield quoted(secret, errors="replace")
+        yield quoted(secret, safe="", errors="replace")

@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from . import __version__, tracing
+from . import tracing
 from .conf import options
 from .exceptions import ConfigError
+from .version import __version__
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -1,6 +1,7 @@
 """Sample handlers, found as those of any installed app are. What they do, they write in a diary."""
 
 import asyncio
+import logging
 import os
 import re
 import signal
@@ -13,6 +14,8 @@ from django.db import connection, transaction
 
 from django_perfectqueue.application import Application, Decider, Dispatch, handler
 from django_perfectqueue.exceptions import CancelRequestedError, PreemptedError, ProcessStopError
+
+logger = logging.getLogger("tests.tasks")
 
 
 def note(task, word):
@@ -37,6 +40,14 @@ def echo(task):
 @handler("report")
 def report(task):
     """Do nothing, as quickly as can be."""
+
+
+@handler("tell")
+def tell(task):
+    """Tell what there is to tell, and fail."""
+    task.progress(1, "counting", of=2)
+    logger.warning("Nearly there, %s.", task.data["password"])
+    raise ValueError(f"no {task.data['password']}")
 
 
 @handler("note")

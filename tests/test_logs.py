@@ -1,19 +1,21 @@
 import json
 import logging
 from unittest import mock
+from urllib.parse import quote, quote_plus
 
 from django.test import SimpleTestCase
 
 from django_perfectqueue import logs, store, tracing
-from django_perfectqueue.logs import FIELDS, JsonFormatter, TaskContext
+from django_perfectqueue.logs import FIELDS, JsonFormatter, Masked, TaskContext
 from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.sensitive import STARS
 
 from .factories import NOON
 
 SECRET = "4711-0815"
 
 
-def task():
+def task(**data):
     lease = store.Lease(
         using="default",
         task_id=7,
@@ -27,7 +29,7 @@ def task():
         key="k1",
         type="report.draw",
         user="ann",
-        payload=json.dumps({"card": SECRET}),
+        payload=json.dumps(data or {"card": SECRET}),
         priority=0,
         created_at=NOON,
         run_at=NOON,
@@ -51,8 +53,8 @@ def as_json(record):
 
 
 class LogTestCase(SimpleTestCase):
-    def run_task(self):
-        token = logs.running.set(task())
+    def run_task(self, **data):
+        token = logs.running.set(task(**data))
         self.addCleanup(logs.running.reset, token)
 
 
@@ -147,3 +149,66 @@ class JsonTests(LogTestCase):
                 logger.log(level, "Task.")
         levels = [call.args[0].levelname for call in handle.call_args_list]
         self.assertEqual(levels, ["WARNING", "ERROR"])
+
+
+class MaskedTests(LogTestCase):
+    def masked(self, *message, **given):
+        record = logged(*message, **given)
+        self.assertTrue(Masked().filter(record))
+        return record
+
+    def raised(self):
+        try:
+            raise ValueError("bad hunter22")
+        except ValueError as error:
+            return error
+
+    def test_stars_stand_for_what_is_sensitive_in_the_data(self):
+        self.run_task(password="hunter22", user="ann")
+        record = self.masked("%s is %s.", "hunter22", "ann", login={"token": 7}, note="hunter22")
+        self.assertEqual(record.getMessage(), f"{STARS} is ann.")
+        self.assertEqual((record.login, record.note), ({"token": STARS}, STARS))
+
+    def test_a_traceback_has_stars_and_the_exception_is_left(self):
+        """
+        Who reports errors is given the exception itself, to group and to show it.
+        """
+        self.run_task(password="hunter22")
+        error = self.raised()
+        record = self.masked(error=error)
+        self.assertIs(record.exc_info[1], error)
+        for formatter in (logging.Formatter(), JsonFormatter()):
+            line = formatter.format(record)
+            self.assertIn(f"ValueError: bad {STARS}", line)
+            self.assertIn("in raised", line)
+            self.assertNotIn("hunter22", line)
+
+    def test_what_holds_nothing_sensitive_is_left_as_it_is(self):
+        for data in ({"user": "ann"}, {"password": "else-where"}):
+            self.run_task(**data)
+            record = self.masked("As %s.", "ann", error=self.raised())
+            self.assertEqual((record.msg, record.args), ("As %s.", ("ann",)))
+            self.assertIsNone(record.exc_text)
+
+    def test_outside_of_a_task_nothing_is_masked(self):
+        self.assertEqual(self.masked("hunter22").getMessage(), "hunter22")
+
+    def test_a_secret_is_found_as_python_json_and_urls_spell_it(self):
+        """
+        Messages of HTTP libraries quote the URL, and errors the repr of what they were given.
+        """
+        secret = "a'b\n/ä c&d"
+        self.run_task(token=secret)
+        for message in (
+            secret,
+            f"{secret!r}",
+            json.dumps(secret),
+            quote(secret),
+            quote_plus(secret),
+        ):
+            with self.subTest(message):
+                self.assertIn(STARS, self.masked("%s", message).getMessage())
+
+    def test_a_message_that_can_not_be_made_passes(self):
+        self.run_task(password="hunter22")
+        self.assertEqual(self.masked("%d", "x").args, ("x",))

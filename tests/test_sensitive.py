@@ -34,6 +34,9 @@ class MaskTests(SimpleTestCase):
         told = redacted("hunter22 k-123456 one-token 7654321 ann abc", DATA)
         self.assertEqual(told, f"{STARS} {STARS} {STARS} {STARS} ann abc")
 
+    def test_yes_and_no_are_no_secrets(self):
+        self.assertEqual(redacted("True story", {"token": True}), "True story")
+
     @override_settings(PERFECTQUEUE={"SENSITIVE": ["iban"]})
     def test_the_words_can_be_others(self):
         self.assertEqual(masked({"IBAN": 1, "password": 2}), {"IBAN": STARS, "password": 2})

@@ -9,25 +9,37 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.utils import timezone
+from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.codecs import decode
 from django_perfectqueue.exceptions import PayloadError
-from django_perfectqueue.history import Try, due_at, remark, tries
+from django_perfectqueue.history import (
+    Episode,
+    Try,
+    due_at,
+    episodes,
+    journals_of,
+    present,
+    remark,
+    tries,
+)
 from django_perfectqueue.models import (
     Attempt,
     DeadLetter,
+    Journal,
     Lane,
     State,
     Status,
     Task,
     Ticket,
 )
+from django_perfectqueue.notes import Line
 from django_perfectqueue.roster import place_of
 from django_perfectqueue.sensitive import masked
 from django_perfectqueue.waiting import Code, why_waiting
 
-from .cells import badge, moment, next_moment, span
+from .cells import NOTHING, badge, moment, next_moment, span
 
 EXPLAINED = (Code.ENDED, Code.RUNNING, Code.BLOCKED, Code.STALLED)
 ATTEMPTS = 50
@@ -44,12 +56,35 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """One attempt as it is shown."""
+class Said:
+    """A line of a log as it is shown."""
 
-    told: Try
+    at: str
+    level: str
+    source: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One attempt as it is shown; without ``told`` it runs, or does not count."""
+
+    told: Try | None
+    number: int | None
+    label: str
     started: str
     ran: str
+    log: list[Said]
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HowFar:
+    """What a handler has told of its progress; ``percent`` is None where it told no part."""
+
+    percent: int | None
+    stage: str
+    at: str
 
 
 def tell(task: Task, *, using: str, now: datetime | None = None) -> dict[str, Any]:
@@ -58,6 +93,7 @@ def tell(task: Task, *, using: str, now: datetime | None = None) -> dict[str, An
     ticket: Ticket | None = getattr(task, "ticket", None)
     letter: DeadLetter | None = getattr(task, "dead_letter", None)
     lane = Lane.objects.using(using).filter(pk=ticket.lane).first() if ticket else None
+    journals = journals_of(task, using=using)
     told = attempts(task, using)
     return {
         "badge": badge(task.status),
@@ -69,9 +105,10 @@ def tell(task: Task, *, using: str, now: datetime | None = None) -> dict[str, An
         "data": shown(task.payload),
         "result": None if task.result_text is None else shown(task.result_text),
         "context": None if task.context is None else shown(task.context),
-        "attempts": told,
+        "progress": how_far(present(task, journals)),
+        "attempts": [as_shown(task, one) for one in episodes(task, told, journals)],
         "attempts_shown": ATTEMPTS,
-        "attempts_hidden": bool(told) and told[0].told.number > 1,
+        "attempts_hidden": bool(told) and told[0].number > 1,
     }
 
 
@@ -187,19 +224,42 @@ def waits_for(task: Task, ticket: Ticket) -> str:
     return str(state.label)
 
 
-def attempts(task: Task, using: str) -> list[Shown]:
+def attempts(task: Task, using: str) -> list[Try]:
     """Return its newest attempts, the first of them first."""
     rows: QuerySet[Attempt] = Attempt.objects.using(using).filter(task_id=task.pk)
     newest = list(rows.order_by("-pk")[:ATTEMPTS])[::-1]
     before = rows.count() - len(newest) if len(newest) == ATTEMPTS else 0
-    return [
-        Shown(
-            told=told,
-            started=moment(told.started_at or told.ended_at),
-            ran=span(seconds(told.started_at, told.ended_at) if told.started_at else None),
-        )
-        for told in tries(task, newest, before=before)
-    ]
+    return tries(task, newest, before=before)
+
+
+def as_shown(task: Any, episode: Episode) -> Shown:
+    told, journal = episode.told, episode.journal
+    number, label = None, _("not counted")
+    if told:
+        number, label = told.number, told.label
+    elif episode.is_running:
+        number, label = task.tries, _("running")
+    return Shown(
+        told=told,
+        number=number,
+        label=label,
+        started=moment(told.started_at or told.ended_at) if told else "",
+        ran=span(seconds(told.started_at, told.ended_at)) if told and told.started_at else NOTHING,
+        log=[said(line) for line in journal.log] if journal else [],
+        is_open=episode.is_running,
+    )
+
+
+def said(line: Line) -> Said:
+    at = template_localtime(line.at).strftime("%H:%M:%S") if line.at else ""
+    return Said(at=at, level=line.level, source=line.source, text=line.text)
+
+
+def how_far(journal: Journal | None) -> HowFar | None:
+    if journal is None:
+        return None
+    percent = None if journal.progress is None else round(100 * journal.progress)
+    return HowFar(percent=percent, stage=journal.stage, at=moment(journal.updated_at))
 
 
 def shown(text: str) -> Text:

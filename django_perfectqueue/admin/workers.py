@@ -118,7 +118,7 @@ def line(worker: Any, processor: Processor, task: Assignment) -> SafeString:
         "pid": processor.pid,
     }
     lasts = span((worker.clock - task.since).total_seconds())
-    words = ", ".join(filter(None, [task.type, task.user, lasts]))
+    words = ", ".join(filter(None, [task.type, task.user, lasts, task.how_far]))
     quiet = format_html('<span class="pq-quiet" title="{}">{}</span>', where, words)
     if not task.key:
         return format_html("#{} {}", task.task_id, quiet)

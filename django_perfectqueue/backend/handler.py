@@ -17,6 +17,7 @@ from django_perfectqueue.compat import TaskContext, normalize_json, task_backend
 from django_perfectqueue.compat import signals as django_signals
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import CancelRequestedError
+from django_perfectqueue.logs import Masked
 from django_perfectqueue.queue import AcquiredTask
 
 from .call import Call
@@ -24,6 +25,10 @@ from .definition import rules_of, word
 from .results import FAILED, SUCCESSFUL, change, error_raised, running
 
 logger = logging.getLogger("django_perfectqueue.backend")
+
+# Django's own receivers log the exception of a task that has failed.
+for _name in ("django.tasks", "django_tasks"):
+    logging.getLogger(_name).addFilter(Masked())
 
 
 class DjangoTask(Application):

@@ -10,8 +10,8 @@ from django.utils.translation import gettext as _
 
 from django_perfectqueue.codecs import decode
 from django_perfectqueue.exceptions import PayloadError
-from django_perfectqueue.history import Try, due_at, remark
-from django_perfectqueue.models import DeadLetter, Status, Task, Ticket
+from django_perfectqueue.history import Episode, Try, due_at, remark
+from django_perfectqueue.models import DeadLetter, Journal, Status, Task, Ticket
 from django_perfectqueue.sensitive import masked
 
 from .words import readable
@@ -98,6 +98,29 @@ def told(attempt: Try) -> dict[str, Any]:
         "error": attempt.error or None,
         "message": attempt.message or None,
         "traceback": attempt.traceback or None,
+    }
+
+
+def progress_facts(journal: Journal | None) -> dict[str, Any] | None:
+    if journal is None:
+        return None
+    return {
+        "progress": journal.progress,
+        "stage": journal.stage or None,
+        "updated_at": iso(journal.updated_at),
+    }
+
+
+def journal_facts(episode: Episode) -> dict[str, Any] | None:
+    """Return what an attempt has told; ``attempt`` is None of one that does not count or runs."""
+    if episode.journal is None:
+        return None
+    return {
+        "acquired": episode.journal.number,
+        "attempt": episode.told.number if episode.told else None,
+        "running": episode.is_running,
+        **(progress_facts(episode.journal) or {}),
+        "log": [line.facts() for line in episode.journal.log],
     }
 
 

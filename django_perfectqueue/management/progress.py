@@ -46,9 +46,8 @@ class Progress:
         if not self.total or not part:
             return f"{words}, {rate}"
         share = min(part / self.total, 1.0)
-        full = round(BAR * share)
         left = _("%s left") % readable(max(1, round(seconds / share - seconds)))
-        return f"[{'#' * full}{'.' * (BAR - full)}] {share:4.0%}  {words}, {rate}, {left}"
+        return f"{bar(share)}  {words}, {rate}, {left}"
 
     def draw(self, line: str) -> None:
         self.drawn = time.monotonic()
@@ -62,3 +61,9 @@ class Progress:
             self.stream.write("\r" + " " * self.shown + "\r", str, "")
             self.stream.flush()
             self.shown = 0
+
+
+def bar(share: float) -> str:
+    """Return a part of 1 as a bar and in words."""
+    full = round(BAR * share)
+    return f"[{'#' * full}{'.' * (BAR - full)}] {share:4.0%}"

@@ -10,9 +10,10 @@ from typing import Any
 from django.core.cache import caches
 from django.utils import timezone
 
-from django_perfectqueue import context, logs, store, telemetry
+from django_perfectqueue import context, store, telemetry
 from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.running import running
 from django_perfectqueue.sensitive import redacted
 
 from .ending import Ending
@@ -33,7 +34,7 @@ def prepare() -> None:
 def context_for(task: AcquiredTask) -> Context:
     """Return a new context for a task, as this thread's is while it runs none; logs name it."""
     fresh = copy_context()
-    fresh.run(logs.running.set, task)
+    fresh.run(running.set, task)
     return fresh
 
 

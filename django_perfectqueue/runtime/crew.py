@@ -200,6 +200,7 @@ class Crew(Processor):
         self.poll_at = self.taken_at + self.options.POLL_INTERVAL * spread()
         self.look_at = self.taken_at + LOOK_AFTER * spread()
         self.receive(taken)
+        self.write_last_notes()
         if taken:
             self.keeper.wake()
         self.look_around(taken)
@@ -239,6 +240,7 @@ class Crew(Processor):
             self.link.insist(self.release_rest)
         if self.outbox.is_late(now, after=POST_AFTER):
             self.link.insist(self.post)
+            self.write_last_notes()
         if self.ledger.is_due(now):
             self.keep_books()
 
@@ -322,6 +324,7 @@ class Crew(Processor):
         now = time.monotonic()
         if self.outbox.is_late(now, after=POST_AFTER):
             self.link.insist(self.post)
+            self.write_last_notes()
         if self.ledger.is_due(now):
             self.keep_books()
 

@@ -112,10 +112,12 @@ class Keeper:
             self.hold_to_limits(running, now)
         if self.processor.heart.have_lapsed(now):
             self.processor.heart.lapse()
-        if self.processor.heart.is_alone():
+        if self.processor.heart.is_alone() or not self.may_send(now):
             return
-        if self.may_send(now) and (errand := self.errand(now)):
+        if errand := self.errand(now):
             self.errands.send(lambda: self.in_time_of_trouble(errand))
+        elif self.processor.scribe.is_due(now):
+            self.errands.send(lambda: self.processor.write_notes(self.processor.aside))
 
     def may_send(self, now: float) -> bool:
         return not self.errands.busy and now >= self.no_errand_before

@@ -9,9 +9,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from django_perfectqueue import __version__, store
+from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.tree import memory_of
+from django_perfectqueue.version import __version__
 
 from .board import Board
 from .database import Link

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from django.db import Error, connections
@@ -16,6 +16,7 @@ from django_perfectqueue import conf, store, telemetry
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.exceptions import PreemptedError
 
+from . import capture
 from .belfry import Belfry
 from .bell import Bell
 from .database import AwayError, Link, discard, in_one_line
@@ -30,6 +31,7 @@ from .queue_order import orders
 from .recycling import Recycling
 from .report import Reporter
 from .runner import Running
+from .scribe import Scribe
 from .signals import REOPEN_LOGS, RESTART_NOW, STOP_NOW, take_signals
 from .slate import Slate
 
@@ -89,6 +91,9 @@ class Processor:
         self.link.returned = self.give_back_uncertain
         self.aside = Link(plan.using, seat.bell, self.patience, outage=plan.outage)
         self.ledger = Ledger(using=plan.using, kept=plan.options.USAGE_TIME != 0)
+        self.scribe = Scribe(
+            lambda: self.running, using=plan.using, interval=plan.options.JOURNAL_INTERVAL
+        )
         self.heart = Heart(self)
         self.telling = threading.Lock()
         self.keeper = Keeper(self, pulse=seat.pulse, lifeline=seat.lifeline)
@@ -97,6 +102,7 @@ class Processor:
         """Work until told to stop, recycled, or in a burst until nothing is due."""
         self.open()
         take_signals(self.on_signal)
+        capture.begin(self.options.LOG_CAPTURE)
         self.plan.dispatch.after_fork()
         self.keeper.start()
         try:
@@ -148,7 +154,7 @@ class Processor:
         self.heart.renewed_at = at
 
     def is_busy(self) -> bool:
-        return bool(self.running or self.batch or self.outbox.waiting)
+        return bool(self.running or self.batch or self.outbox.waiting or self.scribe.left)
 
     def is_spent(self) -> bool:
         """Tell whether it is to be replaced: it has run so many tasks, or is old or large."""
@@ -251,18 +257,18 @@ class Processor:
                 post.refused += store.finish(post.completions, using=using, worker=worker)
 
     def keep_books(self, *, last: bool = False) -> None:
-        """Write who was given how much; that this fails is no task's trouble."""
-        try:
-            self.link.once(lambda: self.ledger.write(last=last))
-        except Error as error:
-            discard(connections[self.plan.using])
-            logger.log(
-                logging.DEBUG if self.link.ailment(error).passes else logging.WARNING,
-                "The shares received can't be written; tasks go on. pid=%s error=%s: %s",
-                os.getpid(),
-                type(error).__name__,
-                in_one_line(error),
-            )
+        """Write who was given how much."""
+        by_the_way(self.link, lambda: self.ledger.write(last=last), "The shares received")
+
+    def write_notes(self, link: Link) -> None:
+        """Write what handlers have told, over the link of this thread."""
+        if not link.away_since:
+            by_the_way(link, self.scribe.write, "What tasks have told")
+
+    def write_last_notes(self) -> None:
+        """Write what those have told whose end has just been written."""
+        if self.scribe.left:
+            self.write_notes(self.link)
 
     def posted(self, endings: Sequence[Ending]) -> None:
         for ending in endings:
@@ -274,6 +280,8 @@ class Processor:
     def tell(self, endings: Sequence[Ending]) -> None:
         for ending in endings:
             self.slate.count(ending.word)
+            if ending.task.notes is not None:
+                self.scribe.keep(ending.task)
         with self.telling:
             self.reporter.tell(endings)
 
@@ -331,8 +339,26 @@ class Processor:
         if not self.link.away_since:
             self.keep_books(last=True)
         self.keeper.stop()
+        self.write_last_notes()
+        capture.end()
         self.plan.dispatch.after_child_end()
         if self.options.TRACING:
             telemetry.flush()
         self.slate.sign_off()
         logger.debug("A processor ends. pid=%s", os.getpid())
+
+
+def by_the_way(link: Link, act: Callable[[], object], what: str) -> None:
+    """Write something; that this fails is no task's trouble."""
+    try:
+        link.once(act)
+    except Error as error:
+        discard(connections[link.using])
+        logger.log(
+            logging.DEBUG if link.ailment(error).passes else logging.WARNING,
+            "%s can't be written; tasks go on. pid=%s error=%s: %s",
+            what,
+            os.getpid(),
+            type(error).__name__,
+            in_one_line(error),
+        )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from django_perfectqueue import store, telemetry
+from django_perfectqueue import logs, store, telemetry
 from django_perfectqueue.application import Application, Dispatch
 from django_perfectqueue.application.policy import Ruling, failure, plain_failure, ruling
 from django_perfectqueue.conf import options
@@ -32,6 +32,7 @@ from .frames import from_handler
 from .only_here import only_here
 
 logger = logging.getLogger("django_perfectqueue.runner")
+logger.addFilter(logs.Masked())
 
 LEVELS = {"failed": (logging.ERROR, True), "retried": (logging.WARNING, True)}
 
@@ -66,12 +67,13 @@ class Running:
         if handler is None or not self.active or type(reason) in self.told:
             return
         self.told.add(type(reason))
-        try:
-            outcome: Any = handler.kill(reason)
-            if is_coroutine(outcome):
-                self.begin(outcome)
-        except Exception:
-            logger.exception("A handler's kill() raised. %s", about(self.task))
+        with logs.about(self.task):
+            try:
+                outcome: Any = handler.kill(reason)
+                if is_coroutine(outcome):
+                    self.begin(outcome)
+            except Exception:
+                logger.exception("A handler's kill() raised. %s", about(self.task))
 
     def begin(self, coroutine: Any) -> None:
         if self.spawn is not None:

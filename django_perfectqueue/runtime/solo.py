@@ -59,6 +59,7 @@ class Solo(Processor):
                 self.pass_on(taken)
             self.keeper.wake()
             self.put_strange_back()
+            self.write_last_notes()
             self.run_batch()
             if not taken:
                 if self.plan.burst:
@@ -81,6 +82,7 @@ class Solo(Processor):
             # While it posts, the lease stays in the batch: what is held nowhere is given back.
             if self.outbox.waiting and self.should_post_before_next():
                 self.link.insist(self.post)
+                self.write_last_notes()
             if self.stopping or not (lease := self.next_lease()):
                 return
             self.run_one(lease)

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import connections
 
-from django_perfectqueue import store
+from django_perfectqueue import logs, store
 from django_perfectqueue.application import Application
 from django_perfectqueue.exceptions import (
     CancelRequestedError,
@@ -29,6 +29,7 @@ from .signals import REOPEN_LOGS, take_signals
 from .watch import Watch
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
+logger.addFilter(logs.Masked())
 
 LAST_TRIES = 10.0
 Handler = Application | type[Application] | None
@@ -139,7 +140,8 @@ class Undertaker:
         """Count an error, and have it tried again by its handler's rules, or end it."""
         why = store.Failure(error=TIMED_OUT, message=str(error))
         grave = store.Failure(error=GRAVE, message=f"{TIMED_OUT}: {error}")
-        what = ruling_for(task, handler, error)
+        with logs.about(task):
+            what = ruling_for(task, handler, error)
         if what.word == "retry":
             return lambda: self.retry(task.lease, what.wait, why)
         if what.word == "discard":

@@ -36,10 +36,11 @@ from .settle import cancel, fail, release, retry, snooze
 from .steer import cancel_request, find, force_finish, redrive
 from .submit import CHUNK, in_chunks, submit, submit_all
 from .take_alone import take_alone
+from .tell import tell
 from .transaction import ailment, calls_of_others, one_call, patiently, together
 from .update import update_payload
 from .usage import Tally, Whose, add_usage, clock, folded, note_waiting
-from .values import Completion, Failure, Lease, Pulse, Submission, new_holder
+from .values import Completion, Failure, Lease, Note, Pulse, Submission, new_holder
 from .watch import Ended, end_notices, ends, find_all, in_callers_transaction, live, watch
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "InHand",
     "Joint",
     "Lease",
+    "Note",
     "Notices",
     "Outlook",
     "Pulse",
@@ -118,6 +120,7 @@ __all__ = [
     "submit",
     "submit_all",
     "take_alone",
+    "tell",
     "together",
     "update_payload",
     "wanted",

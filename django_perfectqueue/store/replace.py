@@ -22,6 +22,7 @@ FORGET = 'DELETE FROM "perfectqueue_task" WHERE "id" = %(task_id)s'
 ENDED = " AND \"outcome\" <> ''"
 FORGET_STORY = (
     'DELETE FROM "perfectqueue_attempt" WHERE "task_id" = %(task_id)s',
+    'DELETE FROM "perfectqueue_journal" WHERE "task_id" = %(task_id)s',
     'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" = %(task_id)s',
 )
 

@@ -107,6 +107,22 @@ class Completion(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """
+    What a handler has told so far in one attempt; ``progress`` is a part of 1.
+
+    ``is_first`` tells that nothing of this attempt has been written before.
+    """
+
+    task_id: int
+    attempt: int
+    progress: float | None = None
+    stage: str = ""
+    lines: str = ""
+    is_first: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
     """What a heartbeat learnt of one lease."""
 

@@ -8,8 +8,10 @@ from unittest import mock
 from django.contrib.auth.models import User
 from django.contrib.staticfiles.testing import StaticLiveServerTestCase
 
+from django_perfectqueue import store
 from django_perfectqueue.limits import limit, set_limit
 from django_perfectqueue.models import Meter
+from django_perfectqueue.notes import entry
 from django_perfectqueue.shares import set_share
 
 from ..factories import fail, failed, running, submit
@@ -124,12 +126,16 @@ class BrowserTests(StaticLiveServerTestCase):
 
     def test_nothing_is_wider_than_a_phone(self):
         task, held = running("a-rather-long-key-" * 8)
+        lines = entry(1.9e9, "WARNING", "some_package.some_module", "x" * 300)
+        told = store.Note(task_id=task.id, attempt=1, progress=0.4, stage="s" * 99, lines=lines)
+        store.tell([told], using="default")
         fail(held, error="some_package.some_module.errors.ARatherLongError", message="m" * 90)
         running("k2")
         self.open("phone", viewport=PHONE, color_scheme="dark")
 
         self.picture("list")
         self.page.click(f"text={task.key}")
+        self.page.click("text=1 log line")
         self.picture("story")
         width = self.page.evaluate("document.documentElement.scrollWidth")
         self.assertLessEqual(width, PHONE["width"])

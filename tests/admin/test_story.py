@@ -70,6 +70,29 @@ class StoryTests(AdminTestCase):
         self.assertContains(self.story(task), "Only the newest", count=0)
         self.assertContains(response, "<details><summary>Traceback</summary>")
 
+    def test_how_far_it_is_and_what_it_has_logged_is_told(self):
+        submit("k1", data={"password": "hunter22"}, now=None)
+        task = Queue().poll()
+        task.progress(0.4, f"drawing {EVIL}")
+        task.log(f"As hunter22, {EVIL}.", level="WARNING")
+        task.write_notes()
+
+        response = self.story(task)
+
+        self.assertContains(response, '<progress max="100" value="40"')
+        self.assertContains(response, "drawing &lt;script&gt;")
+        self.assertContains(response, "#1 running")
+        self.assertContains(response, "<summary>1 log line</summary>")
+        self.assertContains(response, "As ********, &lt;script&gt;")
+        for hidden in ("hunter22", EVIL):
+            self.assertNotContains(response, hidden)
+
+        task.finish()
+        response = self.story(task)
+        self.assertNotContains(response, "<progress")
+        self.assertContains(response, "#1 finished")
+        self.assertContains(response, "<summary>1 log line</summary>")
+
     @mock.patch.object(story, "ATTEMPTS", 2)
     def test_the_newest_attempts_keep_their_numbers(self):
         task, held = running("k1")

@@ -2,6 +2,7 @@
 
 from django.contrib.auth.models import Group
 
+from django_perfectqueue import progress
 from django_perfectqueue.application import Discard, Fixed, Retry, Snooze
 from django_perfectqueue.compat import task
 from django_perfectqueue.queue import Queue
@@ -34,6 +35,11 @@ def number(context):
 @task
 def boom(message):
     raise ValueError(message)
+
+
+@task
+def halfway():
+    progress(0.5, "halfway")
 
 
 @task

@@ -63,6 +63,22 @@ class RunTests(TestCase):
         self.assertIs(error.exception_class, ValueError)
         self.assertTrue(error.traceback.endswith("ValueError: x\n"))
 
+    @override_settings(PERFECTQUEUE={"SENSITIVE": ["message"]})
+    def test_what_is_sensitive_in_an_error_is_not_logged(self):
+        """
+        Django's own receiver logs the exception, while the task runs.
+        """
+        with self.assertLogs(case.LOGGER, "ERROR") as log:
+            result = self.run_one(jobs.boom, message="hunter22", words=("failed",))
+        for told in (*log.output, result.errors[0].traceback):
+            self.assertIn("ValueError: ********", told)
+            self.assertNotIn("hunter22", told)
+
+    def test_a_function_tells_how_far_it_is(self):
+        result = self.run_one(jobs.halfway)
+        told = Queue()[result.id].progress()
+        self.assertEqual((told.progress, told.stage), (0.5, "halfway"))
+
     def test_sys_exit_fails_the_task_and_nothing_else(self):
         result = self.run_one(jobs.leave, words=("failed",))
         self.assertIs(result.errors[0].exception_class, SystemExit)

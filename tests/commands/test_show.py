@@ -67,6 +67,50 @@ class ShowTests(TestCase):
             [story] = run_json("pq_show", key)
             self.assertEqual(story["why"]["code"], code)
 
+    def test_a_running_task_tells_how_far_it_is_and_what_it_has_logged_last(self):
+        submit("k1", now=None)
+        task = Queue().poll()
+        for number in range(12):
+            task.log(f"Page {number}.")
+        task.log("No room.\nAt all. \x1b[1m", level="ERROR")
+        task.progress(0.4, "drawing")
+        task.write_notes()
+
+        out = run("pq_show", "k1")
+
+        self.assertRegex(out, r"\n  progress +\[#{10}\.{14}\]  40%  drawing, \S+ ago\n")
+        self.assertRegex(out, r"\nAttempt 1: running\n  … 3 lines before these: --log\n")
+        self.assertRegex(out, r"\n  \d\d:\d\d:\d\d INFO    task: Page 3\.\n")
+        self.assertRegex(out, r" ERROR   task: No room\.\n {11}At all\. \\x1b\[1m\nData\n")
+        self.assertNotIn("Page 2.", out)
+        self.assertIn("Page 2.", run("pq_show", "k1", "--log"))
+        self.assertNotIn("Page", run("pq_show", "k1", "--no-log"))
+
+    def test_each_attempt_is_shown_with_what_it_has_told(self):
+        """
+        One that was given back counts for nothing, but may have told why.
+        """
+        submit("k1", now=None)
+        for number, settle in enumerate(("release", "retry", "finish"), 1):
+            task = Queue().poll()
+            task.log(f"Log {number}.")
+            task.progress(number, of=10)
+            task.retry(0) if settle == "retry" else getattr(task, settle)()
+
+        out = run("pq_show", "k1", "--log")
+
+        order = "Uncounted.*Log 1.*Attempt 1: retried.*Log 2.*Attempt 2: finished.*Log 3"
+        self.assertRegex(out.replace("\n", " "), order)
+        self.assertNotRegex(out, r"\n  progress")
+        self.assertNotIn("Log 2.", run("pq_show", "k1"))
+
+        [story] = run_json("pq_show", "k1")
+        told = [(one["acquired"], one["attempt"], one["progress"]) for one in story["journals"]]
+        self.assertEqual(told, [(1, None, 0.1), (2, 1, 0.2), (3, 2, 0.3)])
+        self.assertEqual(story["journals"][0]["log"][0]["message"], "Log 1.")
+        self.assertIsNone(story["progress"])
+        self.assertNotIn("journals", run_json("pq_show", "k1", "--no-log")[0])
+
     def test_tracebacks_are_for_verbosity_two(self):
         _task, lease = running("k1", now=None)
         retry(lease, now=None, why=Failure(error="E", traceback="File x\n  \x1b[1mline"))

@@ -3,6 +3,7 @@ from datetime import timedelta
 from django.test import TestCase
 
 from django_perfectqueue.models import UNSEEN, Worker
+from django_perfectqueue.queue import Queue
 from tests.factories import register, seat, submit
 
 from .running import refused, run, run_json
@@ -34,6 +35,20 @@ class WorkersTests(TestCase):
         self.assertEqual(lines[0], "  processor 1, pid 1001, 40 MB, 3 finished")
         self.assertRegex(lines[1], r"^    k1 type=report user=ann queue=mail for 5(\.\d)?s$")
         self.assertRegex(lines[3], r"^    task 1000000000, which is no longer stored, for 5")
+
+    def test_how_far_what_they_run_is_costs_no_statement_more(self):
+        submit("k1", now=None)
+        task = Queue().poll()
+        task.progress(0.4, "drawing")
+        register(now=None, seats=[seat(1, task.lease.task_id)])
+
+        with self.assertNumQueries(2):
+            out = run("pq_workers", "--tasks")
+
+        self.assertRegex(out, r"\n    k1 type=report queue=default for 5(\.\d)?s 40%, drawing\n")
+        [told] = run_json("pq_workers")
+        [runs] = told["seats"][0]["tasks"]
+        self.assertEqual((runs["progress"], runs["stage"]), (0.4, "drawing"))
 
     def test_who_is_leaving_is_told_so(self):
         register(host="one", now=None, leaving=True)

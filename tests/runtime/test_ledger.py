@@ -214,9 +214,10 @@ class LedgerTests(TestCase):
 class TroubleTests(SimpleTestCase):
     def test_that_it_can_not_be_written_is_no_tasks_trouble(self):
         books = mock.Mock(write=mock.Mock(side_effect=OperationalError("disk full")))
-        link = SimpleNamespace(once=lambda verb: verb(), ailment=lambda error: Ailment.OTHER)
-        plan = SimpleNamespace(using="default")
-        processor = SimpleNamespace(ledger=books, plan=plan, link=link)
+        link = SimpleNamespace(
+            once=lambda verb: verb(), ailment=lambda error: Ailment.OTHER, using="default"
+        )
+        processor = SimpleNamespace(ledger=books, link=link)
 
         with (
             mock.patch("django_perfectqueue.runtime.processor.discard") as discard,

@@ -22,6 +22,7 @@ from django_perfectqueue.runtime.bell import Bell
 from django_perfectqueue.runtime.database import Link
 from django_perfectqueue.runtime.guard import Guard
 from django_perfectqueue.runtime.runner import Runner
+from django_perfectqueue.sensitive import STARS
 
 from .. import tasks
 from ..factories import submit
@@ -118,6 +119,35 @@ class OutcomeTests(RunnerMixin, TestCase):
 
         self.run_with(Strange, expect="retried")
         self.assertIn("/application/handler.py", Attempt.objects.get().traceback)
+
+    def test_what_is_sensitive_is_not_logged_with_an_error(self):
+        """
+        The record still has the exception, for those who report errors.
+        """
+        error = ValueError("no hunter22")
+        perform = self.fail_with(error)
+        with self.assertLogs("django_perfectqueue.runner", "WARNING") as log:
+            self.run_with(perform, data={"password": "hunter22"}, expect="retried")
+        self.assertIn(f"ValueError: no {STARS}", log.output[0])
+        self.assertNotIn("hunter22", log.output[0])
+        self.assertIs(log.records[0].exc_info[1], error)
+        self.assertEqual(Attempt.objects.get().message, f"no {STARS}")
+
+    def test_what_a_handler_raises_when_it_is_told_to_end_has_stars_as_well(self):
+        class Stubborn(Application):
+            def kill(self, reason):
+                raise ValueError("no hunter22")
+
+            def perform(self):
+                runner.running.kill(CancelRequestedError("Now."))
+
+        submit("task", data={"password": "hunter22"}, now=None)
+        runner = runner_for(Stubborn)
+        self.addCleanup(runner.bell.close)
+        with self.assertLogs("django_perfectqueue.runner", "ERROR") as log:
+            runner.run(Queue().poll())
+        self.assertIn(f"ValueError: no {STARS}", log.output[0])
+        self.assertNotIn("hunter22", log.output[0])
 
     @override_settings(PERFECTQUEUE={"MAX_ATTEMPTS": 1})
     def test_the_last_error_fails_it_and_is_logged(self):

@@ -16,6 +16,7 @@ from django_perfectqueue.exceptions import (
     PayloadError,
     PreemptedError,
     ProcessStopError,
+    Verdict,
 )
 from django_perfectqueue.sensitive import redacted
 
@@ -26,7 +27,7 @@ Facts = dict[str, Any]
 
 logger = logging.getLogger("django_perfectqueue.errors")
 
-NO_ERRORS = (CancelRequestedError, PreemptedError, ProcessStopError)
+NO_ERRORS = (CancelRequestedError, PreemptedError, ProcessStopError, Verdict)
 
 
 def log_error(error: BaseException, facts: Facts) -> None:

@@ -6,12 +6,23 @@ from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandParser
+from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.fields import ServerNow
-from django_perfectqueue.history import Try, due_at, remark, tries
-from django_perfectqueue.models import Task
+from django_perfectqueue.history import (
+    Episode,
+    Try,
+    due_at,
+    episodes,
+    journals_of,
+    present,
+    remark,
+    tries,
+)
+from django_perfectqueue.models import Journal, Task
+from django_perfectqueue.notes import Line
 from django_perfectqueue.roster import Place, place_of
 from django_perfectqueue.waiting import Code, Reason, why_waiting
 
@@ -20,7 +31,9 @@ from ..facts import (
     content,
     context_of,
     dead_letter_of,
+    journal_facts,
     lease_until,
+    progress_facts,
     ran,
     situation,
     story,
@@ -28,9 +41,13 @@ from ..facts import (
     waited,
 )
 from ..hints import with_hint
+from ..progress import bar
 from ..words import local, on_one_line, padded, printable, readable
 
 LABEL = 12
+LAST_LINES = 10
+BELOW = 11
+PAINT = {"WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "ERROR"}
 
 
 class Command(QueueCommand):
@@ -46,22 +63,43 @@ class Command(QueueCommand):
             action="store_true",
             help=_("Leave out its data, its result and its context."),
         )
+        log = parser.add_mutually_exclusive_group()
+        log.add_argument(
+            "--log",
+            action="store_true",
+            default=None,
+            help=_("Show all that is kept of what its attempts logged (default: the last lines)."),
+        )
+        log.add_argument(
+            "--no-log", action="store_false", dest="log", help=_("Show nothing of that.")
+        )
 
     def act(self, **options: Any) -> None:
         task = self.found(options["key"])
         attempts = tries(task, list(task.attempts.order_by("id")))
+        journals = journals_of(task, using=self.queue.using)
+        told = episodes(task, attempts, journals)
+        now_at = present(task, journals)
         reason = why_waiting(task, using=self.queue.using)
         place = place_of(task.pk, using=self.queue.using) if lease_until(task) else None
         if self.as_json:
-            told = story(task, attempts, with_data=not options["no_data"])
-            runs = place.facts() if place else None
-            self.print_json({**told, "why": reason.facts(), "runs": runs})
+            facts = story(task, attempts, with_data=not options["no_data"])
+            facts |= {"why": reason.facts(), "runs": place.facts() if place else None}
+            facts["progress"] = progress_facts(now_at)
+            if options["log"] is not False:
+                facts["journals"] = [found for one in told if (found := journal_facts(one))]
+            self.print_json(facts)
             return
         self.print_fields(task, attempts, reason)
         if place:
             self.print_field(_("runs on"), runs_on(place, task.clock))
-        for attempt in attempts:
-            self.print_attempt(attempt)
+        if now_at:
+            self.print_field(_("progress"), how_far(now_at, task.clock))
+        for episode in told:
+            self.print_episode(task, episode)
+            is_last = episode is told[-1]
+            if episode.journal and (options["log"] or (options["log"] is None and is_last)):
+                self.print_log(episode.journal.log, whole=bool(options["log"]))
         if not options["no_data"]:
             self.print_content(_("data"), content("data", task.payload))
             if task.result_text is not None:
@@ -83,6 +121,38 @@ class Command(QueueCommand):
 
     def print_field(self, name: str, value: str) -> None:
         self.stdout.write(f"  {padded(name, LABEL)}{value}".rstrip())
+
+    def print_episode(self, task: Any, episode: Episode) -> None:
+        if episode.told:
+            self.print_attempt(episode.told)
+            return
+        title = _("Uncounted attempt")
+        if episode.is_running:
+            title = _("Attempt %s") % task.tries + ": " + _("running")
+        self.stdout.write(self.style.MIGRATE_LABEL(title))
+
+    def print_log(self, log: list[Line], *, whole: bool) -> None:
+        shown = log if whole else log[-LAST_LINES:]
+        if len(shown) < len(log):
+            hidden = len(log) - len(shown)
+            text = ngettext(
+                "… %d line before these: --log", "… %d lines before these: --log", hidden
+            )
+            self.stdout.write("  " + text % hidden)
+        for line in shown:
+            self.print_line(line)
+
+    def print_line(self, line: Line) -> None:
+        paint = PAINT.get(line.level)
+        first, *more = line.text.splitlines() or [""]
+        if line.at:
+            level = f"{line.level:<7}"
+            level = getattr(self.style, paint)(level) if paint else level
+            clock = localtime(line.at).strftime("%H:%M:%S")
+            first = f"{clock} {level} {printable(line.source)}: {printable(first)}"
+        self.stdout.write("  " + first)
+        for text in more:
+            self.stdout.write(" " * BELOW + printable(text))
 
     def print_attempt(self, attempt: Try) -> None:
         span = lasted(attempt.started_at, attempt.ended_at)
@@ -133,6 +203,13 @@ def fields(task: Any, attempts: list[Try], reason: Reason) -> Iterator[tuple[str
     if task.worker:
         yield _("worker"), task.worker
     yield "id", str(task.id)
+
+
+def how_far(journal: Journal, now: datetime) -> str:
+    """Return how far a handler said it is, and when."""
+    ago = _("%s ago") % readable((now - journal.updated_at).total_seconds())
+    parts = [bar(journal.progress)] if journal.progress is not None else []
+    return "  ".join([*parts, ", ".join(filter(None, [on_one_line(journal.stage), ago]))])
 
 
 def runs_on(place: Place, now: datetime) -> str:

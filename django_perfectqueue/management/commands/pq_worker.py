@@ -18,8 +18,8 @@ from django.db import connections
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_perfectqueue import __version__, compat, conf, queue
 from django_perfectqueue import backoff as backoffs
+from django_perfectqueue import compat, conf, queue
 from django_perfectqueue.application import Dispatch, Registry
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.health.tables import lacks_tables
@@ -39,6 +39,7 @@ from django_perfectqueue.runtime.report import Reporter
 from django_perfectqueue.runtime.signals import DETACH, STOP, STOP_NOW, hold_back
 from django_perfectqueue.runtime.supervisor import Supervisor
 from django_perfectqueue.runtime.title import set_title
+from django_perfectqueue.version import __version__
 
 from ..base import SummedUpCommand, at_least, known_alias, speaking, unmigrated
 from ..handlers import found, no_handlers, types_of, with_django_tasks

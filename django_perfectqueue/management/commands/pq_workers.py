@@ -118,7 +118,8 @@ def told(task: Assignment, now: datetime) -> str:
     words = [task.key, f"type={task.type}"]
     if task.user:
         words.append(f"user={task.user}")
-    return printable(" ".join([*words, f"queue={task.queue}", span]))
+    words += [f"queue={task.queue}", span]
+    return printable(" ".join([*words, *([task.how_far] if task.how_far else [])]))
 
 
 def ago(moment: datetime, now: datetime) -> str:

@@ -1,0 +1,39 @@
+"""The task that runs here, for code that was not given it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .notes import part_of
+from .running import running
+
+if TYPE_CHECKING:
+    from .queue import AcquiredTask
+
+
+def current_task() -> AcquiredTask | None:
+    """Return the task whose handler runs in this thread or coroutine, or None."""
+    task: AcquiredTask | None = running.get()
+    return task
+
+
+def progress(
+    part: float | None = None, stage: str | None = None, *, of: float | None = None
+) -> None:
+    """
+    Tell how far the task that runs here is; do nothing where none runs.
+
+    Raise ValueError as ``AcquiredTask.progress()`` does.
+    """
+    task = running.get()
+    if task is None:
+        part_of(part, of)
+    else:
+        task.progress(part, stage, of=of)
+
+
+def log(text: object) -> None:
+    """Add a line to the log of the task that runs here; do nothing where none runs."""
+    task = running.get()
+    if task is not None:
+        task.log(text)

@@ -11,8 +11,10 @@ from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.application.handler import awaited
 from django_perfectqueue.codecs import decode
+from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import Verdict
 from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.runtime import capture
 from django_perfectqueue.runtime.coroutines import Coroutines
 from django_perfectqueue.runtime.database import Tidy
 from django_perfectqueue.runtime.ending import Ending, announce
@@ -44,8 +46,10 @@ class InPlace(Runner):
 
     def attempt(self, task: HeldTask) -> Run:
         """Run a task and settle it; raise what is to end the whole program."""
-        with quiet(), self.tidy.watching():
+        with quiet(), captured(), self.tidy.watching():
             ending = self.run(task)
+        if task.notes is not None:
+            task.write_notes()
         if ending.completion is not None:
             self.write(ending, ending.completion, task)
         if ending.stop and ending.error is not None:
@@ -195,6 +199,16 @@ def raise_error(run: Run) -> None:
     if add_note := getattr(error, "add_note", None):  # Python 3.11
         add_note(f"Raised by task '{run.key}' of type '{run.type}', which was {run.word}.")
     raise error
+
+
+@contextlib.contextmanager
+def captured() -> Iterator[None]:
+    """Keep what handlers log, as a worker does."""
+    capture.begin(options().LOG_CAPTURE)
+    try:
+        yield
+    finally:
+        capture.end()
 
 
 @contextlib.contextmanager

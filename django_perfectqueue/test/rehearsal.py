@@ -50,6 +50,9 @@ class RehearsedTask(HeldTask):
         self.settle("finished")
         return True
 
+    def write_notes(self) -> None:
+        """Leave in ``notes`` what it has told."""
+
     def settle(self, word: str) -> None:
         if self.settled:
             raise PreemptedError(f"Task '{self.key}' was {self.settled} already.")

@@ -1,5 +1,7 @@
 """Handlers of every kind, whose names no other test routes."""
 
+import logging
+
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
@@ -77,6 +79,12 @@ def polite(task):
 def verdict(task):
     """Raise what is to become of the task."""
     raise {"retry": Retry("2m"), "snooze": Snooze(30), "discard": Discard("done")}[task.data]
+
+
+@handler("helpers.telling")
+def telling(task):
+    task.progress(0.5, "half of it")
+    logging.getLogger("shop").warning("Nobody knows %s.", task.data)
 
 
 class Sorting(Decider):

@@ -1,3 +1,4 @@
+import logging
 import traceback
 from datetime import timedelta
 from unittest import skipUnless
@@ -110,6 +111,16 @@ class DrainTests(TestCase):
         self.assertEqual([run.wait for run in drained], [30, None, 120])
         with self.assertRaises(Retry):
             drain(ahead="3m", types="helpers.verdict", until=lambda run: run.key == "k3")
+
+    def test_what_a_handler_tells_and_logs_is_kept(self):
+        task = self.submit(type="helpers.telling", data="why")
+        logger, nothing = logging.getLogger("shop"), logging.NullHandler()
+        logger.addHandler(nothing)  # so that it is not printed
+        self.addCleanup(logger.removeHandler, nothing)
+        drain()
+        told = task.progress()
+        self.assertEqual((told.progress, told.stage), (0.5, "half of it"))
+        self.assertIn("Nobody knows why.", told.lines)
 
     def test_time_goes_no_further_than_asked(self):
         self.submit("soon", run_at=50)

@@ -13,16 +13,9 @@ from django_perfectqueue import store
 from django_perfectqueue.application import Application
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import CancelRequestedError, PreemptedError, Snooze
-from django_perfectqueue.queue import (
-    DISCARDED,
-    AcquiredTask,
-    Queue,
-    Span,
-    checked_priority,
-    checked_span,
-    checked_user,
-    encoded,
-)
+from django_perfectqueue.queue import AcquiredTask, Queue, Span, checked_span, encoded
+from django_perfectqueue.queue.acquired import DISCARDED
+from django_perfectqueue.queue.given import checked_priority, checked_user
 
 from .held import HeldTask
 from .in_place import InPlace, is_trouble, only, raise_error

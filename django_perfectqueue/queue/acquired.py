@@ -1,0 +1,437 @@
+"""A task in the hands of who runs it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import (
+    Iterator,
+    Mapping,
+)
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from django.db import Error, connections, transaction
+
+from django_perfectqueue import codecs, store
+from django_perfectqueue.conf import options
+from django_perfectqueue.exceptions import (
+    CancelRequestedError,
+    Discard,
+    PayloadError,
+    PreemptedError,
+    Snooze,
+)
+from django_perfectqueue.notes import Notes, entry, part_of
+from django_perfectqueue.sensitive import secrets_of, without
+
+from .deferred import Deferred, Doubt, or_deferred
+from .given import Span, encoded, encoded_result
+from .twins import in_event_loop, twin
+
+logger = logging.getLogger("django_perfectqueue.queue")
+
+GRAVE = "discarded"
+DISCARDED = f"{Discard.__module__}.{Discard.__qualname__}"
+
+if TYPE_CHECKING:
+    from .door import Queue
+
+
+@dataclass(slots=True)
+class AcquiredTask:
+    """
+    A task in this program's hands, good until its lease runs out.
+
+    One of finish(), retry(), snooze(), release(), fail(), discard() and cancel() settles
+    it, once and durably; each raises PreemptedError, and writes nothing, when the lease
+    has passed to another. In a transaction of the caller's it is settled with that; in an
+    atomic handler they are ``deferred``, and written when it has returned.
+    ``django_result`` is what Django's signals are told of one of its tasks. ``notes`` are
+    what it has told by progress() and log(), which is written by the worker that runs it,
+    or where there is none by the task itself.
+    """
+
+    lease: store.Lease
+    alive_time: float = 300.0
+    worker: str = ""
+    started: float = field(default_factory=time.monotonic)
+    is_settling: bool = field(default=False, repr=False)
+    django_result: Any = field(default=None, repr=False, compare=False)
+    deferred: Deferred | None = field(default=None, repr=False, compare=False)
+    notes: Notes | None = field(default=None, repr=False, compare=False)
+    _writes: bool = field(default=False, repr=False, compare=False)
+    _data: Any = field(default=None, repr=False)
+    _secrets: tuple[Any, tuple[str, ...]] | None = field(default=None, repr=False, compare=False)
+    _settled: str = field(default="", repr=False)
+    _doubt: Doubt | None = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        """Name it without its data, which must not get into logs and reports of errors."""
+        return f"<{type(self).__name__} {self.key!r} queue={self.lease.queue!r} {self.type!r}>"
+
+    @property
+    def queue(self) -> Queue:
+        from .door import Queue
+
+        return Queue(self.lease.queue, using=self.lease.using)
+
+    @property
+    def key(self) -> str:
+        return self.lease.key
+
+    @property
+    def type(self) -> str:
+        return self.lease.type
+
+    @property
+    def user(self) -> str:
+        return self.lease.user
+
+    @property
+    def attempt(self) -> int:
+        """How many attempts have counted, this one among them; a release counts none."""
+        return self.lease.tries
+
+    @property
+    def created_at(self) -> datetime:
+        return self.lease.created_at
+
+    @property
+    def data(self) -> Any:
+        """
+        What was submitted.
+
+        Raise PayloadError when the stored text can't be read.
+        """
+        if self._data is None:
+            self._data = codecs.decode(self.lease.payload)
+        return self._data
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """
+        What it has taken along of its submitter's surroundings; see CONTEXT.
+
+        Raise PayloadError when the stored text can't be read.
+        """
+        if self.lease.context is None:
+            return {}
+        values = codecs.decode(self.lease.context)
+        if not isinstance(values, dict):
+            raise PayloadError(f"The context of the task is no JSON object, but {values!r}.")
+        return values
+
+    @property
+    def seconds(self) -> float:
+        """How long this program has had it, in seconds."""
+        return time.monotonic() - self.started
+
+    @property
+    def settled(self) -> str:
+        """What it was settled as; nothing where it was not, or that was rolled back."""
+        if self._doubt is not None and self._doubt.is_undone():
+            return ""
+        return self._settled
+
+    @settled.setter
+    def settled(self, word: str) -> None:
+        self._settled = word
+        self._doubt = None
+
+    @contextmanager
+    def settling(self) -> Iterator[None]:
+        """
+        Settle it in here, and do what belongs to that: both or neither.
+
+        One transaction in the database of the tasks. When that can't be committed, or
+        something raises in it, the task is as it was, and held.
+        """
+        before = None if self.deferred is None else self.deferred.now()
+        try:
+            with store.together(using=self.lease.using):
+                yield
+        except BaseException:
+            self.deferred = before
+            raise
+
+    def heartbeat(self, *, now: datetime | None = None) -> None:
+        """
+        Renew the lease.
+
+        Raise PreemptedError when it has passed to another, CancelRequestedError when
+        someone wants the task to stop. In an atomic handler it only looks.
+        """
+        # A renewal would lock the ticket as long as the transaction lasts.
+        alive_time = self.alive_time if self.deferred is None else None
+        terms: dict[str, Any] = {"alive_time": alive_time, "using": self.lease.using}
+        [pulse] = store.heartbeat([self.lease], now=now, **terms)
+        if not pulse.held:
+            raise self._preempted()
+        if pulse.cancel_requested:
+            raise CancelRequestedError(f"Task '{self.key}' is to be cancelled.")
+
+    def update_data(self, changes: Mapping[str, Any], *, now: datetime | None = None) -> None:
+        """Merge into the stored data, and renew the lease."""
+        merged = {**self.data, **changes}
+        self._secrets_in_data()  # What is sensitive before still is afterwards.
+        payload = encoded(merged)
+
+        def write() -> None:
+            terms: dict[str, Any] = {"alive_time": self.alive_time, "using": self.lease.using}
+            self.lease = store.update_payload(self.lease, payload, now=now, **terms)
+
+        if self.deferred is None:
+            write()
+        else:
+            self.deferred.acts.append(write)
+        self._data = merged
+
+    def progress(
+        self, part: float | None = None, stage: str | None = None, *, of: float | None = None
+    ) -> None:
+        """
+        Tell how far it is: a part of 1, or so much ``of`` so much, and what is being done.
+
+        What is None stays as it was told before. It may be called as often as you like: it
+        is noted in memory, and written at most every JOURNAL_INTERVAL, apart from whatever
+        transaction is open here. Raise ValueError when it is no such part.
+        """
+        done = part_of(part, of)
+        self._noted().tell(done, stage if stage is None else self.redacted(str(stage)))
+        if self._writes:
+            self._write_in_time()
+
+    def log(self, text: object, *, level: str = "INFO") -> None:
+        """Add to the log that is kept of this attempt, without what is sensitive."""
+        add_line(self, time.time(), level, "task", str(text))
+        if self._writes:
+            self._write_in_time()
+
+    def write_notes(self) -> None:
+        """
+        Write at once what has been told; for programs that run it without a worker.
+
+        In a transaction that is open here it has a savepoint of its own. That it can't be
+        written is logged, and no more.
+        """
+        if (note := note_of(self)) is None:
+            return
+        using = self.lease.using
+        apart = connections[using].in_atomic_block
+        try:
+            with transaction.atomic(using=using) if apart else nullcontext(), store.one_call():
+                store.tell([note], using=using)
+        except Error as error:
+            logger.warning("What a task tells can't be written. key=%s error=%s", self.key, error)
+
+    def redacted(self, text: str) -> str:
+        """Return a text with stars for what is sensitive in the task's data."""
+        return without(text, self._secrets_in_data())
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether anything in its data is sensitive."""
+        return bool(self._secrets_in_data())
+
+    def _secrets_in_data(self) -> tuple[str, ...]:
+        known = self._secrets
+        if known is None or known[0] is not self._data:
+            try:
+                data = self.data
+            except PayloadError:
+                data = None
+            secrets = {*secrets_of(data), *(known[1] if known else ())}
+            known = self._secrets = (self._data, tuple(sorted(secrets, key=len, reverse=True)))
+        return known[1]
+
+    def _noted(self) -> Notes:
+        if self.notes is None:
+            self.notes = Notes(options().LOG_LINES_SIZE)
+        return self.notes
+
+    def _write_in_time(self) -> None:
+        """Write what has been told unless that was done just now, or an event loop runs here."""
+        told = self._noted()
+        now = time.monotonic()
+        if now >= told.next_write and not in_event_loop():
+            told.next_write = now + options().JOURNAL_INTERVAL
+            self.write_notes()
+
+    def completion(self, result: Any = None) -> store.Completion:
+        """
+        Return what finish() would write.
+
+        Raise InvalidResultError when the codec can't write the result, or it is larger than
+        MAX_RESULT_SIZE.
+        """
+        return store.Completion(
+            lease=self.lease,
+            result=None if result is None else encoded_result(result),
+            started=self.started,
+            ended=time.monotonic(),
+        )
+
+    @or_deferred
+    def finish(self, result: Any = None, *, now: datetime | None = None) -> None:
+        """
+        Close it as finished; on disk when this returns.
+
+        Raise InvalidResultError when the codec can't write the result, or it is larger than
+        MAX_RESULT_SIZE.
+        """
+        done = self.completion(result)
+        with self._settling():
+            if store.finish([done], using=self.lease.using, worker=self.worker, now=now):
+                raise self._preempted()
+            self._settle("finished")
+
+    @or_deferred
+    def retry(
+        self,
+        wait: float | None = None,
+        *,
+        why: store.Failure | None = None,
+        now: datetime | None = None,
+    ) -> None:
+        """Count an error, and let it be tried again after so many seconds (RETRY_WAIT)."""
+        why = self._for_all_eyes(why or store.Failure())
+        wait = options().RETRY_WAIT if wait is None else wait
+        with self._settling():
+            going_on = store.retry(self.lease, wait=wait, why=why, **self._terms(now))
+            self._settle("retried" if going_on else "cancelled")
+
+    @or_deferred
+    def release(self, delay: float = 0.0, *, now: datetime | None = None) -> None:
+        """Give it back untried: this counts as no attempt."""
+        with self._settling():
+            cancelled: list[store.Lease] = []
+            terms: dict[str, Any] = {"using": self.lease.using, "now": now}
+            if store.release([self.lease], delay=delay, cancelled=cancelled, **terms):
+                raise self._preempted()
+            self._settle("cancelled" if cancelled else "released")
+
+    @or_deferred
+    def snooze(self, after: Span, *, now: datetime | None = None) -> None:
+        """
+        Put it off for so long: this counts as no attempt and as no error.
+
+        Unlike after release(), its user is charged for the time that it has run.
+        """
+        wait = Snooze(after).after
+        terms: dict[str, Any] = {"seconds": self.seconds, "using": self.lease.using, "now": now}
+        with self._settling():
+            going_on = store.snooze(self.lease, wait=wait, **terms)
+            self._settle("snoozed" if going_on else "cancelled")
+
+    @or_deferred
+    def fail(
+        self,
+        error: str = "failed",
+        message: str = "",
+        *,
+        why: store.Failure | None = None,
+        now: datetime | None = None,
+    ) -> None:
+        """End it as failed, in a group with others of the same error."""
+        why = self._for_all_eyes(why or store.Failure(error=error, message=message))
+        with self._settling():
+            store.fail(self.lease, why=why, **self._terms(now))
+            self._settle("failed")
+
+    @or_deferred
+    def cancel(self, *, now: datetime | None = None) -> None:
+        """End it as cancelled."""
+        with self._settling():
+            store.cancel(self.lease, **self._terms(now))
+            self._settle("cancelled")
+
+    @or_deferred
+    def discard(
+        self, reason: str = "", *, why: store.Failure | None = None, now: datetime | None = None
+    ) -> None:
+        """
+        End it as cancelled, for a reason of its own: nobody has asked for that.
+
+        ``why`` is what is kept of the attempt; the dead letter has the reason, in the group
+        *discarded*.
+        """
+        why = self._for_all_eyes(why or store.Failure(error=DISCARDED, message=reason))
+        told = reason or ": ".join(part for part in (why.error, why.message) if part)
+        grave = self._for_all_eyes(store.Failure(error=GRAVE, message=told))
+        with self._settling():
+            store.cancel(self.lease, why=why, grave=grave, **self._terms(now))
+            self._settle("discarded")
+
+    def _for_all_eyes(self, why: store.Failure) -> store.Failure:
+        """Return a reason without what is sensitive in the data."""
+        return replace(
+            why, message=self.redacted(why.message), traceback=self.redacted(why.traceback)
+        )
+
+    @contextmanager
+    def _settling(self) -> Iterator[None]:
+        """Have nobody take the task for lost meanwhile, since it is this that ends it."""
+        self.is_settling = True
+        try:
+            yield
+        finally:
+            self.is_settling = False
+        if self._writes:
+            self.write_notes()
+
+    def _settle(self, word: str) -> None:
+        """Note what it was settled as, until a transaction of the caller's is rolled back."""
+        self._settled = word
+        connection = connections[self.lease.using]
+        self._doubt = Doubt(connection) if connection.in_atomic_block else None
+
+    def _preempted(self) -> PreemptedError:
+        return PreemptedError(f"Task '{self.key}' is no longer held by this attempt.")
+
+    def _terms(self, now: datetime | None) -> dict[str, Any]:
+        return {
+            "seconds": self.seconds,
+            "using": self.lease.using,
+            "worker": self.worker,
+            "now": now,
+        }
+
+    aheartbeat = twin(heartbeat)
+    aupdate_data = twin(update_data)
+    aprogress = twin(progress)
+    alog = twin(log)
+    awrite_notes = twin(write_notes)
+    afinish = twin(finish)
+    aretry = twin(retry)
+    arelease = twin(release)
+    afail = twin(fail)
+    acancel = twin(cancel)
+    asnooze = twin(snooze)
+    adiscard = twin(discard)
+
+
+def add_line(task: AcquiredTask, at: float, level: str, source: str, text: str) -> None:
+    """Add to a task's log what was logged at a time, in seconds since 1970, by some logger."""
+    task._noted().add(entry(at, level, source, task.redacted(text)))
+
+
+def note_of(task: AcquiredTask) -> store.Note | None:
+    """Return what a task has told, if that has changed since this was called last."""
+    told = task.notes
+    if told is None or not told.changed:
+        return None
+    # In this order: what is told from here on is taken the next time.
+    told.changed = False
+    is_first, told.written = not told.written, True
+    part, stage = told.standing
+    return store.Note(
+        task_id=task.lease.task_id,
+        attempt=task.lease.attempt,
+        progress=part,
+        stage=stage,
+        lines=told.text(),
+        is_first=is_first,
+    )

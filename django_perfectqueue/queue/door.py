@@ -1,0 +1,480 @@
+"""Submit tasks, look at them, steer them, and take them."""
+
+from __future__ import annotations
+
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, Literal
+
+from asgiref.sync import sync_to_async
+from django.db import connections, router, transaction
+from django.utils import timezone
+
+from django_perfectqueue import models, rules, signals, store, telemetry
+from django_perfectqueue.balance import UserShare, balance
+from django_perfectqueue.conf import options
+from django_perfectqueue.ends import End, end_of, end_of_async, ends_of, ends_of_async
+from django_perfectqueue.exceptions import (
+    AlreadyExistsError,
+    InvalidTaskError,
+    NotFoundError,
+)
+from django_perfectqueue.waiting import Reason, why_waiting
+
+from .acquired import AcquiredTask
+from .given import (
+    KEY_LENGTH,
+    QUEUE_LENGTH,
+    OnConflict,
+    Span,
+    When,
+    captured,
+    checked,
+    checked_keys,
+    checked_limits,
+    checked_priority,
+    checked_span,
+    checked_timeout,
+    checked_user,
+    encoded,
+    moment,
+)
+from .twins import twin
+
+Window = Literal["minute", "hour", "day"]
+
+
+class Queue:
+    """
+    One named queue in one database.
+
+    ``len(queue)`` is how many tasks have yet to end, ``for task in queue`` acquires
+    until nothing is due, ``queue[key]`` names a task whether or not there is one.
+    """
+
+    def __init__(self, name: str | None = None, *, using: str | None = None) -> None:
+        self.name = checked(
+            "queue", options().DEFAULT_QUEUE if name is None else name, QUEUE_LENGTH
+        )
+        self._using = using
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Queue) and (self.name, self.using) == (other.name, other.using)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.using))
+
+    @property
+    def using(self) -> str:
+        """The alias of the database that holds the queue."""
+        return self._using or database()
+
+    @telemetry.sends
+    def submit(
+        self,
+        key: str,
+        type: str,  # noqa: A002
+        data: Any = None,
+        *,
+        user: str | None = None,
+        run_at: When | None = None,
+        priority: int = 0,
+        expected_at: When | None = None,
+        expires_at: When | None = None,
+        limits: Iterable[str] = (),
+        time_limit: Span | None = None,
+        on_conflict: OnConflict = "raise",
+        now: datetime | None = None,
+    ) -> Task:
+        """
+        Store a task in the caller's transaction; it may run once that commits.
+
+        ``data`` is what JSON can hold. Times are an aware datetime, a timedelta, seconds
+        from now or a span such as ``"5m30s"``. A larger ``priority`` goes first among its
+        user's tasks, and of equals the one that is due first; ``expected_at`` is then
+        counted as when it is due. ``limits`` are names of limits that it keeps to, and
+        ``time_limit`` is for how long an attempt may run: a timedelta, seconds or a span;
+        None leaves it to the handler. A key that is taken raises AlreadyExistsError, or with
+        ``on_conflict`` is ignored, or replaces a task that is not running.
+
+        Raise InvalidTaskError when it can't be stored as it is.
+        """
+        submission = self._submission(
+            key,
+            type,
+            data,
+            user=user,
+            run_at=run_at,
+            priority=priority,
+            expected_at=expected_at,
+            expires_at=expires_at,
+            limits=limits,
+            time_limit=time_limit,
+            surroundings=captured(),
+            now=now,
+        )
+        if on_conflict not in ("raise", "ignore", "replace"):
+            raise InvalidTaskError(
+                f"on_conflict is 'raise', 'ignore' or 'replace', not {on_conflict!r}."
+            )
+        task = self[submission.key]
+        if not store.submit([submission], using=self.using, now=now):
+            if on_conflict == "raise":
+                raise AlreadyExistsError(
+                    f"Queue '{self.name}' already has a task with the key '{key}'."
+                )
+            if on_conflict == "ignore":
+                return task
+            store.replace(submission, using=self.using, now=now)
+        store.announce(signals.task_submitted, [submission], using=self.using)
+        store.ring(self.name, using=self.using, delay=until(submission, now))
+        return task
+
+    @telemetry.sends
+    def submit_many(
+        self,
+        tasks: Iterable[Mapping[str, Any]],
+        *,
+        on_conflict: Literal["raise", "ignore"] = "raise",
+        now: datetime | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """
+        Store any number of tasks, each a dict of submit()'s arguments; return how many.
+
+        Reads the iterable as it goes. Each thousand is stored in one transaction, so
+        wrap the call in ``transaction.atomic()`` for all or none. ``progress`` is called
+        with the number read so far.
+        """
+        stored = read = 0
+        wake = partial(store.answer_alarms, using=self.using)
+        terms: dict[str, Any] = {"surroundings": captured(), "now": now}
+        submissions = (self._submission(**terms, **task) for task in tasks)
+        for given in store.in_chunks(submissions):
+            submit = store.submit_all if on_conflict == "raise" else store.submit
+            fresh = submit(given, using=self.using, now=now)
+            if on_conflict == "raise" and len(fresh) < len(given):
+                raise AlreadyExistsError(already(self.name, given, fresh))
+            if fresh and (not stored or not connections[self.using].in_atomic_block):
+                transaction.on_commit(wake, using=self.using, robust=True)
+            if fresh:
+                soonest = min(until(task, now) for task in given if (task.queue, task.key) in fresh)
+                store.ring(self.name, using=self.using, delay=soonest)
+                stored_now = (task for task in given if (task.queue, task.key) in fresh)
+                store.announce(signals.task_submitted, stored_now, using=self.using)
+            read += len(given)
+            stored += len(fresh)
+            if progress:
+                progress(read)
+        return stored
+
+    def _submission(
+        self,
+        key: str,
+        type: str,  # noqa: A002
+        data: Any = None,
+        *,
+        user: str | None = None,
+        run_at: When | None = None,
+        priority: int = 0,
+        expected_at: When | None = None,
+        expires_at: When | None = None,
+        limits: Iterable[str] = (),
+        time_limit: Span | None = None,
+        surroundings: str | None = None,
+        now: datetime | None = None,
+    ) -> store.Submission:
+        starts, ends = moment("run_at", run_at, now), moment("expires_at", expires_at, now)
+        names, type_ = checked_limits(limits), checked("type", type, KEY_LENGTH)
+        user = checked_user(user)
+        known = store.known_limits(self.using)
+        if starts and ends and ends <= starts:
+            raise InvalidTaskError(
+                f"The task could never run: it expires at {ends}, before run_at."
+            )
+        return store.Submission(
+            queue=self.name,
+            key=checked("key", key, KEY_LENGTH),
+            type=type_,
+            user=user,
+            payload=encoded(data),
+            priority=checked_priority(priority),
+            run_at=starts,
+            expected_at=moment("expected_at", expected_at, now),
+            expires_at=ends,
+            limits=names,
+            keys=store.keys_of(self.name, type_, user, names, known),
+            time_limit=checked_span("time_limit", time_limit),
+            context=surroundings,
+        )
+
+    def __getitem__(self, key: str) -> Task:
+        return Task(self, key)
+
+    def acquire(
+        self,
+        limit: int = 1,
+        *,
+        alive_time: float | None = None,
+        now: datetime | None = None,
+    ) -> list[AcquiredTask]:
+        """Take up to so many due tasks, in fair order, each for ``alive_time`` seconds."""
+        alive_time = alive_time or options().ALIVE_TIME
+        leases = store.acquire(
+            [self.name],
+            limit=limit,
+            alive_time=alive_time,
+            holder=store.new_holder(),
+            using=self.using,
+            now=now,
+        )
+        return [AcquiredTask(lease, alive_time=alive_time, _writes=True) for lease in leases]
+
+    def poll(
+        self, *, alive_time: float | None = None, now: datetime | None = None
+    ) -> AcquiredTask | None:
+        """Take the next due task, or None when nothing is due."""
+        taken = self.acquire(1, alive_time=alive_time, now=now)
+        return taken[0] if taken else None
+
+    def __iter__(self) -> Iterator[AcquiredTask]:
+        while task := self.poll():
+            yield task
+
+    def shares(
+        self,
+        over: Window = "hour",
+        *,
+        user: str | None = None,
+        top: int | None = 100,
+        now: datetime | None = None,
+    ) -> Sequence[UserShare]:
+        """
+        Return what each user was entitled to and received in the last minute, hour or day.
+
+        Those who received most come first; those beyond ``top``, or but for one ``user``,
+        are summed up in a last one with ``others``. What processors did less than ten
+        seconds ago may not be in it yet.
+
+        Raise ValueError for another window.
+        """
+        return balance(self.name, over=over, using=self.using, top=top, user=user, now=now).shares
+
+    def list(self) -> models.TaskQuerySet:
+        """Return all its tasks, ended ones too, as a QuerySet with their ``status``."""
+        tasks: models.TaskQuerySet = models.Task.objects.using(self.using).filter(queue=self.name)
+        return tasks
+
+    def __len__(self) -> int:
+        return store.patiently(self.list().live().count, using=self.using)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def clear(self) -> int:
+        """Forget all its tasks, whatever their status; return how many."""
+        return store.clear(self.name, using=self.using)
+
+    def as_completed(self, keys: Iterable[str], timeout: Span | None = None) -> Iterator[End]:
+        """
+        Yield how tasks of these keys have ended, each once it has.
+
+        ``timeout`` is for all of them: a timedelta, seconds or a span such as "5m30s".
+        Raise NotFoundError where there is no such task, or none any more; WaitTimeoutError
+        when not all have ended in time; WaitInTransactionError in an open transaction.
+        """
+        seconds = checked_timeout(timeout)
+        return ends_of(self.name, checked_keys(keys), using=self.using, timeout=seconds)
+
+    def as_completed_async(
+        self, keys: Iterable[str], timeout: Span | None = None
+    ) -> AsyncIterator[End]:
+        """Do what as_completed() does, without holding up the event loop."""
+        seconds = checked_timeout(timeout)
+        return ends_of_async(self.name, checked_keys(keys), using=self.using, timeout=seconds)
+
+    def pause(self, *, by: str = "") -> None:
+        """
+        Start none of its tasks until unpause(); those that run are not disturbed.
+
+        ``by`` is kept as who has done it.
+        """
+        rules.change_limit("queue", self.name, {"paused": True}, by=by, using=self.using)
+
+    def unpause(self, *, by: str = "") -> None:
+        """Let its tasks go on."""
+        rules.lift_pause("queue", self.name, by=by, using=self.using)
+
+    def is_paused(self) -> bool:
+        """Tell whether pause() holds, from wherever it came."""
+        paused = models.Limit.objects.filter(scope="queue", name=self.name, paused=True)
+        return store.patiently(paused.using(self.using).exists, using=self.using)
+
+    asubmit = twin(submit)
+    asubmit_many = twin(submit_many)
+    aacquire = twin(acquire)
+    apoll = twin(poll)
+    aclear = twin(clear)
+    apause = twin(pause)
+    aunpause = twin(unpause)
+    ais_paused = twin(is_paused)
+    ashares = twin(shares)
+
+    async def __aiter__(self) -> AsyncIterator[AcquiredTask]:
+        while task := await self.apoll():
+            yield task
+
+    async def alen(self) -> int:
+        return await sync_to_async(len)(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task by its name: it may or may not exist."""
+
+    queue: Queue
+    key: str
+
+    @property
+    def using(self) -> str:
+        return self.queue.using
+
+    @property
+    def id(self) -> int:
+        """The id of its row; raise NotFoundError when there is none."""
+        return store.find(self.queue.name, self.key, using=self.using)
+
+    def exists(self) -> bool:
+        """Tell whether it is in the queue, or has ended and is retained."""
+        return store.patiently(self.queue.list().filter(key=self.key).exists, using=self.using)
+
+    def metadata(self) -> models.Task:
+        """
+        Return its row with ``status``, times, user, type, data and result.
+
+        Raise NotFoundError when there is none.
+        """
+        rows = self.queue.list().select_related("ticket", "dead_letter")
+        try:
+            row: models.Task = store.patiently(lambda: rows.get(key=self.key), using=self.using)
+        except models.Task.DoesNotExist:
+            raise NotFoundError(
+                f"Queue '{self.queue.name}' has no task with the key '{self.key}'."
+            ) from None
+        return row
+
+    def why_waiting(self, *, now: datetime | None = None) -> Reason:
+        """
+        Return the first condition that holds it back, or that it is running or has ended.
+
+        Raise NotFoundError when there is no such task.
+        """
+        row = self.metadata()
+        return store.patiently(
+            lambda: why_waiting(row, using=self.using, now=now), using=self.using
+        )
+
+    def wait(self, timeout: Span | None = None) -> Any:
+        """
+        Wait until it has ended; return what its handler returned.
+
+        ``timeout`` is a timedelta, seconds or a span such as "5m30s"; None is for ever, 0
+        looks once. Raise TaskFailedError, or TaskCancelledError or TaskExpiredError, which
+        are kinds of it, when it has ended and has not finished; WaitTimeoutError when it
+        has not ended in time; NotFoundError where there is no such task, or none any more;
+        WaitInTransactionError in an open transaction, unless it has ended already.
+        """
+        seconds = checked_timeout(timeout)
+        return end_of(self.queue.name, self.key, using=self.using, timeout=seconds).result()
+
+    async def wait_async(self, timeout: Span | None = None) -> Any:
+        """Do what wait() does, without holding up the event loop."""
+        seconds = checked_timeout(timeout)
+        end = await end_of_async(self.queue.name, self.key, using=self.using, timeout=seconds)
+        return end.result()
+
+    def progress(self) -> models.Journal | None:
+        """
+        Return what its present attempt has told, or its last one, or None if nothing.
+
+        Raise NotFoundError when there is no such task.
+        """
+        rows = models.Journal.objects.using(self.using).filter(task_id=self.id)
+        return store.patiently(rows.present().first, using=self.using)
+
+    def cancel_request(self, *, now: datetime | None = None) -> bool:
+        """
+        Cancel it if it has yet to run; if it is running, ask it to stop.
+
+        Return whether it is cancelled already. Raise NotFoundError or
+        AlreadyFinishedError.
+        """
+        return store.cancel_request(self.id, using=self.using, now=now)
+
+    def force_finish(self, *, now: datetime | None = None) -> None:
+        """
+        Close it as finished, even while it runs: its holder is then preempted.
+
+        Raise NotFoundError or AlreadyFinishedError.
+        """
+        store.force_finish(self.id, using=self.using, now=now)
+
+    def retry(self, *, now: datetime | None = None) -> None:
+        """
+        Put it back if it has failed, was cancelled or expired; hasten it if it waits for
+        its time.
+
+        Raise NotFoundError, AlreadyFinishedError or NotSupportedError.
+        """
+        store.redrive(self.id, using=self.using, now=now)
+
+    def set_priority(self, priority: int) -> None:
+        """
+        Give it another priority, and with it another place in its line.
+
+        If it is running it goes on, and the priority holds if it is tried again. Raise
+        NotFoundError, AlreadyFinishedError or InvalidTaskError.
+        """
+        store.reprioritize(self.id, checked_priority(priority), using=self.using)
+
+    aexists = twin(exists)
+    ametadata = twin(metadata)
+    awhy_waiting = twin(why_waiting)
+    aprogress = twin(progress)
+    acancel_request = twin(cancel_request)
+    aforce_finish = twin(force_finish)
+    aretry = twin(retry)
+    aset_priority = twin(set_priority)
+
+
+def until(submission: store.Submission, now: datetime | None) -> float:
+    """Return in how many seconds a task may run."""
+    if submission.run_at is None:
+        return 0.0
+    return max(0.0, (submission.run_at - (now or timezone.now())).total_seconds())
+
+
+def already(
+    queue: str, given: Iterable[store.Submission], fresh: Mapping[tuple[str, str], int]
+) -> str:
+    taken = sorted({task.key for task in given} - {key for _queue, key in fresh})
+    if not taken:
+        return f"Queue '{queue}' was given a key twice in one batch."
+    return f"Queue '{queue}' already has tasks with these keys: {', '.join(taken[:5])}."
+
+
+def database() -> str:
+    """Return the alias of the database that holds the tasks: DATABASE, or else the router's."""
+    return options().DATABASE or router.db_for_write(models.Task)

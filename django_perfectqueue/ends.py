@@ -191,7 +191,8 @@ class Vigil:
             raise WaitInTransactionError(
                 f"A transaction is open, in which the end of {listed(self.keys)} may never be"
                 " seen; and what was submitted in it does not run before it commits."
-                " Wait after the atomic block. In a TestCase have the task run before."
+                " Wait after the atomic block; with ATOMIC_REQUESTS all of a view is one."
+                " In a TestCase run the task before, by drain()."
             )
 
     def wait(self) -> None:

@@ -28,13 +28,13 @@ def rule_for(rules: Mapping[str, Any], error: BaseException) -> tuple[str, Any]:
     return next(nearest, ("", None))
 
 
-def by_class(value: Any) -> Iterator[tuple[type[BaseException], Any]]:
+def by_class(value: Any) -> Iterator[tuple[Any, Any]]:
     """
     Yield the classes of a rule, each with the waits that it has.
 
     Raise TypeError or ValueError where it is no rule.
     """
-    if isinstance(value, type):
+    if isinstance(value, type | str):
         yield value, None
     elif isinstance(value, Mapping):
         yield from value.items()
@@ -53,20 +53,21 @@ def hashable(value: Any) -> Any:
 
 
 def problems(rules: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the name of each rule that will not do, and what it must be."""
+    """Yield the name of each rule that will not do, and what it must be and is not."""
     seen: dict[type, str] = {}
     for name, value in rules.items():
         try:
             pairs: list[tuple[Any, Any]] = list(by_class(value))
         except (TypeError, ValueError):
-            pairs = [(None, None)]
+            pairs = [(value, None)]
         for kind, waits in pairs:
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-                yield name, "must be classes of exceptions"
+                yield name, f"must be classes of exceptions, not {kind!r}"
             elif seen.setdefault(kind, name) != name:
                 yield name, f"must not have {kind.__qualname__}, which {seen[kind]} has"
             elif waits is not None and not is_wait(waits, name):
-                yield name, f"must have a wait or a backoff for {kind.__qualname__}"
+                wanted = "a wait or a backoff" if name == RETRY_ON else "no wait"
+                yield name, f"must have {wanted} for {kind.__qualname__}, not {waits!r}"
 
 
 def is_wait(waits: Any, name: str) -> bool:

@@ -201,17 +201,16 @@ def checked_wait(wait: Any) -> float:
 def check_policy(handler: type[Application]) -> None:
     """Raise ConfigError unless a handler's attempts, waits and rules are such."""
     for name, problem in problems(handler):
-        value = getattr(handler, name)
-        raise ConfigError(f"{handler.__qualname__}.{name} {problem}, not {value!r}.")
+        raise ConfigError(f"{handler.__qualname__}.{name} {problem}.")
 
 
 def problems(owner: Any) -> Iterator[tuple[str, str]]:
-    """Yield the name of each attribute that will not do, and what it must be."""
+    """Yield the name of each attribute that will not do, and what it must be and is not."""
     most, first = owner.max_attempts, owner.retry_wait
     if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-        yield "max_attempts", "must be a whole number of at least 1, or None"
+        yield "max_attempts", f"must be a whole number of at least 1, or None, not {most!r}"
     if first is not None and (isinstance(first, str | timedelta) or seconds_of(first) is None):
-        yield "retry_wait", "must be seconds, at least 0, or None"
+        yield "retry_wait", f"must be seconds, at least 0, or None, not {first!r}"
     if owner.backoff is not None and (problem := backoff_problem(owner.backoff)):
-        yield "backoff", problem
+        yield "backoff", f"{problem}, not {owner.backoff!r}"
     yield from error_rules.problems(rules_of(owner))

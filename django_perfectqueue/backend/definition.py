@@ -134,7 +134,7 @@ def check_words(task: Any) -> None:
         if value is not None and not is_good(value):
             raise InvalidTask(f"{name} must be {wanted}, not {value!r}.")
     for name, problem in error_rules.problems(rules_of(task)):
-        raise InvalidTask(f"{name} {problem}, not {word(task, name)!r}.")
+        raise InvalidTask(f"{name} {problem}.")
     if word(task, "atomic") and iscoroutinefunction(task.func):
         raise InvalidTask("A coroutine can't be atomic: Django has no transactions there.")
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from django.apps import apps
 from django.apps.registry import Apps
 from django.db import Error, connections, models
 from django.utils.translation import gettext as _
@@ -191,11 +192,18 @@ def columns_of(table: str, using: str) -> set[str]:
             raise ConfigError(
                 _("The database '%(using)s' has no table '%(table)s'.")
                 % {"using": using, "table": table}
-                + nearest(table, names)
+                + nearest(table, set(names) - ours())
+                + " "
+                + _("--from-database names the one that has it.")
             )
         return {
             column.name for column in connection.introspection.get_table_description(cursor, table)
         }
+
+
+def ours() -> set[str]:
+    """Return the tables of this package, which are nobody's source."""
+    return {model._meta.db_table for model in apps.get_app_config("perfectqueue").get_models()}
 
 
 def model_of(table: str, columns: dict[str, models.Field[Any, Any]]) -> type[models.Model]:

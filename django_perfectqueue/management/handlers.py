@@ -17,6 +17,9 @@ from django_perfectqueue.exceptions import ConfigError, PerfectQueueError
 
 from .words import on_one_line
 
+REFUSED = tuple(
+    f"{name}() got an unexpected keyword argument" for name in ("Task.__init__", "task")
+)
 T = TypeVar("T")
 
 
@@ -72,8 +75,18 @@ def imported(discover: Callable[[], T]) -> T:
         raise
     except Exception as error:
         raise ConfigError(
-            _("A tasks module can't be imported: %s.") % what_and_where(error)
+            _("A tasks module can't be imported: %s.") % what_and_where(error) + advice_on(error)
         ) from error
+
+
+def advice_on(error: Exception) -> str:
+    """Return what to do where Django's own ``@task`` was given our words, or nothing."""
+    if isinstance(error, TypeError) and str(error).startswith(REFUSED):
+        return " " + _(
+            "Words such as max_attempts need a PerfectQueueBackend in TASKS; and on Django 6.0"
+            " import task from django_perfectqueue.backend."
+        )
+    return ""
 
 
 def what_and_where(error: Exception) -> str:
@@ -99,6 +112,7 @@ def no_handlers(dispatch: type[Dispatch]) -> str:
     if not issubclass(dispatch, Registry):
         return _("%s has no routes.") % dispatch.__qualname__
     return _(
-        "There are no handlers. Write @handler functions in the tasks module of an installed"
-        " app, or name a Dispatch: manage.py pq_worker myapp.tasks.TaskDispatch."
+        "There are no handlers. Write @handler functions in the tasks module of an app in"
+        " INSTALLED_APPS, or @task functions with a PerfectQueueBackend in TASKS; or name a"
+        " Dispatch: manage.py pq_worker myapp.tasks.TaskDispatch."
     )

@@ -106,7 +106,7 @@ class Undertaker:
         error: TaskError
         if cancel:
             error = CancelRequestedError(f"Someone asked for it. {force}")
-            word, verb = "cancelled", self.cancelling
+            word, verb = "cancel requested", self.cancelling
         elif self.estate.overdue[lease.task_id] >= limit:
             error = TimeLimitError(f"Its time limit is {limit:g} s. {force}")
             word, verb = "timed out", self.timing_out
@@ -124,7 +124,11 @@ class Undertaker:
             kind = handler if isinstance(handler, type) or handler is None else type(handler)
             self.told.append(partial(announce, task.settled, task, kind, error))
             logger.error(
-                "A task was ended by force: %s. key=%s type=%s", word, lease.key, lease.type
+                "A task was ended by force: %s, %s. key=%s type=%s",
+                word,
+                task.settled,
+                lease.key,
+                lease.type,
             )
         return True
 

@@ -50,6 +50,6 @@ def unknown(dispatch: type[Dispatch], type_: str, task: str) -> UnknownTypeError
     more = f" and {len(routes) - SHOWN} more" if len(routes) > SHOWN else ""
     known = f"Known are: {', '.join(routes[:SHOWN])}{more}." if routes else "There are no handlers."
     return UnknownTypeError(
-        f"There is no handler for the type '{type_}' of {task}; in a worker it would wait."
+        f"There is no handler for {task}; in a worker it would wait."
         f"{nearest(type_, routes)} {known}"
     )

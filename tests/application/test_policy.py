@@ -127,14 +127,17 @@ class RuleTests(PolicyCase):
     def test_what_is_wrong_is_said_before_anything_runs(self):
         table = (
             ({"retry_on": 3}, "retry_on must be classes of exceptions, not 3"),
-            ({"discard_on": "ValueError"}, "discard_on must be classes of exceptions"),
-            ({"fail_on": (dict,)}, "fail_on must be classes of exceptions"),
+            (
+                {"discard_on": "ValueError"},
+                "discard_on must be classes of exceptions, not 'ValueError'.",
+            ),
+            ({"fail_on": (dict,)}, "fail_on must be classes of exceptions, not <class 'dict'>."),
             (
                 {"fail_on": OSError, "discard_on": OSError},
                 "must not have OSError, which discard",
             ),
-            ({"retry_on": {OSError: "soon"}}, "must have a wait or a backoff for OSError"),
-            ({"fail_on": {OSError: 5}}, "must have a wait or a backoff for OSError"),
+            ({"retry_on": {OSError: "soon"}}, "a wait or a backoff for OSError, not 'soon'."),
+            ({"fail_on": {OSError: 5}}, "must have no wait for OSError, not 5."),
             ({"backoff": Exponential}, "backoff must be an instance"),
             ({"backoff": 5}, "backoff must be a function"),
             ({"max_attempts": 0}, "max_attempts must be a whole number of at least 1"),

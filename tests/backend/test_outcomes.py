@@ -96,8 +96,9 @@ class OutcomeTests(TestCase):
             {"discard_on": "ValueError"},
             {"fail_on": OSError, "retry_on": OSError},
         ):
-            with self.subTest(words), self.assertRaises(compat.InvalidTask):
+            with self.subTest(words), self.assertRaises(compat.InvalidTask) as caught:
                 compat.task(**words)(jobs.add.func)
+            self.assertNotIn("((", str(caught.exception))
 
     def test_rules_are_those_of_the_definition(self):
         """

@@ -34,6 +34,17 @@ class ImportTests(SimpleTestCase):
                     self.assertIn(message.format(file=file), str(caught.exception))
                     self.assertNotIn("\n", str(caught.exception))
 
+    def test_words_that_djangos_own_task_refuses_are_explained(self):
+        for refused in ("Task.__init__()", "task()"):
+            error = TypeError(f"{refused} got an unexpected keyword argument 'max_attempts'")
+            with self.subTest(refused), self.assertRaises(ConfigError) as caught:
+                handlers.imported(mock.Mock(side_effect=error))
+            self.assertIn("need a PerfectQueueBackend in TASKS", str(caught.exception))
+        error = TypeError("QueueTask.__init__() got an unexpected keyword argument 'max_atempts'")
+        with self.assertRaises(ConfigError) as caught:
+            handlers.imported(mock.Mock(side_effect=error))
+        self.assertNotIn("TASKS", str(caught.exception))
+
     def test_what_explains_itself_is_left_as_it_is(self):
         refusal = ConfigError("Both a.b and a.c handle 'x'.")
         with self.assertRaises(ConfigError) as caught:

@@ -243,7 +243,11 @@ class AncestorTests(TableTestCase):
         table = [
             (("perfectqueue", "--table", "old_qeue"), "has no table 'old_qeue'. Did you mean"),
             (("perfectqueue", "--table", "perfectqueue_task"), "has no column 'timeout'"),
-            (("celery-beat",), "has no table 'django_celery_beat_periodictask'"),
+            (
+                ("perfectqueue", "--table", "perfectqueue_tsk"),
+                "Did you mean 'perfectqueue'? --from",
+            ),
+            (("celery-beat",), "has no table 'django_celery_beat_periodictask'. --from-database"),
             (("perfectqueue", "--from-database", "nowhere"), "no database with the alias"),
             (("perfectqueue", "--from-queue", "x"), "it takes no --from-queue"),
             (("perfectqueue", "--trust-pickle"), "it takes no --trust-pickle"),

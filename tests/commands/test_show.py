@@ -1,4 +1,5 @@
 from django.test import TestCase
+from django.utils.translation import override
 
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
@@ -127,6 +128,8 @@ class ShowTests(TestCase):
         self.assertRegex(out, r"status +running, leased for \S+\n")
         self.assertRegex(out, r"cancel +requested\n")
         self.assertRegex(out, r"lease until +\d{4}-")
+        with override("de"):
+            self.assertRegex(run("pq_show", "k1"), r"vergeben bis \d{4}-")
 
     def test_when_it_is_expected_and_its_limits_are_shown(self):
         submit("k1", now=None, expected_at="1d", limits=["mail", "api"])

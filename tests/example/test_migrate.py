@@ -18,7 +18,7 @@ BACKEND = "django_perfectqueue.backend.PerfectQueueBackend"
 THEIRS = re.compile(r"^from (celery|huey|django_q|shop)\b", re.MULTILINE)
 COMMAND = re.compile(r"\b(pq_\w+)([^`|\n]*)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-ELSEWHERE = {"pq_import", "pq_connect_timeout"}
+ELSEWHERE = {"pq_connect_timeout"}
 LEFT_OUT = {name: lambda *args: None for name in ("deliver", "look_at", "remember", "store")}
 SUBMITTED = {
     "from-celery.md": 3,

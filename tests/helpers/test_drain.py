@@ -147,7 +147,8 @@ class DrainTests(TestCase):
     def test_an_unknown_type_tells_which_are_known(self):
         task = self.submit(type="helpers.ad")
         with self.assertRaisesRegex(
-            UnknownTypeError, "type 'helpers.ad' of task 'k1'.*mean 'helpers.add'.*Known are: "
+            UnknownTypeError,
+            "handler for task 'k1' of type 'helpers.ad' in.*mean 'helpers.add'.*Known are: ",
         ):
             drain()
         self.assertEqual(task.metadata().status, "waiting")

@@ -224,13 +224,16 @@ class UndertakerTests(TestCase):
         )
         undertaker = Undertaker(plan_of(Limited), estate)
         self.addCleanup(undertaker.bell.close)
-        with self.assertLogs("django_perfectqueue.supervisor"):
+        with self.assertLogs("django_perfectqueue.supervisor") as logged:
             undertaker.give_back(undertaker.settle_overdue())
         assert_books_balance(self)
+        return "\n".join(logged.output)
 
     def test_who_was_over_its_limit_has_made_an_error_and_follows_its_handlers_rules(self):
-        self.bury(locked=20.0, sleep=20.0)
+        log = self.bury(locked=20.0, sleep=20.0)
 
+        self.assertIn("ended by force: timed out, failed. key=locked", log)
+        self.assertIn("ended by force: timed out, retried. key=sleep", log)
         letter = DeadLetter.objects.get()
         self.assertEqual(
             (letter.task.key, letter.status, letter.group, letter.errors, letter.crashes),

@@ -120,7 +120,7 @@ class Command(QueueCommand):
             self.print_field(name, on_one_line(value))
 
     def print_field(self, name: str, value: str) -> None:
-        self.stdout.write(f"  {padded(name, LABEL)}{value}".rstrip())
+        self.stdout.write(f"  {padded(name, LABEL - 1)} {value}".rstrip())
 
     def print_episode(self, task: Any, episode: Episode) -> None:
         if episode.told:

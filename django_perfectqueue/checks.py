@@ -10,13 +10,13 @@ from django.conf import settings
 from django.core import checks, mail
 from django.core.checks import CheckMessage, Tags
 from django.db import connections
-from django.utils.module_loading import import_string
 
 from . import codecs, context, telemetry
 from .application.middleware.chain import for_all
-from .backoff import imported
+from .backoff import backoff_at
 from .conf import SETTING, Options, given, options, problems
 from .exceptions import ConfigError
+from .paths import imported
 from .queue import database
 from .store import datagrams
 
@@ -448,12 +448,12 @@ def check_dispatch(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     if alias_in_force() is None or (path := options().DISPATCH) is None:
         return []
     try:
-        import_string(path)
-    except Exception as trouble:
+        imported(path, f"{SETTING}['DISPATCH']")
+    except ConfigError as trouble:
         return [
             error(
                 11,
-                f"{SETTING}['DISPATCH'] can't be imported: {type(trouble).__name__}: {trouble}",
+                str(trouble),
                 "Set it to the dotted path of a class, such as 'myapp.tasks.TaskDispatch'.",
             )
         ]
@@ -469,7 +469,7 @@ def check_backoff(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     if alias_in_force() is None or not isinstance(path := options().BACKOFF, str):
         return []
     try:
-        imported(path)
+        backoff_at(path)
     except ConfigError as trouble:
         return [
             error(

@@ -18,6 +18,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from . import tracing
 from .conf import options
 from .exceptions import ConfigError
+from .paths import path_of
 from .version import __version__
 
 P = ParamSpec("P")
@@ -110,8 +111,7 @@ def send_span(queue: str) -> Iterator[Any]:
         try:
             yield span
         except Exception as error:
-            kind = type(error)
-            fail(span, f"{kind.__module__}.{kind.__qualname__}", "")
+            fail(span, path_of(type(error)), "")
             raise
 
 

@@ -209,7 +209,7 @@ class ShownTests(TestCase):
 class SettingTests(SimpleTestCase):
     def test_what_is_no_provider_is_told(self):
         for path, problem in (
-            ("tests.nowhere", "can't import"),
+            ("tests.nowhere", "can't be imported"),
             (f"{HERE}.restored", "is no ContextVar and no pair of functions"),
             (f"{HERE}.PARENT", "is no ContextVar"),
         ):

@@ -11,7 +11,7 @@ from django.core import checks
 from django.core.checks import CheckMessage
 from django.db import connections
 
-from django_perfectqueue.backoff import backoff_problem, imported
+from django_perfectqueue.backoff import backoff_at, backoff_problem
 from django_perfectqueue.compat import APP
 from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import ConfigError
@@ -74,7 +74,7 @@ def backoff(value: Any) -> str:
     if value is None:
         return ""
     try:
-        return backoff_problem(imported(value) if isinstance(value, str) else value)
+        return backoff_problem(backoff_at(value) if isinstance(value, str) else value)
     except ConfigError as trouble:
         return f"can't be used: {trouble} It must be a function, Exponential(5) or a path to such"
 

@@ -18,6 +18,7 @@ from django_perfectqueue.exceptions import (
     ProcessStopError,
     Verdict,
 )
+from django_perfectqueue.paths import path_of
 from django_perfectqueue.sensitive import redacted
 
 if TYPE_CHECKING:
@@ -86,14 +87,13 @@ def facts_of(handler: Application, error: BaseException) -> Facts:
     told = "".join(traceback.format_exception(error))
     with contextlib.suppress(PayloadError):
         told = redacted(told, handler.task.data)
-    kind = type(handler)
     return {
         "queue": lease.queue,
         "key": lease.key,
         "type": lease.type,
         "user": lease.user,
         "attempt": lease.tries,
-        "handler": f"{kind.__module__}.{kind.__qualname__}",
+        "handler": path_of(type(handler)),
         "traceback": told,
     }
 

@@ -192,12 +192,12 @@ class RestoreTests(TestCase):
 class ShownTests(TestCase):
     def test_people_see_it_with_stars_for_what_is_sensitive(self):
         with carrying(TENANT, TOKEN):
-            in_context(lambda: submit("task"), tenant="acme", token="4711-0815")
+            in_context(lambda: submit("task"), tenant="acme", token="hunter-22")
         text = run("pq_show", "task")
         self.assertIn('"tests.test_context.tenant": "acme"', text)
         [told] = run_json("pq_show", "task")
         self.assertEqual(told["context"], {TENANT: "acme", TOKEN: "********"})
-        self.assertNotIn("4711", text)
+        self.assertNotIn("hunter", text)
         self.assertNotIn("acme", run("pq_show", "task", "--no-data"))
 
     def test_a_task_without_it_shows_none(self):

@@ -5,7 +5,7 @@ from django.urls import reverse
 from django_perfectqueue.checks import check_settings
 from django_perfectqueue.models import Attempt, DeadLetter, Task
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.sensitive import STARS, masked, redacted
+from django_perfectqueue.sensitive import STARS, masked, secrets_of, without
 from django_perfectqueue.store import Failure
 
 DATA = {
@@ -31,11 +31,11 @@ class MaskTests(SimpleTestCase):
         )
 
     def test_it_disappears_from_texts(self):
-        told = redacted("hunter22 k-123456 one-token 7654321 ann abc", DATA)
+        told = without("hunter22 k-123456 one-token 7654321 ann abc", secrets_of(DATA))
         self.assertEqual(told, f"{STARS} {STARS} {STARS} {STARS} ann abc")
 
     def test_yes_and_no_are_no_secrets(self):
-        self.assertEqual(redacted("True story", {"token": True}), "True story")
+        self.assertEqual(without("True story", secrets_of({"token": True})), "True story")
 
     @override_settings(PERFECTQUEUE={"SENSITIVE": ["iban"]})
     def test_the_words_can_be_others(self):

@@ -14,7 +14,6 @@ from django_perfectqueue import context, store, telemetry
 from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.running import running
-from django_perfectqueue.sensitive import redacted
 
 from .ending import Ending
 
@@ -79,9 +78,5 @@ def tell(attempt: telemetry.Attempt, ending: Ending) -> None:
         attempt.ended(ending.word)
         return
     why = store.Failure.of(ending.error)
-    try:
-        data = ending.task.data
-    except PayloadError:
-        data = None
-    message, stack = (redacted(text, data) for text in (why.message, why.traceback))
+    message, stack = map(ending.task.redacted, (why.message, why.traceback))
     attempt.ended(ending.word, why.error, message, stack)

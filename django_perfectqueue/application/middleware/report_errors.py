@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import traceback
 from collections.abc import Callable
@@ -13,13 +12,11 @@ from django.core.mail import mail_admins
 
 from django_perfectqueue.exceptions import (
     CancelRequestedError,
-    PayloadError,
     PreemptedError,
     ProcessStopError,
     Verdict,
 )
 from django_perfectqueue.paths import path_of
-from django_perfectqueue.sensitive import redacted
 
 if TYPE_CHECKING:
     from ..handler import Application
@@ -84,9 +81,6 @@ class ReportErrors:
 
 def facts_of(handler: Application, error: BaseException) -> Facts:
     lease = handler.task.lease
-    told = "".join(traceback.format_exception(error))
-    with contextlib.suppress(PayloadError):
-        told = redacted(told, handler.task.data)
     return {
         "queue": lease.queue,
         "key": lease.key,
@@ -94,7 +88,7 @@ def facts_of(handler: Application, error: BaseException) -> Facts:
         "user": lease.user,
         "attempt": lease.tries,
         "handler": path_of(type(handler)),
-        "traceback": told,
+        "traceback": handler.task.redacted("".join(traceback.format_exception(error))),
     }
 
 

@@ -5,9 +5,10 @@ from urllib.parse import quote, quote_plus
 
 from django.test import SimpleTestCase
 
-from django_perfectqueue import logs, store, tracing
+from django_perfectqueue import store, tracing
 from django_perfectqueue.logs import FIELDS, JsonFormatter, Masked, TaskContext
 from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.running import running
 from django_perfectqueue.sensitive import STARS
 
 from .factories import NOON
@@ -54,8 +55,8 @@ def as_json(record):
 
 class LogTestCase(SimpleTestCase):
     def run_task(self, **data):
-        token = logs.running.set(task(**data))
-        self.addCleanup(logs.running.reset, token)
+        token = running.set(task(**data))
+        self.addCleanup(running.reset, token)
 
 
 class ContextTests(LogTestCase):
@@ -90,7 +91,7 @@ class ContextTests(LogTestCase):
         self.run_task()
         record = logged()
         TaskContext().filter(record)
-        logs.running.set(None)
+        running.set(None)
         TaskContext().filter(record)
         self.assertEqual(record.pq_key, "k1")
         self.assertEqual(as_json(record)["pq_key"], "k1")

@@ -19,7 +19,7 @@ from asgiref.sync import iscoroutinefunction
 
 from .exceptions import ConfigError
 from .paths import imported
-from .spans import seconds_of
+from .spans import is_number, seconds_of
 
 MOST_DOUBLINGS = 60
 SPREAD = 0.25
@@ -178,7 +178,3 @@ def in_seconds(name: str, wait: Wait) -> float:
             f"{name} must be a timedelta, seconds or a span such as '5m30s', not {wait!r}."
         )
     return seconds
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == value

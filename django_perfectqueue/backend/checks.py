@@ -15,6 +15,7 @@ from django_perfectqueue.backoff import backoff_at, backoff_problem
 from django_perfectqueue.compat import APP
 from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.spans import is_number
 
 if TYPE_CHECKING:
     from .base import PerfectQueueBackend
@@ -80,8 +81,8 @@ def backoff(value: Any) -> str:
 
 
 def time_limit(value: Any) -> str:
-    good = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-    return "" if good or value is None else "must be a number of seconds above 0"
+    good = value is None or (is_number(value) and value > 0)
+    return "" if good else "must be a number of seconds above 0"
 
 
 def modules(value: Any) -> str:

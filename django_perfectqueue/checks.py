@@ -11,7 +11,7 @@ from django.core import checks, mail
 from django.core.checks import CheckMessage, Tags
 from django.db import connections
 
-from . import codecs, context, telemetry
+from . import codecs, context
 from .application.middleware.chain import for_all
 from .backoff import backoff_at
 from .conf import SETTING, Options, given, options, problems
@@ -19,6 +19,7 @@ from .exceptions import ConfigError
 from .paths import imported
 from .queue import database
 from .store import datagrams
+from .tracing import telemetry
 
 TAG = "perfectqueue"
 VENDORS = ("postgresql", "mysql", "sqlite")

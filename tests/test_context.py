@@ -11,6 +11,7 @@ from django_perfectqueue.context import Provider
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.tracing import telemetry
 
 from .commands.running import run, run_json
 from .factories import after, submit
@@ -222,8 +223,6 @@ class SettingTests(SimpleTestCase):
             self.assertEqual(check_context(), [])
 
     def test_tracing_without_its_package_is_told(self):
-        from django_perfectqueue import telemetry
-
         self.addCleanup(telemetry.tracer.cache_clear)
         telemetry.tracer.cache_clear()
         missing = mock.patch.dict("sys.modules", {"opentelemetry": None})

@@ -6,11 +6,12 @@ from unittest import mock, skipUnless
 from asgiref.sync import async_to_sync
 from django.test import TestCase, override_settings
 
-from django_perfectqueue import store, telemetry, tracing
+from django_perfectqueue import store, tracing
 from django_perfectqueue.exceptions import AlreadyExistsError
 from django_perfectqueue.logs import JsonFormatter
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.tracing import telemetry
 
 from .factories import submit
 from .runtime.crews import CrewTestCase

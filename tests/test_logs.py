@@ -5,37 +5,22 @@ from urllib.parse import quote, quote_plus
 
 from django.test import SimpleTestCase
 
-from django_perfectqueue import store, tracing
+from django_perfectqueue import tracing
 from django_perfectqueue.logs import FIELDS, JsonFormatter, Masked, TaskContext
 from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.running import running
 from django_perfectqueue.sensitive import STARS
 
-from .factories import NOON
+from .factories import NOON, lease
 
 SECRET = "4711-0815"
 
 
 def task(**data):
-    lease = store.Lease(
-        using="default",
-        task_id=7,
-        attempt=3,
-        holder=1,
-        lane=1,
-        charge=0.0,
-        errors=1,
-        crashes=0,
-        queue="reports",
-        key="k1",
-        type="report.draw",
-        user="ann",
-        payload=json.dumps(data or {"card": SECRET}),
-        priority=0,
-        created_at=NOON,
-        run_at=NOON,
-    )
-    return AcquiredTask(lease, worker="app1:17")
+    facts = {"queue": "reports", "key": "k1", "type": "report.draw", "user": "ann"}
+    payload = json.dumps(data or {"card": SECRET})
+    held = lease(attempt=3, errors=1, payload=payload, **facts)
+    return AcquiredTask(held, worker="app1:17")
 
 
 def logged(message="Hello.", *args, error=None, **extra):

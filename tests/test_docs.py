@@ -329,6 +329,15 @@ class ReadmeTests(SimpleTestCase):
         self.assertEqual([len(block.splitlines()) for block in blocks[:2]], [1, 1])
 
 
+class RoomTests(SimpleTestCase):
+    def test_every_room_is_told_to_contributors(self):
+        told = re.findall(r"`(\w+)/?`", (ROOT / "CONTRIBUTING.md").read_text())
+        package = ROOT / "django_perfectqueue"
+        rooms = {path.parent.name for path in package.glob("*/__init__.py")}
+        rooms |= {path.stem for path in package.glob("*.py")}
+        self.assertEqual(rooms - set(told), {"__init__", "apps", "migrations"})
+
+
 class FeatureTests(SimpleTestCase):
     def test_every_test_that_is_named_exists(self):
         there = defined()

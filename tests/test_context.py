@@ -5,7 +5,7 @@ from unittest import mock
 from django.test import SimpleTestCase, TestCase, override_settings
 from django.utils import timezone, translation
 
-from django_perfectqueue import context, store, tracing
+from django_perfectqueue import context, tracing
 from django_perfectqueue.checks import check_context
 from django_perfectqueue.context import Provider
 from django_perfectqueue.exceptions import InvalidTaskError
@@ -15,7 +15,7 @@ from django_perfectqueue.tracing import telemetry
 
 from .commands.running import run, run_json
 from .factories import after, submit
-from .runtime.test_runner import runner_for
+from .runtime.runners import RunnerMixin
 
 HERE = "tests.test_context"
 TENANT, TOKEN = f"{HERE}.tenant", f"{HERE}.token"
@@ -92,15 +92,10 @@ class CaptureTests(TestCase):
         self.assertIsNone(stored())
 
 
-class RestoreTests(TestCase):
+class RestoreTests(RunnerMixin, TestCase):
     def run_there(self, perform, key="task"):
         """Run what is due with a handler, and return the row of a task."""
-        runner = runner_for(perform)
-        self.addCleanup(runner.bell.close)
-        self.addCleanup(runner.coroutines.close)
-        self.ending = runner.run(Queue().poll())
-        if self.ending.completion is not None:
-            store.finish([self.ending.completion], using="default")
+        self.run_due(perform)
         return Queue()[key].metadata()
 
     def test_the_handler_finds_it_and_the_next_task_does_not(self):

@@ -16,10 +16,10 @@ from datetime import timedelta
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction
-from django.utils.module_loading import import_string
 
 from .exceptions import ConfigError
-from .spans import seconds_of
+from .paths import imported
+from .spans import is_number, seconds_of
 
 MOST_DOUBLINGS = 60
 SPREAD = 0.25
@@ -150,16 +150,13 @@ BackoffFunction = Callable[[BaseException, Any], Answer]
 
 
 @functools.cache
-def imported(path: str) -> Any:
+def backoff_at(path: str) -> Any:
     """
     Return the backoff that a path names.
 
     Raise ConfigError where that is none.
     """
-    try:
-        backoff = import_string(path)
-    except Exception as error:
-        raise ConfigError(f"{path!r} can't be imported: {type(error).__name__}: {error}") from error
+    backoff = imported(path)
     if problem := backoff_problem(backoff):
         raise ConfigError(f"{path!r} {problem}, not {backoff!r}.")
     return backoff
@@ -181,7 +178,3 @@ def in_seconds(name: str, wait: Wait) -> float:
             f"{name} must be a timedelta, seconds or a span such as '5m30s', not {wait!r}."
         )
     return seconds
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == value

@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 from django.conf import settings
 from django.core.signals import setting_changed
 from django.dispatch import receiver
-from django.utils.module_loading import import_string
 
 from .conf import SETTING, nearest, options
 from .exceptions import ConfigError, PayloadError
+from .paths import imported
 
 GZIP = "gzip"
 NAME = re.compile(r"[a-z][a-z0-9]*")
@@ -151,10 +151,7 @@ def codecs() -> dict[str, Codec]:
 
 
 def codec_at(path: str) -> Codec:
-    try:
-        kind = import_string(path)
-    except ImportError as error:
-        raise ConfigError(f"{SETTING}['CODECS'] can't import '{path}': {error}.") from error
+    kind = imported(path, f"{SETTING}['CODECS']")
     if not (isinstance(kind, type) and issubclass(kind, Codec)):
         raise ConfigError(f"'{path}' in {SETTING}['CODECS'] is not a subclass of Codec.")
     if kind.name and (kind.name == GZIP or not NAME.fullmatch(kind.name)):

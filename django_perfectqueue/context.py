@@ -17,11 +17,11 @@ from django.core.signals import setting_changed
 from django.dispatch import receiver
 from django.utils import timezone as zones
 from django.utils import translation
-from django.utils.module_loading import import_string
 
 from . import tracing
 from .conf import SETTING, options
 from .exceptions import ConfigError
+from .paths import imported
 
 logger = logging.getLogger("django_perfectqueue.context")
 
@@ -66,10 +66,7 @@ def providers() -> dict[str, Provider]:
 
 
 def provider_at(path: str) -> Provider:
-    try:
-        found = import_string(path)
-    except ImportError as error:
-        raise ConfigError(f"{SETTING}['CONTEXT'] can't import '{path}': {error}.") from error
+    found = imported(path, f"{SETTING}['CONTEXT']")
     if isinstance(found, ContextVar):
         return Provider(functools.partial(found.get, None), found.set)
     pair = tuple(found) if isinstance(found, tuple | list) else ()

@@ -25,7 +25,7 @@ NOTHING: Mapping[str, Any] = dict.fromkeys(FIELDS, "")
 
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
-__all__ = ["FIELDS", "JsonFormatter", "Masked", "TaskContext", "about", "context", "running"]
+__all__ = ["FIELDS", "JsonFormatter", "Masked", "TaskContext", "about", "context"]
 
 PLAIN = logging.Formatter()
 

@@ -38,11 +38,6 @@ def masked(value: Any) -> Any:
     return value
 
 
-def redacted(text: str, value: Any) -> str:
-    """Return a text with stars wherever something sensitive of a value stands in it."""
-    return without(text, secrets_of(value))
-
-
 def without(text: str, secrets: Iterable[str]) -> str:
     """Return a text with stars for what secrets_of() has found."""
     for secret in secrets:

@@ -41,6 +41,11 @@ class Whom(NamedTuple):
     type: str
     user: str
 
+    @classmethod
+    def of(cls, named: Any) -> Whom:
+        """Return the task of a lease, a submission or a row."""
+        return cls(named.queue, named.key, named.type, named.user)
+
 
 def is_heard(*signals: Signal) -> bool:
     """Tell whether anyone listens to one of these where no handler is the sender."""

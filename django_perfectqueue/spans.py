@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import Any, TypeGuard
 
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
@@ -25,9 +26,12 @@ def seconds_of(value: timedelta | float | str) -> float | None:
     seconds = seconds_in(value) if isinstance(value, str) else value
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        return None
-    return float(seconds) if 0 <= seconds <= LONGEST else None
+    return float(seconds) if is_number(seconds) and 0 <= seconds <= LONGEST else None
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Tell whether a value is a number, such as seconds are; True, False and NaN are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
 
 
 def span(seconds: float) -> str:

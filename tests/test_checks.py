@@ -109,7 +109,7 @@ class SettingsTests(SimpleTestCase):
 
     def test_eager_tasks_are_for_development_and_tests(self):
         self.assertEqual(settings_errors(EAGER=True), [])
-        with mock.patch("django_perfectqueue.checks.under_test", return_value=False):
+        with mock.patch("django_perfectqueue.checks.settings.under_test", return_value=False):
             self.assertEqual(ids(settings_errors(EAGER=True)), ["W040"])
             with override_settings(DEBUG=True):
                 self.assertEqual(settings_errors(EAGER="quiet"), [])

@@ -89,7 +89,7 @@ class CodecTests(TestCase):
 
     def test_wrong_codecs_are_told(self):
         for path, told in (
-            ("tests.nowhere.Codec", "can't import"),
+            ("tests.nowhere.Codec", "can't be imported"),
             ("tests.test_codecs.submit", "not a subclass"),
             (f"{HERE}.Misnamed", "lower-case"),
         ):

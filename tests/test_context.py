@@ -5,16 +5,17 @@ from unittest import mock
 from django.test import SimpleTestCase, TestCase, override_settings
 from django.utils import timezone, translation
 
-from django_perfectqueue import context, store, tracing
+from django_perfectqueue import context, tracing
 from django_perfectqueue.checks import check_context
 from django_perfectqueue.context import Provider
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.tracing import telemetry
 
 from .commands.running import run, run_json
 from .factories import after, submit
-from .runtime.test_runner import runner_for
+from .runtime.runners import RunnerMixin
 
 HERE = "tests.test_context"
 TENANT, TOKEN = f"{HERE}.tenant", f"{HERE}.token"
@@ -91,15 +92,10 @@ class CaptureTests(TestCase):
         self.assertIsNone(stored())
 
 
-class RestoreTests(TestCase):
+class RestoreTests(RunnerMixin, TestCase):
     def run_there(self, perform, key="task"):
         """Run what is due with a handler, and return the row of a task."""
-        runner = runner_for(perform)
-        self.addCleanup(runner.bell.close)
-        self.addCleanup(runner.coroutines.close)
-        self.ending = runner.run(Queue().poll())
-        if self.ending.completion is not None:
-            store.finish([self.ending.completion], using="default")
+        self.run_due(perform)
         return Queue()[key].metadata()
 
     def test_the_handler_finds_it_and_the_next_task_does_not(self):
@@ -192,12 +188,12 @@ class RestoreTests(TestCase):
 class ShownTests(TestCase):
     def test_people_see_it_with_stars_for_what_is_sensitive(self):
         with carrying(TENANT, TOKEN):
-            in_context(lambda: submit("task"), tenant="acme", token="4711-0815")
+            in_context(lambda: submit("task"), tenant="acme", token="hunter-22")
         text = run("pq_show", "task")
         self.assertIn('"tests.test_context.tenant": "acme"', text)
         [told] = run_json("pq_show", "task")
         self.assertEqual(told["context"], {TENANT: "acme", TOKEN: "********"})
-        self.assertNotIn("4711", text)
+        self.assertNotIn("hunter", text)
         self.assertNotIn("acme", run("pq_show", "task", "--no-data"))
 
     def test_a_task_without_it_shows_none(self):
@@ -209,7 +205,7 @@ class ShownTests(TestCase):
 class SettingTests(SimpleTestCase):
     def test_what_is_no_provider_is_told(self):
         for path, problem in (
-            ("tests.nowhere", "can't import"),
+            ("tests.nowhere", "can't be imported"),
             (f"{HERE}.restored", "is no ContextVar and no pair of functions"),
             (f"{HERE}.PARENT", "is no ContextVar"),
         ):
@@ -222,8 +218,6 @@ class SettingTests(SimpleTestCase):
             self.assertEqual(check_context(), [])
 
     def test_tracing_without_its_package_is_told(self):
-        from django_perfectqueue import telemetry
-
         self.addCleanup(telemetry.tracer.cache_clear)
         telemetry.tracer.cache_clear()
         missing = mock.patch.dict("sys.modules", {"opentelemetry": None})

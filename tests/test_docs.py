@@ -173,7 +173,8 @@ class SignalTests(SimpleTestCase):
 class CheckTests(SimpleTestCase):
     def test_every_check_is_told(self):
         folder = Path(inspect.getfile(checks)).parent
-        source = "".join((folder / name).read_text() for name in ("checks.py", "backend/checks.py"))
+        files = [*sorted(folder.glob("*.py")), folder.parent / "backend" / "checks.py"]
+        source = "".join(file.read_text() for file in files)
         calls = re.findall(r"\b(error|warning)\(\s*(\d+),", source)
         there = {f"{'E' if kind == 'error' else 'W'}{int(number):03}" for kind, number in calls}
         told = re.findall(r"^\| `perfectqueue\.([EW]\d{3})`", page("reference/checks.md"), re.M)
@@ -327,6 +328,15 @@ class ReadmeTests(SimpleTestCase):
     def test_its_first_two_shell_blocks_are_one_line_each(self):
         blocks = SHELL.findall(README.read_text())
         self.assertEqual([len(block.splitlines()) for block in blocks[:2]], [1, 1])
+
+
+class RoomTests(SimpleTestCase):
+    def test_every_room_is_told_to_contributors(self):
+        told = re.findall(r"`(\w+)/?`", (ROOT / "CONTRIBUTING.md").read_text())
+        package = ROOT / "django_perfectqueue"
+        rooms = {path.parent.name for path in package.glob("*/__init__.py")}
+        rooms |= {path.stem for path in package.glob("*.py")}
+        self.assertEqual(rooms - set(told), {"__init__", "apps", "migrations"})
 
 
 class FeatureTests(SimpleTestCase):

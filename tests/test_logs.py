@@ -5,36 +5,22 @@ from urllib.parse import quote, quote_plus
 
 from django.test import SimpleTestCase
 
-from django_perfectqueue import logs, store, tracing
+from django_perfectqueue import tracing
 from django_perfectqueue.logs import FIELDS, JsonFormatter, Masked, TaskContext
 from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.running import running
 from django_perfectqueue.sensitive import STARS
 
-from .factories import NOON
+from .factories import NOON, lease
 
 SECRET = "4711-0815"
 
 
 def task(**data):
-    lease = store.Lease(
-        using="default",
-        task_id=7,
-        attempt=3,
-        holder=1,
-        lane=1,
-        charge=0.0,
-        errors=1,
-        crashes=0,
-        queue="reports",
-        key="k1",
-        type="report.draw",
-        user="ann",
-        payload=json.dumps(data or {"card": SECRET}),
-        priority=0,
-        created_at=NOON,
-        run_at=NOON,
-    )
-    return AcquiredTask(lease, worker="app1:17")
+    facts = {"queue": "reports", "key": "k1", "type": "report.draw", "user": "ann"}
+    payload = json.dumps(data or {"card": SECRET})
+    held = lease(attempt=3, errors=1, payload=payload, **facts)
+    return AcquiredTask(held, worker="app1:17")
 
 
 def logged(message="Hello.", *args, error=None, **extra):
@@ -54,8 +40,8 @@ def as_json(record):
 
 class LogTestCase(SimpleTestCase):
     def run_task(self, **data):
-        token = logs.running.set(task(**data))
-        self.addCleanup(logs.running.reset, token)
+        token = running.set(task(**data))
+        self.addCleanup(running.reset, token)
 
 
 class ContextTests(LogTestCase):
@@ -90,7 +76,7 @@ class ContextTests(LogTestCase):
         self.run_task()
         record = logged()
         TaskContext().filter(record)
-        logs.running.set(None)
+        running.set(None)
         TaskContext().filter(record)
         self.assertEqual(record.pq_key, "k1")
         self.assertEqual(as_json(record)["pq_key"], "k1")

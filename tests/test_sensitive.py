@@ -5,7 +5,7 @@ from django.urls import reverse
 from django_perfectqueue.checks import check_settings
 from django_perfectqueue.models import Attempt, DeadLetter, Task
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.sensitive import STARS, masked, redacted
+from django_perfectqueue.sensitive import STARS, masked, secrets_of, without
 from django_perfectqueue.store import Failure
 
 DATA = {
@@ -15,6 +15,10 @@ DATA = {
     "list": [{"access_token": ["one-token", 7654321]}],
     "pin": {"secret": "abc"},
 }
+
+
+def redacted(text, value):
+    return without(text, secrets_of(value))
 
 
 class MaskTests(SimpleTestCase):

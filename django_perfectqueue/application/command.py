@@ -17,7 +17,7 @@ from django_perfectqueue.exceptions import (
     ConfigError,
     GracefulProcessStopError,
 )
-from django_perfectqueue.tree import MARK
+from django_perfectqueue.processes import MARK
 
 from .decider import Decider
 from .handler import Application

@@ -10,9 +10,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django_perfectqueue import error_rules, store
-from django_perfectqueue.backoff import Backoff, Exponential, Fixed, backoff_problem, imported
+from django_perfectqueue.backoff import Backoff, Exponential, Fixed, backoff_at, backoff_problem
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError, Discard, Retry, Snooze, Verdict
+from django_perfectqueue.paths import path_of
 from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.spans import LONGEST, seconds_of
 
@@ -100,8 +101,7 @@ def failure(error: BaseException) -> store.Failure:
 
 
 def plain_failure(error: BaseException) -> store.Failure:
-    kind = type(cause(error))
-    return store.Failure(error=f"{kind.__module__}.{kind.__qualname__}")
+    return store.Failure(error=path_of(type(cause(error))))
 
 
 def rules_of(handler: Handler) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def usual(handler: Handler) -> Backoff:
 def default_backoff() -> Any:
     """Return BACKOFF, imported where it is a path."""
     backoff = options().BACKOFF
-    return imported(backoff) if isinstance(backoff, str) else backoff
+    return backoff_at(backoff) if isinstance(backoff, str) else backoff
 
 
 def asked_of(

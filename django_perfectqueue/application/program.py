@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import IO
 
-from django_perfectqueue.tree import (
+from django_perfectqueue.processes import (
     kill_marked,
     kill_tree,
     send,

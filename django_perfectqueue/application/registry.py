@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 from django.utils.module_loading import autodiscover_modules
 
 from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.paths import path_of
 
 from .dispatch import Dispatch, Pattern, in_words
 from .handler import Application, from_function
@@ -75,10 +76,6 @@ def handler(*patterns: Pattern, **attributes: Any) -> Callable[[T], T]:
 def with_attributes(target: type[Application], attributes: dict[str, Any]) -> type[Application]:
     names = {"__module__": target.__module__, "__qualname__": target.__qualname__}
     return type(target.__name__, (target,), {**names, **attributes})
-
-
-def path_of(target: Any) -> str:
-    return f"{target.__module__}.{target.__qualname__}"
 
 
 def autodiscover() -> type[Registry]:

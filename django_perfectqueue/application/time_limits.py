@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django_perfectqueue.conf import Options
 from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.spans import is_number
 
 if TYPE_CHECKING:
     from .handler import Application
@@ -48,8 +49,7 @@ def check_time_limits(handler: type[Application]) -> None:
     """Raise ConfigError unless a handler's limits are lengths of time, or None."""
     for name, least in (("time_limit", "above"), ("kill_wait", "at least")):
         value: Any = getattr(handler, name)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is None or (number and (value > 0 if least == "above" else value >= 0)):
+        if value is None or (is_number(value) and (value > 0 if least == "above" else value >= 0)):
             continue
         raise ConfigError(
             f"{handler.__qualname__}.{name} must be seconds, {least} 0, or None, not {value!r}."

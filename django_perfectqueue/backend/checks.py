@@ -11,10 +11,11 @@ from django.core import checks
 from django.core.checks import CheckMessage
 from django.db import connections
 
-from django_perfectqueue.backoff import backoff_problem, imported
+from django_perfectqueue.backoff import backoff_at, backoff_problem
 from django_perfectqueue.compat import APP
 from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.spans import is_number
 
 if TYPE_CHECKING:
     from .base import PerfectQueueBackend
@@ -74,14 +75,14 @@ def backoff(value: Any) -> str:
     if value is None:
         return ""
     try:
-        return backoff_problem(imported(value) if isinstance(value, str) else value)
+        return backoff_problem(backoff_at(value) if isinstance(value, str) else value)
     except ConfigError as trouble:
         return f"can't be used: {trouble} It must be a function, Exponential(5) or a path to such"
 
 
 def time_limit(value: Any) -> str:
-    good = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-    return "" if good or value is None else "must be a number of seconds above 0"
+    good = value is None or (is_number(value) and value > 0)
+    return "" if good else "must be a number of seconds above 0"
 
 
 def modules(value: Any) -> str:

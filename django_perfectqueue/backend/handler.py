@@ -12,7 +12,7 @@ from django.utils import timezone
 from django_perfectqueue import signals
 from django_perfectqueue.application import Application
 from django_perfectqueue.application.asynchrony import is_async
-from django_perfectqueue.backoff import imported
+from django_perfectqueue.backoff import backoff_at
 from django_perfectqueue.compat import TaskContext, normalize_json, task_backends
 from django_perfectqueue.compat import signals as django_signals
 from django_perfectqueue.conf import options
@@ -56,7 +56,7 @@ class DjangoTask(Application):
 
     def usual_backoff(self) -> Any:
         backoff = self.backend.options.get("backoff")
-        return imported(backoff) if isinstance(backoff, str) else backoff
+        return backoff_at(backoff) if isinstance(backoff, str) else backoff
 
     def for_backoff(self, error: BaseException) -> Any:
         """Return the result with this error, as a backoff is given it."""

@@ -15,6 +15,7 @@ from django_perfectqueue.application.policy import failure
 from django_perfectqueue.codecs import decode
 from django_perfectqueue.compat import TaskError, TaskResult, TaskResultStatus
 from django_perfectqueue.models import Attempt, Outcome, Status, Task
+from django_perfectqueue.paths import path_of
 from django_perfectqueue.queue import GRAVE, AcquiredTask
 
 from .call import Call, variant
@@ -196,8 +197,7 @@ def error_of(attempt: Mapping[str, Any]) -> Any:
 def error(name: str, traceback: str) -> Any:
     """Return an error by its class, or the one that a word of ours stands for."""
     if "." not in name or not name.replace(".", "_").isidentifier():
-        kind = KINDS.get(name, exceptions.TaskError)
-        name = f"{kind.__module__}.{kind.__qualname__}"
+        name = path_of(KINDS.get(name, exceptions.TaskError))
     return TaskError(exception_class_path=name, traceback=traceback)
 
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import (
-    Iterator,
-    Mapping,
-)
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -25,6 +22,7 @@ from django_perfectqueue.exceptions import (
     Snooze,
 )
 from django_perfectqueue.notes import Notes, entry, part_of
+from django_perfectqueue.paths import path_of
 from django_perfectqueue.sensitive import secrets_of, without
 
 from .deferred import Deferred, Doubt, or_deferred
@@ -34,7 +32,7 @@ from .twins import in_event_loop, twin
 logger = logging.getLogger("django_perfectqueue.queue")
 
 GRAVE = "discarded"
-DISCARDED = f"{Discard.__module__}.{Discard.__qualname__}"
+DISCARDED = path_of(Discard)
 
 if TYPE_CHECKING:
     from .door import Queue

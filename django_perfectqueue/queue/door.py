@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -19,15 +12,12 @@ from asgiref.sync import sync_to_async
 from django.db import connections, router, transaction
 from django.utils import timezone
 
-from django_perfectqueue import models, rules, signals, store, telemetry
+from django_perfectqueue import models, rules, signals, store
 from django_perfectqueue.balance import UserShare, balance
 from django_perfectqueue.conf import options
 from django_perfectqueue.ends import End, end_of, end_of_async, ends_of, ends_of_async
-from django_perfectqueue.exceptions import (
-    AlreadyExistsError,
-    InvalidTaskError,
-    NotFoundError,
-)
+from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError, NotFoundError
+from django_perfectqueue.tracing import telemetry
 from django_perfectqueue.waiting import Reason, why_waiting
 
 from .acquired import AcquiredTask

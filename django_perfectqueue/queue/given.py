@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import (
-    Iterable,
-)
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -12,12 +10,9 @@ from django.utils import timezone
 
 from django_perfectqueue import codecs, context, models
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import (
-    InvalidResultError,
-    InvalidTaskError,
-)
+from django_perfectqueue.exceptions import InvalidResultError, InvalidTaskError
 from django_perfectqueue.spans import LONGEST as LONGEST_SPAN
-from django_perfectqueue.spans import seconds_in
+from django_perfectqueue.spans import is_number, seconds_in
 
 OnConflict = Literal["raise", "ignore", "replace"]
 Span = timedelta | float | str
@@ -104,8 +99,7 @@ def checked_span(name: str, value: Span | None) -> float | None:
     seconds: Any = span(name, value) if isinstance(value, str) else value
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
-    good = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not good or not 0 < seconds <= LONGEST_SPAN:
+    if not is_number(seconds) or not 0 < seconds <= LONGEST_SPAN:
         raise InvalidTaskError(
             f"{name} must be a timedelta, seconds or a span such as '5m30s', above 0 and at most"
             f" {LONGEST_SPAN:.0f} seconds, not {value!r}."

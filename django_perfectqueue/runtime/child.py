@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from django_perfectqueue.tree import kill_tree, send, send_to_group
+from django_perfectqueue.processes import kill_tree, send, send_to_group
 
 from .signals import held_back
 

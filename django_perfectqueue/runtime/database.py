@@ -15,6 +15,7 @@ from django.db import Error, connections
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import PreemptedError
+from django_perfectqueue.sensitive import STARS
 
 from .bell import Bell
 from .outage import News, Outage
@@ -26,7 +27,6 @@ logger = logging.getLogger("django_perfectqueue.database")
 
 SHORTEST, LONGEST = 0.1, 1.0
 LONGEST_FOR_A_PERSON = 5.0
-HIDDEN = "********"
 
 numbers = itertools.count(1)
 
@@ -215,7 +215,7 @@ class Link:
         """Return what an error says, without the password, whoever has put it there."""
         password = str(connections[self.using].settings_dict["PASSWORD"] or "")
         said = in_one_line(error)
-        return said.replace(password, HIDDEN) if password else said
+        return said.replace(password, STARS) if password else said
 
 
 def in_one_line(error: BaseException) -> str:

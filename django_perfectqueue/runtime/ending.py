@@ -9,6 +9,7 @@ from django.dispatch import Signal
 from django_perfectqueue import signals, store
 from django_perfectqueue.application import Application
 from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.signals import Whom
 
 SIGNALS: dict[str, Signal] = {
     "finished": signals.task_finished,
@@ -51,20 +52,15 @@ def announce(
     signal = SIGNALS.get(word)
     if signal is not None and signal.receivers:
         with store.calls_of_others():
-            signals.send(signal, whom(task), sender=handler, task=task, error=error)
+            signals.send(signal, Whom.of(task.lease), sender=handler, task=task, error=error)
 
 
 async def announce_start_async(task: AcquiredTask, handler: type[Application]) -> None:
     """Send the signal from an event loop: receivers that are functions run in its other thread."""
     if signals.task_started.receivers:
-        await signals.asend(signals.task_started, whom(task), sender=handler, task=task)
+        await signals.asend(signals.task_started, Whom.of(task.lease), sender=handler, task=task)
 
 
 def announce_start(task: AcquiredTask, handler: type[Application]) -> None:
     if signals.task_started.receivers:
-        signals.send(signals.task_started, whom(task), sender=handler, task=task)
-
-
-def whom(task: AcquiredTask) -> signals.Whom:
-    lease = task.lease
-    return signals.Whom(lease.queue, lease.key, lease.type, lease.user)
+        signals.send(signals.task_started, Whom.of(task.lease), sender=handler, task=task)

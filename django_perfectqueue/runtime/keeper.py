@@ -15,7 +15,7 @@ from django_perfectqueue.exceptions import (
     ImmediateProcessStopError,
     TimeLimitError,
 )
-from django_perfectqueue.tree import kill_own_tree
+from django_perfectqueue.processes import kill_own_tree
 
 from .bell import Bell, drain, readable
 from .errands import Errand, Errands

@@ -17,7 +17,7 @@ from django.db import connections
 from django_perfectqueue.application import Application
 
 from .bell import Bell
-from .context import context_for, prepare, restore, tell, traced
+from .context import context_for, prepare, restore
 from .coroutines import Work, close_loop, log_error
 from .crew import Crew
 from .database import Link
@@ -29,6 +29,7 @@ from .report import Reporter
 from .runner import Runner, Running
 from .sync_calls import SyncCalls
 from .thread_guard import ThreadGuard
+from .traced import tell, traced
 
 logger = logging.getLogger("django_perfectqueue.processor")
 

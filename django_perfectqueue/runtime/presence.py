@@ -11,7 +11,7 @@ from typing import Any
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
-from django_perfectqueue.tree import memory_of
+from django_perfectqueue.processes import memory_of
 from django_perfectqueue.version import __version__
 
 from .board import Board

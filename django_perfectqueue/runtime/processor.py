@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from django.db import Error, connections
 
-from django_perfectqueue import conf, store, telemetry
+from django_perfectqueue import conf, store
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.exceptions import PreemptedError
+from django_perfectqueue.tracing import telemetry
 
 from . import capture
 from .belfry import Belfry

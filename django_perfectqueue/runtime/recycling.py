@@ -7,8 +7,9 @@ import os
 import random
 import time
 
-from django_perfectqueue.application.replacement import resident, wanted
+from django_perfectqueue.application.replacement import wanted
 from django_perfectqueue.conf import Options
+from django_perfectqueue.processes import resident
 
 logger = logging.getLogger("django_perfectqueue.processor")
 

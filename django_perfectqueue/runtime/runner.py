@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from django_perfectqueue import logs, store, telemetry
+from django_perfectqueue import logs, store
 from django_perfectqueue.application import Application, Dispatch
 from django_perfectqueue.application.policy import Ruling, failure, plain_failure, ruling
 from django_perfectqueue.conf import options
@@ -22,14 +22,16 @@ from django_perfectqueue.exceptions import (
     Verdict,
 )
 from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.tracing import telemetry
 
 from .atomic import Atomic
-from .context import context_for, restore, tell, traced
+from .context import context_for, restore
 from .coroutines import Coroutines, is_coroutine
 from .database import AwayError, Link, Tidy
 from .ending import Ending, announce, announce_start
 from .frames import from_handler
 from .only_here import only_here
+from .traced import tell, traced
 
 logger = logging.getLogger("django_perfectqueue.runner")
 logger.addFilter(logs.Masked())

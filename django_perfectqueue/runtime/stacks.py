@@ -7,7 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable
 
-from django_perfectqueue.tree import send
+from django_perfectqueue.processes import send
 
 from .signals import DUMP
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from django.utils.translation import gettext as _
 
 from django_perfectqueue import store
-from django_perfectqueue.tree import (
+from django_perfectqueue.processes import (
     adopt_orphans,
     halt,
     kill_orphans,

@@ -18,6 +18,7 @@ from django_perfectqueue.exceptions import (
     TaskError,
     TimeLimitError,
 )
+from django_perfectqueue.paths import path_of
 from django_perfectqueue.queue import GRAVE, AcquiredTask
 
 from .bell import Bell
@@ -33,7 +34,7 @@ logger.addFilter(logs.Masked())
 
 LAST_TRIES = 10.0
 Handler = Application | type[Application] | None
-TIMED_OUT = f"{TimeLimitError.__module__}.{TimeLimitError.__qualname__}"
+TIMED_OUT = path_of(TimeLimitError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

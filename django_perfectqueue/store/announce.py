@@ -27,7 +27,7 @@ def announce(signal: Signal, tasks: Iterable[Any], *, using: str) -> None:
     None is sent where the caller has switched autocommit off: its commit is not heard of.
     """
     if is_heard(signal):
-        after_commit(signal, [whom(task) for task in tasks], using=using)
+        after_commit(signal, [Whom.of(task) for task in tasks], using=using)
 
 
 def announce_ids(
@@ -43,10 +43,6 @@ def announce_ids(
     for signal, ids in heard:
         tasks = [known[task_id] for task_id in ids if task_id in known]
         after_commit(signal, tasks, using=cursor.db.alias)
-
-
-def whom(task: Any) -> Whom:
-    return Whom(task.queue, task.key, task.type, task.user)
 
 
 def after_commit(signal: Signal, tasks: list[Whom], *, using: str) -> None:

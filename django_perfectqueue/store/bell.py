@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 from django.db import connections, transaction
 from django.utils.module_loading import import_string
 
-from .. import logs
 from ..conf import options
+from ..running import running
 from . import datagrams, notices
 from .datagrams import Datagrams
 from .dialects import dialect_of
@@ -37,7 +37,7 @@ def ring(queue: str = "", *, using: str, delay: float = 0.0) -> None:
     With EAGER there is no worker: what is due is run here, once it is committed.
     """
     values = options()
-    if values.EAGER and delay <= 0.0 and logs.running.get() is None:
+    if values.EAGER and delay <= 0.0 and running.get() is None:
         import_string(EAGER)(using)
     elif values.BELL and delay <= values.POLL_INTERVAL:
         after_commit(Ringing(using, queue, time.monotonic() + delay))

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from ..paths import path_of
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
@@ -85,9 +87,8 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        kind = type(error)
         return cls(
-            error=f"{kind.__module__}.{kind.__qualname__}",
+            error=path_of(type(error)),
             message=str(error),
             traceback="".join(traceback.format_exception(error)),
         )

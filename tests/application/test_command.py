@@ -12,7 +12,6 @@ from unittest import mock
 
 from django.test import SimpleTestCase, TestCase
 
-from django_perfectqueue import store
 from django_perfectqueue.application import CommandHandler, program
 from django_perfectqueue.application.output import Output
 from django_perfectqueue.exceptions import (
@@ -27,30 +26,15 @@ from django_perfectqueue.models import DeadLetter
 from django_perfectqueue.queue import AcquiredTask
 
 from ..databases.lifetime import is_alive
-from ..factories import running
+from ..factories import lease, running
 from ..waiting import wait_until
 
 
 def task_with(data, *, key="k1", user="ann"):
-    lease = store.Lease(
-        using="default",
-        task_id=1,
-        attempt=3,
-        holder=1,
-        lane=1,
-        charge=0.0,
-        errors=1,
-        crashes=0,
-        queue="reports",
-        key=key,
-        type="convert",
-        user=user,
-        payload=json.dumps(data),
-        priority=0,
-        created_at=datetime(2030, 1, 1, tzinfo=timezone.utc),
-        run_at=datetime(2030, 1, 1, tzinfo=timezone.utc),
-    )
-    return AcquiredTask(lease)
+    facts = {"queue": "reports", "key": key, "type": "convert", "user": user}
+    created_at = datetime(2030, 1, 1, tzinfo=timezone.utc)
+    payload = json.dumps(data)
+    return AcquiredTask(lease(attempt=3, errors=1, payload=payload, created_at=created_at, **facts))
 
 
 def shell(script, data=None, **attributes):
@@ -252,9 +236,9 @@ class VerdictTests(TestCase):
         ]
         for number, (error, exit_codes, word) in enumerate(table):
             with self.subTest(error=error, exit_codes=exit_codes):
-                _task, lease = running(f"k{number}", now=None)
+                _task, held = running(f"k{number}", now=None)
                 attributes = {"exit_codes": exit_codes, "retry_wait": 60}
-                handler = type("Coded", (CommandHandler,), attributes)(AcquiredTask(lease))
+                handler = type("Coded", (CommandHandler,), attributes)(AcquiredTask(held))
                 handler.decide("unexpected_error_raised", error=error)
                 self.assertEqual(handler.task.settled, word)
         letters = DeadLetter.objects.order_by("task__key").values_list("task__key", "message")

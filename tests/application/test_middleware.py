@@ -26,7 +26,7 @@ from django_perfectqueue.runtime.recycling import Recycling
 
 from ..factories import submit
 from ..runtime.crews import CrewTestCase
-from ..runtime.test_runner import runner_for
+from ..runtime.runners import runner_for
 from . import surroundings
 
 PLACE = "tests.application.surroundings"

@@ -27,7 +27,7 @@ from ..databases.proxy import proxied
 from ..factories import assert_books_balance, elsewhere, submit
 from ..waiting import wait_until
 from .crews import CrewTestCase
-from .test_runner import runner_for
+from .runners import runner_for
 
 RUNNER = "django_perfectqueue.runner"
 POINTS = ("begin", "begun", "done", "ended", "committed")

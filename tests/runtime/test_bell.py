@@ -90,10 +90,11 @@ class BellTests(BellCase):
 
     def test_a_task_for_later_that_was_there_before_starts_in_time(self):
         self.submit("k0", "note", run_at=3.0)
-        began = time.monotonic()
+        due = time.monotonic() + 3.0
         worker = self.worker(POLL_INTERVAL=FAR).ready()
+        could = max(due, time.monotonic())
         self.wait_for_note("ran")
-        self.assertLess(time.monotonic() - began, 3.0 + SOON, worker.errors)
+        self.assertLess(time.monotonic(), could + SOON, worker.errors)
 
     def test_a_listener_that_is_killed_is_replaced(self):
         worker = self.idle_worker()

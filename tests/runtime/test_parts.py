@@ -11,7 +11,7 @@ from unittest import mock
 from django.core.management.color import no_style
 from django.test import SimpleTestCase
 
-from django_perfectqueue import tree
+from django_perfectqueue import processes
 from django_perfectqueue.application import Registry, TimeLimits
 from django_perfectqueue.conf import Options
 from django_perfectqueue.runtime import bell, signals
@@ -116,16 +116,16 @@ class NextForkTests(SimpleTestCase):
 class TreeTests(SimpleTestCase):
     def test_descendants_come_youngest_first(self):
         rows = [(2, 1), (3, 2), (4, 2), (5, 3), (6, 9)]
-        with mock.patch.object(tree, "processes", return_value=rows):
-            self.assertEqual(tree.descendants(2), [5, 4, 3])
+        with mock.patch.object(processes, "processes", return_value=rows):
+            self.assertEqual(processes.descendants(2), [5, 4, 3])
 
     def test_this_process_is_among_its_parents_descendants(self):
-        self.assertIn(os.getpid(), tree.descendants(os.getppid()))
+        self.assertIn(os.getpid(), processes.descendants(os.getppid()))
 
     def test_a_process_that_is_gone_is_no_error(self):
         child = fork(lambda: 0)
         wait_until(lambda: child.reap() is not None)
-        tree.kill_tree(child.pid)
+        processes.kill_tree(child.pid)
 
 
 class ReopenTests(SimpleTestCase):

@@ -12,6 +12,7 @@ from django.test import SimpleTestCase, TestCase
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.models import UNSEEN, Worker
+from django_perfectqueue.processes import send
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.roster import place_of
 from django_perfectqueue.runtime import signals
@@ -21,7 +22,6 @@ from django_perfectqueue.runtime.database import Link
 from django_perfectqueue.runtime.janitor import Janitor
 from django_perfectqueue.runtime.presence import INTERVAL, Presence, registration, routes_of
 from django_perfectqueue.runtime.slate import Slate
-from django_perfectqueue.tree import send
 
 from ..databases.lifetime import children
 from ..tasks import SampleDispatch

@@ -2,15 +2,17 @@
 
 import os
 import resource
+import sys
 from pathlib import Path
 from unittest import mock
 
 from django.core.management.color import no_style
 from django.test import SimpleTestCase
 
-from django_perfectqueue.application import Registry, replacement
-from django_perfectqueue.application.replacement import resident
+from django_perfectqueue import processes
+from django_perfectqueue.application import Registry
 from django_perfectqueue.conf import Options
+from django_perfectqueue.processes import resident
 from django_perfectqueue.runtime import recycling, solo
 from django_perfectqueue.runtime.bell import Bell
 from django_perfectqueue.runtime.plan import Plan
@@ -74,9 +76,9 @@ class RecyclingTests(SimpleTestCase):
         self.assertLess(resident(), with_it - 32 * MIB)
 
     def test_where_there_is_no_proc_the_most_so_far_is_told(self):
-        with mock.patch.object(replacement, "STATM", Path("/nowhere")):
+        with mock.patch.object(processes, "PROC", Path("/nowhere")):
             most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            unit = 1 if replacement.sys.platform == "darwin" else 1024
+            unit = 1 if sys.platform == "darwin" else 1024
             self.assertGreaterEqual(resident(), most * unit)
 
 

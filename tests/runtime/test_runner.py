@@ -8,7 +8,7 @@ from django.db import OperationalError, connection, transaction
 from django.test import TestCase, TransactionTestCase, override_settings
 
 from django_perfectqueue import signals, store
-from django_perfectqueue.application import Application, Dispatch
+from django_perfectqueue.application import Application
 from django_perfectqueue.exceptions import (
     CancelRequestedError,
     GracefulProcessStopError,
@@ -18,26 +18,11 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.logs import TaskContext
 from django_perfectqueue.models import Attempt, FairShare, Task
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.runtime.bell import Bell
-from django_perfectqueue.runtime.database import Link
-from django_perfectqueue.runtime.guard import Guard
-from django_perfectqueue.runtime.runner import Runner
 from django_perfectqueue.sensitive import STARS
 
 from .. import tasks
 from ..factories import submit
-
-
-def runner_for(perform):
-    """Return a runner whose only handler is this function, or this class."""
-
-    class OneDispatch(Dispatch):
-        routes = {"report": perform}
-
-    bell = Bell()
-    runner = Runner(OneDispatch, link=Link("default", bell, lambda: float("inf")), guard=Guard())
-    runner.bell = bell
-    return runner
+from .runners import RunnerMixin, runner_for
 
 
 @contextmanager
@@ -46,21 +31,6 @@ def told_in(log):
     [handler] = logging.getLogger().handlers
     handler.addFilter(TaskContext())
     yield
-
-
-class RunnerMixin:
-    def run_with(self, perform, data=None, *, expect=None):
-        """Submit a task, run it, and write what is to be written; return its row."""
-        submit("task", data=data, now=None)
-        self.task = Queue().poll()
-        runner = runner_for(perform)
-        self.addCleanup(runner.bell.close)
-        self.ending = runner.run(self.task)
-        if self.ending.completion is not None:
-            store.finish([self.ending.completion], using="default")
-        if expect is not None:
-            self.assertEqual(self.ending.word, expect)
-        return Queue()["task"].metadata()
 
 
 class OutcomeTests(RunnerMixin, TestCase):

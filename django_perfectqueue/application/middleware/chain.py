@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from django.core.signals import setting_changed
 from django.db import transaction
 from django.dispatch import receiver
-from django.utils.module_loading import import_string
 
 from django_perfectqueue.conf import SETTING, options
 from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.paths import imported, path_of
 
 from ..asynchrony import is_async
 
@@ -101,14 +101,7 @@ def own(kind: type[Application]) -> Iterator[Any]:
 
 def made(given: Given, place: str) -> Any:
     """Return the middleware that a function, an object, a class or a dotted path stands for."""
-    target: Any = given
-    if isinstance(target, str):
-        try:
-            target = import_string(target)
-        except Exception as error:
-            raise ConfigError(
-                f"{place} names '{given}', which can't be imported: {type(error).__name__}: {error}"
-            ) from error
+    target: Any = imported(given, place) if isinstance(given, str) else given
     if isinstance(target, type):
         target = instance_of(target, place)
     if not any(halves(target)):
@@ -160,8 +153,7 @@ def layer_for(kind: type[Application], middleware: Any) -> Layer:
 
 
 def name_of(middleware: Any) -> str:
-    named = middleware if hasattr(middleware, "__qualname__") else type(middleware)
-    return f"{named.__module__}.{named.__qualname__}"
+    return path_of(middleware if hasattr(middleware, "__qualname__") else type(middleware))
 
 
 @receiver(setting_changed)

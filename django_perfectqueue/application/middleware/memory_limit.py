@@ -7,7 +7,9 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..replacement import replace_processor, resident
+from django_perfectqueue.processes import resident
+
+from ..replacement import replace_processor
 
 if TYPE_CHECKING:
     from ..handler import Application

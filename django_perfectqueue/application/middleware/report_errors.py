@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import traceback
 from collections.abc import Callable
@@ -13,12 +12,11 @@ from django.core.mail import mail_admins
 
 from django_perfectqueue.exceptions import (
     CancelRequestedError,
-    PayloadError,
     PreemptedError,
     ProcessStopError,
     Verdict,
 )
-from django_perfectqueue.sensitive import redacted
+from django_perfectqueue.paths import path_of
 
 if TYPE_CHECKING:
     from ..handler import Application
@@ -83,18 +81,14 @@ class ReportErrors:
 
 def facts_of(handler: Application, error: BaseException) -> Facts:
     lease = handler.task.lease
-    told = "".join(traceback.format_exception(error))
-    with contextlib.suppress(PayloadError):
-        told = redacted(told, handler.task.data)
-    kind = type(handler)
     return {
         "queue": lease.queue,
         "key": lease.key,
         "type": lease.type,
         "user": lease.user,
         "attempt": lease.tries,
-        "handler": f"{kind.__module__}.{kind.__qualname__}",
-        "traceback": told,
+        "handler": path_of(type(handler)),
+        "traceback": handler.task.redacted("".join(traceback.format_exception(error))),
     }
 
 

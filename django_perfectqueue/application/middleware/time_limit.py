@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from django_perfectqueue.exceptions import TimeLimitError
+from django_perfectqueue.spans import is_number
 
 if TYPE_CHECKING:
     from ..handler import Application
@@ -50,7 +51,7 @@ class TimeLimit:
 
 
 def check(seconds: Any) -> float:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+    if not is_number(seconds) or not seconds > 0:
         raise ValueError(f"A time limit must be seconds, above 0, not {seconds!r}.")
     return float(seconds)
 

@@ -23,6 +23,7 @@ from django_perfectqueue import compat, conf, queue
 from django_perfectqueue.application import Dispatch, Registry
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.health.tables import lacks_tables
+from django_perfectqueue.paths import path_of
 from django_perfectqueue.runtime.connecting import prepare
 from django_perfectqueue.runtime.launcher import (
     GENERATION,
@@ -253,8 +254,7 @@ def handlers(dispatch: type[Dispatch]) -> str:
     types = types_of(dispatch)
     more = len(types) - SHOWN
     shown = ", ".join(types[:SHOWN]) + (_(" and %d more") % more if more > 0 else "")
-    name = f"{dispatch.__module__}.{dispatch.__qualname__}"
-    source = _("tasks modules") if issubclass(dispatch, Registry) else name
+    source = _("tasks modules") if issubclass(dispatch, Registry) else path_of(dispatch)
     return _("Handlers: %(types)s (%(source)s)") % {"types": shown, "source": source}
 
 
@@ -303,7 +303,7 @@ def check_backoff(backoff: Any) -> None:
     """Raise ConfigError when the waits of the settings are a path that leads nowhere."""
     try:
         if isinstance(backoff, str):
-            backoffs.imported(backoff)
+            backoffs.backoff_at(backoff)
     except ConfigError as error:
         raise ConfigError(f"{conf.SETTING}['BACKOFF']: {error}") from error
 

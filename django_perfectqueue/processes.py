@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -167,10 +168,18 @@ def from_proc() -> list[tuple[int, int]]:
     return found
 
 
-def memory_of(pid: int) -> int | None:
+def memory_of(pid: int | str) -> int | None:
     """Return how much memory a process takes, its resident set in bytes; None if unknown."""
     try:
-        pages = (PROC / str(pid) / "statm").read_text().split()[1]
-    except (OSError, IndexError):
+        pages = int((PROC / str(pid) / "statm").read_bytes().split()[1])
+    except (OSError, IndexError, ValueError):
         return None
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return pages * resource.getpagesize()
+
+
+def resident() -> int:
+    """Return how many bytes of memory this process holds, or where that can't be read, has held."""
+    if (size := memory_of("self")) is not None:
+        return size
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024

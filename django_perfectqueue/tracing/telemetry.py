@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from . import tracing
-from .conf import options
-from .exceptions import ConfigError
-from .version import __version__
+from ..conf import options
+from ..exceptions import ConfigError
+from ..paths import path_of
+from ..version import __version__
+from .trace_context import PARENT, STATE, Trace, current, taken_along
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,14 +54,14 @@ def api() -> Any:
     return trace
 
 
-def parent_of(trace: tracing.Trace | None) -> Any:
+def parent_of(trace: Trace | None) -> Any:
     """Return a trace as OpenTelemetry's context, in which there is nothing else."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     if trace is None:
         return Context()
-    carrier = {tracing.PARENT: trace.traceparent, tracing.STATE: trace.tracestate}
+    carrier = {PARENT: trace.traceparent, STATE: trace.tracestate}
     return TraceContextTextMapPropagator().extract(carrier, Context())
 
 
@@ -101,7 +102,7 @@ def send_span(queue: str) -> Iterator[Any]:
     beneath_span = trace.get_current_span().get_span_context().is_valid
     with tracer().start_as_current_span(
         f"send {queue}",
-        context=None if beneath_span else parent_of(tracing.current()),
+        context=None if beneath_span else parent_of(current()),
         kind=trace.SpanKind.PRODUCER,
         attributes=described("send", "send", queue),
         record_exception=False,
@@ -110,8 +111,7 @@ def send_span(queue: str) -> Iterator[Any]:
         try:
             yield span
         except Exception as error:
-            kind = type(error)
-            fail(span, f"{kind.__module__}.{kind.__qualname__}", "")
+            fail(span, path_of(type(error)), "")
             raise
 
 
@@ -147,7 +147,7 @@ def process_span(
     sent along the wait begins a trace, and the attempt follows it.
     """
     trace = api()
-    parent = parent_of(tracing.taken_along(values))
+    parent = parent_of(taken_along(values))
     sent = trace.get_current_span(parent).get_span_context()
     facts = {
         "messaging.message.id": key,

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from .conf import options
-from .exceptions import ConfigError
+from ..conf import options
+from ..exceptions import ConfigError
 
 logger = logging.getLogger("django_perfectqueue.tracing")
 

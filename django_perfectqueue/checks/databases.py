@@ -1,0 +1,173 @@
+"""What is wrong with how DATABASES has the database of the tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from django.core.checks import CheckMessage
+from django.db import connections
+
+from django_perfectqueue.conf import SETTING, options
+from django_perfectqueue.store import datagrams
+
+from .told import SQLITE_OPTIONS, alias_in_force, error, warning
+
+VENDORS = ("postgresql", "mysql", "sqlite")
+UTC = (None, "UTC", "Etc/UTC")
+SQLITE_WAIT = 5.0
+
+
+def check_database_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Check what DATABASES says of the database that holds the tasks."""
+    if (alias := alias_in_force()) is None:
+        return []
+    if alias not in connections:
+        return [unknown_alias(alias)]
+    connection = connections[alias]
+    vendor, entry = connection.vendor, connection.settings_dict
+    if vendor not in VENDORS:
+        return [
+            error(
+                4,
+                f"The database '{alias}' can't hold tasks: {connection.display_name}.",
+                f"Use PostgreSQL, MySQL, MariaDB or SQLite, and name it in {SETTING}['DATABASE'].",
+            )
+        ]
+    found = list(in_no_file(alias, entry) if vendor == "sqlite" else isolation(alias, entry))
+    if not entry["AUTOCOMMIT"]:
+        found.append(
+            error(
+                12,
+                f"DATABASES['{alias}']['AUTOCOMMIT'] is False: heartbeats would never be committed,"
+                " and running tasks lose their leases.",
+                "Take AUTOCOMMIT out of that database's settings.",
+            )
+        )
+    if vendor != "postgresql" and entry["TIME_ZONE"] not in UTC:
+        found.append(
+            error(
+                6,
+                f"DATABASES['{alias}']['TIME_ZONE'] is '{entry['TIME_ZONE']}', but tasks are kept"
+                " in UTC.",
+                "Take TIME_ZONE out of that database's settings; the project's own may stay.",
+            )
+        )
+    if vendor == "postgresql" and several_hosts(entry):
+        found.append(
+            warning(
+                16,
+                f"The database '{alias}' has several hosts, and nothing says that it is to be the"
+                " one that takes writes: after a failover workers may connect to a standby again"
+                " and again.",
+                f"Set DATABASES['{alias}']['OPTIONS']['target_session_attrs'] to 'read-write'.",
+            )
+        )
+    if vendor != "postgresql" and options().BELL and (folder := datagrams.folder_of(alias)):
+        found += bell_problems(folder)
+    return found
+
+
+def several_hosts(entry: Mapping[str, Any]) -> bool:
+    """Tell whether PostgreSQL is sought on several hosts, and any of them would do."""
+    given = entry["OPTIONS"]
+    hosts = (entry["HOST"], given.get("host"), given.get("hostaddr"))
+    wanted = given.get("target_session_attrs", "any")
+    return any("," in str(host or "") for host in hosts) and wanted == "any"
+
+
+def unknown_alias(alias: str) -> CheckMessage:
+    aliases = ", ".join(f"'{name}'" for name in connections)
+    return error(
+        5,
+        f"DATABASES has no '{alias}', which is to hold the tasks.",
+        f"Set {SETTING}['DATABASE'] to one of {aliases}, or leave it to the router.",
+    )
+
+
+def check_sqlite_options(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """
+    Advise on SQLite where a project is checked as a whole.
+
+    It has no tag, so the commands say nothing of it: a new project works as it is, and
+    is to be advised once.
+    """
+    alias = alias_in_force()
+    if alias is None or alias not in connections or connections[alias].vendor != "sqlite":
+        return []
+    return list(sqlite_advice(alias, connections[alias].settings_dict["OPTIONS"]))
+
+
+def sqlite_advice(alias: str, given: Mapping[str, Any]) -> Iterator[CheckMessage]:
+    if str(given.get("transaction_mode") or "").upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+        yield warning(
+            1,
+            f"The SQLite database '{alias}' begins transactions without a lock: one that reads and"
+            " then submits fails with 'database is locked' when another wrote meanwhile.",
+            f"Add {SQLITE_OPTIONS} to DATABASES['{alias}'].",
+        )
+    if given.get("timeout", SQLITE_WAIT) < SQLITE_WAIT:
+        yield warning(
+            2,
+            f"The SQLite database '{alias}' waits only {given['timeout']} s for its lock, for which"
+            " every processor and every submitter queues.",
+            f"Add {SQLITE_OPTIONS} to DATABASES['{alias}'].",
+        )
+
+
+def in_no_file(alias: str, entry: Mapping[str, Any]) -> Iterator[CheckMessage]:
+    if in_memory(str(entry["NAME"])):
+        yield warning(
+            3,
+            f"The SQLite database '{alias}' is in memory, where no worker can see its tasks.",
+            f"Set DATABASES['{alias}']['NAME'] to a file.",
+        )
+
+
+def bell_problems(folder: str) -> Iterator[CheckMessage]:
+    parent = os.path.dirname(folder)
+    hint = (
+        f"Set {SETTING}['BELL_FOLDER'] to another folder, which workers and those who submit"
+        f" share, or {SETTING}['BELL'] to False."
+    )
+    place = folder if os.path.lexists(folder) else parent
+    if not (os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)):
+        yield warning(
+            6,
+            f"There can be no bell in '{parent}': it is no folder, or not for this user to write"
+            " to. Workers will see tasks only when they look.",
+            hint,
+        )
+    elif not datagrams.fits(folder):
+        yield warning(
+            7,
+            f"There can be no bell in '{parent}': the path is too long for a socket. Workers will"
+            " see tasks only when they look.",
+            hint,
+        )
+
+
+def in_memory(name: str) -> bool:
+    of_tests = name.startswith("file:memorydb_")
+    return name == ":memory:" or ("mode=memory" in name and not of_tests)
+
+
+def isolation(alias: str, entry: Mapping[str, Any]) -> Iterator[CheckMessage]:
+    given = entry["OPTIONS"]
+    if "isolation_level" in given and not reads_committed(alias, given["isolation_level"]):
+        yield warning(
+            4,
+            f"The database '{alias}' has the isolation level {given['isolation_level']!r}, at which"
+            " processors hinder each other and see old rows.",
+            f"Take 'isolation_level' out of DATABASES['{alias}']['OPTIONS'], or set it to read"
+            " committed.",
+        )
+
+
+def reads_committed(alias: str, level: Any) -> bool:
+    if connections[alias].vendor == "mysql":
+        return str(level).lower() == "read committed"
+    from django.db.backends.postgresql.psycopg_any import IsolationLevel
+
+    return level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)

@@ -1,0 +1,147 @@
+"""What is wrong with the server that has the database of the tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from django.core.checks import CheckMessage
+from django.db import connections
+
+from django_perfectqueue.conf import SETTING
+
+from .told import SQLITE_OPTIONS, alias_in_force, error, warning
+
+IDLE = 120
+
+
+def check_server(
+    app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """Check what only the server can tell. Run with ``check --database`` and by migrate."""
+    alias = alias_in_force()
+    if alias is None or alias not in (databases or ()) or alias not in connections:
+        return []
+    features = connections[alias].features
+    found = []
+    if connections[alias].vendor != "sqlite" and not features.has_select_for_update_skip_locked:
+        found.append(
+            error(
+                7,
+                f"The server of the database '{alias}' has no SKIP LOCKED.",
+                "Use PostgreSQL, MySQL 8.0.1 or later, or MariaDB 10.6 or later.",
+            )
+        )
+    if not features.supports_transactions:
+        found.append(
+            error(
+                10,
+                f"The database '{alias}' has no transactions: its storage engine is not InnoDB.",
+                "Set default_storage_engine to InnoDB, and make the tables anew.",
+            )
+        )
+    return found
+
+
+def check_server_settings(
+    app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """Check how the server is set up. Run with ``check --database`` and by migrate."""
+    alias = alias_in_force()
+    if alias is None or alias not in (databases or ()) or alias not in connections:
+        return []
+    if (problems := SERVER_PROBLEMS.get(connections[alias].vendor)) is None:
+        return []
+    with connections[alias].cursor() as cursor:
+        return list(problems(alias, cursor))
+
+
+def postgresql_server(alias: str, cursor: Any) -> Iterator[CheckMessage]:
+    cursor.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", [[*POSTGRESQL]])
+    values = dict(cursor.fetchall())
+    if values["transaction_read_only"] == "on":
+        yield read_only(alias, "transaction_read_only is on, as on a standby")
+    for name in ("fsync", "full_page_writes", "synchronous_commit"):
+        if values[name] == "off":
+            yield forgetful(alias, name, "off", "on")
+    yield from short_of_patience(alias, "idle_session_timeout", values, unit=1000)
+    level = values["transaction_isolation"]
+    told = "isolation_level" in connections[alias].settings_dict["OPTIONS"]
+    if not told and level not in ("read committed", "read uncommitted"):
+        yield warning(
+            4,
+            f"The server of the database '{alias}' has the isolation level '{level}', at which"
+            " processors hinder each other and see old rows.",
+            "Set default_transaction_isolation to 'read committed', for the role or the database.",
+        )
+
+
+def mysql_server(alias: str, cursor: Any) -> Iterator[CheckMessage]:
+    cursor.execute("SELECT @@read_only, @@innodb_flush_log_at_trx_commit, @@wait_timeout")
+    fixed, flush, wait = cursor.fetchone()
+    if fixed not in (0, "OFF"):
+        yield read_only(alias, "read_only is on, as on a replica")
+    if flush != 1:
+        yield forgetful(alias, "innodb_flush_log_at_trx_commit", str(flush), "1")
+    yield from short_of_patience(alias, "wait_timeout", {"wait_timeout": wait})
+
+
+def sqlite_server(alias: str, cursor: Any) -> Iterator[CheckMessage]:
+    [[mode]] = cursor.execute("PRAGMA journal_mode").fetchall()
+    if mode not in ("wal", "memory"):
+        yield warning(
+            9,
+            f"The SQLite database '{alias}' has the journal mode '{mode}', at which those who read"
+            " and those who write wait for each other.",
+            f"Add {SQLITE_OPTIONS} to DATABASES['{alias}'].",
+        )
+    [[kept]] = cursor.execute("PRAGMA synchronous").fetchall()
+    if kept == 0:
+        yield forgetful(alias, "synchronous", "OFF", "NORMAL")
+
+
+POSTGRESQL = (
+    "transaction_read_only",
+    "fsync",
+    "full_page_writes",
+    "synchronous_commit",
+    "transaction_isolation",
+    "idle_session_timeout",
+)
+SERVER_PROBLEMS = {
+    "postgresql": postgresql_server,
+    "mysql": mysql_server,
+    "sqlite": sqlite_server,
+}
+
+
+def read_only(alias: str, why: str) -> CheckMessage:
+    return error(
+        13,
+        f"The server of the database '{alias}' takes no writes: {why}.",
+        f"Name the primary in DATABASES['{alias}'], or another alias in {SETTING}['DATABASE'].",
+    )
+
+
+def short_of_patience(
+    alias: str, name: str, values: Mapping[str, Any], *, unit: int = 1
+) -> Iterator[CheckMessage]:
+    """Yield a warning when idle connections are closed sooner than workers use them."""
+    seconds = int(values.get(name) or 0) / unit
+    if 0 < seconds < IDLE:
+        yield warning(
+            17,
+            f"The server of the database '{alias}' hangs up after {seconds:g} s without a word:"
+            f" {name}. Workers that have nothing to do speak once in {IDLE // 2} s, and would have"
+            " to connect anew each time.",
+            f"Set {name} to {IDLE} s or more, for the worker's user at least.",
+        )
+
+
+def forgetful(alias: str, name: str, value: str, good: str) -> CheckMessage:
+    return warning(
+        8,
+        f"The server of the database '{alias}' may forget what it has confirmed: {name} is"
+        f" {value}. After a crash submitted tasks may be gone, and finished ones run again.",
+        f"Set {name} to {good}, unless this is a database for tests.",
+    )

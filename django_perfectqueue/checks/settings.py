@@ -1,0 +1,86 @@
+"""What is wrong with the settings, without a look at any database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from django.conf import settings
+from django.core import mail
+from django.core.checks import CheckMessage
+
+from django_perfectqueue.conf import SETTING, Options, given, problems
+
+from .told import error, warning
+
+
+def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Check what needs no database: PERFECTQUEUE itself, and USE_TZ."""
+    values = given()
+    if not isinstance(values, Mapping):
+        kind = type(values).__name__
+        return [error(2, f"{SETTING} must be a dict, not {kind}.", f"Write {SETTING} = {{...}}.")]
+    found = [setting_error(problem) for problem in problems(values)]
+    if not found:
+        found += relations(Options().replace(**values))
+    if not settings.USE_TZ:
+        found.append(error(3, "USE_TZ is False, but tasks are kept in UTC.", "Set USE_TZ = True."))
+    return found
+
+
+def setting_error(problem: str) -> CheckMessage:
+    message, asked, guess = problem.partition(" Did you mean ")
+    if asked:
+        return error(1, message, f"Did you mean {guess}")
+    if message.startswith("Unknown"):
+        return error(1, message, f"There is {', '.join(Options())}.")
+    return error(1, message, f"Mend it, or take it out of {SETTING} to have the default.")
+
+
+def relations(values: Options) -> Iterator[CheckMessage]:
+    """Yield what is wrong with two settings together."""
+    if values.TASK_HEARTBEAT_INTERVAL >= values.ALIVE_TIME:
+        yield error(
+            8,
+            "TASK_HEARTBEAT_INTERVAL is not below ALIVE_TIME: running tasks would lose their"
+            " lease between two heartbeats, and run twice.",
+            "Set TASK_HEARTBEAT_INTERVAL to a third of ALIVE_TIME at most.",
+        )
+    if values.CHILD_HEARTBEAT_INTERVAL >= values.CHILD_HEARTBEAT_LIMIT:
+        yield error(
+            9,
+            "CHILD_HEARTBEAT_INTERVAL is not below CHILD_HEARTBEAT_LIMIT: healthy processors"
+            " would be killed between two heartbeats.",
+            "Set CHILD_HEARTBEAT_INTERVAL to a third of CHILD_HEARTBEAT_LIMIT at most.",
+        )
+    if any(path.endswith(".PickleCodec") for path in values.CODECS):
+        yield warning(
+            20,
+            "CODECS has a codec that unpickles: who can write to the database can then run code"
+            " in every worker, and in every process that shows a task.",
+            "Use JSON, and take the codec out once no task is left that it has written.",
+        )
+    if values.PROCESSOR_TYPE == "process" and (values.CONCURRENCY or 1) > 1:
+        yield warning(
+            10,
+            "CONCURRENCY does nothing: a processor of the type 'process' runs one task at a time.",
+            "Set PROCESSOR_TYPE to 'thread' or 'async', or raise PROCESSORS instead.",
+        )
+    if values.EAGER and not settings.DEBUG and not under_test():
+        yield warning(
+            40,
+            "EAGER is on and DEBUG is off: tasks run inside of the requests that submit them, and"
+            " what is to be tried again later waits for ever.",
+            f"Take EAGER out of {SETTING}, and run pq_worker.",
+        )
+    if values.RETRY_WAIT > values.RETRY_WAIT_LIMIT:
+        yield warning(
+            5,
+            "RETRY_WAIT is above RETRY_WAIT_LIMIT, which is all that a task will ever wait.",
+            "Raise RETRY_WAIT_LIMIT, or lower RETRY_WAIT.",
+        )
+
+
+def under_test() -> bool:
+    """Tell whether Django's test environment is set up, which switches DEBUG off."""
+    return hasattr(mail, "outbox")

@@ -1,0 +1,33 @@
+"""
+The trace that a task is part of: taken along from its submitter, and told to others.
+
+What tells it to OpenTelemetry, which need not be installed, is ``tracing.telemetry``.
+"""
+
+from .trace_context import (
+    PARENT,
+    STATE,
+    Trace,
+    captured,
+    current,
+    ids,
+    read,
+    restore,
+    taken_along,
+    traceparent,
+    tracestate,
+)
+
+__all__ = [
+    "PARENT",
+    "STATE",
+    "Trace",
+    "captured",
+    "current",
+    "ids",
+    "read",
+    "restore",
+    "taken_along",
+    "traceparent",
+    "tracestate",
+]

@@ -50,16 +50,21 @@ def secrets_of(value: Any) -> tuple[str, ...]:
     return tuple(sorted(found, key=len, reverse=True))
 
 
-def secrets_in(value: Any, *, named: bool = False) -> Iterator[str]:
-    """Yield what is sensitive, as text; what is very short would hide what is not."""
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from secrets_in(inner, named=named or is_sensitive(name))
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from secrets_in(inner, named=named)
-    elif named and not isinstance(value, bool | None) and len(str(value)) >= SHORTEST:
-        yield str(value)
+def secrets_in(value: Any) -> Iterator[str]:
+    """
+    Yield what is sensitive, as text; what is very short would hide what is not.
+
+    Without recursion: JSON reads and writes what is nested deeper than functions may be.
+    """
+    rest = [(value, False)]
+    while rest:
+        inner, named = rest.pop()
+        if isinstance(inner, Mapping):
+            rest += [(one, named or is_sensitive(name)) for name, one in inner.items()]
+        elif isinstance(inner, list | tuple):
+            rest += [(one, named) for one in inner]
+        elif named and not isinstance(inner, bool | None) and len(str(inner)) >= SHORTEST:
+            yield str(inner)
 
 
 def spellings(secret: str) -> Iterator[str]:

@@ -1,3 +1,5 @@
+import json
+
 from django.contrib.auth.models import User
 from django.test import SimpleTestCase, TestCase, override_settings
 from django.urls import reverse
@@ -33,6 +35,13 @@ class MaskTests(SimpleTestCase):
     def test_it_disappears_from_texts(self):
         told = redacted("hunter22 k-123456 one-token 7654321 ann abc", DATA)
         self.assertEqual(told, f"{STARS} {STARS} {STARS} {STARS} ann abc")
+
+    def test_it_is_found_however_deep_it_lies(self):
+        """
+        JSON takes what is nested deeper than Python's functions; an error is told of it, too.
+        """
+        deep = json.loads('{"a":[' * 1500 + '{"password": "hunter22"}' + "]}" * 1500)
+        self.assertEqual(redacted("It was hunter22.", deep), f"It was {STARS}.")
 
     def test_yes_and_no_are_no_secrets(self):
         self.assertEqual(redacted("True story", {"token": True}), "True story")

@@ -6,7 +6,7 @@ from functools import partial
 from unittest import mock, skipUnless
 
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import connection, connections, transaction
+from django.db import DatabaseError, connection, connections, transaction
 from django.db.transaction import TransactionManagementError
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 
@@ -16,6 +16,7 @@ from django_perfectqueue.exceptions import (
     TaskCancelledError,
     TaskExpiredError,
     TaskFailedError,
+    TimeLimitError,
     WaitInTransactionError,
     WaitTimeoutError,
 )
@@ -103,6 +104,11 @@ class EndedTests(TestCase):
             {dead.key: "failed", **{task.key: "finished" for task in done}},
         )
         self.assertEqual([end.result() for end in told if end.status == "finished"], ["x"] * 3)
+
+    def test_a_key_is_text_whatever_was_given(self):
+        submit("7")
+        finish(*acquire())
+        self.assertEqual([end.key for end in Queue().as_completed([7])], ["7"])
 
     def test_more_than_one_statement_can_take_are_found(self):
         with mock.patch("django_perfectqueue.store.watch.KEYS", 2):
@@ -270,6 +276,30 @@ class TellingTests(TransactionTestCase):
             wait_until(lambda: Ticket.objects.get().watched)
             finish(*acquire(now=None), now=None, result="1")
         self.assertEqual(answers, [1])
+
+    def test_a_handler_that_waits_can_be_broken_off(self):
+        task = submit(now=None)
+        for name in ("is_readable", "EndNotices.receive"):
+            reason = TimeLimitError("It has run for too long.")
+            target = f"django_perfectqueue.store.notices.{name}"
+            with (
+                self.subTest(name),
+                mock.patch("django_perfectqueue.store.notices.is_readable", return_value=True),
+                mock.patch(target, side_effect=reason),
+                self.assertRaises(TimeLimitError),
+            ):
+                task.wait(LONG)
+
+    def test_where_no_end_can_be_watched_nothing_is_listened_for(self):
+        task = submit(now=None)
+        with (
+            mock.patch.object(store, "watch", side_effect=DatabaseError("permission denied")),
+            self.assertRaises(WaitTimeoutError),
+        ):
+            task.wait(0.05)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_listening_channels()")
+            self.assertEqual(cursor.fetchall(), [])
 
     def test_a_connection_that_breaks_is_made_anew(self):
         task, pids, real = submit(now=None), [], store.EndNotices.wait

@@ -162,6 +162,7 @@ class WhatItPrintsTests(SimpleTestCase):
             ("", None),
             ("two\nlines\n", "two\nlines"),
             ("NaN", "NaN"),
+            ("[1e999]", "[1e999]"),
             ("[" * 9000, "[" * 9000),
         ]
         for printed, result in table:

@@ -5,7 +5,7 @@ import pickle
 import tempfile
 import uuid
 from datetime import datetime, timedelta, timezone
-from unittest import mock
+from unittest import mock, skipUnless
 
 from django.core import signing
 from django.core.management import CommandError
@@ -166,6 +166,14 @@ class AncestorTests(TableTestCase):
             "5 tasks are left behind.",
         ):
             self.assertIn(text, out)
+
+    @skipUnless(connection.vendor == "sqlite", "Others take no value of another type.")
+    def test_a_time_may_be_anything_on_sqlite(self):
+        for key, when in {"word": "noon", "far": 1e300, "good": 5}.items():
+            self.add(key, {"type": "report"}, timeout=when)
+        out = refused(self, "pq_import", "perfectqueue")
+        self.assertIn("1 task is imported", out)
+        self.assertIn("2 with data that can't be read\n", out)
 
     def test_a_type_is_renamed_or_taken_as_it_is(self):
         self.add("old", {"type": "reprot"})
@@ -369,9 +377,21 @@ class TasksDbTests(TableTestCase):
 
     def test_what_is_no_call_is_told(self):
         self.add(args_kwargs={"args": []})
+        self.add(args_kwargs={"args": [], "kwargs": [1]})
         out = refused(self, "pq_import", "django-tasks-db")
-        self.assertIn("1 with data that can't be read\n", out)
+        self.assertIn("2 with data that can't be read\n", out)
         self.assertIn("(KeyError('kwargs'))", out)
+
+    @skipUnless(connection.vendor == "sqlite", "Others take no value of another type.")
+    def test_a_column_may_hold_anything_on_sqlite(self):
+        self.add()
+        self.add(args_kwargs="{")
+        out = refused(self, "pq_import", "django-tasks-db", "--any-type")
+        self.assertIn("1 with data that can't be read\n", out)
+        self.assertIn("1 task is imported", out)
+        self.add(enqueued_at="2024-13-45 00:00:00")
+        out = refused(self, "pq_import", "django-tasks-db", "--any-type")
+        self.assertIn("'default', from which to import, refused: month must be in 1..12", out)
 
     if compat.HAS_TASKS:
 

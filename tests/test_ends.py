@@ -111,10 +111,11 @@ class EndedTests(TestCase):
         self.assertEqual([end.key for end in Queue().as_completed([7])], ["7"])
 
     def test_more_than_one_statement_can_take_are_found(self):
-        with mock.patch("django_perfectqueue.store.watch.KEYS", 2):
+        with mock.patch.multiple("django_perfectqueue.store.watch", KEYS=2, IDS=3):
             keys = [submit().key for _number in range(5)]
             finish(*acquire(5))
-            self.assertEqual({end.key for end in Queue().as_completed(keys)}, set(keys))
+            with self.assertNumQueries(3 + 2 + 2):
+                self.assertEqual({end.key for end in Queue().as_completed(keys)}, set(keys))
 
 
 class WaitingTests(TransactionTestCase):

@@ -110,6 +110,13 @@ class EndedTests(TestCase):
         finish(*acquire())
         self.assertEqual([end.key for end in Queue().as_completed([7])], ["7"])
 
+    def test_one_that_was_put_back_between_the_two_looks_is_still_waited_for(self):
+        task = submit()
+        vigil = ends.Vigil("default", [task.key], using="default", timeout=None)
+        with mock.patch.object(store, "live", return_value={}):
+            self.assertEqual(vigil.look(), [])
+        self.assertEqual(vigil.keys, [task.key])
+
     def test_more_than_one_statement_can_take_are_found(self):
         with mock.patch.multiple("django_perfectqueue.store.watch", KEYS=2, IDS=3):
             keys = [submit().key for _number in range(5)]
@@ -277,6 +284,28 @@ class TellingTests(TransactionTestCase):
             wait_until(lambda: Ticket.objects.get().watched)
             finish(*acquire(now=None), now=None, result="1")
         self.assertEqual(answers, [1])
+
+    def test_an_end_just_before_it_listens_is_seen_at_once(self):
+        task, real = submit(now=None), store.EndNotices.open
+
+        def late(ear, ids):
+            elsewhere(lambda: finish(*acquire(now=None), now=None, result="1"))
+            real(ear, ids)
+
+        slow = mock.patch.multiple(ends, SOONEST_IF_TOLD=600.0, LATEST_IF_TOLD=600.0)
+        with slow, mock.patch.object(store.EndNotices, "open", late):
+            self.assertEqual(task.wait(timeout=LONG), 1)
+
+    def test_one_that_comes_back_is_watched_again(self):
+        task = failed()
+        vigil = ends.Vigil("default", [task.key], using="default", timeout=None)
+        self.addCleanup(vigil.close)
+        Queue()[task.key].retry()
+        for _time in range(2):
+            Ticket.objects.update(watched=False)
+            vigil.look()
+            vigil.listen()
+            self.assertTrue(Ticket.objects.get().watched)
 
     def test_a_handler_that_waits_can_be_broken_off(self):
         task = submit(now=None)

@@ -247,6 +247,24 @@ class AncestorTests(TableTestCase):
                 self.assertIn("2 tasks were imported; to go on, run it again.", out)
             Queue().clear()
 
+    def test_what_was_rolled_back_was_not_imported(self):
+        for number in range(3):
+            self.add(f"k{number}", {"type": "report"})
+        real = source.Table.delete
+
+        def delete(table, ids):
+            if "k2" in ids:
+                raise OperationalError("deadlock")
+            return real(table, ids)
+
+        with (
+            mock.patch.object(move, "BATCH", 2),
+            mock.patch.object(source.Table, "delete", delete),
+        ):
+            out = refused(self, "pq_import", "perfectqueue", "--delete")
+        self.assertIn("refused: deadlock 2 tasks were imported; to go on, run it again.", out)
+        self.assertEqual((len(Queue()), self.rows("perfectqueue")), (2, 1))
+
     def test_what_is_asked_for_must_be_there(self):
         table = [
             (("perfectqueue", "--table", "old_qeue"), "has no table 'old_qeue'. Did you mean"),

@@ -202,6 +202,16 @@ class ProcessorTests(CrewTestCase):
         self.assertEqual(len(self.statements(queries)), 1)
         self.assertEqual(len(self.told()), 100)
 
+    def test_at_its_end_a_processor_writes_what_it_could_not_write_just_now(self):
+        def report(task):
+            task.progress(1.0)
+            processor.scribe.not_before = float("inf")
+
+        processor = self.processor("process", {"report": report})
+        self.submit("report")
+        self.work(processor)
+        self.assertEqual(len(self.told()), 1)
+
     @mock.patch.object(scribe, "YOUNG", 0.0)
     def test_how_far_they_are_is_seen_while_they_run_and_when_they_have_ended(self):
         for kind in ("process", "thread", "async"):

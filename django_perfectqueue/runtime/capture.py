@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from django_perfectqueue.exceptions import PerfectQueueError
 from django_perfectqueue.queue import add_line
@@ -93,22 +91,6 @@ def begin(level: str | None) -> None:
 
 
 def end() -> None:
-    for handler in there():
-        logging.getLogger().removeHandler(handler)
-
-
-@contextmanager
-def kept(level: str | None) -> Iterator[None]:
-    """Keep records in here as begin() does, and afterwards as before: a handler may be in it."""
-    before = there()
-    begin(level)
-    try:
-        yield
-    finally:
-        end()
-        for handler in before:
-            logging.getLogger().addHandler(handler)
-
-
-def there() -> list[Capture]:
-    return [one for one in logging.getLogger().handlers if isinstance(one, Capture)]
+    root = logging.getLogger()
+    for handler in [one for one in root.handlers if isinstance(one, Capture)]:
+        root.removeHandler(handler)

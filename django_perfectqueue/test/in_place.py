@@ -46,7 +46,7 @@ class InPlace(Runner):
 
     def attempt(self, task: HeldTask) -> Run:
         """Run a task and settle it; raise what is to end the whole program."""
-        with quiet(), capture.kept(options().LOG_CAPTURE), self.tidy.watching():
+        with quiet(), captured(), self.tidy.watching():
             ending = self.run(task)
         if task.notes is not None:
             task.write_notes()
@@ -199,6 +199,16 @@ def raise_error(run: Run) -> None:
     if add_note := getattr(error, "add_note", None):  # Python 3.11
         add_note(f"Raised by task '{run.key}' of type '{run.type}', which was {run.word}.")
     raise error
+
+
+@contextlib.contextmanager
+def captured() -> Iterator[None]:
+    """Keep what handlers log, as a worker does."""
+    capture.begin(options().LOG_CAPTURE)
+    try:
+        yield
+    finally:
+        capture.end()
 
 
 @contextlib.contextmanager

@@ -81,14 +81,6 @@ def verdict(task):
     raise {"retry": Retry("2m"), "snooze": Snooze(30), "discard": Discard("done")}[task.data]
 
 
-@handler("helpers.telling-twice")
-def telling_twice(task):
-    """Log before and after a submit, in which another may run where it is eager."""
-    logging.getLogger("shop").warning("Before.")
-    task.queue.submit("inner", "helpers.add", {"a": 1, "b": 1})
-    logging.getLogger("shop").warning("After.")
-
-
 @handler("helpers.telling")
 def telling(task):
     task.progress(0.5, "half of it")

@@ -1,5 +1,3 @@
-import logging
-
 from django.contrib.auth.models import Group
 from django.core.management import load_command_class
 from django.db import connection, transaction
@@ -8,7 +6,6 @@ from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.management.commands.pq_worker import plan_of
-from django_perfectqueue.notes import read
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.test import eager
 
@@ -56,15 +53,6 @@ class InTestCaseTests(TestCase):
         with eager(raise_errors=False):
             task.retry()
         self.assertEqual(list(Group.objects.values_list("name", flat=True))[-1], "k2-2")
-
-    def test_what_a_handler_logs_is_kept_though_another_runs_meanwhile(self):
-        logger, nothing = logging.getLogger("shop"), logging.NullHandler()
-        logger.addHandler(nothing)  # so that it is not printed
-        self.addCleanup(logger.removeHandler, nothing)
-        with eager():
-            lines = submit(type="helpers.telling-twice").progress().lines
-        self.assertEqual(Queue()["inner"].metadata().status, "finished")
-        self.assertEqual([line.text for line in read(lines)], ["Before.", "After."])
 
     def test_what_is_put_off_waits(self):
         with eager():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -11,12 +12,18 @@ from .conf import options
 
 STARS = "********"
 SHORTEST = 4
+CONTAINERS = (dict, list, tuple, Mapping)
 
 
 def is_sensitive(name: Any) -> bool:
     """Tell whether a name has one of the words of SENSITIVE in it."""
-    plain = str(name).lower().replace("-", "_").replace(" ", "_")
-    return any(word in plain for word in options().SENSITIVE)
+    return has_word(str(name), tuple(options().SENSITIVE))
+
+
+@functools.lru_cache(maxsize=10_000)
+def has_word(name: str, words: tuple[str, ...]) -> bool:
+    plain = name.lower().replace("-", "_").replace(" ", "_")
+    return any(word in plain for word in words)
 
 
 def masked(value: Any) -> Any:
@@ -46,25 +53,34 @@ def without(text: str, secrets: Iterable[str]) -> str:
 
 def secrets_of(value: Any) -> tuple[str, ...]:
     """Return what is sensitive of a value, as it may stand in a text, the longest first."""
-    found = {spelling for secret in secrets_in(value) for spelling in spellings(secret)}
+    secrets = secrets_in(value)
+    if not secrets:
+        return ()
+    found = {spelling for secret in secrets for spelling in spellings(secret)}
     return tuple(sorted(found, key=len, reverse=True))
 
 
-def secrets_in(value: Any) -> Iterator[str]:
+def secrets_in(value: Any) -> set[str]:
     """
-    Yield what is sensitive, as text; what is very short would hide what is not.
+    Return what is sensitive, as text; what is very short would hide what is not.
 
     Without recursion: JSON reads and writes what is nested deeper than functions may be.
     """
+    found: set[str] = set()
     rest = [(value, False)]
     while rest:
-        inner, named = rest.pop()
-        if isinstance(inner, Mapping):
-            rest += [(one, named or is_sensitive(name)) for name, one in inner.items()]
-        elif isinstance(inner, list | tuple):
-            rest += [(one, named) for one in inner]
-        elif named and not isinstance(inner, bool | None) and len(str(inner)) >= SHORTEST:
-            yield str(inner)
+        outer, named = rest.pop()
+        if isinstance(outer, dict | Mapping):
+            for name, inner in outer.items():
+                if (secret := named or is_sensitive(name)) or isinstance(inner, CONTAINERS):
+                    rest.append((inner, secret))
+        elif isinstance(outer, list | tuple):
+            for inner in outer:
+                if named or isinstance(inner, CONTAINERS):
+                    rest.append((inner, named))
+        elif named and not isinstance(outer, bool | None) and len(str(outer)) >= SHORTEST:
+            found.add(str(outer))
+    return found
 
 
 def spellings(secret: str) -> Iterator[str]:

@@ -197,7 +197,7 @@ def read(codec: Codec, text: str) -> Any:
     what = codec.name or "JSON"
     try:
         return codec.loads(unpacked(codec.unseal(text)))
-    except (ValueError, OSError, EOFError, zlib.error) as error:
+    except (ValueError, OSError, EOFError, zlib.error, RecursionError) as error:
         raise PayloadError(f"The stored text is not {what}: {error}.") from error
 
 

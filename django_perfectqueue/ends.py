@@ -132,7 +132,7 @@ class Vigil:
         self.using = using
         self.timeout = timeout
         self.since = time.monotonic()
-        self.sought = list(dict.fromkeys(keys))
+        self.sought = list(dict.fromkeys(map(str, keys)))
         self.waited_for: dict[int, str] = {}
         self.are_watched = False
         self.ear = store.end_notices(using)
@@ -215,6 +215,7 @@ class Vigil:
             store.watch(list(self.waited_for), using=self.using)
         except Error as error:
             logger.debug("No ends of tasks are heard. database=%s error=%s", self.using, error)
+            self.close()
             self.ear = None
         return fresh
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from . import tracing
 from .running import running
-from .sensitive import masked
+from .sensitive import STARS, masked
 
 FIELDS = ("pq_queue", "pq_key", "pq_type", "pq_user", "pq_attempt", "pq_worker")
 NOTHING: Mapping[str, Any] = dict.fromkeys(FIELDS, "")
@@ -98,7 +98,15 @@ def mask(record: logging.LogRecord, task: Any) -> None:
             setattr(record, name, task.redacted(text))
     for name, value in vars(record).items():
         if name not in STANDARD:
-            setattr(record, name, hidden(masked({name: value})[name], task))
+            setattr(record, name, shown(name, value, task))
+
+
+def shown(name: str, value: Any, task: Any) -> Any:
+    """Return what was given as ``extra`` with stars; in place of what is nested too deep."""
+    try:
+        return hidden(masked({name: value})[name], task)
+    except RecursionError:
+        return STARS
 
 
 def hidden(value: Any, task: Any) -> Any:

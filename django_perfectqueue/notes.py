@@ -118,6 +118,8 @@ def entry(at: float, level: str, source: str, text: str) -> str:
     if len(text) > LONGEST_LINE:
         text = text[: LONGEST_LINE - 1] + "…"
     told = INDENT.join(text.splitlines())
+    # A level is one word, and neither it nor a name makes lines of its own.
+    level, source = "-".join(str(level).split()) or "NOTSET", " ".join(source.split())
     return f"{moment}.{int(at % 1 * 1000):03}Z {level} {source}: {told}"
 
 

@@ -56,23 +56,26 @@ def secrets_of(value: Any) -> tuple[str, ...]:
 
 
 def secrets_in(value: Any) -> set[str]:
-    """Return what is sensitive, as text; what is very short would hide what is not."""
+    """
+    Return what is sensitive, as text; what is very short would hide what is not.
+
+    Without recursion: JSON reads and writes what is nested deeper than functions may be.
+    """
     found: set[str] = set()
-    gather(value, found, named=False)
+    rest = [(value, False)]
+    while rest:
+        outer, named = rest.pop()
+        if isinstance(outer, dict | Mapping):
+            for name, inner in outer.items():
+                if (secret := named or is_sensitive(name)) or isinstance(inner, CONTAINERS):
+                    rest.append((inner, secret))
+        elif isinstance(outer, list | tuple):
+            for inner in outer:
+                if named or isinstance(inner, CONTAINERS):
+                    rest.append((inner, named))
+        elif named and not isinstance(outer, bool | None) and len(str(outer)) >= SHORTEST:
+            found.add(str(outer))
     return found
-
-
-def gather(value: Any, found: set[str], *, named: bool) -> None:
-    if isinstance(value, dict | Mapping):
-        for name, inner in value.items():
-            if (secret := named or is_sensitive(name)) or isinstance(inner, CONTAINERS):
-                gather(inner, found, named=secret)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            if named or isinstance(inner, CONTAINERS):
-                gather(inner, found, named=named)
-    elif named and not isinstance(value, bool | None) and len(str(value)) >= SHORTEST:
-        found.add(str(value))
 
 
 def spellings(secret: str) -> Iterator[str]:

@@ -6,7 +6,7 @@ from functools import partial
 from unittest import mock, skipUnless
 
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import connection, connections, transaction
+from django.db import DatabaseError, connection, connections, transaction
 from django.db.transaction import TransactionManagementError
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 
@@ -16,6 +16,7 @@ from django_perfectqueue.exceptions import (
     TaskCancelledError,
     TaskExpiredError,
     TaskFailedError,
+    TimeLimitError,
     WaitInTransactionError,
     WaitTimeoutError,
 )
@@ -104,11 +105,24 @@ class EndedTests(TestCase):
         )
         self.assertEqual([end.result() for end in told if end.status == "finished"], ["x"] * 3)
 
+    def test_a_key_is_text_whatever_was_given(self):
+        submit("7")
+        finish(*acquire())
+        self.assertEqual([end.key for end in Queue().as_completed([7])], ["7"])
+
+    def test_one_that_was_put_back_between_the_two_looks_is_still_waited_for(self):
+        task = submit()
+        vigil = ends.Vigil("default", [task.key], using="default", timeout=None)
+        with mock.patch.object(store, "live", return_value={}):
+            self.assertEqual(vigil.look(), [])
+        self.assertEqual(vigil.keys, [task.key])
+
     def test_more_than_one_statement_can_take_are_found(self):
-        with mock.patch("django_perfectqueue.store.watch.KEYS", 2):
+        with mock.patch.multiple("django_perfectqueue.store.watch", KEYS=2, IDS=3):
             keys = [submit().key for _number in range(5)]
             finish(*acquire(5))
-            self.assertEqual({end.key for end in Queue().as_completed(keys)}, set(keys))
+            with self.assertNumQueries(3 + 2 + 2):
+                self.assertEqual({end.key for end in Queue().as_completed(keys)}, set(keys))
 
 
 class WaitingTests(TransactionTestCase):
@@ -270,6 +284,52 @@ class TellingTests(TransactionTestCase):
             wait_until(lambda: Ticket.objects.get().watched)
             finish(*acquire(now=None), now=None, result="1")
         self.assertEqual(answers, [1])
+
+    def test_an_end_just_before_it_listens_is_seen_at_once(self):
+        task, real = submit(now=None), store.EndNotices.open
+
+        def late(ear, ids):
+            elsewhere(lambda: finish(*acquire(now=None), now=None, result="1"))
+            real(ear, ids)
+
+        waits = mock.patch.object(store.EndNotices, "wait", side_effect=AssertionError("It waits."))
+        with waits, mock.patch.object(store.EndNotices, "open", late):
+            self.assertEqual(task.wait(timeout=LONG), 1)
+
+    def test_one_that_comes_back_is_watched_again(self):
+        task = failed()
+        vigil = ends.Vigil("default", [task.key], using="default", timeout=None)
+        self.addCleanup(vigil.close)
+        Queue()[task.key].retry()
+        for _time in range(2):
+            Ticket.objects.update(watched=False)
+            vigil.look()
+            vigil.listen()
+            self.assertTrue(Ticket.objects.get().watched)
+
+    def test_a_handler_that_waits_can_be_broken_off(self):
+        task = submit(now=None)
+        for name in ("is_readable", "EndNotices.receive"):
+            reason = TimeLimitError("It has run for too long.")
+            target = f"django_perfectqueue.store.notices.{name}"
+            with (
+                self.subTest(name),
+                mock.patch("django_perfectqueue.store.notices.is_readable", return_value=True),
+                mock.patch(target, side_effect=reason),
+                self.assertRaises(TimeLimitError),
+            ):
+                task.wait(LONG)
+
+    def test_where_no_end_can_be_watched_nothing_is_listened_for(self):
+        task = submit(now=None)
+        with (
+            mock.patch.object(store, "watch", side_effect=DatabaseError("permission denied")),
+            self.assertRaises(WaitTimeoutError),
+        ):
+            task.wait(0.05)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_listening_channels()")
+            self.assertEqual(cursor.fetchall(), [])
 
     def test_a_connection_that_breaks_is_made_anew(self):
         task, pids, real = submit(now=None), [], store.EndNotices.wait

@@ -155,6 +155,13 @@ class MaskedTests(LogTestCase):
         self.assertEqual(record.getMessage(), f"{STARS} is ann.")
         self.assertEqual((record.login, record.note), ({"token": STARS}, STARS))
 
+    def test_what_is_nested_too_deep_to_be_looked_through_is_stars(self):
+        self.run_task(password="hunter22")
+        deep = ["hunter22"]
+        for _layer in range(3000):
+            deep = [deep]
+        self.assertEqual(self.masked("Read.", rows=deep).rows, STARS)
+
     def test_a_traceback_has_stars_and_the_exception_is_left(self):
         """
         Who reports errors is given the exception itself, to group and to show it.

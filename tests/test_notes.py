@@ -56,6 +56,16 @@ class LineTests(SimpleTestCase):
         told = "\n".join(entry(MOMENT, "INFO", "shop", f"{mark}{fake}") for mark in ("\n", "\r"))
         self.assertEqual([line.source for line in read(told)], ["shop", "shop"])
 
+    def test_a_level_and_a_name_are_read_as_such_whatever_they_are(self):
+        for level, name, read_as in (
+            ("VERY BAD", "shop", ("VERY-BAD", "shop")),
+            ("BAD\nX", "sh\nop", ("BAD-X", "sh op")),
+            ("", "shop", ("NOTSET", "shop")),
+            (20, "shop", ("20", "shop")),
+        ):
+            [line] = read(entry(MOMENT, level, name, "It took: long."))
+            self.assertEqual((line.level, line.source, line.text), (*read_as, "It took: long."))
+
     def test_a_long_line_is_cut(self):
         [line] = read(entry(MOMENT, "INFO", "shop", "x" * 100_000))
         self.assertEqual((len(line.text), line.text[-1]), (LONGEST_LINE, "…"))

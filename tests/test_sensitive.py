@@ -1,12 +1,17 @@
+from unittest import mock
+
 from django.contrib.auth.models import User
 from django.test import SimpleTestCase, TestCase, override_settings
 from django.urls import reverse
 
 from django_perfectqueue.checks import check_settings
+from django_perfectqueue.codecs import decode
+from django_perfectqueue.exceptions import PayloadError, TimeLimitError
 from django_perfectqueue.models import Attempt, DeadLetter, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.sensitive import STARS, masked, secrets_of, without
 from django_perfectqueue.store import Failure
+from django_perfectqueue.test import make_acquired, run_handler
 
 DATA = {
     "user": "ann",
@@ -38,6 +43,20 @@ class MaskTests(SimpleTestCase):
         told = redacted("hunter22 k-123456 one-token 7654321 ann abc", DATA)
         self.assertEqual(told, f"{STARS} {STARS} {STARS} {STARS} ann abc")
 
+    def test_it_is_found_however_deep_it_lies(self):
+        """
+        JSON takes what is nested deeper than Python's functions; an error is told of it, too.
+        """
+        deep = {"password": "hunter22"}
+        for _layer in range(3000):
+            deep = {"a": [deep]}
+        self.assertEqual(redacted("It was hunter22.", deep), f"It was {STARS}.")
+
+    def test_of_one_that_begins_another_nothing_is_left(self):
+        for first, second in (("hunter", "hunter22"), ("hunter22", "hunter")):
+            data = {"password": first, "secret": second}
+            self.assertEqual(redacted("hunter22 hunter", data), f"{STARS} {STARS}")
+
     def test_yes_and_no_are_no_secrets(self):
         self.assertEqual(redacted("True story", {"token": True}), "True story")
 
@@ -49,6 +68,25 @@ class MaskTests(SimpleTestCase):
         for words in (["Password"], ["api-key"], ["api key"], "password"):
             with self.subTest(words), override_settings(PERFECTQUEUE={"SENSITIVE": words}):
                 self.assertEqual([one.id for one in check_settings()], ["perfectqueue.E001"])
+
+
+class UnreadableTests(SimpleTestCase):
+    """What can't be read has no secrets; its task is settled as that of any other error."""
+
+    def test_an_error_of_a_codec_is_an_error_of_the_attempt(self):
+        broken = mock.patch("django_perfectqueue.codecs.decode", side_effect=KeyError("no key"))
+        with broken:
+            run = run_handler(lambda task: task.data, raise_errors=False)
+        self.assertEqual((run.word, str(run.error)), ("retried", "'no key'"))
+
+    def test_an_attempt_that_is_broken_off_meanwhile_is_broken_off(self):
+        slow = mock.patch("django_perfectqueue.codecs.decode", side_effect=TimeLimitError("Now."))
+        with slow, self.assertRaises(TimeLimitError):
+            make_acquired().redacted("x")
+
+    def test_what_is_nested_too_deep_to_be_read_is_told_as_such(self):
+        with self.assertRaisesMessage(PayloadError, "is not JSON: maximum recursion depth"):
+            decode("[" * 100_000)
 
 
 class SeenTests(TestCase):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -118,7 +119,7 @@ class CommandHandler(Application):
         text = str(completed.stdout)
         if completed.stdout.is_whole:
             try:
-                return json.loads(text, parse_constant=refuse)
+                return json.loads(text, parse_constant=refuse, parse_float=finite)
             except (ValueError, RecursionError):
                 pass
         return text.rstrip("\n") or None
@@ -211,6 +212,12 @@ def message_of(completed: Completed) -> str:
     """Return how a program has ended, and the last that it has said on standard error."""
     said = completed.stderr.last(TAIL)
     return f"'{completed.argv[0]}' {completed.how}" + (f": {said}" if said else ".")
+
+
+def finite(number: str) -> float:
+    """Take no number that is too large for a float: it would be read as infinity."""
+    value = float(number)
+    return value if math.isfinite(value) else refuse(number)
 
 
 def refuse(constant: str) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -26,7 +27,8 @@ class Results(Table):
             "id": models.CharField(max_length=36, primary_key=True),
             "status": models.CharField(max_length=10),
             "enqueued_at": models.DateTimeField(),
-            "args_kwargs": models.JSONField(),
+            # As text, so that one that is no JSON spoils no more than its row.
+            "args_kwargs": models.TextField(),
             "priority": models.IntegerField(),
             "task_path": models.TextField(),
             "queue_name": models.TextField(),
@@ -49,8 +51,9 @@ class Results(Table):
     def read(self, row: Any) -> Found | Left:
         try:
             key = str(uuid.UUID(str(row.id)))
-            data = call(row.args_kwargs["args"], row.args_kwargs["kwargs"])
-        except (KeyError, TypeError, ValueError) as error:
+            given = json.loads(row.args_kwargs)
+            data = call(given["args"], given["kwargs"])
+        except (KeyError, RecursionError, TypeError, ValueError) as error:
             return Left(str(row.id), _("with data that can't be read"), repr(error))
         data["enqueued_at"] = row.enqueued_at.isoformat()
         due = row.run_after if row.run_after and row.run_after < ANY_TIME else None

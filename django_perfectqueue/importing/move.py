@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,14 +106,25 @@ class Move:
     def empty(self, table: Table) -> None:
         after = None
         while self.remaining != 0:
-            with self.whole(table):
-                with reading(table.terms.using):
-                    rows = table.page(after, BATCH, lock=self.delete)
-                self.take(table, rows)
+            rows = self.batch(table, after)
             self.progress(self.tally.looked)
             if len(rows) < BATCH:
                 return
             after = rows[-1].pk
+
+    def batch(self, table: Table, after: Any) -> list[Any]:
+        """Move the next rows, and return them; what is rolled back does not count."""
+        before = deepcopy(self.tally)
+        try:
+            with self.whole(table):
+                with reading(table.terms.using):
+                    rows = table.page(after, BATCH, lock=self.delete)
+                self.take(table, rows)
+        except BaseException:
+            if self.delete and table.terms.using == self.using:
+                self.tally = before
+            raise
+        return rows
 
     def whole(self, table: Table) -> Any:
         return transaction.atomic(using=table.terms.using) if self.delete else nullcontext()

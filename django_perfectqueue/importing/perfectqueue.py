@@ -18,6 +18,15 @@ from .source import Found, Left, Source, Table, Terms
 GZIP = b"\x1f\x8b"
 LARGEST = 64 * 2**20
 USERS = 10
+UNREADABLE = (
+    EOFError,
+    OSError,
+    OverflowError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    zlib.error,
+)
 
 
 class Tasks(Table):
@@ -55,7 +64,7 @@ class Tasks(Table):
         try:
             data = unpacked(row.data)
             due = datetime.fromtimestamp(row.timeout, tz=timezone.utc)
-        except (ValueError, OSError, EOFError, zlib.error, RecursionError) as error:
+        except UNREADABLE as error:
             return Left(row.id, _("with data that can't be read"), str(error))
         type_ = data.pop("type", None) or row.id.partition(".")[0]
         user = getattr(row, "resource", None) or ""

@@ -169,10 +169,10 @@ class Source:
 
 @contextmanager
 def reading(using: str) -> Iterator[None]:
-    """Raise SourceError, which names the database, for an error in it."""
+    """Raise SourceError, which names the database, for an error in it, or a value that is none."""
     try:
         yield
-    except Error as error:
+    except (Error, ValueError) as error:
         raise SourceError(
             _("The database '%(using)s', from which to import, refused: %(error)s")
             % {"using": using, "error": " ".join(str(error).split())}
@@ -228,5 +228,9 @@ def locked(rows: Any, using: str) -> Any:
 
 
 def call(args: Iterable[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the data of a task that calls a function, as those of Django's tasks are."""
-    return {"args": list(args), "kwargs": kwargs}
+    """
+    Return the data of a task that calls a function, as those of Django's tasks are.
+
+    Raise TypeError when they are no list and no dict.
+    """
+    return {"args": [*args], "kwargs": {**kwargs}}

@@ -18,6 +18,7 @@ from django_perfectqueue.exceptions import (
     CancelRequestedError,
     Discard,
     PayloadError,
+    PerfectQueueError,
     PreemptedError,
     Snooze,
 )
@@ -237,13 +238,20 @@ class AcquiredTask:
     def _secrets_in_data(self) -> tuple[str, ...]:
         known = self._secrets
         if known is None or known[0] is not self._data:
-            try:
-                data = self.data
-            except PayloadError:
-                data = None
-            secrets = {*secrets_of(data), *(known[1] if known else ())}
+            secrets = {*secrets_of(self._readable_data()), *(known[1] if known else ())}
             known = self._secrets = (self._data, tuple(sorted(secrets, key=len, reverse=True)))
         return known[1]
+
+    def _readable_data(self) -> Any:
+        """Return the data, or None where its codec can't read it, whatever that raises."""
+        try:
+            return self.data
+        except PayloadError:
+            return None
+        except PerfectQueueError:
+            raise  # The attempt is broken off, in this very moment.
+        except Exception:
+            return None
 
     def _noted(self) -> Notes:
         if self.notes is None:

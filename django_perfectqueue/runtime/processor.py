@@ -340,6 +340,7 @@ class Processor:
         if not self.link.away_since:
             self.keep_books(last=True)
         self.keeper.stop()
+        self.scribe.hurry()
         self.write_last_notes()
         capture.end()
         self.plan.dispatch.after_child_end()

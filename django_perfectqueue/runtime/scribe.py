@@ -57,6 +57,10 @@ class Scribe:
             return True
         return now >= self.next_look and any(has_news(one.task, now) for one in self.running())
 
+    def hurry(self) -> None:
+        """Let a failure hold up the next write no longer: it is the last one."""
+        self.not_before = 0.0
+
     def write(self) -> None:
         """
         Write what there is, in a statement; raise a database error.

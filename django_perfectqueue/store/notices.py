@@ -157,12 +157,14 @@ class EndNotices:
         """Wait until an end has been told, or so many seconds; less if the connection breaks."""
         deadline = time.monotonic() + seconds
         try:
-            while not self.take():
-                left = deadline - time.monotonic()
-                if left <= 0 or not is_readable(self.listening, left):
-                    return
-                self.receive()
-        except Exception as error:
+            with connections[self.using].wrap_database_errors:
+                while not self.take():
+                    left = deadline - time.monotonic()
+                    if left <= 0 or not is_readable(self.listening, left):
+                        return
+                    self.receive()
+        except (Error, OSError, ValueError) as error:
+            # Nothing else: a handler that waits here may be broken off.
             logger.debug("The connection that listens is broken. error=%s", error)
             time.sleep(min(AFTER_TROUBLE, max(0.0, deadline - time.monotonic())))
 
@@ -193,7 +195,6 @@ class EndNotices:
         if self.is_open:
             with contextlib.suppress(Error):
                 self.execute("UNLISTEN")
-            with contextlib.suppress(Exception):
                 self.take()
         self.listening = None
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db import connections
 
@@ -15,6 +15,8 @@ from .notices import EndNotices
 from .transaction import is_callers, reading, repeated
 
 KEYS = 100
+IDS = 500
+"""More than 1000 in a list MariaDB takes for a table to join, and reads the whole other one."""
 
 FIND = """
 SELECT "key", "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %({name})s
@@ -56,25 +58,29 @@ def find_all(queue: str, keys: Iterable[str], *, using: str) -> dict[str, int]:
         while some := list(islice(rest, KEYS)):
             values = {f"k{number}": key for number, key in enumerate(some)}
             statement = " UNION ALL ".join(FIND.replace("{name}", name) for name in values)
-            rows = dialect.execute(cursor, statement, {**values, "queue": queue})
-            found.update(rows.fetchall())
+            told = dialect.execute(cursor, statement, {**values, "queue": queue})
+            found.update(told.fetchall())
     return found
 
 
 @repeated
 def live(ids: Sequence[int], *, using: str) -> Mapping[int, bool]:
     """Return which tasks have yet to end, each with whether its end will be told."""
-    with reading(using) as (cursor, dialect):
-        rows = dialect.execute(cursor, LIVE.replace("{ids}", numbers(ids))).fetchall()
-    return {task_id: bool(watched) for task_id, watched in rows}
+    return {task_id: bool(watched) for task_id, watched in rows(LIVE, ids, using=using)}
 
 
 @repeated
 def ends(ids: Sequence[int], *, using: str) -> dict[int, Ended]:
     """Return how tasks have ended; those that are no longer there are left out."""
+    return {task_id: Ended(*row) for task_id, *row in rows(ENDS, ids, using=using)}
+
+
+def rows(statement: str, ids: Sequence[int], *, using: str) -> Iterator[tuple[Any, ...]]:
+    """Yield what a statement says of these tasks, some of them at a time."""
     with reading(using) as (cursor, dialect):
-        rows = dialect.execute(cursor, ENDS.replace("{ids}", numbers(ids))).fetchall()
-    return {task_id: Ended(*row) for task_id, *row in rows}
+        for begin in range(0, len(ids), IDS):
+            some = statement.replace("{ids}", numbers(ids[begin : begin + IDS]))
+            yield from dialect.execute(cursor, some).fetchall()
 
 
 @repeated

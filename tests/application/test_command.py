@@ -146,6 +146,7 @@ class WhatItPrintsTests(SimpleTestCase):
             ("", None),
             ("two\nlines\n", "two\nlines"),
             ("NaN", "NaN"),
+            ("[1e999]", "[1e999]"),
             ("[" * 9000, "[" * 9000),
         ]
         for printed, result in table:
@@ -359,6 +360,24 @@ class KillTests(SimpleTestCase):
             reason = CancelRequestedError("Someone asked.")
             handler.kill(reason)
             self.assert_ended(thread, reason)
+
+    def test_what_it_has_left_may_write_on_for_ever(self):
+        turns = iter(range(10_000))
+        left = program.Program(["true"], keep=1, grace=1.0)
+        left.readers = [lambda: next(turns) < 9_000]
+        left.read_rest()
+        self.assertLess(next(turns), 100)
+
+    def test_a_reason_that_comes_when_it_has_ended_changes_nothing(self):
+        handler, real = shell("echo 7"), program.Program.run
+
+        def late(self):
+            completed = real(self)
+            handler.kill(CancelRequestedError("Someone asked."))
+            return completed
+
+        with mock.patch.object(program.Program, "run", late):
+            self.assertEqual(handler.run(), 7)
 
     def test_before_and_after_the_program_the_reason_is_raised(self):
         handler = shell("true")

@@ -5,7 +5,7 @@ import pickle
 import tempfile
 import uuid
 from datetime import datetime, timedelta, timezone
-from unittest import mock
+from unittest import mock, skipUnless
 
 from django.core import signing
 from django.core.management import CommandError
@@ -167,6 +167,14 @@ class AncestorTests(TableTestCase):
         ):
             self.assertIn(text, out)
 
+    @skipUnless(connection.vendor == "sqlite", "Others take no value of another type.")
+    def test_a_time_may_be_anything_on_sqlite(self):
+        for key, when in {"word": "noon", "far": 1e300, "good": 5}.items():
+            self.add(key, {"type": "report"}, timeout=when)
+        out = refused(self, "pq_import", "perfectqueue")
+        self.assertIn("1 task is imported", out)
+        self.assertIn("2 with data that can't be read\n", out)
+
     def test_a_type_is_renamed_or_taken_as_it_is(self):
         self.add("old", {"type": "reprot"})
         self.add("strange", {"type": "unheard.of"})
@@ -238,6 +246,24 @@ class AncestorTests(TableTestCase):
                 self.assertIn(message, out)
                 self.assertIn("2 tasks were imported; to go on, run it again.", out)
             Queue().clear()
+
+    def test_what_was_rolled_back_was_not_imported(self):
+        for number in range(3):
+            self.add(f"k{number}", {"type": "report"})
+        real = source.Table.delete
+
+        def delete(table, ids):
+            if "k2" in ids:
+                raise OperationalError("deadlock")
+            return real(table, ids)
+
+        with (
+            mock.patch.object(move, "BATCH", 2),
+            mock.patch.object(source.Table, "delete", delete),
+        ):
+            out = refused(self, "pq_import", "perfectqueue", "--delete")
+        self.assertIn("refused: deadlock 2 tasks were imported; to go on, run it again.", out)
+        self.assertEqual((len(Queue()), self.rows("perfectqueue")), (2, 1))
 
     def test_what_is_asked_for_must_be_there(self):
         table = [
@@ -373,9 +399,21 @@ class TasksDbTests(TableTestCase):
 
     def test_what_is_no_call_is_told(self):
         self.add(args_kwargs={"args": []})
+        self.add(args_kwargs={"args": [], "kwargs": [1]})
         out = refused(self, "pq_import", "django-tasks-db")
-        self.assertIn("1 with data that can't be read\n", out)
+        self.assertIn("2 with data that can't be read\n", out)
         self.assertIn("(KeyError('kwargs'))", out)
+
+    @skipUnless(connection.vendor == "sqlite", "Others take no value of another type.")
+    def test_a_column_may_hold_anything_on_sqlite(self):
+        self.add()
+        self.add(args_kwargs="{")
+        out = refused(self, "pq_import", "django-tasks-db", "--any-type")
+        self.assertIn("1 with data that can't be read\n", out)
+        self.assertIn("1 task is imported", out)
+        self.add(enqueued_at="2024-13-45 00:00:00")
+        out = refused(self, "pq_import", "django-tasks-db", "--any-type")
+        self.assertIn("'default', from which to import, refused: month must be in 1..12", out)
 
     if compat.HAS_TASKS:
 

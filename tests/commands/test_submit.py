@@ -129,6 +129,9 @@ class RunTests(TestCase):
 
         with self.assertRaisesMessage(CommandError, "Task 'k1' is failed."):
             self.submitted_and_run(fail)
+        Queue().clear()
+        with self.assertRaisesMessage(CommandError, "Task 'k1' is waiting."):
+            self.submitted_and_run(None)
 
 
 class BadSubmitTests(TestCase):

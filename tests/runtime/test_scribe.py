@@ -124,6 +124,33 @@ class ScribeTests(TestCase):
             self.scribe.write()
         self.assertEqual(self.told(), [1.0])
 
+    def test_what_was_told_last_holds_though_it_was_kept_while_the_first_was_sent(self):
+        task = self.task()
+        task.progress(0.1)
+
+        def fail(notes, *, using):
+            task.progress(1.0)
+            self.scribe.keep(task)
+            raise InterfaceError("gone")
+
+        with (
+            mock.patch.object(store, "ailment", return_value=Ailment.UNREACHABLE),
+            mock.patch.object(store, "tell", fail),
+            self.assertRaises(InterfaceError),
+        ):
+            self.scribe.write()
+        self.scribe.not_before = 0.0
+        self.scribe.write()
+        self.assertEqual(self.told(), [1.0])
+
+    def test_the_first_that_waits_is_written_in_time_whatever_comes_after_it(self):
+        with mock.patch.object(scribe.time, "monotonic", return_value=100.0) as clock:
+            for clock.return_value in (100.0, 100.0 + scribe.LATE):
+                task = self.task(runs=False)
+                task.progress(1.0)
+                self.scribe.keep(task)
+            self.assertTrue(self.scribe.is_due(clock.return_value))
+
     def test_what_will_never_be_written_holds_up_nothing(self):
         task = self.task(runs=False)
         task.progress(0.1)
@@ -141,6 +168,12 @@ class ScribeTests(TestCase):
             self.fail_once(DatabaseError("full"))
             pauses.append(self.scribe.not_before - time.monotonic())
         self.assertEqual([round(pause) for pause in pauses], [2, 4, 8, 16, 32] + 5 * [60])
+
+    def test_after_it_went_well_it_is_tried_as_soon_as_ever(self):
+        self.scribe.failures = 7
+        self.scribe.left.append(store.Note(task_id=1, attempt=1))
+        self.scribe.write()
+        self.assertEqual(self.scribe.failures, 0)
 
 
 class ProcessorTests(CrewTestCase):
@@ -168,6 +201,16 @@ class ProcessorTests(CrewTestCase):
             self.work(processor)
         self.assertEqual(len(self.statements(queries)), 1)
         self.assertEqual(len(self.told()), 100)
+
+    def test_at_its_end_a_processor_writes_what_it_could_not_write_just_now(self):
+        def report(task):
+            task.progress(1.0)
+            processor.scribe.not_before = float("inf")
+
+        processor = self.processor("process", {"report": report})
+        self.submit("report")
+        self.work(processor)
+        self.assertEqual(len(self.told()), 1)
 
     @mock.patch.object(scribe, "YOUNG", 0.0)
     def test_how_far_they_are_is_seen_while_they_run_and_when_they_have_ended(self):

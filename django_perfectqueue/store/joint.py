@@ -12,7 +12,7 @@ from .dialects import dialect_of
 from .dialects.base import numbers
 from .fence import HELD
 from .finish import WRITTEN
-from .settle import CLOSED_BY
+from .settle import CLOSED_BY, TRACE
 from .transaction import reading, repeated, unit
 from .values import Lease
 
@@ -20,6 +20,9 @@ ENDED = """
 SELECT 1 FROM "perfectqueue_attempt"
 WHERE "task_id" = %(task_id)s AND "number" = %(attempt)s AND "ending" <> 'lost'
 """
+
+TRACELESS = ("released", "snoozed", "cancelled")
+"""By what an attempt may end without a row of its own."""
 
 
 class Joint:
@@ -122,7 +125,10 @@ def came_through(lease: Lease, word: str, *, using: str, worker: str) -> bool | 
             rows = dialect.execute(cursor, statement).fetchall()
             return (lease.task_id, lease.attempt, worker) in rows
         ended = bool(dialect.execute(cursor, ENDED, values).fetchone())
-        if word != "released":
+        if word not in TRACELESS:
             return ended
-        closed = dialect.execute(cursor, CLOSED_BY, values | {"outcome": "finished"})
-        return not ended and not closed.fetchone()
+        if dialect.execute(cursor, TRACE, values).fetchone():
+            return ended and word == "cancelled"
+        outcome = "cancelled" if word == "cancelled" else "finished"
+        closed = bool(dialect.execute(cursor, CLOSED_BY, values | {"outcome": outcome}).fetchone())
+        return closed == (word == "cancelled")

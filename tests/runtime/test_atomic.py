@@ -14,6 +14,7 @@ from django.db import IntegrityError, OperationalError, connection, transaction
 from django.test import TransactionTestCase, override_settings, skipUnlessDBFeature
 
 from django_perfectqueue import signals, store
+from django_perfectqueue.application import Decider
 from django_perfectqueue.application.handler import from_function
 from django_perfectqueue.application.middleware import RetryOn
 from django_perfectqueue.exceptions import ConfigError, PreemptedError
@@ -31,6 +32,7 @@ from .test_runner import runner_for
 
 RUNNER = "django_perfectqueue.runner"
 POINTS = ("begin", "begun", "done", "ended", "committed")
+PUT_OFF = ("retried", "released", "snoozed")
 QUICK = {"RETRY_WAIT": 0, "MAX_CRASHES": 9}
 
 
@@ -175,6 +177,35 @@ class OutcomeTests(AtomicCase):
         self.assertEqual(self.run_with(perform, expect="finished").status, "finished")
         self.assertEqual(effects(), 1)
 
+    def test_what_was_asked_for_in_a_savepoint_goes_back_with_it(self):
+        def perform(task):
+            for outer in (transaction.atomic(), task.settling()):
+                try:
+                    with outer:
+                        task.finish("too early")
+                        task.update_data({"page": 2})
+                        raise OSError("the disk is full")
+                except OSError:
+                    effect(task)
+            task.fail("hopeless")
+
+        row = self.run_with(perform, expect="failed")
+        self.assertEqual((row.dead_letter.group, row.data, effects()), ("hopeless", {}, 2))
+
+    def test_data_that_were_not_stored_are_forgotten(self):
+        class Noting(Decider):
+            def unexpected_error_raised(self, error):
+                self.task.update_data({"seen": True})
+                super().unexpected_error_raised(error)
+
+        def perform(task):
+            effect(task)
+            task.update_data({"page": 2})
+            raise OSError("the disk is full")
+
+        row = self.run_with(perform, expect="retried", decider=Noting)
+        self.assertEqual((row.data, effects()), ({"seen": True}, 0))
+
     def test_what_is_left_unsettled_has_done_nothing(self):
         with self.assertLogs(RUNNER, "WARNING"):
             row = self.run_with(effect, expect="left", auto_finish=False)
@@ -187,6 +218,14 @@ class OutcomeTests(AtomicCase):
             raise IntegrityError("boom")
 
         row = self.run_with(perform, expect="retried", middleware=[RetryOn(IntegrityError)])
+        self.assertEqual((effects(), row.ticket.errors), (0, 1))
+
+    def test_middleware_that_raises_keeps_no_effects_either(self):
+        def around(handler, perform):
+            perform()
+            raise IntegrityError("boom")
+
+        row = self.run_with(effect, expect="retried", middleware=[RetryOn(IntegrityError), around])
         self.assertEqual((effects(), row.ticket.errors), (0, 1))
 
     def test_an_error_after_the_commit_changes_nothing(self):
@@ -362,6 +401,51 @@ def at(point, act):
         mock.patch.object(store.Joint, "commit", commit_at),
     ):
         yield lambda: reach("done")
+
+
+class DoubtTests(TransactionTestCase):
+    """What the database says of a commit whose answer was lost."""
+
+    def came_through(self, act, word, *, cancel=False):
+        submit("task", now=None)
+        [task] = Queue().acquire()
+        if cancel:
+            Queue()["task"].cancel_request()
+        try:
+            act(task)
+            terms = {"using": "default", "worker": task.worker}
+            return task.settled or word, store.came_through(task.lease, word, **terms)
+        finally:
+            Queue()["task"].exists() and Ticket.objects.exists() and Queue()["task"].force_finish()
+            Queue().clear()
+
+    def test_it_is_seen_whatever_has_become_of_the_task(self):
+        verbs = {"finish": "finished", "retry": "retried", "release": "released"}
+        verbs |= {"snooze": "snoozed", "fail": "failed", "discard": "discarded"}
+        for verb, word in verbs.items():
+            given = [5] if verb == "snooze" else []
+            for cancel in (False, True):
+                word = "cancelled" if cancel and word in PUT_OFF else word
+                with self.subTest(verb, cancel=cancel):
+                    told = self.came_through(
+                        lambda task, v=verb, g=given: getattr(task, v)(*g), word, cancel=cancel
+                    )
+                    self.assertEqual(told, (word, True))
+
+    def test_what_has_ended_otherwise_has_not_come_through(self):
+        def lose(task):
+            lease = task.lease
+            terms = {"using": "default", "alive_time": 300.0, "why": store.Failure()}
+            store.give_back(lease.holder, crashed=[lease.task_id], **terms)
+
+        def close(task):
+            Queue()[task.key].force_finish()
+
+        for word in ("finished", "cancelled", *PUT_OFF):
+            for act, cancel in ((lose, False), (lose, True), (close, False)):
+                with self.subTest(word, act=act, cancel=cancel):
+                    self.assertEqual(self.came_through(act, word, cancel=cancel), (word, False))
+            self.assertEqual(self.came_through(lambda task: None, word), (word, None))
 
 
 @override_settings(PERFECTQUEUE=QUICK)

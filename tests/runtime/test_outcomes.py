@@ -16,7 +16,12 @@ from django_perfectqueue.application import (
     Retry,
     Snooze,
 )
-from django_perfectqueue.exceptions import GracefulProcessStopError, PayloadError, PreemptedError
+from django_perfectqueue.exceptions import (
+    GracefulProcessStopError,
+    InvalidTaskError,
+    PayloadError,
+    PreemptedError,
+)
 from django_perfectqueue.models import Attempt, FairShare, Lane, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.sensitive import STARS
@@ -187,6 +192,49 @@ class VerdictTests(RunnerMixin, TestCase):
         with self.assertLogs(LOGGER, "ERROR") as log:
             self.run_with(Wrong, expect="retried")
         self.assertIn("rules will not do", "".join(log.output))
+
+    def test_a_verdict_that_will_not_do_costs_no_processor(self):
+        """
+        Who derives from one may forget what it needs.
+        """
+
+        class Bare(Snooze):
+            def __init__(self, reason):
+                self.reason = reason
+
+        class Spans(Retry):
+            def __init__(self, after):
+                self.after = after
+
+        class Wrong(Snooze):
+            after = "soon"
+
+            def __init__(self):
+                pass
+
+        for error, word in (
+            (Bare("busy"), "snoozed"),
+            (Spans("1m"), "retried"),
+            (Spans("soon"), "retried"),
+            (Wrong(), "retried"),
+            (Discard(ValueError("no text")), "discarded"),
+        ):
+            with self.subTest(error), self.assertLogs(LOGGER):
+                self.run_with(raising(error), expect=word)
+            Queue().clear()
+
+    def test_waits_are_spans_and_others_are_refused(self):
+        def perform(task):
+            for wrong in ("soon", float("nan"), float("inf"), None, 1e12):
+                with self.assertRaisesMessage(InvalidTaskError, "release() waits for"):
+                    task.release(wrong)
+            with self.assertRaisesMessage(InvalidTaskError, "retry() waits for"):
+                task.retry("soon")
+            task.retry("1h")
+
+        row = self.run_with(perform, expect="retried")
+        wait = row.ticket.alarm_at - Attempt.objects.get().ended_at
+        self.assertAlmostEqual(wait.total_seconds(), 3600, delta=1)
 
 
 class SignalTests(RunnerMixin, TestCase):
@@ -361,6 +409,17 @@ class SettlingTests(RunnerMixin, TransactionTestCase):
 
         row = self.run_with(perform, expect="finished")
         self.assertEqual(row.result, "all the same")
+
+    def test_data_that_went_back_with_it_are_not_stored_later(self):
+        def perform(task):
+            with self.assertRaises(OSError), task.settling():
+                task.update_data({"page": 2})
+                raise OSError("the disk is full")
+            self.assertEqual(task.data, {"page": 1})
+            task.update_data({"note": "full"})
+
+        row = self.run_with(perform, data={"page": 1}, expect="finished")
+        self.assertEqual(row.data, {"page": 1, "note": "full"})
 
     def test_a_savepoint_that_is_rolled_back_settles_nothing(self):
         def perform(task):

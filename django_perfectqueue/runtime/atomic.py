@@ -83,6 +83,7 @@ class Atomic:
         self.ending = True
 
         def write() -> None:
+            self.joint.check()
             self.joint.hasten()
             deferred.write()
             self.word = task.settled

@@ -41,6 +41,7 @@ class Joint:
         self.open: ExitStack | None = None
         self.wire: Any = None
         self.is_outermost = True
+        self.depth = 0
         self.patience: Any = None
         self.hooks: list[Any] = []
 
@@ -58,6 +59,7 @@ class Joint:
             with self.connection.cursor() as cursor:
                 self.patience = self.dialect.let_stand(cursor, still)
             self.wire = self.connection.connection
+            self.depth = len(self.connection.atomic_blocks)
             self.open = stack.pop_all()
 
     def hasten(self) -> None:
@@ -66,6 +68,13 @@ class Joint:
             patience, self.patience = self.patience, None
             with self.connection.cursor() as cursor:
                 self.dialect.let_stand_as_before(cursor, patience)
+
+    def check(self) -> None:
+        """Raise TransactionManagementError where one within it is open: a commit would be none."""
+        if len(self.connection.atomic_blocks) != self.depth:
+            raise transaction.TransactionManagementError(
+                "An atomic handler has left a transaction open that it had begun."
+            )
 
     def commit(self) -> None:
         """Commit; what on_commit() was given waits for call_hooks()."""

@@ -119,6 +119,19 @@ class OutcomeTests(AtomicCase):
         self.assertEqual((effects(), row.ticket.errors), (0, 1))
         self.assertIn("IntegrityError", Attempt.objects.get().error)
 
+    def test_a_transaction_that_is_left_open_within_is_an_error(self):
+        """
+        What was taken for a commit would only release a savepoint.
+        """
+
+        def perform(task):
+            effect(task)
+            transaction.atomic().__enter__()
+
+        row = self.run_with(perform, expect="retried")
+        self.assertEqual((effects(), row.ticket.errors), (0, 1))
+        self.assertIn("left a transaction open", Attempt.objects.get().message)
+
     def test_an_end_that_others_were_in_the_way_of_is_not_counted(self):
         """
         As by a cluster that refuses at the COMMIT.
@@ -299,10 +312,15 @@ class LockTests(AtomicCase):
     @skipUnless(connection.vendor == "sqlite", "Elsewhere many may write at once.")
     def test_where_only_one_may_write_its_lease_can_not_be_lost(self):
         def perform(task):
-            self.assertTrue(self.runner.running.alone)
+            look()
+            transaction.on_commit(look)
 
+        def look():
+            seen.append(self.runner.running.alone)
+
+        seen = []
         self.run_with(perform, expect="finished")
-        self.assertFalse(self.runner.running)
+        self.assertEqual(seen, [True, False])
 
     @skipUnless(
         connection.vendor == "postgresql" or getattr(connection, "mysql_is_mariadb", False),

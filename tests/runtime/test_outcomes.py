@@ -482,6 +482,20 @@ class SettlingTests(RunnerMixin, TransactionTestCase):
         row = self.run_with(Failing, expect="retried")
         self.assertEqual((row.status, row.result), ("retrying", None))
 
+    def test_a_backoff_that_leaves_its_transaction_open_has_done_nothing(self):
+        class Failing(Application):
+            def perform(self):
+                raise OSError("gone")
+
+            def backoff(self, error):
+                transaction.atomic().__enter__()
+                self.queue.submit("next", "report")
+                return 60
+
+        row = self.run_with(Failing, expect="retried")
+        self.assertEqual((row.status, self.next_exists()), ("retrying", False))
+        self.assertFalse(connection.in_atomic_block)
+
     def test_an_error_after_the_commit_changes_nothing(self):
         def perform(task):
             with task.settling():

@@ -17,6 +17,8 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.runtime import undertaker as undertaker_module
 from django_perfectqueue.runtime.plan import Plan
 from django_perfectqueue.runtime.undertaker import Estate, Undertaker
+from django_perfectqueue.store import known
+from django_perfectqueue.store.transaction import shared
 
 from .factories import acquire, after, submit
 
@@ -72,6 +74,31 @@ class StepTests(TransactionTestCase):
             submit("k2")
             transaction.set_rollback(True)
         self.assertEqual(self.told(), [])
+
+    def test_where_autocommit_is_off_nothing_is_told_too_early(self):
+        transaction.set_autocommit(False)
+        try:
+            submit("k1")
+            transaction.rollback()
+        finally:
+            transaction.set_autocommit(True)
+        self.assertEqual(self.told(), [])
+
+    def test_what_a_receiver_calls_is_no_part_of_the_call_that_it_hears_of(self):
+        """
+        It would find notes of that one's tries, and wait for the database by its rules.
+        """
+        seen = []
+
+        def look(**kwargs):
+            seen.append(shared.get())
+
+        signals.task_submitted.connect(look)
+        self.addCleanup(signals.task_submitted.disconnect, look)
+        with store.one_call():
+            submit("k1")
+            self.assertIsNotNone(shared.get())
+        self.assertEqual(seen, [None])
 
     def test_of_many_each_is_told_that_was_stored(self):
         submit("k2")
@@ -213,6 +240,9 @@ class CostTests(TransactionTestCase):
         def tell(**kwargs):
             raise AssertionError("told")
 
+        fresh = mock.patch.object(known, "FRESH", float("inf"))
+        fresh.start()
+        self.addCleanup(fresh.stop)
         self.steps(0)
         alone = self.steps(1)
         for signal in EVERY.values():

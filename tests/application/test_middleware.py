@@ -271,6 +271,15 @@ class RetryOnTests(RunnerCase):
             self.run_with(self.failing(raised), RetryOn(Exception, attempts=9), expect=word)
             Queue().clear()
 
+    def test_what_was_settled_already_is_not_tried_again(self):
+        def perform(task):
+            task.finish("done")
+            raise ConnectionError("too late")
+
+        with self.assertLogs("django_perfectqueue.runner", "ERROR"):
+            row = self.run_with(perform, RetryOn(ConnectionError), expect="finished")
+        self.assertEqual(row.result, "done")
+
     def test_it_must_be_told_of_errors(self):
         with self.assertRaisesMessage(TypeError, "RetryOn needs an exception"):
             RetryOn()

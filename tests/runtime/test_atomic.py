@@ -148,6 +148,17 @@ class OutcomeTests(AtomicCase):
         self.assertEqual((effects(), row.ticket.errors, row.status), (0, 0, "waiting"))
         self.assertEqual((self.attempt(effect).word, effects()), ("finished", 1))
 
+    def test_others_that_were_in_the_way_of_the_handler_itself_are_its_error(self):
+        def perform(task):
+            raise OperationalError("deadlock")
+
+        passes = mock.patch.object(
+            type(DIALECTS[connection.vendor]), "passes", side_effect=lambda e: "deadlock" in str(e)
+        )
+        with passes:
+            row = self.run_with(perform, expect="retried")
+        self.assertEqual(row.ticket.errors, 1)
+
     def test_a_refused_end_undoes_the_effects(self):
         def perform(task):
             effect(task)
@@ -254,21 +265,32 @@ class OutcomeTests(AtomicCase):
         self.assertIn("raised after its task was finished", log.output[0])
         self.assertEqual((effects(), row.status), (1, "finished"))
 
-    def test_an_interruption_undoes_the_effects(self):
+    def test_an_interruption_undoes_the_effects_but_not_after_the_commit(self):
+        """
+        What waits for the commit is within the time limit, too.
+        """
         before = signal.getsignal(signal.SIGURG)
         self.addCleanup(signal.signal, signal.SIGURG, before)
 
         def perform(task):
             self.runner.guard.install()
             effect(task)
+            sleep() if task.data["within"] else transaction.on_commit(sleep)
+
+        def sleep():
             kill = self.runner.running.kill
             threading.Thread(target=kill, args=[ConfigError("Enough.")]).start()
             time.sleep(10)
 
         began = time.monotonic()
-        self.run_with(perform, expect="retried")
+        for within, word in ((True, "retried"), (False, "finished")):
+            submit("task", now=None, data={"within": within})
+            with self.assertLogs(RUNNER):
+                ending = self.attempt(perform)
+            self.assertEqual((ending.word, effects()), (word, 0 if within else 1))
+            self.assertIsInstance(ending.error, ConfigError)
+            Queue().clear()
         self.assertLess(time.monotonic() - began, 9)
-        self.assertEqual(effects(), 0)
 
     def test_a_coroutine_is_refused(self):
         async def perform(task):

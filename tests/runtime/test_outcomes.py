@@ -7,7 +7,7 @@ from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase, override_settings
 
-from django_perfectqueue import signals
+from django_perfectqueue import signals, store
 from django_perfectqueue.application import (
     Application,
     Decider,
@@ -25,6 +25,7 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.models import Attempt, FairShare, Lane, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.sensitive import STARS
+from django_perfectqueue.store.transaction import shared
 
 from .crews import CrewTestCase
 from .test_runner import RunnerMixin
@@ -284,6 +285,21 @@ class SignalTests(RunnerMixin, TestCase):
                 self.assertEqual(told[1:6], ("perform", "default", "task", "report", ""))
                 self.assertEqual(told[6:], (self.task, expected))
                 heard.clear()
+
+    def test_what_a_receiver_calls_is_no_part_of_the_call_that_ended_it(self):
+        """
+        A processor posts what has finished, and tells of it, in one call of its own.
+        """
+        seen = []
+
+        def look(**kwargs):
+            seen.append(shared.get())
+
+        signals.task_retried.connect(look)
+        self.addCleanup(signals.task_retried.disconnect, look)
+        with store.one_call():
+            self.run_with(raising(Retry(5)), expect="retried")
+        self.assertEqual(seen, [None])
 
 
 class ProcessorTests(CrewTestCase):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -11,12 +12,18 @@ from .conf import options
 
 STARS = "********"
 SHORTEST = 4
+CONTAINERS = (dict, list, tuple, Mapping)
 
 
 def is_sensitive(name: Any) -> bool:
     """Tell whether a name has one of the words of SENSITIVE in it."""
-    plain = str(name).lower().replace("-", "_").replace(" ", "_")
-    return any(word in plain for word in options().SENSITIVE)
+    return has_word(str(name), tuple(options().SENSITIVE))
+
+
+@functools.lru_cache(maxsize=10_000)
+def has_word(name: str, words: tuple[str, ...]) -> bool:
+    plain = name.lower().replace("-", "_").replace(" ", "_")
+    return any(word in plain for word in words)
 
 
 def masked(value: Any) -> Any:
@@ -46,20 +53,31 @@ def without(text: str, secrets: Iterable[str]) -> str:
 
 def secrets_of(value: Any) -> tuple[str, ...]:
     """Return what is sensitive of a value, as it may stand in a text, the longest first."""
-    found = {spelling for secret in secrets_in(value) for spelling in spellings(secret)}
+    secrets = secrets_in(value)
+    if not secrets:
+        return ()
+    found = {spelling for secret in secrets for spelling in spellings(secret)}
     return tuple(sorted(found, key=len, reverse=True))
 
 
-def secrets_in(value: Any, *, named: bool = False) -> Iterator[str]:
-    """Yield what is sensitive, as text; what is very short would hide what is not."""
-    if isinstance(value, Mapping):
+def secrets_in(value: Any) -> set[str]:
+    """Return what is sensitive, as text; what is very short would hide what is not."""
+    found: set[str] = set()
+    gather(value, found, named=False)
+    return found
+
+
+def gather(value: Any, found: set[str], *, named: bool) -> None:
+    if isinstance(value, dict | Mapping):
         for name, inner in value.items():
-            yield from secrets_in(inner, named=named or is_sensitive(name))
+            if (secret := named or is_sensitive(name)) or isinstance(inner, CONTAINERS):
+                gather(inner, found, named=secret)
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from secrets_in(inner, named=named)
+            if named or isinstance(inner, CONTAINERS):
+                gather(inner, found, named=named)
     elif named and not isinstance(value, bool | None) and len(str(value)) >= SHORTEST:
-        yield str(value)
+        found.add(str(value))
 
 
 def spellings(secret: str) -> Iterator[str]:

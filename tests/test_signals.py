@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django_perfectqueue import signals, store
 from django_perfectqueue.application import Application, Dispatch
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import TimeLimitError
+from django_perfectqueue.exceptions import CancelRequestedError, TimeLimitError
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.runtime import undertaker as undertaker_module
 from django_perfectqueue.runtime.plan import Plan
@@ -174,9 +174,15 @@ class StepTests(TransactionTestCase):
         self.assertEqual(len(Queue()), 2)
 
     def test_what_is_ended_by_force_is_told_by_who_buries_it(self):
+        noted = {}
+
         class Report(Application):
             max_attempts = 1
             discard_on = ()
+
+            def for_backoff(self, error):
+                noted[self.task.key] = type(error)
+                return super().for_backoff(error)
 
         class Dropped(Report):
             discard_on = TimeLimitError
@@ -206,6 +212,8 @@ class StepTests(TransactionTestCase):
             ],
         )
         self.assertEqual(Queue()["dropped"].metadata().dead_letter.group, "discarded")
+        kinds = dict.fromkeys(routes, TimeLimitError) | {"unwanted": CancelRequestedError}
+        self.assertEqual(noted, kinds)
 
     def undertaker(self, routes, overdue):
         estate = Estate(holder=7, worker="host:1", crashed=(), why=store.Failure(), overdue=overdue)
@@ -223,7 +231,9 @@ class StepTests(TransactionTestCase):
 class CostTests(TransactionTestCase):
     def steps(self, number):
         """Take the way on which most is told; return how many statements that took."""
-        with CaptureQueriesContext(connection) as queries:
+        # Limits are asked for anew every second, which may be now.
+        fresh = mock.patch.object(known, "FRESH", float("inf"))
+        with fresh, CaptureQueriesContext(connection) as queries:
             submit(f"a{number}")
             submit(f"b{number}", expires_at=5)
             acquire(now=after(6))
@@ -240,9 +250,6 @@ class CostTests(TransactionTestCase):
         def tell(**kwargs):
             raise AssertionError("told")
 
-        fresh = mock.patch.object(known, "FRESH", float("inf"))
-        fresh.start()
-        self.addCleanup(fresh.stop)
         self.steps(0)
         alone = self.steps(1)
         for signal in EVERY.values():

@@ -41,7 +41,6 @@ class DjangoTask(Application):
         super().__init__(task)
         self.call = Call.of(task.data)
         self.backend = task_backends[self.call.words.get("backend", self.definition.backend)]
-        vars(self).update(rules_of(self.definition))
         vars(self)["backoff"] = word(self.definition, "backoff") or self.usual_backoff()
         vars(self)["attempts_when_asked"] = self.attempts(options().MAX_ATTEMPTS)
         vars(self)["max_attempts"] = self.attempts(1)
@@ -106,6 +105,7 @@ def handler_of(definition: Any) -> type[DjangoTask]:
         "definition": definition,
         "time_limit": time_limit_of(definition),
         "atomic": word(definition, "atomic"),
+        **rules_of(definition),
         "__module__": function.__module__,
         "__qualname__": function.__qualname__,
         "__doc__": function.__doc__,

@@ -164,7 +164,7 @@ class Atomic:
 
     @property
     def uncounted(self) -> int:
-        """How many attempts there were that have not been counted."""
+        """How many attempts there were that have not been counted; snoozes are among them."""
         return self.task.lease.attempt - self.task.lease.tries
 
     @property

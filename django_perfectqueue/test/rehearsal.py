@@ -50,7 +50,7 @@ class RehearsedTask(HeldTask):
     def settle(self, word: str) -> None:
         if self.settled:
             raise PreemptedError(f"Task '{self.key}' was {self.settled} already.")
-        self.settled = word
+        self._settle(word)
 
     def heartbeat(self, *, now: datetime | None = None) -> None:
         if self.cancel_requested:

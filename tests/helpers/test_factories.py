@@ -83,8 +83,9 @@ class AtomicRehearsalTests(TestCase):
                 task.finish("too early")
                 raise ValueError("boom")
 
-        run = run_handler(from_function(perform, atomic=True), raise_errors=False)
-        self.assertEqual((run.word, run.result), ("retried", None))
+        for atomic in (True, False):
+            run = run_handler(from_function(perform, atomic=atomic), raise_errors=False)
+            self.assertEqual((run.word, run.result), ("retried", None))
 
 
 class RehearsalTests(SimpleTestCase):

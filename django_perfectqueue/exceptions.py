@@ -170,7 +170,7 @@ class Verdict(Exception):  # noqa: N818
     reason = ""
 
     def __str__(self) -> str:
-        return self.reason
+        return str(self.reason)
 
 
 class Retry(Verdict):
@@ -182,10 +182,12 @@ class Retry(Verdict):
     told as the attempt's. Raise InvalidTaskError where ``after`` is no length of time.
     """
 
+    after: float | None = None
+
     def __init__(self, after: timedelta | float | str | None = None, reason: str = "") -> None:
         super().__init__(after, reason)
         self.after = None if after is None else wait_of(self, after)
-        self.reason = reason
+        self.reason = str(reason)
 
 
 class Snooze(Verdict):
@@ -195,6 +197,8 @@ class Snooze(Verdict):
     It waits for a second at least. Nothing bounds how often, but the task's
     ``expires_at``. Raise InvalidTaskError where ``after`` is no length of time.
     """
+
+    after: float = SHORTEST_SNOOZE
 
     def __init__(self, after: timedelta | float | str) -> None:
         super().__init__(after)
@@ -210,18 +214,22 @@ class Discard(Verdict):
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = str(reason)
 
 
-def wait_of(verdict: Verdict, after: timedelta | float | str) -> float:
-    """Return the seconds of a wait; what is below 0 has passed, and is 0."""
+def wait_of(who: object, after: timedelta | float | str) -> float:
+    """
+    Return the seconds of a wait; what is below 0 has passed, and is 0.
+
+    Raise InvalidTaskError, which tells ``who`` waits, where it is no length of time.
+    """
     if isinstance(after, timedelta):
         after = after.total_seconds()
     is_past = isinstance(after, int | float) and after < 0
     seconds = 0.0 if is_past else seconds_of(after)
     if seconds is None:
+        name = who if isinstance(who, str) else type(who).__name__
         raise InvalidTaskError(
-            f"{type(verdict).__name__} waits for a timedelta, seconds or a span such as '5m30s',"
-            f" not {after!r}."
+            f"{name} waits for a timedelta, seconds or a span such as '5m30s', not {after!r}."
         )
     return seconds

@@ -12,12 +12,13 @@ from django.test.utils import CaptureQueriesContext
 from django_perfectqueue import signals, store
 from django_perfectqueue.application import Application, Dispatch
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import TimeLimitError
+from django_perfectqueue.exceptions import CancelRequestedError, TimeLimitError
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.runtime import undertaker as undertaker_module
 from django_perfectqueue.runtime.plan import Plan
 from django_perfectqueue.runtime.undertaker import Estate, Undertaker
 from django_perfectqueue.store import known
+from django_perfectqueue.store.transaction import shared
 
 from .factories import acquire, after, submit
 
@@ -73,6 +74,31 @@ class StepTests(TransactionTestCase):
             submit("k2")
             transaction.set_rollback(True)
         self.assertEqual(self.told(), [])
+
+    def test_where_autocommit_is_off_nothing_is_told_too_early(self):
+        transaction.set_autocommit(False)
+        try:
+            submit("k1")
+            transaction.rollback()
+        finally:
+            transaction.set_autocommit(True)
+        self.assertEqual(self.told(), [])
+
+    def test_what_a_receiver_calls_is_no_part_of_the_call_that_it_hears_of(self):
+        """
+        It would find notes of that one's tries, and wait for the database by its rules.
+        """
+        seen = []
+
+        def look(**kwargs):
+            seen.append(shared.get())
+
+        signals.task_submitted.connect(look)
+        self.addCleanup(signals.task_submitted.disconnect, look)
+        with store.one_call():
+            submit("k1")
+            self.assertIsNotNone(shared.get())
+        self.assertEqual(seen, [None])
 
     def test_of_many_each_is_told_that_was_stored(self):
         submit("k2")
@@ -148,9 +174,15 @@ class StepTests(TransactionTestCase):
         self.assertEqual(len(Queue()), 2)
 
     def test_what_is_ended_by_force_is_told_by_who_buries_it(self):
+        noted = {}
+
         class Report(Application):
             max_attempts = 1
             discard_on = ()
+
+            def for_backoff(self, error):
+                noted[self.task.key] = type(error)
+                return super().for_backoff(error)
 
         class Dropped(Report):
             discard_on = TimeLimitError
@@ -180,6 +212,8 @@ class StepTests(TransactionTestCase):
             ],
         )
         self.assertEqual(Queue()["dropped"].metadata().dead_letter.group, "discarded")
+        kinds = dict.fromkeys(routes, TimeLimitError) | {"unwanted": CancelRequestedError}
+        self.assertEqual(noted, kinds)
 
     def undertaker(self, routes, overdue):
         estate = Estate(holder=7, worker="host:1", crashed=(), why=store.Failure(), overdue=overdue)

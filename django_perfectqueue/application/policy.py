@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from django_perfectqueue import error_rules, store
 from django_perfectqueue.backoff import Backoff, Exponential, Fixed, backoff_at, backoff_problem
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import ConfigError, Discard, Retry, Snooze, Verdict
+from django_perfectqueue.exceptions import ConfigError, Discard, Retry, Snooze, Verdict, wait_of
 from django_perfectqueue.paths import path_of
 from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.spans import LONGEST, seconds_of
@@ -59,7 +59,7 @@ def ruling(task: AcquiredTask, handler: Handler, error: BaseException) -> Ruling
     backoff, until its attempts are spent.
     """
     if isinstance(error, Snooze):
-        return Ruling("snooze", error.after)
+        return Ruling("snooze", Snooze(error.after).after)
     if isinstance(error, Discard):
         return Ruling("discard", reason=error.reason)
     rule, waits = error_rules.rule_for(rules_of(handler), cause(error))
@@ -69,7 +69,7 @@ def ruling(task: AcquiredTask, handler: Handler, error: BaseException) -> Ruling
     if task.lease.errors + 1 >= most_attempts(handler, asked=asked):
         return Ruling("fail")
     if isinstance(error, Retry) and error.after is not None:
-        return Ruling("retry", error.after)
+        return Ruling("retry", wait_of(error, error.after))
     wait = wait_by(waits, task, handler, error)
     return Ruling("fail") if wait is None else Ruling("retry", wait)
 

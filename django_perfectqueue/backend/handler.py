@@ -44,7 +44,7 @@ class DjangoTask(Application):
         vars(self)["backoff"] = word(self.definition, "backoff") or self.usual_backoff()
         vars(self)["attempts_when_asked"] = self.attempts(options().MAX_ATTEMPTS)
         vars(self)["max_attempts"] = self.attempts(1)
-        if "atomic" in self.call.words:
+        if "atomic" in self.call.words and not self.is_async:
             vars(self)["atomic"] = self.call.words["atomic"]
 
     def attempts(self, usual: int) -> int:

@@ -21,6 +21,7 @@ from django_perfectqueue.exceptions import (
     PerfectQueueError,
     PreemptedError,
     Snooze,
+    wait_of,
 )
 from django_perfectqueue.notes import Notes, entry, part_of
 from django_perfectqueue.paths import path_of
@@ -148,13 +149,20 @@ class AcquiredTask:
         One transaction in the database of the tasks. When that can't be committed, or
         something raises in it, the task is as it was, and held.
         """
-        before = None if self.deferred is None else self.deferred.now()
+        before = self.snapshot()
         try:
             with store.together(using=self.lease.using):
                 yield
         except BaseException:
-            self.deferred = before
+            self.restore(before)
             raise
+
+    def snapshot(self) -> Any:
+        """Return what restore() is to be given when its data were not stored after all."""
+        return self.lease, self._data
+
+    def restore(self, before: Any) -> None:
+        self.lease, self._data = before
 
     def heartbeat(self, *, now: datetime | None = None) -> None:
         """
@@ -185,7 +193,7 @@ class AcquiredTask:
         if self.deferred is None:
             write()
         else:
-            self.deferred.acts.append(write)
+            self.deferred.add(write)
         self._data = merged
 
     def progress(
@@ -297,25 +305,34 @@ class AcquiredTask:
     @or_deferred
     def retry(
         self,
-        wait: float | None = None,
+        wait: Span | None = None,
         *,
         why: store.Failure | None = None,
         now: datetime | None = None,
     ) -> None:
-        """Count an error, and let it be tried again after so many seconds (RETRY_WAIT)."""
+        """
+        Count an error, and let it be tried again after so long (RETRY_WAIT).
+
+        Raise InvalidTaskError where that is no length of time.
+        """
         why = self._for_all_eyes(why or store.Failure())
-        wait = options().RETRY_WAIT if wait is None else wait
+        seconds = options().RETRY_WAIT if wait is None else wait_of("retry()", wait)
         with self._settling():
-            going_on = store.retry(self.lease, wait=wait, why=why, **self._terms(now))
+            going_on = store.retry(self.lease, wait=seconds, why=why, **self._terms(now))
             self._settle("retried" if going_on else "cancelled")
 
     @or_deferred
-    def release(self, delay: float = 0.0, *, now: datetime | None = None) -> None:
-        """Give it back untried: this counts as no attempt."""
+    def release(self, delay: Span = 0.0, *, now: datetime | None = None) -> None:
+        """
+        Give it back untried: this counts as no attempt.
+
+        Raise InvalidTaskError where the delay is no length of time.
+        """
+        wait = wait_of("release()", delay)
         with self._settling():
             cancelled: list[store.Lease] = []
             terms: dict[str, Any] = {"using": self.lease.using, "now": now}
-            if store.release([self.lease], delay=delay, cancelled=cancelled, **terms):
+            if store.release([self.lease], delay=wait, cancelled=cancelled, **terms):
                 raise self._preempted()
             self._settle("cancelled" if cancelled else "released")
 

@@ -7,11 +7,12 @@ from collections.abc import (
 )
 from dataclasses import dataclass, field
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from django.db import transaction
 
 P = ParamSpec("P")
+T = TypeVar("T", bound="AcquiredTask")
 
 if TYPE_CHECKING:
     from .acquired import AcquiredTask
@@ -36,45 +37,64 @@ class Doubt:
         return not any(function is self for _savepoints, function, *_robust in waiting)
 
 
+@dataclass(slots=True, eq=False)
+class Act:
+    """Something to be done, as long as the transaction in which that was asked for stands."""
+
+    do: Callable[[], None]
+    settles: bool
+
+    def __call__(self) -> None:
+        """Do nothing: that it waits for the commit is what tells that it stands."""
+
+
 @dataclass(slots=True)
 class Deferred:
     """
     What an atomic handler has asked for, to be written with its effects when it has returned.
 
     To write it at once would lock the ticket for as long as the handler runs, and nobody
-    could renew its lease.
+    could renew its lease. What was asked for in a savepoint goes back with that.
     """
 
-    acts: list[Callable[[], None]] = field(default_factory=list)
-    settles: bool = False
+    connection: Any
+    acts: list[Act] = field(default_factory=list)
 
-    def now(self) -> Deferred:
-        """Return what has been asked for until now."""
-        return Deferred(list(self.acts), self.settles)
+    @property
+    def settles(self) -> bool:
+        """Whether anything of it settles the task."""
+        return any(act.settles for act in self.standing())
+
+    def add(self, do: Callable[[], None], *, settles: bool = False) -> None:
+        act = Act(do, settles)
+        self.connection.on_commit(act, robust=True)
+        self.acts.append(act)
+
+    def standing(self) -> list[Act]:
+        """Return what was not rolled back."""
+        waiting = {
+            id(function) for _savepoints, function, *_robust in self.connection.run_on_commit
+        }
+        return [act for act in self.acts if id(act) in waiting]
 
     def write(self) -> None:
-        for act in self.acts:
-            act()
-
-    def clear(self) -> None:
-        self.acts.clear()
-        self.settles = False
+        for act in self.standing():
+            act.do()
 
 
 def or_deferred(
-    verb: Callable[Concatenate[AcquiredTask, P], None],
-) -> Callable[Concatenate[AcquiredTask, P], None]:
+    verb: Callable[Concatenate[T, P], None],
+) -> Callable[Concatenate[T, P], None]:
     """Have a verb that settles a task do so when its handler returns, where that is atomic."""
 
     @wraps(verb)
-    def now_or_then(self: AcquiredTask, /, *args: P.args, **kwargs: P.kwargs) -> None:
+    def now_or_then(self: T, /, *args: P.args, **kwargs: P.kwargs) -> None:
         deferred = self.deferred
         if deferred is None:
             return verb(self, *args, **kwargs)
         if deferred.settles:
             raise self._preempted()
-        deferred.settles = True
-        deferred.acts.append(partial(verb, self, *args, **kwargs))
+        deferred.add(partial(verb, self, *args, **kwargs), settles=True)
         return None
 
     return now_or_then

@@ -39,6 +39,7 @@ class Atomic:
         self.task = running.task
         self.handler = handler
         self.joint = store.Joint(self.task.lease.using)
+        self.before = self.task.snapshot()
         self.ending = self.in_doubt = False
         self.word = ""
 
@@ -59,7 +60,7 @@ class Atomic:
         limits = time_limits(type(self.handler), self.task.lease.time_limit, options())
         still = limits.hard if math.isfinite(limits.hard) else None
         self.link.insist(lambda: self.joint.begin(still=still))
-        self.task.deferred = Deferred()
+        self.task.deferred = Deferred(self.joint.connection)
         self.running.alone = self.joint.is_alone
 
     def is_left(self) -> bool:
@@ -69,6 +70,7 @@ class Atomic:
     def leave(self) -> Ending:
         """Undo what was done for a task that was not settled: it will be done again."""
         self.undo()
+        self.task.restore(self.before)
         return self.runner.after_return(self.task, self.handler, None)
 
     def end(self, result: Any) -> None:
@@ -77,10 +79,11 @@ class Atomic:
         assert deferred is not None
         task.deferred = None
         if not deferred.settles:
-            deferred.acts.append(functools.partial(task.finish, result))
+            deferred.add(functools.partial(task.finish, result))
         self.ending = True
 
         def write() -> None:
+            self.joint.check()
             self.joint.hasten()
             deferred.write()
             self.word = task.settled
@@ -123,6 +126,7 @@ class Atomic:
                 type(error).__qualname__,
             )
             return self.after_commit()
+        task.restore(self.before)
         if came is False:
             return runner.preempted(task, handler, error)
         if self.is_no_fault_of_its(error):
@@ -160,7 +164,7 @@ class Atomic:
 
     @property
     def uncounted(self) -> int:
-        """How many attempts there were that have not been counted."""
+        """How many attempts there were that have not been counted; snoozes are among them."""
         return self.task.lease.attempt - self.task.lease.tries
 
     @property

@@ -295,12 +295,13 @@ def interrupt(guard: Interruptible, running: Running, reason: BaseException) -> 
 def ruling_for(
     task: AcquiredTask, handler: Application | type[Application] | None, error: BaseException
 ) -> Ruling:
-    """Return what is to become of a task, whatever its handler's rules do."""
-    try:
-        return ruling(task, handler, error)
-    except BaseException:
-        logger.exception("A handler's rules will not do; the usual ones hold. %s", about(task))
-        return ruling(task, None, error)
+    """Return what is to become of a task, whatever its handler's rules and its verdict do."""
+    for asked in (handler, None):
+        try:
+            return ruling(task, asked, error)
+        except BaseException:
+            logger.exception("A handler's rules will not do; the usual ones hold. %s", about(task))
+    return ruling(task, None, Exception())
 
 
 def carry_out(what: Ruling | None, task: AcquiredTask, error: BaseException) -> None:

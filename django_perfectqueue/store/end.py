@@ -18,6 +18,8 @@ from .dialects import Dialect
 from .dialects.base import numbers
 from .values import Failure, Lease, as_text
 
+MOST_COUNTED = 32_767
+
 CLOSE = """
 UPDATE "perfectqueue_task"
 SET "outcome" = %(status)s, "attempt" = %(attempt)s, "worker" = %(worker)s,
@@ -43,12 +45,15 @@ SELECT "task_id", "attempt", "lane", "errors", "crashes", "cancel_requested"
 FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids})
 """
 LET_GO = """
-UPDATE "perfectqueue_ticket" SET "crashes" = "crashes" + 1, "holder" = NULL
+UPDATE "perfectqueue_ticket"
+SET "holder" = NULL,
+    "crashes" = CASE WHEN "crashes" < 32767 THEN "crashes" + 1 ELSE "crashes" END
 WHERE "task_id" IN ({ids})
 """
 PUT_OFF = """
 UPDATE "perfectqueue_ticket"
-SET "crashes" = "crashes" + 1, "holder" = NULL, "state" = 1, "alarm_at" = {due}
+SET "holder" = NULL, "state" = 1, "alarm_at" = {due},
+    "crashes" = CASE WHEN "crashes" < 32767 THEN "crashes" + 1 ELSE "crashes" END
 WHERE "task_id" = %(task_id)s
 """
 
@@ -164,9 +169,8 @@ def lose(
     cancelled, failed = [], []
     rows = dialect.execute(cursor, LOST.replace("{ids}", numbers(sorted(ids)))).fetchall()
     for task_id, attempt, lane, errors, crashes, cancel_requested in rows:
-        held = Held(
-            task_id=task_id, attempt=attempt, errors=errors, crashes=crashes + 1, worker=worker
-        )
+        crashes = min(crashes + 1, MOST_COUNTED)
+        held = Held(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes, worker=worker)
         accounts.lose(lane)
         record(cursor, dialect, held, Attempt.Ending.LOST, why, now=now)
         if cancel_requested:

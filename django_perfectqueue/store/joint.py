@@ -12,7 +12,7 @@ from .dialects import dialect_of
 from .dialects.base import numbers
 from .fence import HELD
 from .finish import WRITTEN
-from .settle import CLOSED_BY
+from .settle import CLOSED_BY, TRACE
 from .transaction import reading, repeated, unit
 from .values import Lease
 
@@ -20,6 +20,9 @@ ENDED = """
 SELECT 1 FROM "perfectqueue_attempt"
 WHERE "task_id" = %(task_id)s AND "number" = %(attempt)s AND "ending" <> 'lost'
 """
+
+TRACELESS = ("released", "snoozed", "cancelled")
+"""By what an attempt may end without a row of its own."""
 
 
 class Joint:
@@ -38,6 +41,7 @@ class Joint:
         self.open: ExitStack | None = None
         self.wire: Any = None
         self.is_outermost = True
+        self.depth = 0
         self.patience: Any = None
         self.hooks: list[Any] = []
 
@@ -55,6 +59,7 @@ class Joint:
             with self.connection.cursor() as cursor:
                 self.patience = self.dialect.let_stand(cursor, still)
             self.wire = self.connection.connection
+            self.depth = len(self.connection.atomic_blocks)
             self.open = stack.pop_all()
 
     def hasten(self) -> None:
@@ -63,6 +68,13 @@ class Joint:
             patience, self.patience = self.patience, None
             with self.connection.cursor() as cursor:
                 self.dialect.let_stand_as_before(cursor, patience)
+
+    def check(self) -> None:
+        """Raise TransactionManagementError where one within it is open: a commit would be none."""
+        if len(self.connection.atomic_blocks) != self.depth:
+            raise transaction.TransactionManagementError(
+                "An atomic handler has left a transaction open that it had begun."
+            )
 
     def commit(self) -> None:
         """Commit; what on_commit() was given waits for call_hooks()."""
@@ -122,7 +134,10 @@ def came_through(lease: Lease, word: str, *, using: str, worker: str) -> bool | 
             rows = dialect.execute(cursor, statement).fetchall()
             return (lease.task_id, lease.attempt, worker) in rows
         ended = bool(dialect.execute(cursor, ENDED, values).fetchone())
-        if word != "released":
+        if word not in TRACELESS:
             return ended
-        closed = dialect.execute(cursor, CLOSED_BY, values | {"outcome": "finished"})
-        return not ended and not closed.fetchone()
+        if dialect.execute(cursor, TRACE, values).fetchone():
+            return ended and word == "cancelled"
+        outcome = "cancelled" if word == "cancelled" else "finished"
+        closed = bool(dialect.execute(cursor, CLOSED_BY, values | {"outcome": outcome}).fetchone())
+        return closed == (word == "cancelled")

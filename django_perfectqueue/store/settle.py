@@ -15,12 +15,10 @@ from .announce import announce
 from .bell import ring
 from .dialects import Dialect
 from .dialects.base import numbers
-from .end import CANCELLED, Held, bury, record
+from .end import CANCELLED, MOST_COUNTED, Held, bury, record
 from .fence import hold, hold_all
 from .transaction import Tries, recalled, unit
 from .values import Failure, Lease
-
-MOST_ERRORS = 32_767
 
 RETRY = """
 UPDATE "perfectqueue_ticket"
@@ -180,7 +178,7 @@ def end(
         accounts = Accounts(now)
         held = Held.of(lease, worker=worker, seconds=seconds)
         if status == Outcome.FAILED:
-            held = replace(held, errors=min(held.errors + 1, MOST_ERRORS))
+            held = replace(held, errors=min(held.errors + 1, MOST_COUNTED))
         record(cursor, dialect, held, ending, why, now=now)
         bury(cursor, dialect, held, status, grave or why, now=now)
         accounts.end(lease, seconds)

@@ -8,7 +8,7 @@ from typing import Any
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import Snooze
+from django_perfectqueue.exceptions import Snooze, wait_of
 from django_perfectqueue.queue import AcquiredTask, Span
 
 
@@ -40,17 +40,17 @@ class HeldTask(AcquiredTask):
 
     def retry(
         self,
-        wait: float | None = None,
+        wait: Span | None = None,
         *,
         why: store.Failure | None = None,
         now: datetime | None = None,
     ) -> None:
         super().retry(wait, why=why, now=now)
-        self.wait = options().RETRY_WAIT if wait is None else wait
+        self.wait = options().RETRY_WAIT if wait is None else wait_of("retry()", wait)
 
-    def release(self, delay: float = 0.0, *, now: datetime | None = None) -> None:
+    def release(self, delay: Span = 0.0, *, now: datetime | None = None) -> None:
         super().release(delay, now=now or self.moment)
-        self.wait = delay
+        self.wait = wait_of("release()", delay)
 
     def snooze(self, after: Span, *, now: datetime | None = None) -> None:
         super().snooze(after, now=now or self.moment)

@@ -26,6 +26,7 @@ from .report import Run
 
 R = TypeVar("R")
 
+PUT_OFF = ("retried", "snoozed", "released")
 LOGGERS = ("django_perfectqueue.runner", "django.tasks", "django_tasks")
 
 
@@ -167,6 +168,8 @@ class Mark:
 def told(ending: Ending, task: HeldTask) -> Run:
     completion = ending.completion
     stored = completion.result if completion is not None else None
+    # What it was settled with before may have been rolled back.
+    returned = task.returned if ending.word == "finished" else None
     return Run(
         key=task.key,
         type=task.type,
@@ -174,9 +177,9 @@ def told(ending: Ending, task: HeldTask) -> Run:
         user=task.user,
         attempt=task.attempt,
         word=ending.word,
-        result=task.returned if stored is None else decode(stored),
+        result=returned if stored is None else decode(stored),
         error=ending.error,
-        wait=task.wait,
+        wait=task.wait if ending.word in PUT_OFF else None,
         seconds=ending.seconds,
     )
 

@@ -12,9 +12,10 @@ from django.utils import timezone
 from django_perfectqueue import store
 from django_perfectqueue.application import Application
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import CancelRequestedError, PreemptedError, Snooze
+from django_perfectqueue.exceptions import CancelRequestedError, PreemptedError, Snooze, wait_of
 from django_perfectqueue.queue import AcquiredTask, Queue, Span, checked_span, encoded
 from django_perfectqueue.queue.acquired import DISCARDED
+from django_perfectqueue.queue.deferred import or_deferred
 from django_perfectqueue.queue.given import checked_priority, checked_user
 
 from .held import HeldTask
@@ -49,7 +50,7 @@ class RehearsedTask(HeldTask):
     def settle(self, word: str) -> None:
         if self.settled:
             raise PreemptedError(f"Task '{self.key}' was {self.settled} already.")
-        self.settled = word
+        self._settle(word)
 
     def heartbeat(self, *, now: datetime | None = None) -> None:
         if self.cancel_requested:
@@ -60,26 +61,32 @@ class RehearsedTask(HeldTask):
         self.lease = self.lease._replace(payload=encoded(merged))
         self._data = merged
 
+    @or_deferred
     def finish(self, result: Any = None, *, now: datetime | None = None) -> None:
         self.completion(result)
         self.settle("finished")
         self.returned = result
 
+    @or_deferred
     def retry(
         self,
-        wait: float | None = None,
+        wait: Span | None = None,
         *,
         why: store.Failure | None = None,
         now: datetime | None = None,
     ) -> None:
+        seconds = options().RETRY_WAIT if wait is None else wait_of("retry()", wait)
         self.settle("cancelled" if self.cancel_requested else "retried")
-        self.wait = options().RETRY_WAIT if wait is None else wait
+        self.wait = seconds
         self.why = self._for_all_eyes(why or store.Failure())
 
-    def release(self, delay: float = 0.0, *, now: datetime | None = None) -> None:
+    @or_deferred
+    def release(self, delay: Span = 0.0, *, now: datetime | None = None) -> None:
+        wait = wait_of("release()", delay)
         self.settle("cancelled" if self.cancel_requested else "released")
-        self.wait = delay
+        self.wait = wait
 
+    @or_deferred
     def fail(
         self,
         error: str = "failed",
@@ -91,16 +98,19 @@ class RehearsedTask(HeldTask):
         self.settle("failed")
         self.why = self._for_all_eyes(why or store.Failure(error=error, message=message))
 
+    @or_deferred
     def snooze(self, after: Span, *, now: datetime | None = None) -> None:
         self.settle("cancelled" if self.cancel_requested else "snoozed")
         self.wait = Snooze(after).after
 
+    @or_deferred
     def discard(
         self, reason: str = "", *, why: store.Failure | None = None, now: datetime | None = None
     ) -> None:
         self.settle("discarded")
         self.why = self._for_all_eyes(why or store.Failure(error=DISCARDED, message=reason))
 
+    @or_deferred
     def cancel(self, *, now: datetime | None = None) -> None:
         self.settle("cancelled")
 

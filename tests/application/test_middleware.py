@@ -19,7 +19,13 @@ from django_perfectqueue.application.middleware.chain import around_of
 from django_perfectqueue.application.registry import Registry
 from django_perfectqueue.checks import check_middleware
 from django_perfectqueue.conf import Options
-from django_perfectqueue.exceptions import CancelRequestedError, ConfigError
+from django_perfectqueue.exceptions import (
+    CancelRequestedError,
+    ConfigError,
+    Discard,
+    GracefulProcessStopError,
+    Snooze,
+)
 from django_perfectqueue.models import Attempt, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.runtime.recycling import Recycling
@@ -255,6 +261,24 @@ class RetryOnTests(RunnerCase):
         error = self.failing(ConnectionError())
         self.run_with(error, RetryOn(ConnectionError), expect="failed", max_attempts=1)
         self.run_with(error, RetryOn(ConnectionError, attempts=1), expect="retried")
+
+    def test_what_is_no_error_goes_up_even_where_it_is_for_all(self):
+        for raised, word in (
+            (Snooze(60), "snoozed"),
+            (Discard("gone"), "discarded"),
+            (GracefulProcessStopError(), "released"),
+        ):
+            self.run_with(self.failing(raised), RetryOn(Exception, attempts=9), expect=word)
+            Queue().clear()
+
+    def test_what_was_settled_already_is_not_tried_again(self):
+        def perform(task):
+            task.finish("done")
+            raise ConnectionError("too late")
+
+        with self.assertLogs("django_perfectqueue.runner", "ERROR"):
+            row = self.run_with(perform, RetryOn(ConnectionError), expect="finished")
+        self.assertEqual(row.result, "done")
 
     def test_it_must_be_told_of_errors(self):
         with self.assertRaisesMessage(TypeError, "RetryOn needs an exception"):

@@ -157,6 +157,24 @@ class BackoffTests(PolicyCase):
         self.assertEqual(self.rule(ValueError("x"), errors=1, backoff=backoff), Ruling("retry", 2))
         self.assertEqual(self.rule(ValueError(), backoff=backoff), Ruling("fail"))
 
+    def test_what_it_returns_below_zero_is_now(self):
+        self.assertEqual(self.rule(ValueError(), backoff=lambda self, error: -5), Ruling("retry"))
+
+    def test_it_gets_the_error_that_a_retry_was_raised_from(self):
+        seen = []
+
+        def backoff(*given):
+            seen.append(given[-1])
+            return 5
+
+        verdict = raised_from(KeyError("k1"))
+        for attributes in (
+            {"backoff": backoff},
+            {"retry_on": {KeyError: lambda error, task: backoff(error)}},
+        ):
+            self.assertEqual(self.rule(verdict, **attributes), Ruling("retry", 5))
+            self.assertIs(seen.pop(), verdict.__cause__)
+
     def test_a_function_of_the_decorator_gets_the_task_too(self):
         self.addCleanup(Registry._found.clear)
         self.addCleanup(Registry.routes.pop, "with-backoff")
@@ -177,6 +195,7 @@ class BackoffTests(PolicyCase):
             raise SystemExit("as it was told")
 
         wrong = (leave, lambda self, error: "soon", lambda self: 5, lambda self, error: 1e300)
+        wrong += (lambda self, error: float("nan"), lambda self, error: True)
         for backoff in wrong:
             with self.assertLogs("django_perfectqueue.runner", logging.ERROR) as log:
                 told = self.rule(ValueError(), backoff=backoff, retry_wait=100)

@@ -1,7 +1,9 @@
 import re
 
+from django.db import transaction
 from django.test import SimpleTestCase, TestCase
 
+from django_perfectqueue.application.handler import from_function
 from django_perfectqueue.exceptions import (
     CancelRequestedError,
     InvalidTaskError,
@@ -53,6 +55,37 @@ class MakeTaskTests(TestCase):
         set_share("ann", paused=True)
         with self.assertRaisesMessage(NotSupportedError, "can't be acquired. Its user is paused"):
             make_task(status="running", user="ann")
+
+
+class AtomicRehearsalTests(TestCase):
+    def test_what_an_atomic_handler_settles_is_noted_when_it_has_returned(self):
+        def settle(task):
+            with transaction.atomic():
+                task.finish("too early")
+                transaction.set_rollback(True)
+            getattr(task, task.data["verb"])(*task.data["given"])
+
+        for verb, given, word in (
+            ("finish", ["done"], "finished"),
+            ("snooze", ["1m"], "snoozed"),
+            ("discard", ["gone"], "discarded"),
+        ):
+            for auto_finish in (True, False):
+                kind = from_function(settle, atomic=True, auto_finish=auto_finish)
+                run = run_handler(kind, {"verb": verb, "given": given})
+                wait = 60.0 if verb == "snooze" else None
+                result = "done" if verb == "finish" else None
+                self.assertEqual((run.word, run.result, run.wait), (word, result, wait))
+
+    def test_of_what_was_rolled_back_nothing_is_reported(self):
+        def perform(task):
+            with task.settling():
+                task.finish("too early")
+                raise ValueError("boom")
+
+        for atomic in (True, False):
+            run = run_handler(from_function(perform, atomic=atomic), raise_errors=False)
+            self.assertEqual((run.word, run.result), ("retried", None))
 
 
 class RehearsalTests(SimpleTestCase):

@@ -14,6 +14,7 @@ from django.db import IntegrityError, OperationalError, connection, transaction
 from django.test import TransactionTestCase, override_settings, skipUnlessDBFeature
 
 from django_perfectqueue import signals, store
+from django_perfectqueue.application import Decider
 from django_perfectqueue.application.handler import from_function
 from django_perfectqueue.application.middleware import RetryOn
 from django_perfectqueue.exceptions import ConfigError, PreemptedError
@@ -31,6 +32,7 @@ from .runners import runner_for
 
 RUNNER = "django_perfectqueue.runner"
 POINTS = ("begin", "begun", "done", "ended", "committed")
+PUT_OFF = ("retried", "released", "snoozed")
 QUICK = {"RETRY_WAIT": 0, "MAX_CRASHES": 9}
 
 
@@ -117,6 +119,19 @@ class OutcomeTests(AtomicCase):
         self.assertEqual((effects(), row.ticket.errors), (0, 1))
         self.assertIn("IntegrityError", Attempt.objects.get().error)
 
+    def test_a_transaction_that_is_left_open_within_is_an_error(self):
+        """
+        What was taken for a commit would only release a savepoint.
+        """
+
+        def perform(task):
+            effect(task)
+            transaction.atomic().__enter__()
+
+        row = self.run_with(perform, expect="retried")
+        self.assertEqual((effects(), row.ticket.errors), (0, 1))
+        self.assertIn("left a transaction open", Attempt.objects.get().message)
+
     def test_an_end_that_others_were_in_the_way_of_is_not_counted(self):
         """
         As by a cluster that refuses at the COMMIT.
@@ -132,6 +147,17 @@ class OutcomeTests(AtomicCase):
             row = self.run_with(effect, expect="released")
         self.assertEqual((effects(), row.ticket.errors, row.status), (0, 0, "waiting"))
         self.assertEqual((self.attempt(effect).word, effects()), ("finished", 1))
+
+    def test_others_that_were_in_the_way_of_the_handler_itself_are_its_error(self):
+        def perform(task):
+            raise OperationalError("deadlock")
+
+        passes = mock.patch.object(
+            type(DIALECTS[connection.vendor]), "passes", side_effect=lambda e: "deadlock" in str(e)
+        )
+        with passes:
+            row = self.run_with(perform, expect="retried")
+        self.assertEqual(row.ticket.errors, 1)
 
     def test_a_refused_end_undoes_the_effects(self):
         def perform(task):
@@ -175,6 +201,35 @@ class OutcomeTests(AtomicCase):
         self.assertEqual(self.run_with(perform, expect="finished").status, "finished")
         self.assertEqual(effects(), 1)
 
+    def test_what_was_asked_for_in_a_savepoint_goes_back_with_it(self):
+        def perform(task):
+            for outer in (transaction.atomic(), task.settling()):
+                try:
+                    with outer:
+                        task.finish("too early")
+                        task.update_data({"page": 2})
+                        raise OSError("the disk is full")
+                except OSError:
+                    effect(task)
+            task.fail("hopeless")
+
+        row = self.run_with(perform, expect="failed")
+        self.assertEqual((row.dead_letter.group, row.data, effects()), ("hopeless", {}, 2))
+
+    def test_data_that_were_not_stored_are_forgotten(self):
+        class Noting(Decider):
+            def unexpected_error_raised(self, error):
+                self.task.update_data({"seen": True})
+                super().unexpected_error_raised(error)
+
+        def perform(task):
+            effect(task)
+            task.update_data({"page": 2})
+            raise OSError("the disk is full")
+
+        row = self.run_with(perform, expect="retried", decider=Noting)
+        self.assertEqual((row.data, effects()), ({"seen": True}, 0))
+
     def test_what_is_left_unsettled_has_done_nothing(self):
         with self.assertLogs(RUNNER, "WARNING"):
             row = self.run_with(effect, expect="left", auto_finish=False)
@@ -187,6 +242,14 @@ class OutcomeTests(AtomicCase):
             raise IntegrityError("boom")
 
         row = self.run_with(perform, expect="retried", middleware=[RetryOn(IntegrityError)])
+        self.assertEqual((effects(), row.ticket.errors), (0, 1))
+
+    def test_middleware_that_raises_keeps_no_effects_either(self):
+        def around(handler, perform):
+            perform()
+            raise IntegrityError("boom")
+
+        row = self.run_with(effect, expect="retried", middleware=[RetryOn(IntegrityError), around])
         self.assertEqual((effects(), row.ticket.errors), (0, 1))
 
     def test_an_error_after_the_commit_changes_nothing(self):
@@ -202,21 +265,32 @@ class OutcomeTests(AtomicCase):
         self.assertIn("raised after its task was finished", log.output[0])
         self.assertEqual((effects(), row.status), (1, "finished"))
 
-    def test_an_interruption_undoes_the_effects(self):
+    def test_an_interruption_undoes_the_effects_but_not_after_the_commit(self):
+        """
+        What waits for the commit is within the time limit, too.
+        """
         before = signal.getsignal(signal.SIGURG)
         self.addCleanup(signal.signal, signal.SIGURG, before)
 
         def perform(task):
             self.runner.guard.install()
             effect(task)
+            sleep() if task.data["within"] else transaction.on_commit(sleep)
+
+        def sleep():
             kill = self.runner.running.kill
             threading.Thread(target=kill, args=[ConfigError("Enough.")]).start()
             time.sleep(10)
 
         began = time.monotonic()
-        self.run_with(perform, expect="retried")
+        for within, word in ((True, "retried"), (False, "finished")):
+            submit("task", now=None, data={"within": within})
+            with self.assertLogs(RUNNER):
+                ending = self.attempt(perform)
+            self.assertEqual((ending.word, effects()), (word, 0 if within else 1))
+            self.assertIsInstance(ending.error, ConfigError)
+            Queue().clear()
         self.assertLess(time.monotonic() - began, 9)
-        self.assertEqual(effects(), 0)
 
     def test_a_coroutine_is_refused(self):
         async def perform(task):
@@ -260,10 +334,15 @@ class LockTests(AtomicCase):
     @skipUnless(connection.vendor == "sqlite", "Elsewhere many may write at once.")
     def test_where_only_one_may_write_its_lease_can_not_be_lost(self):
         def perform(task):
-            self.assertTrue(self.runner.running.alone)
+            look()
+            transaction.on_commit(look)
 
+        def look():
+            seen.append(self.runner.running.alone)
+
+        seen = []
         self.run_with(perform, expect="finished")
-        self.assertFalse(self.runner.running)
+        self.assertEqual(seen, [True, False])
 
     @skipUnless(
         connection.vendor == "postgresql" or getattr(connection, "mysql_is_mariadb", False),
@@ -362,6 +441,51 @@ def at(point, act):
         mock.patch.object(store.Joint, "commit", commit_at),
     ):
         yield lambda: reach("done")
+
+
+class DoubtTests(TransactionTestCase):
+    """What the database says of a commit whose answer was lost."""
+
+    def came_through(self, act, word, *, cancel=False):
+        submit("task", now=None)
+        [task] = Queue().acquire()
+        if cancel:
+            Queue()["task"].cancel_request()
+        try:
+            act(task)
+            terms = {"using": "default", "worker": task.worker}
+            return task.settled or word, store.came_through(task.lease, word, **terms)
+        finally:
+            Queue()["task"].exists() and Ticket.objects.exists() and Queue()["task"].force_finish()
+            Queue().clear()
+
+    def test_it_is_seen_whatever_has_become_of_the_task(self):
+        verbs = {"finish": "finished", "retry": "retried", "release": "released"}
+        verbs |= {"snooze": "snoozed", "fail": "failed", "discard": "discarded"}
+        for verb, word in verbs.items():
+            given = [5] if verb == "snooze" else []
+            for cancel in (False, True):
+                word = "cancelled" if cancel and word in PUT_OFF else word
+                with self.subTest(verb, cancel=cancel):
+                    told = self.came_through(
+                        lambda task, v=verb, g=given: getattr(task, v)(*g), word, cancel=cancel
+                    )
+                    self.assertEqual(told, (word, True))
+
+    def test_what_has_ended_otherwise_has_not_come_through(self):
+        def lose(task):
+            lease = task.lease
+            terms = {"using": "default", "alive_time": 300.0, "why": store.Failure()}
+            store.give_back(lease.holder, crashed=[lease.task_id], **terms)
+
+        def close(task):
+            Queue()[task.key].force_finish()
+
+        for word in ("finished", "cancelled", *PUT_OFF):
+            for act, cancel in ((lose, False), (lose, True), (close, False)):
+                with self.subTest(word, act=act, cancel=cancel):
+                    self.assertEqual(self.came_through(act, word, cancel=cancel), (word, False))
+            self.assertEqual(self.came_through(lambda task: None, word), (word, None))
 
 
 @override_settings(PERFECTQUEUE=QUICK)

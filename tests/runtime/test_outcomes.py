@@ -7,7 +7,7 @@ from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase, override_settings
 
-from django_perfectqueue import signals
+from django_perfectqueue import signals, store
 from django_perfectqueue.application import (
     Application,
     Decider,
@@ -16,10 +16,16 @@ from django_perfectqueue.application import (
     Retry,
     Snooze,
 )
-from django_perfectqueue.exceptions import GracefulProcessStopError, PayloadError, PreemptedError
+from django_perfectqueue.exceptions import (
+    GracefulProcessStopError,
+    InvalidTaskError,
+    PayloadError,
+    PreemptedError,
+)
 from django_perfectqueue.models import Attempt, FairShare, Lane, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.sensitive import STARS
+from django_perfectqueue.store.transaction import shared
 
 from .crews import CrewTestCase
 from .test_runner import RunnerMixin
@@ -188,6 +194,49 @@ class VerdictTests(RunnerMixin, TestCase):
             self.run_with(Wrong, expect="retried")
         self.assertIn("rules will not do", "".join(log.output))
 
+    def test_a_verdict_that_will_not_do_costs_no_processor(self):
+        """
+        Who derives from one may forget what it needs.
+        """
+
+        class Bare(Snooze):
+            def __init__(self, reason):
+                self.reason = reason
+
+        class Spans(Retry):
+            def __init__(self, after):
+                self.after = after
+
+        class Wrong(Snooze):
+            after = "soon"
+
+            def __init__(self):
+                pass
+
+        for error, word in (
+            (Bare("busy"), "snoozed"),
+            (Spans("1m"), "retried"),
+            (Spans("soon"), "retried"),
+            (Wrong(), "retried"),
+            (Discard(ValueError("no text")), "discarded"),
+        ):
+            with self.subTest(error), self.assertLogs(LOGGER):
+                self.run_with(raising(error), expect=word)
+            Queue().clear()
+
+    def test_waits_are_spans_and_others_are_refused(self):
+        def perform(task):
+            for wrong in ("soon", float("nan"), float("inf"), None, 1e12):
+                with self.assertRaisesMessage(InvalidTaskError, "release() waits for"):
+                    task.release(wrong)
+            with self.assertRaisesMessage(InvalidTaskError, "retry() waits for"):
+                task.retry("soon")
+            task.retry("1h")
+
+        row = self.run_with(perform, expect="retried")
+        wait = row.ticket.alarm_at - Attempt.objects.get().ended_at
+        self.assertAlmostEqual(wait.total_seconds(), 3600, delta=1)
+
 
 class SignalTests(RunnerMixin, TestCase):
     def test_each_end_of_an_attempt_is_told_with_the_task_and_the_error(self):
@@ -236,6 +285,21 @@ class SignalTests(RunnerMixin, TestCase):
                 self.assertEqual(told[1:6], ("perform", "default", "task", "report", ""))
                 self.assertEqual(told[6:], (self.task, expected))
                 heard.clear()
+
+    def test_what_a_receiver_calls_is_no_part_of_the_call_that_ended_it(self):
+        """
+        A processor posts what has finished, and tells of it, in one call of its own.
+        """
+        seen = []
+
+        def look(**kwargs):
+            seen.append(shared.get())
+
+        signals.task_retried.connect(look)
+        self.addCleanup(signals.task_retried.disconnect, look)
+        with store.one_call():
+            self.run_with(raising(Retry(5)), expect="retried")
+        self.assertEqual(seen, [None])
 
 
 class ProcessorTests(CrewTestCase):
@@ -362,6 +426,17 @@ class SettlingTests(RunnerMixin, TransactionTestCase):
         row = self.run_with(perform, expect="finished")
         self.assertEqual(row.result, "all the same")
 
+    def test_data_that_went_back_with_it_are_not_stored_later(self):
+        def perform(task):
+            with self.assertRaises(OSError), task.settling():
+                task.update_data({"page": 2})
+                raise OSError("the disk is full")
+            self.assertEqual(task.data, {"page": 1})
+            task.update_data({"note": "full"})
+
+        row = self.run_with(perform, data={"page": 1}, expect="finished")
+        self.assertEqual(row.data, {"page": 1, "note": "full"})
+
     def test_a_savepoint_that_is_rolled_back_settles_nothing(self):
         def perform(task):
             with transaction.atomic():
@@ -422,6 +497,20 @@ class SettlingTests(RunnerMixin, TransactionTestCase):
 
         row = self.run_with(Failing, expect="retried")
         self.assertEqual((row.status, row.result), ("retrying", None))
+
+    def test_a_backoff_that_leaves_its_transaction_open_has_done_nothing(self):
+        class Failing(Application):
+            def perform(self):
+                raise OSError("gone")
+
+            def backoff(self, error):
+                transaction.atomic().__enter__()
+                self.queue.submit("next", "report")
+                return 60
+
+        row = self.run_with(Failing, expect="retried")
+        self.assertEqual((row.status, self.next_exists()), ("retrying", False))
+        self.assertFalse(connection.in_atomic_block)
 
     def test_an_error_after_the_commit_changes_nothing(self):
         def perform(task):

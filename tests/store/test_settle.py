@@ -1,5 +1,5 @@
 from django.db import transaction
-from django.test import TestCase
+from django.test import TestCase, override_settings
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import (
@@ -9,6 +9,7 @@ from django_perfectqueue.exceptions import (
     PreemptedError,
 )
 from django_perfectqueue.models import Attempt, DeadLetter, Lane, Task, Ticket
+from django_perfectqueue.queue import Queue
 
 from ..factories import (
     MINUTE,
@@ -424,6 +425,18 @@ class GiveBackTests(TestCase):
 
         self.assertEqual(self.give_back(7, keep=[known.task_id]), 1)
         self.assertEqual(finish(known), [])
+
+    @override_settings(PERFECTQUEUE={"MAX_CRASHES": 10**6})
+    def test_crashes_are_counted_as_far_as_a_column_goes(self):
+        for key in ("again", "cancelled"):
+            submit(key)
+            Ticket.objects.update(crashes=32_767)
+            [lease] = acquire()
+            if key == "cancelled":
+                Queue()[key].cancel_request()
+            self.give_back(lease.holder, crashed=[lease.task_id])
+        self.assertEqual(Ticket.objects.get().crashes, 32_767)
+        self.assertEqual(DeadLetter.objects.get().crashes, 32_767)
 
 
 class ClearTests(TestCase):

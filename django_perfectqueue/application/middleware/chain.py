@@ -50,21 +50,19 @@ def put_together(kind: type[Application]) -> Around | None:
 
 
 def wrapped(inner: Around, layer: Layer) -> Around:
-    return lambda handler: layer(handler, functools.partial(inner, handler))
+    return lambda handler: layer(handler, functools.partial(performed, inner, handler))
+
+
+def performed(inner: Around, handler: Application) -> Any:
+    """Do what is within a layer; what is done there by an atomic handler goes with its errors."""
+    if not handler.atomic:
+        return inner(handler)
+    with transaction.atomic(using=handler.task.lease.using):
+        return inner(handler)
 
 
 def alone(handler: Application) -> Any:
-    """Perform a task; what an atomic handler that raises has done is undone at once."""
-    if not handler.atomic:
-        return handler._perform()
-    task = handler.task
-    try:
-        with transaction.atomic(using=task.lease.using):
-            return handler._perform()
-    except BaseException:
-        if task.deferred is not None:
-            task.deferred.clear()
-        raise
+    return handler._perform()
 
 
 def alone_async(handler: Application) -> Any:

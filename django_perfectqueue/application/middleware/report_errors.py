@@ -10,13 +10,9 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 from django.core.mail import mail_admins
 
-from django_perfectqueue.exceptions import (
-    CancelRequestedError,
-    PreemptedError,
-    ProcessStopError,
-    Verdict,
-)
 from django_perfectqueue.paths import path_of
+
+from .no_errors import NO_ERRORS
 
 if TYPE_CHECKING:
     from ..handler import Application
@@ -24,8 +20,6 @@ if TYPE_CHECKING:
 Facts = dict[str, Any]
 
 logger = logging.getLogger("django_perfectqueue.errors")
-
-NO_ERRORS = (CancelRequestedError, PreemptedError, ProcessStopError, Verdict)
 
 
 def log_error(error: BaseException, facts: Facts) -> None:

@@ -12,6 +12,7 @@ from django_perfectqueue.backoff import next_wait
 from django_perfectqueue.conf import options
 
 from ..policy import ruling
+from .no_errors import NO_ERRORS
 
 if TYPE_CHECKING:
     from ..handler import Application
@@ -22,6 +23,9 @@ logger = logging.getLogger("django_perfectqueue.runner")
 class RetryOn:
     """
     Has a task tried again after these errors, and leaves all others to the decider.
+
+    What is no error it lets through, even where it is for every Exception: a verdict, say,
+    or that the task is to stop.
 
     ``attempts`` is how many may end in an error, whichever it is, and ``wait`` the seconds
     before the second one, doubling from there up to ``longest``, which is RETRY_WAIT_LIMIT
@@ -46,6 +50,8 @@ class RetryOn:
     def around_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
         try:
             return perform()
+        except NO_ERRORS:
+            raise
         except self.errors as error:
             if (wait := self.wait_of(handler, error)) is None:
                 raise
@@ -55,6 +61,8 @@ class RetryOn:
     async def aaround_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
         try:
             return await perform()
+        except NO_ERRORS:
+            raise
         except self.errors as error:
             if (wait := self.wait_of(handler, error)) is None:
                 raise

@@ -1,0 +1,10 @@
+"""What a handler may raise that is no error of it."""
+
+from django_perfectqueue.exceptions import (
+    CancelRequestedError,
+    PreemptedError,
+    ProcessStopError,
+    Verdict,
+)
+
+NO_ERRORS = (CancelRequestedError, PreemptedError, ProcessStopError, Verdict)

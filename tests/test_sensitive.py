@@ -57,6 +57,9 @@ class MaskTests(SimpleTestCase):
             data = {"password": first, "secret": second}
             self.assertEqual(redacted("hunter22 hunter", data), f"{STARS} {STARS}")
 
+    def test_it_disappears_as_a_part_of_a_path(self):
+        self.assertEqual(redacted("/in/ab%2Fcd%20ef", {"password": "ab/cd ef"}), f"/in/{STARS}")
+
     def test_yes_and_no_are_no_secrets(self):
         self.assertEqual(redacted("True story", {"token": True}), "True story")
 

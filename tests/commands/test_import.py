@@ -11,6 +11,7 @@ from django.core import signing
 from django.core.management import CommandError
 from django.db import OperationalError, connection, connections
 from django.test import SimpleTestCase, TestCase, override_settings
+from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import compat
 from django_perfectqueue.importing import django_q2, move, source
@@ -144,6 +145,7 @@ class AncestorTests(TableTestCase):
         with mock.patch.object(move, "BATCH", 2):
             out = run("pq_import", "perfectqueue", "--queue", "reports")
         self.assertIn("4 tasks are imported (queue: reports).", out)
+        self.assertNotIn("there already", out)
         self.assertEqual(len(Queue("reports")), 4)
 
     def test_what_can_not_be_moved_is_told_and_the_rest_is_moved(self):
@@ -246,6 +248,22 @@ class AncestorTests(TableTestCase):
                 self.assertIn(message, out)
                 self.assertIn("2 tasks were imported; to go on, run it again.", out)
             Queue().clear()
+
+    def test_what_unpacks_to_too_much_is_not_read(self):
+        self.add("bomb", gzip.compress(b'{"type": "report"}'))
+        with mock.patch("django_perfectqueue.importing.perfectqueue.LARGEST", 10):
+            out = refused(self, "pq_import", "perfectqueue")
+        self.assertIn("bomb (unpacked it has more than 10 bytes)", out)
+
+    @skipUnless(connection.features.has_select_for_update, "It locks no rows.")
+    def test_rows_that_are_to_be_deleted_are_locked(self):
+        self.add("k1", {"type": "report"})
+        for words, locks in ((("--dry-run",), False), (("--delete",), True)):
+            with CaptureQueriesContext(connection) as queries:
+                run("pq_import", "perfectqueue", *words)
+            told = [query["sql"] for query in queries if "`timeout`" in query["sql"]]
+            told += [query["sql"] for query in queries if '"timeout"' in query["sql"]]
+            self.assertEqual(["FOR UPDATE" in sql for sql in told], [locks])
 
     def test_what_was_rolled_back_was_not_imported(self):
         for number in range(3):

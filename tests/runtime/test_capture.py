@@ -55,6 +55,13 @@ class CaptureTests(SimpleTestCase):
             second.text, r"^It failed\.\nValueError: no such file \(test_capture\.py:\d+\)$"
         )
 
+    def test_the_next_record_is_the_same_tasks(self):
+        capture.begin("INFO")
+        with logs.about(self.task):
+            for number in range(2):
+                logging.getLogger("shop.mail").warning("Number %d.", number)
+        self.assertEqual([line.text for line in self.lines()], ["Number 0.", "Number 1."])
+
     def test_outside_of_a_task_nothing_is_kept(self):
         capture.begin("INFO")
         logging.getLogger("shop.mail").warning("Nobody's.")

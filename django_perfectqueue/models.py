@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
@@ -35,6 +35,11 @@ LIMITS_LENGTH = 500
 LIMIT_LENGTH = 249
 UNSEEN = timedelta(seconds=30)
 WAIT_BUCKETS = 28
+
+UNDELETABLE = (
+    "Tasks can't be deleted so, as it would leave behind what belongs to them: use the command"
+    " pq_purge, or Queue.clear()."
+)
 
 
 class Outcome(models.TextChoices):
@@ -161,6 +166,12 @@ class TaskQuerySet(models.QuerySet["Task"]):
         """Keep the tasks that have not ended."""
         return self.filter(ticket__isnull=False)
 
+    def delete(self) -> NoReturn:
+        """Refuse: that would leave behind what belongs to them, and their lanes' accounts."""
+        raise TypeError(UNDELETABLE)
+
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
 
 class TaskManager(models.Manager.from_queryset(TaskQuerySet)):  # type: ignore[misc]
     def get_queryset(self) -> TaskQuerySet:
@@ -237,6 +248,9 @@ class Task(models.Model):
 
     def __str__(self) -> str:
         return self.key
+
+    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(UNDELETABLE)
 
     @classmethod
     def check(cls, **kwargs: Any) -> list[Any]:

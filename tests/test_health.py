@@ -85,7 +85,7 @@ class CommandTests(HealthTestCase):
 
     def test_the_tables_are_missing(self):
         with mock.patch.object(checks, "lacks_tables", return_value=True):
-            self.assertIn("is not migrated", refused(self, "pq_health"))
+            self.assertIn("is not migrated. Run: manage.py migrate", refused(self, "pq_health"))
 
     def test_json_tells_it_to_programs(self):
         told = refused(self, "pq_health", "--json")

@@ -225,6 +225,14 @@ class QueueTests(TestCase):
             self.assertEqual(key, status)
         self.assertEqual(len(rows), 5)
 
+    def test_rows_are_not_deleted_past_the_store(self):
+        """What belongs to them would be left behind."""
+        task = submit()
+        for delete in (task.queue.list().delete, task.metadata().delete):
+            with self.subTest(delete), self.assertRaisesMessage(TypeError, "pq_purge"):
+                delete()
+        self.assertTrue(task.exists())
+
 
 class AsyncTests(TestCase):
     def test_every_method_has_its_twin(self):

@@ -15,7 +15,7 @@ from django_perfectqueue import spans, store
 from django_perfectqueue.fields import ServerNow
 from django_perfectqueue.models import Worker
 
-from .tables import lacks_tables
+from .tables import lacks_tables, unmigrated
 
 OVERDUE = 60.0
 WORKERS = 1_000
@@ -54,7 +54,7 @@ def database_findings(using: str) -> Iterator[Finding]:
         return
     yield Finding("database", True, _("The database '%s' answers.") % using)
     if lacking:
-        yield Finding("tables", False, _("The database '%s' is not migrated.") % using)
+        yield Finding("tables", False, unmigrated(using))
         return
     migrated.add(using)
     yield Finding("tables", True, _("Its tables are there."))

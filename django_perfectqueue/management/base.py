@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.exceptions import AlreadyExistsError, PerfectQueueError
-from django_perfectqueue.health.tables import lacks_tables
+from django_perfectqueue.health.tables import lacks_tables, unmigrated
 from django_perfectqueue.queue import Queue, database
 
 from .words import on_one_line
@@ -166,14 +166,6 @@ def diagnosis(using: str | None, error: Error) -> str:
     return _("The database '%(using)s' refused: %(error)s") % {
         "using": using,
         "error": on_one_line(error),
-    }
-
-
-def unmigrated(using: str) -> str:
-    command = "manage.py migrate" + ("" if using == "default" else f" --database {using}")
-    return _("The database '%(using)s' is not migrated. Run: %(command)s") % {
-        "using": using,
-        "command": command,
     }
 
 

@@ -22,7 +22,7 @@ from django_perfectqueue import backoff as backoffs
 from django_perfectqueue import compat, conf, queue
 from django_perfectqueue.application import Dispatch, Registry
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.health.tables import lacks_tables
+from django_perfectqueue.health.tables import lacks_tables, unmigrated
 from django_perfectqueue.paths import path_of
 from django_perfectqueue.runtime.connecting import prepare
 from django_perfectqueue.runtime.launcher import (
@@ -42,7 +42,7 @@ from django_perfectqueue.runtime.supervisor import Supervisor
 from django_perfectqueue.runtime.title import set_title
 from django_perfectqueue.version import __version__
 
-from ..base import SummedUpCommand, at_least, known_alias, speaking, unmigrated
+from ..base import SummedUpCommand, at_least, known_alias, speaking
 from ..handlers import found, no_handlers, types_of, with_django_tasks
 from ..programs import Exec, exec_of
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -12,6 +13,7 @@ from django.apps import apps
 from django.core.checks import CheckMessage
 from django.db import transaction
 from django.utils import timezone
+from django.utils.module_loading import import_string
 
 from django_perfectqueue.compat import (
     BaseTaskBackend,
@@ -39,9 +41,10 @@ class PerfectQueueBackend(BaseTaskBackend):
 
     A task is stored in the caller's transaction. ``OPTIONS`` may have ``database``, the
     alias of the database that holds the tasks; ``modules``, where tasks are defined
-    beside the ``tasks`` modules of the apps; ``max_attempts``, ``backoff`` and
-    ``time_limit`` for tasks that have none of their own. The first two of these may as well
-    stand beside OPTIONS, as ``MAX_ATTEMPTS`` and ``BACKOFF``.
+    beside the ``tasks`` modules of the apps; ``id_function``, which makes the ids of tasks
+    that are given no key; ``max_attempts``, ``backoff`` and ``time_limit`` for tasks that
+    have none of their own. The first two of these may as well stand beside OPTIONS, as
+    ``MAX_ATTEMPTS`` and ``BACKOFF``.
     """
 
     task_class = QueueTask
@@ -136,7 +139,7 @@ class PerfectQueueBackend(BaseTaskBackend):
             for name in ("user", "key")
             if callable(word(task, name))
         }
-        key = names.get("key") or word(task, "key") or str(uuid.uuid4())
+        key = names.get("key") or word(task, "key") or self.new_id()
         object.__setattr__(result, "id", key)
         definition = registry.definitions.get(task.module_path)
         if definition is None:
@@ -164,6 +167,18 @@ class PerfectQueueBackend(BaseTaskBackend):
         if not isinstance(made, str) or not made:
             raise InvalidTask(f"The function for {name} must return a text, not {made!r}.")
         return made
+
+    def new_id(self) -> str:
+        made = self.id_function()
+        if isinstance(made, str | uuid.UUID):
+            return str(made)
+        raise InvalidTask(f"The id_function must return a UUID or a text, not {made!r}.")
+
+    @cached_property
+    def id_function(self) -> Callable[[], Any]:
+        given = self.options.get("id_function") or uuid.uuid4
+        function: Callable[[], Any] = import_string(given) if isinstance(given, str) else given
+        return function
 
     def queue(self, task: Any) -> Any:
         return self.queue_named(task.queue_name)

@@ -10,6 +10,7 @@ from django.apps import apps
 from django.core import checks
 from django.core.checks import CheckMessage
 from django.db import connections
+from django.utils.module_loading import import_string
 
 from django_perfectqueue.backoff import backoff_at, backoff_problem
 from django_perfectqueue.compat import APP
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .base import PerfectQueueBackend
 
 NAME = "django_perfectqueue"
-OPTIONS = ("backoff", "database", "max_attempts", "modules", "time_limit")
+OPTIONS = ("backoff", "database", "id_function", "max_attempts", "modules", "time_limit")
 
 
 def problems(backend: PerfectQueueBackend) -> Iterator[CheckMessage]:
@@ -80,6 +81,14 @@ def backoff(value: Any) -> str:
         return f"can't be used: {trouble} It must be a function, Exponential(5) or a path to such"
 
 
+def id_function(value: Any) -> str:
+    try:
+        made = import_string(value) if isinstance(value, str) else value
+    except ImportError as trouble:
+        return f"can't be used: {trouble}. It must be a function or a path to one"
+    return "" if made is None or callable(made) else "must be a function or a path to one"
+
+
 def time_limit(value: Any) -> str:
     good = value is None or (is_number(value) and value > 0)
     return "" if good else "must be a number of seconds above 0"
@@ -102,6 +111,7 @@ def is_there(name: Any) -> bool:
 RULES = {
     "backoff": backoff,
     "database": database,
+    "id_function": id_function,
     "max_attempts": max_attempts,
     "modules": modules,
     "time_limit": time_limit,

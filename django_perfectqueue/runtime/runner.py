@@ -100,7 +100,12 @@ class Runner:
     Whatever a handler does, ``run()`` returns, the task is settled or ready to be, and
     the connections are as they were. Coroutines run in an event loop of this thread,
     unless there is another way to ``drive`` them to their end.
+
+    What is in ``stops`` gives the task back and ends the process. KeyboardInterrupt is not:
+    a worker takes its signals itself, so no Ctrl-C raises it there, only a handler.
     """
+
+    stops: tuple[type[BaseException], ...] = (ProcessStopError,)
 
     def __init__(
         self,
@@ -210,7 +215,7 @@ class Runner:
             return self.preempted(task, handler, error)
         if isinstance(error, CancelRequestedError) and self.is_cancel_requested(task):
             return self.settle(task, handler, task.cancel, error)
-        if isinstance(error, ProcessStopError | KeyboardInterrupt):
+        if isinstance(error, self.stops):
             ending = self.settle(task, handler, task.release, error)
             ending.stop = True
             return ending

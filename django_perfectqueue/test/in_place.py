@@ -35,8 +35,10 @@ class InPlace(Runner):
     Runs tasks where it was made, also inside of the transaction of a test.
 
     What a worker would write together with neighbours is written at once. Nobody watches
-    meanwhile: no time limit is kept, no lease renewed.
+    meanwhile: no time limit is kept, no lease renewed. Here Ctrl-C is the caller's.
     """
+
+    stops = (*Runner.stops, KeyboardInterrupt)
 
     def __init__(self, dispatch: type[Dispatch]) -> None:
         link: Any = DirectLink()

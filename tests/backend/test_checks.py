@@ -18,6 +18,7 @@ class CheckTests(SimpleTestCase):
     def test_nothing_is_wrong_with_what_is_right(self):
         good = {"database": "default", "modules": ["tests.backend.jobs"], "max_attempts": 3}
         good["backoff"] = "tests.application.test_policy.forty"
+        good["id_function"] = "uuid.uuid1"
         self.assertEqual(self.found(QUEUES=["a", "b"], OPTIONS={**good, "time_limit": 1.5}), [])
         self.assertEqual(self.found(QUEUES=[]), [])
 
@@ -38,6 +39,8 @@ class CheckTests(SimpleTestCase):
             ({"max_attempts": True}, "must be a whole number of at least 1, not True"),
             ({"backoff": 5}, "must be a function"),
             ({"backoff": "tests.nowhere.wait"}, "No module named 'tests.nowhere'"),
+            ({"id_function": "uuid.uuid99"}, 'does not define a "uuid99"'),
+            ({"id_function": 7}, "must be a function or a path to one, not 7"),
             ({"time_limit": 0}, "must be a number of seconds above 0, not 0"),
         ):
             with self.subTest(options):

@@ -60,6 +60,21 @@ class EnqueueTests(TestCase):
         results = await jobs.add.aenqueue_many([((1, 2), {}), ((3, 4), {})])
         self.assertEqual(len({one.id for one in results}), 2)
 
+    def test_ids_are_made_by_the_function_of_the_options(self):
+        """
+        As django-tasks-db does.
+        """
+        for function in ("uuid.uuid1", uuid.uuid1):
+            with override_settings(TASKS=case.tasks_with(OPTIONS={"id_function": function})):
+                result = jobs.add.enqueue(1, 2)
+                self.assertEqual(uuid.UUID(result.id).version, 1)
+                self.assertEqual(jobs.add.using(key="mine").enqueue(1, 2).id, "mine")
+            self.assertEqual(jobs.add.get_result(result.id), result)
+            Queue().clear()
+        tasks, words = case.tasks_with(OPTIONS={"id_function": int}), "a UUID or a text, not 0"
+        with override_settings(TASKS=tasks), self.assertRaisesMessage(InvalidTask, words):
+            jobs.add.enqueue(1, 2)
+
     def test_it_is_rolled_back_with_the_callers_transaction(self):
         with transaction.atomic():
             result = jobs.add.enqueue(1, 2)

@@ -13,7 +13,7 @@ from django.test import override_settings
 
 from django_perfectqueue import ends
 from django_perfectqueue.application import Application, Decider
-from django_perfectqueue.exceptions import CancelRequestedError
+from django_perfectqueue.exceptions import CancelRequestedError, GracefulProcessStopError
 from django_perfectqueue.models import Attempt, FairShare, Task, Usage
 from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.runtime.guard import SIGNAL
@@ -257,12 +257,12 @@ class ErrorTests(CrewTestCase):
             self.work(self.processor("async", {"leave": leave}))
         self.assertEqual(Queue()["leave-0"].metadata().result, "as it was told")
 
-    def test_ctrl_c_in_a_handler_stops_the_processor_and_lets_the_others_end(self):
+    def test_a_stop_in_a_handler_stops_the_processor_and_lets_the_others_end(self):
         started = threading.Event()
 
         def interrupt(task):
             started.wait(PATIENCE)
-            raise KeyboardInterrupt
+            raise GracefulProcessStopError
 
         def run(task):
             started.set()

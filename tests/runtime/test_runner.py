@@ -145,19 +145,20 @@ class OutcomeTests(RunnerMixin, TestCase):
         )
         self.assertIn("ValueError: boom", log.output[1])
 
-    def test_sys_exit_is_an_error_like_others(self):
+    def test_what_would_end_a_program_is_an_error_like_others(self):
         """
-        A library that calls sys.exit() must not cost a processor.
+        It must not cost a processor, nor come back for ever without an attempt that counts.
         """
-        self.run_with(self.fail_with(SystemExit(0)), expect="retried")
+        for error in (SystemExit(0), KeyboardInterrupt()):
+            with self.subTest(type(error)):
+                row = self.run_with(self.fail_with(error), expect="retried")
+                self.assertFalse(self.ending.stop)
+                self.assertEqual(row.ticket.errors, 1)
+                Queue().clear()
 
-    def test_ctrl_c_gives_the_task_back_and_stops_the_processor(self):
-        row = self.run_with(self.fail_with(KeyboardInterrupt()), expect="released")
-        self.assertTrue(self.ending.stop)
-        self.assertEqual(row.ticket.errors, 0)
-
-    def test_a_stop_that_escapes_gives_the_task_back(self):
+    def test_a_stop_that_escapes_gives_the_task_back_and_stops_the_processor(self):
         row = self.run_with(self.fail_with(GracefulProcessStopError()), expect="released")
+        self.assertTrue(self.ending.stop)
         self.assertEqual(row.ticket.errors, 0)
 
     def test_a_cancel_that_was_asked_for_cancels(self):

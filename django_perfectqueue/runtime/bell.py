@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 from collections.abc import Sequence
@@ -43,7 +44,8 @@ def readable(files: Sequence[int], timeout: float | None) -> list[int]:
     poll = select.poll()
     for file in files:
         poll.register(file, select.POLLIN)
-    wait = None if timeout is None else max(0, round(timeout * 1000))
+    # A wait that is cut short would be begun again and again in its last half millisecond.
+    wait = None if timeout is None else max(0, math.ceil(timeout * 1000))
     return [file for file, _event in poll.poll(wait)]
 
 

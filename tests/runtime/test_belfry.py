@@ -1,4 +1,5 @@
 import os
+import time
 from unittest import mock
 
 from django.core.management.color import no_style
@@ -200,3 +201,14 @@ class ProcessorTests(BelfryCase):
         ):
             self.processor.idle()
         self.processor.look.assert_not_called()
+
+
+class BellTests(SimpleTestCase):
+    def test_who_waits_is_not_woken_a_moment_too_early(self):
+        """Or it would go round its loop, again and again, until that moment is over."""
+        bell = Bell()
+        self.addCleanup(bell.close)
+        for seconds in (0.0004, 0.0014):
+            began = time.monotonic()
+            self.assertFalse(bell.wait(seconds))
+            self.assertGreaterEqual(time.monotonic() - began, seconds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal
 
@@ -190,7 +190,7 @@ class Queue:
         names, type_ = checked_limits(limits), checked("type", type, KEY_LENGTH)
         user = checked_user(user)
         known = store.known_limits(self.using)
-        if starts and ends and ends <= starts:
+        if expires_first(starts, ends):
             raise InvalidTaskError(
                 f"The task could never run: it expires at {ends}, before run_at."
             )
@@ -451,9 +451,22 @@ class Task:
 
 def until(submission: store.Submission, now: datetime | None) -> float:
     """Return in how many seconds a task may run."""
-    if submission.run_at is None:
+    starts = submission.run_at
+    if starts is None:
         return 0.0
-    return max(0.0, (submission.run_at - (now or timezone.now())).total_seconds())
+    wait = starts if isinstance(starts, timedelta) else starts - (now or timezone.now())
+    return max(0.0, wait.total_seconds())
+
+
+def expires_first(starts: store.Moment | None, ends: store.Moment | None) -> bool:
+    """
+    Tell whether a task ends before it begins.
+
+    Of a time and a span only the server's clock could tell: the task then expires unrun.
+    """
+    if isinstance(starts, datetime) and isinstance(ends, datetime):
+        return ends <= starts
+    return isinstance(starts, timedelta) and isinstance(ends, timedelta) and ends <= starts
 
 
 def already(

@@ -40,7 +40,7 @@ from .tell import tell
 from .transaction import ailment, calls_of_others, one_call, patiently, together
 from .update import update_payload
 from .usage import Tally, Whose, add_usage, clock, folded, note_waiting
-from .values import Completion, Failure, Lease, Note, Pulse, Submission, new_holder
+from .values import Completion, Failure, Lease, Moment, Note, Pulse, Submission, new_holder
 from .watch import Ended, end_notices, ends, find_all, in_callers_transaction, live, watch
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "InHand",
     "Joint",
     "Lease",
+    "Moment",
     "Note",
     "Notices",
     "Outlook",

@@ -259,6 +259,10 @@ class Dialect(ABC):
         """Return a time as the driver gave it, aware."""
         return value  # type: ignore[no-any-return]
 
+    def readable(self, time: str) -> str:
+        """Return the SQL of a time that the driver can read, whatever has been stored."""
+        return time
+
     def text(self, sql: str) -> str:
         """Return the SQL in this database's quotes."""
         return sql

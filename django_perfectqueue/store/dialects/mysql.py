@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from django.db import IntegrityError
 
 from ..ailments import Ailment
-from ..values import Completion, Submission
+from ..values import Completion, Moment, Submission
 from .base import ACCOUNT, TAKEN, Dialect, Entry, Row, Waking, average, naive, numbers
 
 PACKET = 4 * 1024 * 1024
@@ -71,7 +71,7 @@ INSERT INTO "perfectqueue_task" (
 """
 
 FIND_TASKS = """
-SELECT "key", "id", "run_at", "created_at" FROM "perfectqueue_task"
+SELECT "key", "id", "run_at", "created_at", "expected_at" FROM "perfectqueue_task"
 WHERE "queue" = %(queue)s AND "key" IN %(keys)s
 """
 
@@ -232,7 +232,9 @@ class MySQL(Dialect):
     def submit(
         self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
     ) -> dict[tuple[str, str], int]:
-        if len(given) == 1 and given[0][0].run_at is None:
+        first = given[0][0]
+        is_due = first.run_at is None and not isinstance(first.expected_at, timedelta)
+        if len(given) == 1 and is_due:
             return self.insert_one(cursor, *given[0][:2], now)
         fresh = self.insert_tasks(cursor, [task for task, _lane, _mark in given], now)
         tickets = [
@@ -242,7 +244,7 @@ class MySQL(Dialect):
         ]
         if tickets:
             self.insert_tickets(cursor, tickets)
-        return {key: task_id for key, (task_id, _run_at, _created_at) in fresh.items()}
+        return {key: row[0] for key, row in fresh.items()}
 
     def insert_one(
         self, cursor: Any, task: Submission, lane: int, now: datetime | None
@@ -258,7 +260,7 @@ class MySQL(Dialect):
         alarm_at = "NULL" if self.awake(cursor, {lane}) else "{now}"
         run_at = "{now}" if task.expected_at is None else "%(expected_at)s"
         row = f"({task_id}, {lane}, 0, {-task.priority}, {run_at}, {alarm_at}, 0, 0, 0, 0)"
-        expected = {"expected_at": self.parameter(task.expected_at)}
+        expected = {"expected_at": self.when(task.expected_at)}
         self.execute(cursor, INSERT_TICKET + row, expected, now=now)
         return {(task.queue, task.key): task_id}
 
@@ -297,9 +299,9 @@ class MySQL(Dialect):
                         task.user,
                         task.payload,
                         task.priority,
-                        self.parameter(task.run_at),
-                        self.parameter(task.expected_at),
-                        self.parameter(task.expires_at),
+                        self.when(task.run_at),
+                        self.when(task.expected_at),
+                        self.when(task.expires_at),
                         ",".join(task.limits),
                         task.time_limit,
                         task.context,
@@ -308,12 +310,20 @@ class MySQL(Dialect):
                 )
             )
             q, k, t, u, d, p, r, e, x, limits, seconds, context = (f"%({name})s" for name in names)
+            times = ((r, task.run_at), (e, task.expected_at), (x, task.expires_at))
+            r, e, x = (self.later(mark) if is_span(at) else mark for mark, at in times)
             run_at = "{now}" if task.run_at is None else r
             values.append(
                 f"({q}, {k}, {t}, {u}, {d}, {p}, {{now}}, {run_at}, {e}, {x}, {limits},"
                 f" {seconds}, {context}, '', 0, '')"
             )
         self.execute(cursor, INSERT_TASK + ", ".join(values), parameters, now=now)
+
+    def when(self, moment: Moment | None) -> Any:
+        """Return a time as the driver takes it, and a span in seconds, for later()."""
+        if isinstance(moment, timedelta):
+            return moment.total_seconds()
+        return self.parameter(moment)
 
     def find_tasks(self, cursor: Any, tasks: Sequence[Submission]) -> dict[tuple[str, str], Row]:
         keys: dict[str, list[str]] = {}
@@ -334,10 +344,11 @@ class MySQL(Dialect):
         asleep = marked - self.awake(cursor, marked)
         values: list[str] = []
         parameters: dict[str, Any] = {}
-        for number, ((task_id, run_at, created_at), lane, mark, task) in enumerate(tickets):
+        for number, (row, lane, mark, task) in enumerate(tickets):
+            task_id, run_at, created_at, expected_at = row
             later = run_at > created_at
             alarm_at = run_at if later else created_at if mark and lane in asleep else None
-            parameters[f"r{number}"] = self.parameter(task.expected_at) or str(run_at)
+            parameters[f"r{number}"] = str(expected_at or run_at)
             parameters[f"a{number}"] = alarm_at and str(alarm_at)
             values.append(
                 f"({task_id}, {lane}, {int(later)}, {-task.priority}, %(r{number})s,"
@@ -498,6 +509,10 @@ def in_packets(completions: Sequence[Completion]) -> Iterator[list[Completion]]:
             packet, letters = [], 0
     if packet:
         yield packet
+
+
+def is_span(moment: Moment | None) -> bool:
+    return isinstance(moment, timedelta)
 
 
 def microseconds(seconds: float) -> int:

@@ -331,9 +331,9 @@ class AcquiredTask:
         and again would keep the database busy. Raise InvalidTaskError where the delay is no
         length of time.
         """
-        self.let_go(max(SHORTEST_WAIT, wait_of("release()", delay)), now=now)
+        self._let_go(max(SHORTEST_WAIT, wait_of("release()", delay)), now=now)
 
-    def let_go(self, wait: float = 0.0, *, now: datetime | None = None) -> None:
+    def _let_go(self, wait: float = 0.0, *, now: datetime | None = None) -> None:
         """
         Give it back untried, to be taken again after so many seconds, or at once.
 

@@ -160,7 +160,7 @@ class Drain:
     def give_back(self) -> None:
         """Let go of what was taken and is not to run: this counts no attempt."""
         for task in self.others:
-            task.let_go()
+            task._let_go()
 
     def next_alarm(self, after: datetime, end: datetime) -> datetime | None:
         """Return when the clock has something to do next, if that is not after the end."""

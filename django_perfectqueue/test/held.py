@@ -52,8 +52,8 @@ class HeldTask(AcquiredTask):
         super().release(delay, now=now)
         self.wait = max(SHORTEST_WAIT, wait_of("release()", delay))
 
-    def let_go(self, wait: float = 0.0, *, now: datetime | None = None) -> None:
-        super().let_go(wait, now=now or self.moment)
+    def _let_go(self, wait: float = 0.0, *, now: datetime | None = None) -> None:
+        super()._let_go(wait, now=now or self.moment)
 
     def snooze(self, after: Span, *, now: datetime | None = None) -> None:
         super().snooze(after, now=now or self.moment)

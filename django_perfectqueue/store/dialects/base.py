@@ -251,6 +251,17 @@ class Dialect(ABC):
         """Prepare a connection for a transaction that reads before it writes."""
         return nullcontext()
 
+    def committed(self, connection: Any) -> AbstractContextManager[None]:
+        """Have the store's own transaction see what others commit meanwhile, where it must."""
+        return nullcontext()
+
+    def current_clause(self, cursor: Any) -> str:
+        """
+        Return what makes a SELECT see what others have committed by now, in a transaction of
+        the caller's that would see what was there when it began to read.
+        """
+        return ""
+
     def parameter(self, moment: datetime | None) -> Any:
         """Return a time as the driver takes it."""
         return moment

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
+from weakref import WeakSet
 
 from django.db import IntegrityError
 
@@ -168,6 +170,15 @@ SET @perfectqueue_idle = @@SESSION.idle_transaction_timeout,
 LET_STAND_AS_BEFORE = "SET SESSION idle_transaction_timeout = @perfectqueue_idle"
 
 
+READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
+LEVEL = """
+SHOW SESSION VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')
+"""
+
+committed: WeakSet[Any] = WeakSet()
+"""The connections on which a transaction of the store's own is at READ COMMITTED."""
+
+
 class MySQL(Dialect):
     def end_idle_transactions(self, cursor: Any, seconds: float) -> None:
         """Do it on MariaDB; MySQL has nothing of the kind."""
@@ -182,6 +193,29 @@ class MySQL(Dialect):
 
     def let_stand_as_before(self, cursor: Any, patience: Any) -> None:
         cursor.execute(LET_STAND_AS_BEFORE)
+
+    @contextmanager
+    def committed(self, connection: Any) -> Iterator[None]:
+        """
+        Begin at READ COMMITTED whatever level the connection has.
+
+        At REPEATABLE READ a lock finds the newest rows, and a SELECT those of before: so a
+        ticket would be taken whose task can't be seen.
+        """
+        if reads_committed(connection):
+            yield
+            return
+        with connection.cursor() as cursor:
+            cursor.execute(READ_COMMITTED)
+        committed.add(connection)
+        try:
+            yield
+        finally:
+            committed.discard(connection)
+
+    def current_clause(self, cursor: Any) -> str:
+        fresh = reads_committed(cursor.db) or cursor.db in committed
+        return "" if fresh else " LOCK IN SHARE MODE"
 
     def text(self, sql: str) -> str:
         return sql.replace('"', "`")
@@ -376,7 +410,8 @@ class MySQL(Dialect):
         ids = numbers(sorted(picked))
         take = TAKE.replace("{later}", self.later("%(seconds)s")).replace("{ids}", ids)
         self.execute(cursor, take, {"holder": holder, "seconds": seconds}, now=now)
-        read = self.execute(cursor, READ.replace("{ids}", ids), now=now)
+        statement = READ.replace("{ids}", ids) + self.current_clause(cursor)
+        read = self.execute(cursor, statement, now=now)
         rows: list[Row] = list(read.fetchall())
         return rows
 
@@ -490,6 +525,20 @@ class MySQL(Dialect):
                 f" {int(lane.paused)}, {int(lane.policy)}, 0, {int(lane.awake)})"
             )
         self.execute(cursor, WAKE.replace("{rows}", ", ".join(values)), parameters)
+
+
+def reads_committed(connection: Any) -> bool:
+    """Tell whether a connection is at READ COMMITTED; ask the server once, where Django can't."""
+    connection.ensure_connection()
+    level = connection.isolation_level
+    if level is None:
+        wire = connection.connection
+        level = getattr(wire, "perfectqueue_level", None)
+        if level is None:
+            with connection.cursor() as cursor:
+                cursor.execute(LEVEL)
+                level = wire.perfectqueue_level = cursor.fetchone()[1]
+    return level.lower().replace("-", " ") in ("read committed", "read uncommitted")
 
 
 def number_of(error: Exception) -> int | None:

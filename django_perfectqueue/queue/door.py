@@ -408,8 +408,9 @@ class Task:
         """
         Cancel it if it has yet to run; if it is running, ask it to stop.
 
-        Return whether it is cancelled already. Raise NotFoundError or
-        AlreadyFinishedError.
+        Return whether it is cancelled already. In an open transaction it is not: there this
+        is done after the commit, and what has ended by then stays as it is. Raise
+        NotFoundError or AlreadyFinishedError.
         """
         return store.cancel_request(self.id, using=self.using, now=now)
 
@@ -417,7 +418,8 @@ class Task:
         """
         Close it as finished, even while it runs: its holder is then preempted.
 
-        Raise NotFoundError or AlreadyFinishedError.
+        In an open transaction this is done after the commit. Raise NotFoundError or
+        AlreadyFinishedError.
         """
         store.force_finish(self.id, using=self.using, now=now)
 
@@ -426,7 +428,8 @@ class Task:
         Put it back if it has failed, was cancelled or expired; hasten it if it waits for
         its time.
 
-        Raise NotFoundError, AlreadyFinishedError or NotSupportedError.
+        In an open transaction this is done after the commit. Raise NotFoundError,
+        AlreadyFinishedError or NotSupportedError.
         """
         store.redrive(self.id, using=self.using, now=now)
 
@@ -434,8 +437,9 @@ class Task:
         """
         Give it another priority, and with it another place in its line.
 
-        If it is running it goes on, and the priority holds if it is tried again. Raise
-        NotFoundError, AlreadyFinishedError or InvalidTaskError.
+        If it is running it goes on, and the priority holds if it is tried again. In an open
+        transaction this is done after the commit. Raise NotFoundError, AlreadyFinishedError
+        or InvalidTaskError.
         """
         store.reprioritize(self.id, checked_priority(priority), using=self.using)
 

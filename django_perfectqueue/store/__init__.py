@@ -26,6 +26,7 @@ from .known import forget_limits, known_limits
 from .look import Outlook, look
 from .notices import EndNotices, Notices
 from .oldest import oldest_due, overdue
+from .once_committed import steer_waiting
 from .purge import Swept, purge
 from .register import Registration, register, sign_off
 from .replace import replace
@@ -118,6 +119,7 @@ __all__ = [
     "rouse",
     "sign_off",
     "snooze",
+    "steer_waiting",
     "submit",
     "submit_all",
     "take_alone",

@@ -122,6 +122,7 @@ class Drain:
                 self.run(task)
 
     def take(self) -> HeldTask | None:
+        store.steer_waiting(using=self.using)
         queues = [self.queue] if self.queue else self.queues_with_tasks()
         terms: dict[str, Any] = {
             "limit": 1,

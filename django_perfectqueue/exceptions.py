@@ -8,7 +8,7 @@ from django.db.transaction import TransactionManagementError
 
 from .spans import seconds_of
 
-SHORTEST_SNOOZE = 1.0
+SHORTEST_WAIT = 1.0
 
 
 class PerfectQueueError(Exception):
@@ -198,11 +198,11 @@ class Snooze(Verdict):
     ``expires_at``. Raise InvalidTaskError where ``after`` is no length of time.
     """
 
-    after: float = SHORTEST_SNOOZE
+    after: float = SHORTEST_WAIT
 
     def __init__(self, after: timedelta | float | str) -> None:
         super().__init__(after)
-        self.after = max(SHORTEST_SNOOZE, wait_of(self, after))
+        self.after = max(SHORTEST_WAIT, wait_of(self, after))
 
 
 class Discard(Verdict):

@@ -21,7 +21,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from .codecs import decode
-from .fields import ExactCharField, ServerNow
+from .fields import ExactCharField, ReadableDateTimeField, ServerNow
 from .indexes import PartialIndex
 from .notes import Line, read
 
@@ -201,10 +201,10 @@ class Task(models.Model):
     user = ExactCharField(_("user"), max_length=255, blank=True, default="")
     payload = models.TextField(_("data"), db_column="data")
     priority = models.IntegerField(_("priority"), default=0)
-    created_at = models.DateTimeField(_("created at"))
-    run_at = models.DateTimeField(_("run at"))
-    expected_at = models.DateTimeField(_("expected at"), null=True, blank=True)
-    expires_at = models.DateTimeField(_("expires at"), null=True, blank=True)
+    created_at = ReadableDateTimeField(_("created at"))
+    run_at = ReadableDateTimeField(_("run at"))
+    expected_at = ReadableDateTimeField(_("expected at"), null=True, blank=True)
+    expires_at = ReadableDateTimeField(_("expires at"), null=True, blank=True)
     limits = ExactCharField(_("limits"), max_length=LIMITS_LENGTH, blank=True, default="")
     time_limit = models.FloatField(_("time limit"), null=True, blank=True)
     context = models.TextField(_("context"), null=True, blank=True)  # noqa: DJ001
@@ -214,8 +214,8 @@ class Task(models.Model):
     )
     attempt = models.IntegerField(_("attempt"), default=0)
     worker = models.CharField(_("worker"), max_length=255, blank=True, default="")
-    started_at = models.DateTimeField(_("started at"), null=True, blank=True)
-    ended_at = models.DateTimeField(_("ended at"), null=True, blank=True)
+    started_at = ReadableDateTimeField(_("started at"), null=True, blank=True)
+    ended_at = ReadableDateTimeField(_("ended at"), null=True, blank=True)
     result_text = models.TextField(_("result"), db_column="result", null=True, blank=True)  # noqa: DJ001
 
     objects = TaskManager()
@@ -301,8 +301,8 @@ class Ticket(models.Model):
     lane = models.BigIntegerField(_("lane"))
     state = models.SmallIntegerField(_("state"), choices=State.choices)
     rank = models.IntegerField(_("rank"), default=0)
-    run_at = models.DateTimeField(_("run at"))
-    alarm_at = models.DateTimeField(_("alarm at"), null=True)
+    run_at = ReadableDateTimeField(_("run at"))
+    alarm_at = ReadableDateTimeField(_("alarm at"), null=True)
     attempt = models.IntegerField(_("attempt"), default=0)
     errors = models.SmallIntegerField(_("errors"), default=0)
     crashes = models.SmallIntegerField(_("crashes"), default=0)
@@ -380,8 +380,8 @@ class Attempt(models.Model):
     number = models.IntegerField(_("number"))
     ending = models.CharField(_("ending"), max_length=9, choices=Ending.choices)
     worker = models.CharField(_("worker"), max_length=255, blank=True, default="")
-    started_at = models.DateTimeField(_("started at"), null=True)
-    ended_at = models.DateTimeField(_("ended at"))
+    started_at = ReadableDateTimeField(_("started at"), null=True)
+    ended_at = ReadableDateTimeField(_("ended at"))
     error = models.CharField(_("error"), max_length=255, blank=True, default="")
     message = models.TextField(_("message"), blank=True, default="")
     traceback = models.TextField(_("traceback"), blank=True, default="")
@@ -424,7 +424,7 @@ class Journal(models.Model):
     progress = models.FloatField(_("progress"), null=True, blank=True)
     stage = models.CharField(_("stage"), max_length=255, blank=True, default="")
     lines = models.TextField(_("log lines"), blank=True, default="")
-    updated_at = models.DateTimeField(_("updated at"))
+    updated_at = ReadableDateTimeField(_("updated at"))
 
     objects = JournalQuerySet.as_manager()
 
@@ -471,7 +471,7 @@ class DeadLetter(models.Model):
     message = models.TextField(_("message"), blank=True, default="")
     errors = models.SmallIntegerField(_("errors"), default=0)
     crashes = models.SmallIntegerField(_("crashes"), default=0)
-    ended_at = models.DateTimeField(_("ended at"))
+    ended_at = ReadableDateTimeField(_("ended at"))
 
     class Meta:
         verbose_name = _("dead letter")
@@ -670,7 +670,7 @@ class Meter(models.Model):
 
     key = ExactCharField(_("limit"), max_length=LIMIT_LENGTH + 6, primary_key=True)
     running = models.IntegerField(_("running"), default=0)
-    next_at = models.DateTimeField(_("next at"), null=True)
+    next_at = ReadableDateTimeField(_("next at"), null=True)
 
     class Meta:
         verbose_name = _("meter")
@@ -715,8 +715,8 @@ class Worker(models.Model):
     routes_text = models.TextField(_("types"), db_column="routes")
     seats_text = models.TextField(_("runs"), db_column="seats", default="[]")
     leaving = models.BooleanField(_("leaving"), default=False)
-    started_at = models.DateTimeField(_("started at"))
-    seen_at = models.DateTimeField(_("seen at"))
+    started_at = ReadableDateTimeField(_("started at"))
+    seen_at = ReadableDateTimeField(_("seen at"))
 
     objects = WorkerQuerySet.as_manager()
 
@@ -820,7 +820,7 @@ class Change(models.Model):
         SHARE = "share", _("fair share")
         LIMIT = "limit", _("limit")
 
-    at = models.DateTimeField(_("at"))
+    at = ReadableDateTimeField(_("at"))
     by = models.CharField(_("by"), max_length=255, blank=True, default="")
     kind = models.CharField(_("kind"), max_length=5, choices=Kind.choices)
     name = ExactCharField(_("name"), max_length=261, blank=True, default="")
@@ -866,7 +866,7 @@ class Usage(models.Model):
     id = models.BigAutoField(primary_key=True)
     queue = ExactCharField(_("queue"), max_length=100)
     span = models.SmallIntegerField(_("span"), choices=Span.choices)
-    start = models.DateTimeField(_("start"))
+    start = ReadableDateTimeField(_("start"))
     others = models.BooleanField(_("others"), default=False)
     user = ExactCharField(_("user"), max_length=255, blank=True, default="")
     ended = models.IntegerField(_("ended"), default=0)

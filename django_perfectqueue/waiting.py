@@ -267,7 +267,9 @@ class Case:
         line = Ticket.objects.using(self.using).filter(lane=self.ticket.lane, state=State.WAITING)
         own = (self.ticket.rank, self.ticket.run_at, self.ticket.pk)
         first = line.order_by("rank", "run_at", "task_id")[:COUNTED]
-        return sum(place < own for place in first.values_list("rank", "run_at", "task_id"))
+        # No values_list(), of which Django would order by what is selected, past the index.
+        places = ((one.rank, one.run_at, one.pk) for one in first.only("rank", "run_at"))
+        return sum(place < own for place in places)
 
     def lanes_before(self) -> int | None:
         """Return how many open lanes have an earlier turn, or None where it has no turn yet."""

@@ -65,6 +65,15 @@ class QueueTests(TestCase):
 
         self.assertIsNotNone(queue.poll(now=after(1)))
 
+    def test_a_release_with_no_delay_is_no_loop_over_the_database(self):
+        for delay in (0, 0.01, timedelta(0)):
+            with self.subTest(delay=delay):
+                task = submit()
+                Queue().poll(now=NOON).release(delay, now=NOON)
+
+                self.assertIsNone(Queue().poll(now=after(0.9)))
+                self.assertEqual(Queue().poll(now=after(1)).key, task.key)
+
     def test_update_data_merges_survives_a_release_and_keeps_the_type(self):
         submit(type="user_task", data={"a": 1, "b": 1})
         queue = Queue()

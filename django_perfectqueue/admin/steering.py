@@ -9,6 +9,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -51,9 +52,13 @@ class SteeringAdmin(ReadOnlyAdmin):
         return may(request, RETRY)
 
     def get_urls(self) -> list[URLPattern]:
+        """Return the pages; with ATOMIC_REQUESTS, too, each task is steered by itself."""
         view = self.admin_site.admin_view(self.steer_view)
         name = f"{self.opts.app_label}_{self.opts.model_name}_steer"
-        return [path("steer/<slug:name>/", view, name=name), *super().get_urls()]
+        urls = [path("steer/<slug:name>/", view, name=name), *super().get_urls()]
+        for url in urls:
+            transaction.non_atomic_requests(database())(url.callback)
+        return urls
 
     def act(self, request: HttpRequest, verb: Verb, queryset: QuerySet[Any]) -> HttpResponse | None:
         """Do a verb to the rows chosen in the list, or ask first."""

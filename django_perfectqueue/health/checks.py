@@ -84,9 +84,9 @@ def findings(
 
 def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> Iterator[Finding]:
     serving = workers_of(using)
-    for queue in queues:
+    for queue, wait in store.oldest_due(queues, using=using).items():
         yield of_workers(queue, sum(queue in names for names in serving))
-        yield of_oldest(queue, store.oldest_due(queue, using=using), oldest)
+        yield of_oldest(queue, wait, oldest)
     yield of_clock(store.overdue(using=using))
 
 

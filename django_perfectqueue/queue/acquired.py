@@ -15,6 +15,7 @@ from django.db import Error, connections, transaction
 from django_perfectqueue import codecs, store
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import (
+    SHORTEST_WAIT,
     CancelRequestedError,
     Discard,
     PayloadError,
@@ -326,9 +327,18 @@ class AcquiredTask:
         """
         Give it back untried: this counts as no attempt.
 
-        Raise InvalidTaskError where the delay is no length of time.
+        It waits for a second at least, as after snooze(): a handler that gives it back again
+        and again would keep the database busy. Raise InvalidTaskError where the delay is no
+        length of time.
         """
-        wait = wait_of("release()", delay)
+        self._let_go(max(SHORTEST_WAIT, wait_of("release()", delay)), now=now)
+
+    def _let_go(self, wait: float = 0.0, *, now: datetime | None = None) -> None:
+        """
+        Give it back untried, to be taken again after so many seconds, or at once.
+
+        For who runs it, where its handler has not begun, or ended by no fault of its own.
+        """
         with self._settling():
             cancelled: list[store.Lease] = []
             terms: dict[str, Any] = {"using": self.lease.using, "now": now}

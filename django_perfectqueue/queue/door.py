@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal
 
@@ -190,7 +190,7 @@ class Queue:
         names, type_ = checked_limits(limits), checked("type", type, KEY_LENGTH)
         user = checked_user(user)
         known = store.known_limits(self.using)
-        if starts and ends and ends <= starts:
+        if expires_first(starts, ends):
             raise InvalidTaskError(
                 f"The task could never run: it expires at {ends}, before run_at."
             )
@@ -408,8 +408,9 @@ class Task:
         """
         Cancel it if it has yet to run; if it is running, ask it to stop.
 
-        Return whether it is cancelled already. Raise NotFoundError or
-        AlreadyFinishedError.
+        Return whether it is cancelled already. In an open transaction it is not: there this
+        is done after the commit, and what has ended by then stays as it is. Raise
+        NotFoundError or AlreadyFinishedError.
         """
         return store.cancel_request(self.id, using=self.using, now=now)
 
@@ -417,7 +418,8 @@ class Task:
         """
         Close it as finished, even while it runs: its holder is then preempted.
 
-        Raise NotFoundError or AlreadyFinishedError.
+        In an open transaction this is done after the commit. Raise NotFoundError or
+        AlreadyFinishedError.
         """
         store.force_finish(self.id, using=self.using, now=now)
 
@@ -426,7 +428,8 @@ class Task:
         Put it back if it has failed, was cancelled or expired; hasten it if it waits for
         its time.
 
-        Raise NotFoundError, AlreadyFinishedError or NotSupportedError.
+        In an open transaction this is done after the commit. Raise NotFoundError,
+        AlreadyFinishedError or NotSupportedError.
         """
         store.redrive(self.id, using=self.using, now=now)
 
@@ -434,8 +437,9 @@ class Task:
         """
         Give it another priority, and with it another place in its line.
 
-        If it is running it goes on, and the priority holds if it is tried again. Raise
-        NotFoundError, AlreadyFinishedError or InvalidTaskError.
+        If it is running it goes on, and the priority holds if it is tried again. In an open
+        transaction this is done after the commit. Raise NotFoundError, AlreadyFinishedError
+        or InvalidTaskError.
         """
         store.reprioritize(self.id, checked_priority(priority), using=self.using)
 
@@ -451,9 +455,22 @@ class Task:
 
 def until(submission: store.Submission, now: datetime | None) -> float:
     """Return in how many seconds a task may run."""
-    if submission.run_at is None:
+    starts = submission.run_at
+    if starts is None:
         return 0.0
-    return max(0.0, (submission.run_at - (now or timezone.now())).total_seconds())
+    wait = starts if isinstance(starts, timedelta) else starts - (now or timezone.now())
+    return max(0.0, wait.total_seconds())
+
+
+def expires_first(starts: store.Moment | None, ends: store.Moment | None) -> bool:
+    """
+    Tell whether a task ends before it begins.
+
+    Of a time and a span only the server's clock could tell: the task then expires unrun.
+    """
+    if isinstance(starts, datetime) and isinstance(ends, datetime):
+        return ends <= starts
+    return isinstance(starts, timedelta) and isinstance(ends, timedelta) and ends <= starts
 
 
 def already(

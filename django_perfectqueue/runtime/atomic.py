@@ -130,7 +130,7 @@ class Atomic:
         if came is False:
             return runner.preempted(task, handler, error)
         if self.is_no_fault_of_its(error):
-            return runner.settle(task, handler, lambda: task.release(self.delay), error)
+            return runner.settle(task, handler, lambda: task._let_go(self.delay), error)
         return runner.after_error(task, handler, from_handler(error))
 
     def undo(self) -> None:

@@ -216,7 +216,7 @@ class Runner:
         if isinstance(error, CancelRequestedError) and self.is_cancel_requested(task):
             return self.settle(task, handler, task.cancel, error)
         if isinstance(error, self.stops):
-            ending = self.settle(task, handler, task.release, error)
+            ending = self.settle(task, handler, task._let_go, error)
             ending.stop = True
             return ending
         if isinstance(error, PayloadError | InvalidResultError):

@@ -26,6 +26,7 @@ from .known import forget_limits, known_limits
 from .look import Outlook, look
 from .notices import EndNotices, Notices
 from .oldest import oldest_due, overdue
+from .once_committed import steer_waiting
 from .purge import Swept, purge
 from .register import Registration, register, sign_off
 from .replace import replace
@@ -40,7 +41,7 @@ from .tell import tell
 from .transaction import ailment, calls_of_others, one_call, patiently, together
 from .update import update_payload
 from .usage import Tally, Whose, add_usage, clock, folded, note_waiting
-from .values import Completion, Failure, Lease, Note, Pulse, Submission, new_holder
+from .values import Completion, Failure, Lease, Moment, Note, Pulse, Submission, new_holder
 from .watch import Ended, end_notices, ends, find_all, in_callers_transaction, live, watch
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "InHand",
     "Joint",
     "Lease",
+    "Moment",
     "Note",
     "Notices",
     "Outlook",
@@ -117,6 +119,7 @@ __all__ = [
     "rouse",
     "sign_off",
     "snooze",
+    "steer_waiting",
     "submit",
     "submit_all",
     "take_alone",

@@ -146,6 +146,7 @@ class Accounts:
         """Return whose accounts the lanes behind gates have, of those to be charged."""
         if unknown := [lane for lane in self.lanes if is_gated(lane) and lane not in self._places]:
             statement = PLACES.replace("{lanes}", numbers(unknown))
+            statement += dialect.current_clause(cursor)
             for lane, account, keys in dialect.execute(cursor, statement).fetchall():
                 self._places[lane] = Place(account, json.loads(keys) if keys else [])
         return self._places

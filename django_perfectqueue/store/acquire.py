@@ -14,7 +14,7 @@ from django.db import connections
 from ..models import State
 from .accounts import Accounts
 from .alarms import BATCH, answer_alarms, answer_ringing, rouse
-from .claim import Claim
+from .claim import Claim, UnreadableError
 from .dialects import Dialect
 from .dialects.base import Row, numbers
 from .finish import close, finish
@@ -24,6 +24,7 @@ from .lanes import FIRST_COST, OpenLane, Pick, is_gated, next_picks
 from .lineup import LANES_READ_AT_LEAST, RINGS, Lineup
 from .newcomers import expected
 from .parties import party_picks
+from .set_aside import set_aside
 from .transaction import REPEATS, Tries, is_callers, pauses, reading, recalled, repeated, unit
 from .values import Completion, Lease
 
@@ -169,8 +170,22 @@ class Haul:
     contended: bool
 
 
+def take(queues: Sequence[str], *, using: str, now: datetime | None, **terms: Any) -> Haul:
+    """
+    Take tasks in one transaction; and again once what can't be read is out of the line.
+
+    In a transaction of the caller's the error goes up: it is the caller's to roll back.
+    """
+    while True:
+        try:
+            return take_readable(queues, using=using, now=now, **terms)
+        except UnreadableError as error:
+            if is_callers(connections[using]) or not set_aside(error.wants, using=using, now=now):
+                raise error.__cause__ or error from None
+
+
 @recalled
-def take(
+def take_readable(
     tries: Tries,
     queues: Sequence[str],
     *,
@@ -185,7 +200,8 @@ def take(
     serial: bool = False,
 ) -> Haul:
     """
-    Take tasks in one transaction; with ``heed`` none while an alarm rings.
+    Take tasks in one transaction; with ``heed`` none while an alarm rings. Raise
+    UnreadableError where one can't be taken for what is in its row.
 
     What it writes may be lost in a crash of the server, and is then taken again; but not
     where it finishes tasks, nor what has a cap: others would fill that, while these run on.

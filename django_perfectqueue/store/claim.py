@@ -9,11 +9,29 @@ from datetime import datetime
 from typing import Any
 
 from .accounts import Accounts
+from .ailments import Ailment
 from .dialects import Dialect
 from .dialects.base import Row
 from .end import expire
 from .lanes import Pick, counted
 from .values import Lease
+
+
+class UnreadableError(Exception):
+    """
+    Taking tickets has failed, maybe for what is in a row: one of so many of these lanes.
+
+    It rolls back what it comes from; set_aside() then finds the row.
+    """
+
+    def __init__(self, wants: Mapping[int, int]) -> None:
+        super().__init__(wants)
+        self.wants = wants
+
+
+def may_be_a_row(error: Exception, dialect: Dialect) -> bool:
+    """Tell whether an error may come from what is in a row, and not from the database."""
+    return dialect.ailment(error) is Ailment.OTHER
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,8 +61,26 @@ class Claim:
         ``capped`` are the lanes that have a cap or keep to limits.
 
         A lane that has less than was picked is asleep from now on, unless it is alone.
+        Raise UnreadableError where one can't be taken for what is in its row.
         """
         wants = counted(picks)
+        try:
+            return self.take_some(picks, wants, limit, alone=alone, begun=begun, capped=capped)
+        except Exception as error:
+            if may_be_a_row(error, self.dialect):
+                raise UnreadableError(wants) from error
+            raise
+
+    def take_some(
+        self,
+        picks: list[Pick],
+        wants: Mapping[int, int],
+        limit: int,
+        *,
+        alone: bool,
+        begun: Callable[[int], None] | None,
+        capped: Collection[int],
+    ) -> list[Lease]:
         rows = self.dialect.claim(
             self.cursor, wants, limit, holder=self.holder, seconds=self.alive_time, now=self.now
         )

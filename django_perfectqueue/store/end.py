@@ -167,7 +167,9 @@ def lose(
         return []
     back = []
     cancelled, failed = [], []
-    rows = dialect.execute(cursor, LOST.replace("{ids}", numbers(sorted(ids)))).fetchall()
+    rows = dialect.execute(
+        cursor, LOST.replace("{ids}", numbers(sorted(ids))) + dialect.current_clause(cursor)
+    ).fetchall()
     for task_id, attempt, lane, errors, crashes, cancel_requested in rows:
         crashes = min(crashes + 1, MOST_COUNTED)
         held = Held(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes, worker=worker)

@@ -43,6 +43,7 @@ def unit(using: str, *, apart: bool = False) -> Iterator[tuple[Any, Dialect]]:
     dialect = dialect_of(using)
     with (
         dialect.writing(connections[using]),
+        dialect.committed(connections[using]),
         transaction.atomic(using=using),
         reading(using) as opened,
     ):

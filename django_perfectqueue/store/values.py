@@ -5,10 +5,13 @@ from __future__ import annotations
 import secrets
 import traceback
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from ..paths import path_of
+
+Moment = datetime | timedelta
+"""A point in time; a timedelta counts from the server's clock when the task is stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +31,9 @@ class Submission:
     payload: str
     user: str = ""
     priority: int = 0
-    run_at: datetime | None = None
-    expires_at: datetime | None = None
-    expected_at: datetime | None = None
+    run_at: Moment | None = None
+    expires_at: Moment | None = None
+    expected_at: Moment | None = None
     limits: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     time_limit: float | None = None

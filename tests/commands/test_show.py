@@ -92,7 +92,7 @@ class ShowTests(TestCase):
         One that was given back counts for nothing, but may have told why.
         """
         submit("k1", now=None)
-        for number, settle in enumerate(("release", "retry", "finish"), 1):
+        for number, settle in enumerate(("_let_go", "retry", "finish"), 1):
             task = Queue().poll()
             task.log(f"Log {number}.")
             task.progress(number, of=10)
@@ -189,7 +189,7 @@ class ShowTests(TestCase):
         """
         _task, lease = running("k1", now=None)
         retry(lease, now=None)
-        Queue().poll().release()
+        Queue().poll()._let_go()
         [told] = run_json("pq_show", "k1")
         self.assertEqual((told["attempts"], len(told["history"])), (1, 1))
         Queue().poll().finish()

@@ -172,7 +172,7 @@ class OutcomeTests(AtomicCase):
         verbs = {
             "finish": ("finished", "finished"),
             "retry": ("retried", "retrying"),
-            "release": ("released", "waiting"),
+            "release": ("released", "scheduled"),
             "fail": ("failed", "failed"),
             "cancel": ("cancelled", "cancelled"),
         }

@@ -262,6 +262,17 @@ class Dialect(ABC):
         """Prepare a connection for a transaction that reads before it writes."""
         return nullcontext()
 
+    def committed(self, connection: Any) -> AbstractContextManager[None]:
+        """Have the store's own transaction see what others commit meanwhile, where it must."""
+        return nullcontext()
+
+    def current_clause(self, cursor: Any) -> str:
+        """
+        Return what makes a SELECT see what others have committed by now, in a transaction of
+        the caller's that would see what was there when it began to read.
+        """
+        return ""
+
     def parameter(self, moment: datetime | None) -> Any:
         """Return a time as the driver takes it."""
         return moment
@@ -269,6 +280,10 @@ class Dialect(ABC):
     def moment(self, value: Any) -> datetime:
         """Return a time as the driver gave it, aware."""
         return value  # type: ignore[no-any-return]
+
+    def readable(self, time: str) -> str:
+        """Return the SQL of a time that the driver can read, whatever has been stored."""
+        return time
 
     def text(self, sql: str) -> str:
         """Return the SQL in this database's quotes."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from typing import Any
+from weakref import WeakSet
 
 from django.db import IntegrityError
 
 from ..ailments import Ailment
-from ..values import Completion, Submission
+from ..values import Completion, Moment, Submission
 from .base import ACCOUNT, TAKEN, Dialect, Entry, Row, Waking, average, naive, numbers
 
 PACKET = 4 * 1024 * 1024
@@ -71,7 +73,7 @@ INSERT INTO "perfectqueue_task" (
 """
 
 FIND_TASKS = """
-SELECT "key", "id", "run_at", "created_at" FROM "perfectqueue_task"
+SELECT "key", "id", "run_at", "created_at", "expected_at" FROM "perfectqueue_task"
 WHERE "queue" = %(queue)s AND "key" IN %(keys)s
 """
 
@@ -171,6 +173,15 @@ SET @perfectqueue_idle = @@SESSION.idle_transaction_timeout,
 LET_STAND_AS_BEFORE = "SET SESSION idle_transaction_timeout = @perfectqueue_idle"
 
 
+READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
+LEVEL = """
+SHOW SESSION VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')
+"""
+
+committed: WeakSet[Any] = WeakSet()
+"""The connections on which a transaction of the store's own is at READ COMMITTED."""
+
+
 class MySQL(Dialect):
     def end_idle_transactions(self, cursor: Any, seconds: float) -> None:
         """Do it on MariaDB; MySQL has nothing of the kind."""
@@ -185,6 +196,29 @@ class MySQL(Dialect):
 
     def let_stand_as_before(self, cursor: Any, patience: Any) -> None:
         cursor.execute(LET_STAND_AS_BEFORE)
+
+    @contextmanager
+    def committed(self, connection: Any) -> Iterator[None]:
+        """
+        Begin at READ COMMITTED whatever level the connection has.
+
+        At REPEATABLE READ a lock finds the newest rows, and a SELECT those of before: so a
+        ticket would be taken whose task can't be seen.
+        """
+        if reads_committed(connection):
+            yield
+            return
+        with connection.cursor() as cursor:
+            cursor.execute(READ_COMMITTED)
+        committed.add(connection)
+        try:
+            yield
+        finally:
+            committed.discard(connection)
+
+    def current_clause(self, cursor: Any) -> str:
+        fresh = reads_committed(cursor.db) or cursor.db in committed
+        return "" if fresh else " LOCK IN SHARE MODE"
 
     def text(self, sql: str) -> str:
         return sql.replace('"', "`")
@@ -235,7 +269,9 @@ class MySQL(Dialect):
     def submit(
         self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
     ) -> dict[tuple[str, str], int]:
-        if len(given) == 1 and given[0][0].run_at is None:
+        first = given[0][0]
+        is_due = first.run_at is None and not isinstance(first.expected_at, timedelta)
+        if len(given) == 1 and is_due:
             return self.insert_one(cursor, *given[0][:2], now)
         fresh = self.insert_tasks(cursor, [task for task, _lane, _mark in given], now)
         tickets = [
@@ -245,7 +281,7 @@ class MySQL(Dialect):
         ]
         if tickets:
             self.insert_tickets(cursor, tickets)
-        return {key: task_id for key, (task_id, _run_at, _created_at) in fresh.items()}
+        return {key: row[0] for key, row in fresh.items()}
 
     def insert_one(
         self, cursor: Any, task: Submission, lane: int, now: datetime | None
@@ -261,7 +297,7 @@ class MySQL(Dialect):
         alarm_at = "NULL" if self.awake(cursor, {lane}) else "{now}"
         run_at = "{now}" if task.expected_at is None else "%(expected_at)s"
         row = f"({task_id}, {lane}, 0, {-task.priority}, {run_at}, {alarm_at}, 0, 0, 0, 0)"
-        expected = {"expected_at": self.parameter(task.expected_at)}
+        expected = {"expected_at": self.when(task.expected_at)}
         self.execute(cursor, INSERT_TICKET + row, expected, now=now)
         return {(task.queue, task.key): task_id}
 
@@ -300,9 +336,9 @@ class MySQL(Dialect):
                         task.user,
                         task.payload,
                         task.priority,
-                        self.parameter(task.run_at),
-                        self.parameter(task.expected_at),
-                        self.parameter(task.expires_at),
+                        self.when(task.run_at),
+                        self.when(task.expected_at),
+                        self.when(task.expires_at),
                         ",".join(task.limits),
                         task.time_limit,
                         task.context,
@@ -311,12 +347,20 @@ class MySQL(Dialect):
                 )
             )
             q, k, t, u, d, p, r, e, x, limits, seconds, context = (f"%({name})s" for name in names)
+            times = ((r, task.run_at), (e, task.expected_at), (x, task.expires_at))
+            r, e, x = (self.later(mark) if is_span(at) else mark for mark, at in times)
             run_at = "{now}" if task.run_at is None else r
             values.append(
                 f"({q}, {k}, {t}, {u}, {d}, {p}, {{now}}, {run_at}, {e}, {x}, {limits},"
                 f" {seconds}, {context}, '', 0, '')"
             )
         self.execute(cursor, INSERT_TASK + ", ".join(values), parameters, now=now)
+
+    def when(self, moment: Moment | None) -> Any:
+        """Return a time as the driver takes it, and a span in seconds, for later()."""
+        if isinstance(moment, timedelta):
+            return moment.total_seconds()
+        return self.parameter(moment)
 
     def find_tasks(self, cursor: Any, tasks: Sequence[Submission]) -> dict[tuple[str, str], Row]:
         keys: dict[str, list[str]] = {}
@@ -337,10 +381,11 @@ class MySQL(Dialect):
         asleep = marked - self.awake(cursor, marked)
         values: list[str] = []
         parameters: dict[str, Any] = {}
-        for number, ((task_id, run_at, created_at), lane, mark, task) in enumerate(tickets):
+        for number, (row, lane, mark, task) in enumerate(tickets):
+            task_id, run_at, created_at, expected_at = row
             later = run_at > created_at
             alarm_at = run_at if later else created_at if mark and lane in asleep else None
-            parameters[f"r{number}"] = self.parameter(task.expected_at) or str(run_at)
+            parameters[f"r{number}"] = str(expected_at or run_at)
             parameters[f"a{number}"] = alarm_at and str(alarm_at)
             values.append(
                 f"({task_id}, {lane}, {int(later)}, {-task.priority}, %(r{number})s,"
@@ -368,7 +413,8 @@ class MySQL(Dialect):
         ids = numbers(sorted(picked))
         take = TAKE.replace("{later}", self.later("%(seconds)s")).replace("{ids}", ids)
         self.execute(cursor, take, {"holder": holder, "seconds": seconds}, now=now)
-        read = self.execute(cursor, READ.replace("{ids}", ids), now=now)
+        statement = READ.replace("{ids}", ids) + self.current_clause(cursor)
+        read = self.execute(cursor, statement, now=now)
         rows: list[Row] = list(read.fetchall())
         return rows
 
@@ -494,6 +540,20 @@ def literal(value: float | datetime | None) -> str:
     return f"'{value}'" if isinstance(value, datetime) else repr(value)
 
 
+def reads_committed(connection: Any) -> bool:
+    """Tell whether a connection is at READ COMMITTED; ask the server once, where Django can't."""
+    connection.ensure_connection()
+    level = connection.isolation_level
+    if level is None:
+        wire = connection.connection
+        level = getattr(wire, "perfectqueue_level", None)
+        if level is None:
+            with connection.cursor() as cursor:
+                cursor.execute(LEVEL)
+                level = wire.perfectqueue_level = cursor.fetchone()[1]
+    return level.lower().replace("-", " ") in ("read committed", "read uncommitted")
+
+
 def number_of(error: Exception) -> int | None:
     number = error.args[0] if error.args else None
     return number if isinstance(number, int) else None
@@ -511,6 +571,10 @@ def in_packets(completions: Sequence[Completion]) -> Iterator[list[Completion]]:
             packet, letters = [], 0
     if packet:
         yield packet
+
+
+def is_span(moment: Moment | None) -> bool:
+    return isinstance(moment, timedelta)
 
 
 def microseconds(seconds: float) -> int:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError
 
+from ...fields import READABLE
 from ..ailments import Ailment
 from ..lanes import LEAST_COST
 from ..rings import ENDED
-from ..values import Completion, Submission
+from ..values import Completion, Moment, Submission
 from .base import TAKEN, Dialect, Entry, Row, Waking, average
 
 SERIALIZATION_FAILURE = "40001"
@@ -72,8 +73,8 @@ WITH "clock" AS (SELECT {now} AS "now"),
 "given" AS (
     SELECT * FROM unnest(
         %(queue)s::text[], %(key)s::text[], %(type)s::text[], %(user)s::text[],
-        %(data)s::text[], %(priority)s::int[], %(run_at)s::timestamptz[],
-        %(expected_at)s::timestamptz[], %(expires_at)s::timestamptz[], %(limits)s::text[],
+        %(data)s::text[], %(priority)s::int[], {run_at}, {expected_at}, {expires_at},
+        %(limits)s::text[],
         %(time_limit)s::float8[], %(context)s::text[], %(lane)s::bigint[], %(mark)s::boolean[]
     ) AS "given" (
         "queue", "key", "type", "user", "data", "priority", "run_at", "expected_at",
@@ -114,6 +115,15 @@ WITH "clock" AS (SELECT {now} AS "now"),
 SELECT "queue", "key", "id" FROM "stored"
 """
 
+TIMES = "%({name})s::timestamptz[]"
+TIMES_AND_SPANS = """ARRAY(
+    SELECT CASE
+        WHEN left("at", 1) = '+' THEN {now} + substr("at", 2)::float8 * interval '1 second'
+        ELSE "at"::timestamptz
+    END
+    FROM unnest(%({name})s::text[]) WITH ORDINALITY AS "time" ("at", "place") ORDER BY "place"
+)"""
+
 SUBMIT_ONE = """
 WITH "stored" AS (
     INSERT INTO "perfectqueue_task" (
@@ -123,7 +133,7 @@ WITH "stored" AS (
     )
     VALUES (
         %(queue)s, %(key)s, %(type)s, %(user)s, %(data)s, %(priority)s, {now}, {run_at},
-        %(expected_at)s, %(expires_at)s, %(limits)s, %(time_limit)s, %(context)s, '', 0, ''
+        {expected_at}, {expires_at}, %(limits)s, %(time_limit)s, %(context)s, '', 0, ''
     )
     ON CONFLICT ("queue", "key") DO NOTHING
     RETURNING "id", "run_at"
@@ -132,7 +142,7 @@ INSERT INTO "perfectqueue_ticket" (
     "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
     "holder", "cancel_requested"
 )
-SELECT "id", %(lane)s, {state}, %(rank)s, COALESCE(%(expected_at)s::timestamptz, "run_at"),
+SELECT "id", %(lane)s, {state}, %(rank)s, COALESCE({expected_at}, "run_at"),
     {alarm_at}, 0, 0, 0, %(token)s, false
 FROM "stored"
 RETURNING "task_id"
@@ -146,7 +156,7 @@ AT_ONCE = {
     ) THEN "run_at" END""",
 }
 AT_ITS_TIME = {
-    "{run_at}": "%(run_at)s::timestamptz",
+    "{run_at}": "{starts}",
     "{state}": 'CASE WHEN "run_at" > {now} THEN 1 ELSE 0 END',
     "{alarm_at}": '"run_at"',
 }
@@ -368,6 +378,9 @@ class PostgreSQL(Dialect):
     def later(self, seconds: str) -> str:
         return f"{{now}} + {seconds} * interval '1 second'"
 
+    def readable(self, time: str) -> str:
+        return READABLE["postgresql"].replace("{time}", time)
+
     def passes(self, error: Exception) -> bool:
         return state_of(error) in {SERIALIZATION_FAILURE, DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE}
 
@@ -398,16 +411,20 @@ class PostgreSQL(Dialect):
             "user": texts(task.user for task in tasks),
             "data": texts(task.payload for task in tasks),
             "priority": array(task.priority for task in tasks),
-            "run_at": array(time_of(task.run_at) for task in tasks),
-            "expected_at": array(time_of(task.expected_at) for task in tasks),
-            "expires_at": array(time_of(task.expires_at) for task in tasks),
             "limits": texts(",".join(task.limits) for task in tasks),
             "time_limit": array(task.time_limit for task in tasks),
             "context": texts(task.context for task in tasks),
             "lane": array(lane for _task, lane, _mark in given),
             "mark": array(mark for _task, _lane, mark in given),
         }
-        rows = self.execute(cursor, SUBMIT, parameters, now=now).fetchall()
+        statement = SUBMIT
+        for name in ("run_at", "expected_at", "expires_at"):
+            times = [getattr(task, name) for task in tasks]
+            parameters[name] = array(map(time_of, times))
+            spans = any(isinstance(at, timedelta) for at in times)
+            sql = (TIMES_AND_SPANS if spans else TIMES).replace("{name}", name)
+            statement = statement.replace(f"{{{name}}}", sql)
+        rows = self.execute(cursor, statement, parameters, now=now).fetchall()
         return {(queue, key): task_id for queue, key, task_id in rows}
 
     def submit_one(
@@ -416,6 +433,13 @@ class PostgreSQL(Dialect):
         statement = SUBMIT_ONE
         for name, sql in (AT_ONCE if task.run_at is None else AT_ITS_TIME).items():
             statement = statement.replace(name, sql)
+        times = (
+            ("{starts}", "run_at", task.run_at),
+            ("{expected_at}", "expected_at", task.expected_at),
+            ("{expires_at}", "expires_at", task.expires_at),
+        )
+        for mark, name, at in times:
+            statement = statement.replace(mark, time_sql(name, at))
         parameters = {
             "queue": task.queue,
             "key": task.key,
@@ -569,8 +593,18 @@ def quoted(text: str | None) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def time_of(moment: datetime | None) -> str | None:
+def time_of(moment: Moment | None) -> str | None:
+    """Return a time as an item of an array; a span as its seconds behind a plus."""
+    if isinstance(moment, timedelta):
+        return f'"+{moment.total_seconds()}"'
     return None if moment is None else f'"{moment.isoformat()}"'
+
+
+def time_sql(name: str, moment: Moment | None) -> str:
+    """Return the SQL of a time that is given as a parameter, or as a span from now."""
+    if isinstance(moment, timedelta):
+        return f"{{now}} + %({name})s::interval"
+    return f"%({name})s::timestamptz"
 
 
 def state_of(error: Exception) -> str | None:

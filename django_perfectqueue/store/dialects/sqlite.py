@@ -11,8 +11,9 @@ from typing import Any
 
 from django.utils import timezone as clock
 
+from ...fields import READABLE
 from ..ailments import Ailment
-from ..values import Completion, Submission
+from ..values import Completion, Moment, Submission
 from .base import TAKEN, Dialect, Entry, Row, Waking, average, naive
 
 SAID = {
@@ -177,6 +178,9 @@ class SQLite(Dialect):
         read = value if isinstance(value, datetime) else datetime.fromisoformat(value)
         return read.replace(tzinfo=timezone.utc)
 
+    def readable(self, time: str) -> str:
+        return READABLE["sqlite"].replace("{time}", time)
+
     def passes(self, error: Exception) -> bool:
         message = str(error)
         return "database is locked" in message or "database table is locked" in message
@@ -203,9 +207,9 @@ class SQLite(Dialect):
                 task.user,
                 task.payload,
                 task.priority,
-                task.run_at and stamp(task.run_at),
-                task.expected_at and stamp(task.expected_at),
-                task.expires_at and stamp(task.expires_at),
+                stamp_of(task.run_at, now),
+                stamp_of(task.expected_at, now),
+                stamp_of(task.expires_at, now),
                 ",".join(task.limits),
                 task.time_limit,
                 task.context,
@@ -219,9 +223,9 @@ class SQLite(Dialect):
                 ids[task.queue, task.key],
                 lane,
                 task.priority,
-                task.run_at and stamp(task.run_at),
+                stamp_of(task.run_at, now),
                 mark,
-                task.expected_at and stamp(task.expected_at),
+                stamp_of(task.expected_at, now),
             )
             for task, lane, mark in given
             if (task.queue, task.key) in ids
@@ -319,6 +323,13 @@ class SQLite(Dialect):
             for lane in lanes
         ]
         self.execute(cursor, WAKE, {"rows": json.dumps(rows)}, now=now)
+
+
+def stamp_of(moment: Moment | None, now: datetime) -> str | None:
+    """Return a time, or a span from now, as stamp() does."""
+    if moment is None:
+        return None
+    return stamp(now + moment if isinstance(moment, timedelta) else moment)
 
 
 def stamp(moment: datetime) -> str:

@@ -282,8 +282,9 @@ class Ticket(models.Model):
 
     ``lane`` is a hash of queue, user and limits. ``rank`` is minus the priority, so that
     the smallest goes first; of equals the one with the earliest ``run_at``, which is when
-    it is due or, where that was said, expected to start. ``attempt`` counts acquires and,
-    with ``holder``, fences every write of the one who holds the task. ``alarm_at`` is when
+    it is due or, where that was said, expected to start. ``attempt`` counts acquires.
+    ``holder`` names the processor that has the task. ``token`` is drawn anew for every acquire
+    and fences every write of the one who made it. ``alarm_at`` is when
     the clock has something to do here: the due time of a scheduled task, the end of the
     lease of a running one, and on a waiting one a mark that its lane may be asleep.
     ``watched`` tells that someone waits for its end and is to be told at once.
@@ -306,6 +307,7 @@ class Ticket(models.Model):
     errors = models.SmallIntegerField(_("errors"), default=0)
     crashes = models.SmallIntegerField(_("crashes"), default=0)
     holder = models.BigIntegerField(_("holder"), null=True)
+    token = models.BigIntegerField(_("token"), null=True)
     cancel_requested = models.BooleanField(_("cancel requested"), default=False)
     watched = models.BooleanField(_("watched"), db_default=False)
 

@@ -645,6 +645,7 @@ class Migration(migrations.Migration):
                 ("errors", models.SmallIntegerField(default=0, verbose_name="errors")),
                 ("crashes", models.SmallIntegerField(default=0, verbose_name="crashes")),
                 ("holder", models.BigIntegerField(null=True, verbose_name="holder")),
+                ("token", models.BigIntegerField(null=True, verbose_name="token")),
                 (
                     "cancel_requested",
                     models.BooleanField(default=False, verbose_name="cancel requested"),

@@ -147,8 +147,7 @@ class Heart:
             announce(task.settled, task, self.processor.plan.handler_for(lease))
 
     def running(self, lease: store.Lease) -> Running | None:
-        wanted = (lease.task_id, lease.attempt)
         for one in self.processor.running:
-            if (one.task.lease.task_id, one.task.lease.attempt) == wanted:
+            if one.task.lease.fence == lease.fence:
                 return one
         return None

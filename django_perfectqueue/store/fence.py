@@ -1,4 +1,4 @@
-"""Who may write: the holder of the current attempt, and no one else."""
+"""Who may write: the one whose acquire was the last, and no one else."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from .values import Lease
 
 HELD = """
 SELECT "cancel_requested" FROM "perfectqueue_ticket"
-WHERE "task_id" = %(task_id)s AND "attempt" = %(attempt)s AND "holder" = %(holder)s
-    AND "state" = 2
+WHERE "task_id" = %(task_id)s AND "token" = %(token)s AND "state" = 2
 """
 ALL_HELD = """
-SELECT "task_id", "attempt", "holder", "cancel_requested" FROM "perfectqueue_ticket"
+SELECT "task_id", "token", "cancel_requested" FROM "perfectqueue_ticket"
 WHERE "task_id" IN ({ids}) AND "state" = 2 ORDER BY "task_id"
 """
 
@@ -28,7 +27,7 @@ def hold(cursor: Any, dialect: Dialect, lease: Lease) -> bool:
     Raise PreemptedError, and let nothing be written, when the lease has passed to
     another processor or the task has ended.
     """
-    fence = {"task_id": lease.task_id, "attempt": lease.attempt, "holder": lease.holder}
+    fence = {"task_id": lease.task_id, "token": lease.token}
     row = dialect.execute(cursor, HELD + dialect.lock_clause(), fence).fetchone()
     if row is None:
         raise PreemptedError(
@@ -45,6 +44,6 @@ def hold_all(cursor: Any, dialect: Dialect, leases: Sequence[Lease]) -> dict[Lea
     """
     ids = numbers(sorted(lease.task_id for lease in leases))
     statement = ALL_HELD.replace("{ids}", ids) + dialect.lock_clause()
-    found = {tuple(row[:3]): bool(row[3]) for row in dialect.execute(cursor, statement).fetchall()}
-    fences = {lease: (lease.task_id, lease.attempt, lease.holder) for lease in leases}
-    return {lease: found[fence] for lease, fence in fences.items() if fence in found}
+    rows = dialect.execute(cursor, statement).fetchall()
+    found = {(task_id, token): bool(cancel) for task_id, token, cancel in rows}
+    return {lease: found[lease.fence] for lease in leases if lease.fence in found}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from .accounts import Accounts
 from .claim import leased
 from .dialects import dialect_of
 from .end import expire
 from .transaction import reading, unit
-from .values import Lease
+from .values import Lease, new_token
 
 
 def take_alone(
@@ -31,12 +32,13 @@ def take_alone(
     """
     if not dialect_of(using).single_statement:
         return []
+    whose: dict[str, Any] = {"holder": holder, "token": new_token()}
     with reading(using) as (cursor, dialect):
-        rows = dialect.claim_alone(cursor, queue, limit, holder=holder, seconds=alive_time, now=now)
+        rows = dialect.claim_alone(cursor, queue, limit, seconds=alive_time, now=now, **whose)
     leases: list[Lease] = []
     late: list[Lease] = []
     for *row, cost in rows:
-        lease = leased(row, using=using, holder=holder, cost=cost, moment=dialect.moment)
+        lease = leased(row, using=using, cost=cost, moment=dialect.moment, **whose)
         (late if row[7] else leases).append(lease)
     if late:
         end_late(late, using=using, now=now)

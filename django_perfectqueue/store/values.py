@@ -41,7 +41,8 @@ class Lease(NamedTuple):
     """
     A task in the hands of one holder.
 
-    ``attempt`` and ``holder`` fence every write; ``charge`` is the seconds that its lane
+    ``token`` fences every write: no other acquire, by whatever holder, has the same for this
+    task. ``charge`` is the seconds that its lane
     has been charged in advance. ``capped`` tells that others may wait until it has ended,
     by a cap or a limit. ``time_limit`` is what the submitter said, in seconds;
     ``context`` is what it sent along of its surroundings, as JSON text.
@@ -51,6 +52,7 @@ class Lease(NamedTuple):
     task_id: int
     attempt: int
     holder: int
+    token: int
     lane: int
     charge: float
     errors: int
@@ -70,6 +72,11 @@ class Lease(NamedTuple):
     def __repr__(self) -> str:
         """Name it without its payload, which must not get into logs and reports of errors."""
         return f"<Lease {self.task_id} key={self.key!r} attempt={self.attempt}>"
+
+    @property
+    def fence(self) -> tuple[int, int]:
+        """What every write names of it: the task and the acquire."""
+        return self.task_id, self.token
 
     @property
     def tries(self) -> int:
@@ -132,7 +139,12 @@ class Pulse:
 
 
 def new_holder() -> int:
-    """Return a token that no other holder has."""
+    """Return a number that no other holder has."""
+    return secrets.randbits(63)
+
+
+def new_token() -> int:
+    """Return a number that no other acquire has, and no other submit."""
     return secrets.randbits(63)
 
 

@@ -140,6 +140,7 @@ def make_acquired(
         task_id=number,
         attempt=attempt,
         holder=store.new_holder(),
+        token=0,
         lane=0,
         charge=0.0,
         errors=attempt - 1,

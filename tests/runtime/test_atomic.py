@@ -162,7 +162,7 @@ class OutcomeTests(AtomicCase):
     def test_a_refused_end_undoes_the_effects(self):
         def perform(task):
             effect(task)
-            task.lease = task.lease._replace(holder=7)
+            task.lease = task.lease._replace(token=7)
 
         with self.assertLogs(RUNNER, "WARNING"):
             row = self.run_with(perform, expect="preempted")

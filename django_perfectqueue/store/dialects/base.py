@@ -164,6 +164,7 @@ class Dialect(ABC):
         limit: int,
         *,
         holder: int,
+        token: int,
         seconds: float,
         now: datetime | None,
     ) -> list[Row]:
@@ -181,6 +182,7 @@ class Dialect(ABC):
         limit: int,
         *,
         holder: int,
+        token: int,
         seconds: float,
         now: datetime | None,
     ) -> list[Row]:
@@ -200,8 +202,8 @@ class Dialect(ABC):
         worker: str,
         monotonic: float,
         now: datetime | None,
-    ) -> set[int]:
-        """Close the tickets that are still held as given; return their task ids."""
+    ) -> set[tuple[int, int]]:
+        """Close the tickets that are still held as given; return the fences of their leases."""
 
     def finish_one(
         self,

@@ -78,7 +78,7 @@ class Heart:
             self.renewed_at = max(self.renewed_at, before)
         told = list(zip(held, pulses, strict=True))
         for lease in [lease for lease, pulse in told if not pulse.held]:
-            self.lost(lease)
+            self.lost(lease, store.refusal(lease, using=using) if self.running(lease) else None)
         for lease in [lease for lease, pulse in told if pulse.held and pulse.cancel_requested]:
             self.cancelled(lease)
 
@@ -100,8 +100,9 @@ class Heart:
         for lease in self.held():
             self.lost(lease)
 
-    def lost(self, lease: store.Lease) -> None:
-        reason = PreemptedError(f"Task '{lease.key}' is no longer held by this attempt.")
+    def lost(self, lease: store.Lease, reason: PreemptedError | None = None) -> None:
+        if reason is None:
+            reason = PreemptedError(f"Task '{lease.key}' is no longer held: its lease ran out.")
         running = self.running(lease)
         if running is not None:
             self.tell_unsettled(running, reason)

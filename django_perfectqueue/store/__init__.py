@@ -15,6 +15,7 @@ from .apply_limit import apply_limit
 from .bell import ear, ring
 from .clear import clear
 from .datagrams import Datagrams
+from .fence import refusal
 from .finish import finish
 from .give_back import give_back
 from .heartbeat import heartbeat
@@ -106,6 +107,7 @@ __all__ = [
     "patiently",
     "purge",
     "redrive",
+    "refusal",
     "register",
     "release",
     "renew",

@@ -688,7 +688,8 @@ class Worker(models.Model):
     that is ``leaving`` ends what runs and takes no more. ``routes_text`` is JSON: the types
     that its dispatch knows, and its patterns, each with the flags that it was compiled
     with; null where the dispatch decides by itself. ``version`` is that of this package.
-    ``seats_text`` is JSON: what each processor did when the worker was seen.
+    ``seats_text`` is JSON: what each processor did when the worker was seen. ``drifted_at``
+    is when it last had to correct a counter of what runs.
     """
 
     id = models.BigIntegerField(primary_key=True)
@@ -704,6 +705,7 @@ class Worker(models.Model):
     leaving = models.BooleanField(_("leaving"), default=False)
     started_at = models.DateTimeField(_("started at"))
     seen_at = models.DateTimeField(_("seen at"))
+    drifted_at = models.DateTimeField(_("drifted at"), null=True)
 
     objects = WorkerQuerySet.as_manager()
 

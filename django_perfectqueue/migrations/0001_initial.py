@@ -513,6 +513,7 @@ class Migration(migrations.Migration):
                 ("leaving", models.BooleanField(default=False, verbose_name="leaving")),
                 ("started_at", models.DateTimeField(verbose_name="started at")),
                 ("seen_at", models.DateTimeField(verbose_name="seen at")),
+                ("drifted_at", models.DateTimeField(null=True, verbose_name="drifted at")),
             ],
             options={
                 "verbose_name": "worker",

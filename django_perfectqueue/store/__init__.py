@@ -28,6 +28,7 @@ from .look import Outlook, look
 from .notices import EndNotices, Notices
 from .oldest import oldest_due, overdue
 from .purge import Swept, purge
+from .recount import Drift, Position, recount
 from .register import Registration, register, sign_off
 from .replace import replace
 from .reprioritize import reprioritize
@@ -50,6 +51,7 @@ __all__ = [
     "Call",
     "Completion",
     "Datagrams",
+    "Drift",
     "EndNotices",
     "Ended",
     "Failure",
@@ -59,6 +61,7 @@ __all__ = [
     "Note",
     "Notices",
     "Outlook",
+    "Position",
     "Pulse",
     "Registration",
     "Ring",
@@ -106,6 +109,7 @@ __all__ = [
     "overdue",
     "patiently",
     "purge",
+    "recount",
     "redrive",
     "refusal",
     "register",

@@ -472,6 +472,7 @@ def note_of(task: AcquiredTask) -> store.Note | None:
     part, stage = told.standing
     return store.Note(
         task_id=task.lease.task_id,
+        key=task.key,
         attempt=task.lease.attempt,
         progress=part,
         stage=stage,

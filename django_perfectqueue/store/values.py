@@ -117,12 +117,14 @@ class Completion(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
     """
-    What a handler has told so far in one attempt; ``progress`` is a part of 1.
+    What a handler has told so far in one attempt; ``progress`` is a part of 1. ``key`` is
+    that of its task, which tells whether the task of this id is still the same.
 
     ``is_first`` tells that nothing of this attempt has been written before.
     """
 
     task_id: int
+    key: str
     attempt: int
     progress: float | None = None
     stage: str = ""

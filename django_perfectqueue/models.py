@@ -283,8 +283,9 @@ class Ticket(models.Model):
 
     ``lane`` is a hash of queue, user and limits. ``rank`` is minus the priority, so that
     the smallest goes first; of equals the one with the earliest ``run_at``, which is when
-    it is due or, where that was said, expected to start. ``attempt`` counts acquires and,
-    with ``holder``, fences every write of the one who holds the task. ``alarm_at`` is when
+    it is due or, where that was said, expected to start. ``attempt`` counts acquires.
+    ``holder`` names the processor that has the task. ``token`` is drawn anew for every acquire
+    and fences every write of the one who made it. ``alarm_at`` is when
     the clock has something to do here: the due time of a scheduled task, the end of the
     lease of a running one, and on a waiting one a mark that its lane may be asleep.
     ``watched`` tells that someone waits for its end and is to be told at once.
@@ -307,6 +308,7 @@ class Ticket(models.Model):
     errors = models.SmallIntegerField(_("errors"), default=0)
     crashes = models.SmallIntegerField(_("crashes"), default=0)
     holder = models.BigIntegerField(_("holder"), null=True)
+    token = models.BigIntegerField(_("token"), null=True)
     cancel_requested = models.BooleanField(_("cancel requested"), default=False)
     watched = models.BooleanField(_("watched"), db_default=False)
 
@@ -701,7 +703,8 @@ class Worker(models.Model):
     that is ``leaving`` ends what runs and takes no more. ``routes_text`` is JSON: the types
     that its dispatch knows, and its patterns, each with the flags that it was compiled
     with; null where the dispatch decides by itself. ``version`` is that of this package.
-    ``seats_text`` is JSON: what each processor did when the worker was seen.
+    ``seats_text`` is JSON: what each processor did when the worker was seen. ``drifted_at``
+    is when it last had to correct a counter of what runs.
     """
 
     id = models.BigIntegerField(primary_key=True)
@@ -717,6 +720,7 @@ class Worker(models.Model):
     leaving = models.BooleanField(_("leaving"), default=False)
     started_at = ReadableDateTimeField(_("started at"))
     seen_at = ReadableDateTimeField(_("seen at"))
+    drifted_at = ReadableDateTimeField(_("drifted at"), null=True)
 
     objects = WorkerQuerySet.as_manager()
 

@@ -28,7 +28,7 @@ def after(seconds):
 def lease(**facts):
     """Return a lease of no task."""
     given = {
-        **dict.fromkeys(("task_id", "attempt", "holder", "lane"), 1),
+        **dict.fromkeys(("task_id", "attempt", "holder", "token", "lane"), 1),
         **dict.fromkeys(("errors", "crashes", "priority"), 0),
         "using": "default",
         "charge": 0.0,

@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 from unittest import mock
 
 from django.db import OperationalError, connections
+from django.db.models import F
 from django.test import SimpleTestCase, TestCase, override_settings
 from django.urls import include, path
 
@@ -51,6 +52,7 @@ class CommandTests(HealthTestCase):
                 "1 worker serves queue 'default'.",
                 "Nothing waits in queue 'default'.",
                 "Nothing has been left lying.",
+                "The counters agree with what runs.",
             ],
         )
         self.assertEqual(run("pq_health", "--verbosity", "0"), "")
@@ -83,6 +85,13 @@ class CommandTests(HealthTestCase):
             told = refused(self, "pq_health")
         self.assertIn(f"The database 'default' can't be reached. {SECRET}", told)
 
+    def test_a_counter_had_to_be_corrected_lately(self):
+        register(now=None)
+        Worker.objects.update(drifted_at=F("seen_at") - timedelta(minutes=5))
+        self.assertIn("were corrected, the last one 5 min 0 s ago", refused(self, "pq_health"))
+        Worker.objects.update(drifted_at=F("seen_at") - timedelta(days=1))
+        run("pq_health")
+
     def test_the_tables_are_missing(self):
         with mock.patch.object(checks, "lacks_tables", return_value=True):
             self.assertIn("is not migrated. Run: manage.py migrate", refused(self, "pq_health"))
@@ -94,7 +103,10 @@ class CommandTests(HealthTestCase):
         self.assertFalse(facts["ok"])
         self.assertEqual(
             found,
-            {"database": True, "tables": True, "workers": False, "oldest": True, "clock": True},
+            {
+                **dict.fromkeys(("database", "tables", "oldest", "clock", "counters"), True),
+                "workers": False,
+            },
         )
 
     def test_bad_input_is_refused(self):

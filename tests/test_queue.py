@@ -7,6 +7,7 @@ from django.utils import timezone
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import (
+    AlreadyFinishedError,
     CancelRequestedError,
     InvalidTaskError,
     NotFoundError,
@@ -110,12 +111,56 @@ class QueueTests(TestCase):
     def test_a_holder_who_was_preempted_is_told(self):
         task = submit()
         held = Queue().poll(now=NOON)
-        task.force_finish()
+        task.force_finish(now=after(1))
 
+        told = "no longer held by this attempt: finished at 2030-01-01 12:00:01 UTC, by force."
         for verb in ("heartbeat", "finish", "retry", "release", "fail", "cancel", "discard"):
-            with self.subTest(verb), self.assertRaises(PreemptedError):
+            with self.subTest(verb), self.assertRaisesMessage(PreemptedError, told):
                 getattr(held, verb)()
+        with self.assertRaisesMessage(PreemptedError, told):
+            held.update_data({})
         self.assertEqual(held.settled, "")
+
+    def test_a_refusal_says_where_the_task_stands(self):
+        def cancel(task):
+            Queue().poll(now=after(400)).cancel(now=after(400))
+
+        for does, told in (
+            (lambda task: Queue().poll(now=after(400)), "another attempt has it."),
+            (lambda task: Queue().poll(now=after(400)).release(), "it is in line for another"),
+            (lambda task: Queue().poll(now=after(400)).finish(now=after(400)), "finished at"),
+            (cancel, "cancelled at 2030-01-01 12:06:40 UTC."),
+            (lambda task: Queue().clear(), "it was deleted."),
+        ):
+            task = submit()
+            held = Queue().poll(now=NOON)
+            does(task)
+            for verb in ("heartbeat", "finish", "retry", "release"):
+                with self.subTest(told, verb=verb), self.assertRaisesMessage(PreemptedError, told):
+                    getattr(held, verb)()
+            Queue().clear()
+
+    def test_a_second_end_by_its_holder_is_refused_as_one(self):
+        """What it asks for would be dropped, its result above all."""
+        for first, error, told in (
+            ("finish", AlreadyFinishedError, "has ended: you finished it."),
+            ("fail", AlreadyFinishedError, "has ended: you failed it."),
+            ("cancel", AlreadyFinishedError, "has ended: it was cancelled."),
+            ("release", PreemptedError, "is no longer held: you released it."),
+            ("retry", PreemptedError, "is no longer held: you retried it."),
+        ):
+            submit("k1")
+            held = Queue().poll(now=NOON)
+            getattr(held, first)()
+            before = held.queue["k1"].metadata()
+            for second in ("finish", "retry", "release", "fail", "cancel", "discard"):
+                with self.subTest(first, second=second), self.assertRaisesMessage(error, told):
+                    getattr(held, second)()
+            with self.assertRaisesMessage(error, told):
+                held.update_data({"late": True})
+            after_it = held.queue["k1"].metadata()
+            self.assertEqual((after_it.status, after_it.data), (before.status, before.data))
+            Queue().clear()
 
     def test_a_holder_who_is_to_stop_is_told(self):
         task = submit()

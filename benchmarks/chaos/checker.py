@@ -344,8 +344,8 @@ def is_forgotten(history: History, run: Run, until: float) -> bool:
     """
     Tell whether the server has forgotten in a crash that it gave this attempt the task.
 
-    Its holder takes it back with its next write, under the same attempt, unless another
-    has it by then. So what counts is whether the database knew at that moment.
+    The task is then in line again, and its holder is told. So what counts is whether the
+    database knew at that moment.
     """
     if any(change.at <= until + TICK for change in acquires(history, run)):
         return False

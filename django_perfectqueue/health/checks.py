@@ -18,6 +18,7 @@ from django_perfectqueue.models import Worker
 from .tables import lacks_tables, unmigrated
 
 OVERDUE = 60.0
+LATELY = 3600.0
 WORKERS = 1_000
 
 migrated: set[str] = set()
@@ -88,6 +89,7 @@ def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> I
         yield of_workers(queue, sum(queue in names for names in serving))
         yield of_oldest(queue, wait, oldest)
     yield of_clock(store.overdue(using=using))
+    yield of_counters(last_drift(using))
 
 
 def workers_of(using: str) -> list[list[str]]:
@@ -98,6 +100,13 @@ def workers_of(using: str) -> list[list[str]]:
         return []
     serving = workers.serving(clock).order_by("-seen_at").only("queues_text")
     return [worker.queues for worker in serving[:WORKERS]]
+
+
+def last_drift(using: str) -> float | None:
+    """Return how many seconds ago a worker had to correct a counter of what runs."""
+    drifted = Worker.objects.using(using).filter(drifted_at__isnull=False)
+    row = drifted.order_by("-drifted_at").values_list(ServerNow(), "drifted_at").first()
+    return None if row is None else float((row[0] - row[1]).total_seconds())
 
 
 def of_workers(queue: str, count: int) -> Finding:
@@ -130,6 +139,17 @@ def of_clock(wait: float | None) -> Finding:
         return Finding("clock", True, _("Nothing has been left lying."), known)
     told = _("Leases that lapsed or tasks that fell due %s ago have been left lying.")
     return Finding("clock", False, told % spans.span(wait), known)
+
+
+def of_counters(ago: float | None) -> Finding:
+    known = {"seconds": ago}
+    if ago is None or ago > LATELY:
+        return Finding("counters", True, _("The counters agree with what runs."), known)
+    told = _(
+        "Counters did not agree with what runs and were corrected, the last one %s ago;"
+        " the log of the workers names them."
+    )
+    return Finding("counters", False, told % spans.span(ago), known)
 
 
 def seconds(text: str) -> float:

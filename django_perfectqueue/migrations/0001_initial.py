@@ -522,6 +522,7 @@ class Migration(migrations.Migration):
                 ("leaving", models.BooleanField(default=False, verbose_name="leaving")),
                 ("started_at", models.DateTimeField(verbose_name="started at")),
                 ("seen_at", models.DateTimeField(verbose_name="seen at")),
+                ("drifted_at", models.DateTimeField(null=True, verbose_name="drifted at")),
             ],
             options={
                 "verbose_name": "worker",
@@ -654,6 +655,7 @@ class Migration(migrations.Migration):
                 ("errors", models.SmallIntegerField(default=0, verbose_name="errors")),
                 ("crashes", models.SmallIntegerField(default=0, verbose_name="crashes")),
                 ("holder", models.BigIntegerField(null=True, verbose_name="holder")),
+                ("token", models.BigIntegerField(null=True, verbose_name="token")),
                 (
                     "cancel_requested",
                     models.BooleanField(default=False, verbose_name="cancel requested"),

@@ -16,6 +16,7 @@ from django_perfectqueue import codecs, store
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import (
     SHORTEST_WAIT,
+    AlreadyFinishedError,
     CancelRequestedError,
     Discard,
     PayloadError,
@@ -35,6 +36,7 @@ from .twins import in_event_loop, twin
 logger = logging.getLogger("django_perfectqueue.queue")
 
 GRAVE = "discarded"
+ENDED = ("finished", "failed", "cancelled", "discarded")
 DISCARDED = path_of(Discard)
 
 if TYPE_CHECKING:
@@ -48,11 +50,12 @@ class AcquiredTask:
 
     One of finish(), retry(), snooze(), release(), fail(), discard() and cancel() settles
     it, once and durably; each raises PreemptedError, and writes nothing, when the lease
-    has passed to another. In a transaction of the caller's it is settled with that; in an
-    atomic handler they are ``deferred``, and written when it has returned.
-    ``django_result`` is what Django's signals are told of one of its tasks. ``notes`` are
-    what it has told by progress() and log(), which is written by the worker that runs it,
-    or where there is none by the task itself.
+    has passed to another, and AlreadyFinishedError when this object has ended the task. In
+    a transaction of the caller's it is settled with that; in an atomic handler they are
+    ``deferred``, and written when it has returned. ``django_result`` is what Django's
+    signals are told of one of its tasks. ``notes`` are what it has told by progress() and
+    log(), which is written by the worker that runs it, or where there is none by the task
+    itself.
     """
 
     lease: store.Lease
@@ -182,7 +185,13 @@ class AcquiredTask:
             raise CancelRequestedError(f"Task '{self.key}' is to be cancelled.")
 
     def update_data(self, changes: Mapping[str, Any], *, now: datetime | None = None) -> None:
-        """Merge into the stored data, and renew the lease."""
+        """
+        Merge into the stored data, and renew the lease.
+
+        Raise PreemptedError when the lease has passed to another, AlreadyFinishedError when
+        this has ended the task.
+        """
+        self._refuse_if_settled()
         merged = {**self.data, **changes}
         self._secrets_in_data()  # What is sensitive before still is afterwards.
         payload = encoded(merged)
@@ -421,8 +430,19 @@ class AcquiredTask:
         connection = connections[self.lease.using]
         self._doubt = Doubt(connection) if connection.in_atomic_block else None
 
+    def _refuse_if_settled(self) -> None:
+        """Raise the error for a write to a task that this has settled."""
+        word = self.settled or (self.deferred.settled if self.deferred else "")
+        # What was to be retried is cancelled where someone has asked for that.
+        what = "it was cancelled" if word == "cancelled" else f"you {word} it"
+        if word in ENDED:
+            raise AlreadyFinishedError(f"Task '{self.key}' has ended: {what}.")
+        if word:
+            raise PreemptedError(f"Task '{self.key}' is no longer held: {what}.")
+
     def _preempted(self) -> PreemptedError:
-        return PreemptedError(f"Task '{self.key}' is no longer held by this attempt.")
+        """Return the error for a lease that the store has refused."""
+        return store.refusal(self.lease, using=self.lease.using)
 
     def _terms(self, now: datetime | None) -> dict[str, Any]:
         return {
@@ -462,6 +482,7 @@ def note_of(task: AcquiredTask) -> store.Note | None:
     part, stage = told.standing
     return store.Note(
         task_id=task.lease.task_id,
+        key=task.key,
         attempt=task.lease.attempt,
         progress=part,
         stage=stage,

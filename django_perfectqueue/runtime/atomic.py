@@ -65,7 +65,7 @@ class Atomic:
 
     def is_left(self) -> bool:
         deferred = self.task.deferred
-        return not self.handler.auto_finish and not (deferred and deferred.settles)
+        return not self.handler.auto_finish and not (deferred and deferred.settled)
 
     def leave(self) -> Ending:
         """Undo what was done for a task that was not settled: it will be done again."""
@@ -78,7 +78,7 @@ class Atomic:
         task, deferred = self.task, self.task.deferred
         assert deferred is not None
         task.deferred = None
-        if not deferred.settles:
+        if not deferred.settled:
             deferred.add(functools.partial(task.finish, result))
         self.ending = True
 

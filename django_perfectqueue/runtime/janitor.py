@@ -17,6 +17,7 @@ from .bookkeeper import Bookkeeper
 from .database_file import DatabaseFile
 from .plan import Plan
 from .presence import Presence
+from .recounter import Recounter
 from .stand_in import StandIn
 
 logger = logging.getLogger("django_perfectqueue.database")
@@ -30,8 +31,8 @@ ENDED = ("finished", "failed", "cancelled", "expired")
 
 class Janitor(Attendant):
     """
-    Answers alarms, has the books kept, and deletes what retention lets go, in small
-    batches; and keeps telling other hosts that its worker is there.
+    Answers alarms, has the books kept and counters compared, and deletes what retention
+    lets go, in small batches; and keeps telling other hosts that its worker is there.
 
     Processors do the former themselves when they acquire; but all may be busy for long.
     While one is free the listener sees to it. It also stands in for a processor that can't
@@ -45,6 +46,7 @@ class Janitor(Attendant):
         self.stand_in = StandIn(plan, belfry, self.link)
         self.purge = Purge(plan)
         self.bookkeeper = Bookkeeper(plan)
+        self.recounter = Recounter(plan.using, self.link, presence)
         self.file = DatabaseFile(plan.using)
 
     def work(self) -> None:
@@ -54,6 +56,7 @@ class Janitor(Attendant):
             self.look_after()
             self.sweep()
             self.link.insist(self.bookkeeper.work)
+            self.recounter.work()
             if time.monotonic() >= next_purge:
                 self.purge_some()
                 next_purge = time.monotonic() + self.plan.options.PURGE_INTERVAL

@@ -36,6 +36,7 @@ class Presence:
         self.slates = slates
         self.due_at = 0.0
         self.leaving = False
+        self.drifted_at: float | None = None
 
     def tell(self, link: Link) -> None:
         """Say that the worker is there, or leaving, unless that was said a moment ago."""
@@ -47,9 +48,14 @@ class Presence:
             self.board.reach()
             self.due_at = time.monotonic() + INTERVAL
 
+    def tell_of_drift(self, at: float) -> None:
+        """Have it told soon that a counter had to be corrected."""
+        self.drifted_at, self.due_at = at, 0.0
+
     def write(self, using: str) -> None:
         seats = json.dumps(seats_of(self.slates), separators=(",", ":"))
-        store.register(self.worker, seats=seats, leaving=self.leaving, using=using)
+        drifted = None if self.drifted_at is None else time.monotonic() - self.drifted_at
+        store.register(self.worker, seats=seats, leaving=self.leaving, drifted=drifted, using=using)
 
     def end(self, link: Link) -> None:
         """Say that all its tasks have ended."""

@@ -313,12 +313,15 @@ class Processor:
         refused = store.release(leases, using=self.plan.using, delay=delay)
         self.slate.count("released", len(leases) - len(refused))
 
-    def kept(self) -> set[int]:
-        """Return the ids of the tasks that this processor knows it has."""
-        return {lease.task_id for lease in self.heart.held()} | self.outbox.task_ids()
+    def kept(self) -> set[tuple[int, int]]:
+        """Return the fences of the leases that this processor knows it has."""
+        return {lease.fence for lease in self.heart.held()} | self.outbox.fences()
 
     def give_back_uncertain(self) -> None:
-        """After trouble: what was acquired without our knowing must not stay leased."""
+        """
+        After trouble: what was acquired without our knowing must not stay leased, and what a
+        crashed server has forgotten must not run on.
+        """
         store.give_back(
             self.seat.holder,
             using=self.plan.using,
@@ -327,6 +330,8 @@ class Processor:
             worker=self.worker,
             why=UNCERTAIN,
         )
+        if held := self.heart.held():
+            self.heart.beat(held, None)
 
     def close(self) -> None:
         """Leave nothing behind that another could be running, or that has run."""

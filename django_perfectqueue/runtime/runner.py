@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from django.db import Error
+
 from django_perfectqueue import logs, store
 from django_perfectqueue.application import Application, Dispatch
 from django_perfectqueue.application.policy import Ruling, failure, plain_failure, ruling
@@ -211,7 +213,7 @@ class Runner:
             )
             announce(task.settled, task, kind_of(handler), error)
             return Ending(task.settled, task, kind_of(handler), task.seconds, error=error)
-        if isinstance(error, PreemptedError):
+        if isinstance(error, PreemptedError) and not self.is_held(task):
             return self.preempted(task, handler, error)
         if isinstance(error, CancelRequestedError) and self.is_cancel_requested(task):
             return self.settle(task, handler, task.cancel, error)
@@ -228,6 +230,19 @@ class Runner:
         what = None if task.settled else ruling_for(task, handler, error)
         self.tidy.up()
         return self.settle(task, handler, lambda: carry_out(what, task, error), error)
+
+    def is_held(self, task: AcquiredTask) -> bool:
+        """
+        Tell whether a task is held for sure, whatever its handler was refused: it may have
+        settled the task twice in a transaction that was rolled back, or held another as well.
+        """
+        terms: dict[str, Any] = {"alive_time": None, "using": task.lease.using}
+        try:
+            [pulse] = self.link.once(lambda: store.heartbeat([task.lease], **terms))
+        except Error:
+            self.tidy.up(suspect=True)
+            return False
+        return pulse.held
 
     def is_cancel_requested(self, task: AcquiredTask) -> bool:
         terms: dict[str, Any] = {"alive_time": None, "using": task.lease.using}

@@ -15,6 +15,7 @@ from .apply_limit import apply_limit
 from .bell import ear, ring
 from .clear import clear
 from .datagrams import Datagrams
+from .fence import refusal
 from .finish import finish
 from .give_back import give_back
 from .heartbeat import heartbeat
@@ -28,6 +29,7 @@ from .notices import EndNotices, Notices
 from .oldest import oldest_due, overdue
 from .once_committed import steer_waiting
 from .purge import Swept, purge
+from .recount import Drift, Position, recount
 from .register import Registration, register, sign_off
 from .replace import replace
 from .reprioritize import reprioritize
@@ -50,6 +52,7 @@ __all__ = [
     "Call",
     "Completion",
     "Datagrams",
+    "Drift",
     "EndNotices",
     "Ended",
     "Failure",
@@ -60,6 +63,7 @@ __all__ = [
     "Note",
     "Notices",
     "Outlook",
+    "Position",
     "Pulse",
     "Registration",
     "Ring",
@@ -107,7 +111,9 @@ __all__ = [
     "overdue",
     "patiently",
     "purge",
+    "recount",
     "redrive",
+    "refusal",
     "register",
     "release",
     "renew",

@@ -43,7 +43,7 @@ SELECT {ANY_LIMITS}, {RINGS},
     )
 """
 TAKEN = """
-SELECT "task_id", "attempt", "holder", "state" FROM "perfectqueue_ticket"
+SELECT "task_id", "token", "state" FROM "perfectqueue_ticket"
 WHERE "task_id" IN ({ids}) ORDER BY "task_id"
 """
 
@@ -251,11 +251,7 @@ def still_held(cursor: Any, dialect: Dialect, leases: list[Lease]) -> list[Lease
     ids = numbers(lease.task_id for lease in leases)
     statement = TAKEN.replace("{ids}", ids) + dialect.lock_clause()
     rows = set(dialect.execute(cursor, statement).fetchall())
-    return [
-        lease
-        for lease in leases
-        if (lease.task_id, lease.attempt, lease.holder, State.RUNNING) in rows
-    ]
+    return [lease for lease in leases if (*lease.fence, State.RUNNING) in rows]
 
 
 @dataclass(slots=True)

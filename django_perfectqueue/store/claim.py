@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +14,7 @@ from .dialects import Dialect
 from .dialects.base import Row
 from .end import expire
 from .lanes import Pick, counted
-from .values import Lease
+from .values import Lease, new_token
 
 
 class UnreadableError(Exception):
@@ -36,7 +36,10 @@ def may_be_a_row(error: Exception, dialect: Dialect) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class Claim:
-    """For whom one transaction takes tickets, and how many of them it found expired."""
+    """
+    For whom one transaction takes tickets, under which token, and how many of them it found
+    expired.
+    """
 
     cursor: Any
     dialect: Dialect
@@ -46,6 +49,7 @@ class Claim:
     alive_time: float
     now: datetime | None
     expired: int = 0
+    token: int = field(default_factory=new_token)
 
     def take(
         self,
@@ -82,7 +86,13 @@ class Claim:
         capped: Collection[int],
     ) -> list[Lease]:
         rows = self.dialect.claim(
-            self.cursor, wants, limit, holder=self.holder, seconds=self.alive_time, now=self.now
+            self.cursor,
+            wants,
+            limit,
+            holder=self.holder,
+            token=self.token,
+            seconds=self.alive_time,
+            now=self.now,
         )
         lines = in_lines(rows)
         if not alone:
@@ -93,6 +103,7 @@ class Claim:
         whose: dict[str, Any] = {
             "using": self.using,
             "holder": self.holder,
+            "token": self.token,
             "moment": self.dialect.moment,
         }
         for pick in picks:
@@ -139,6 +150,7 @@ def leased(
     *,
     using: str,
     holder: int,
+    token: int,
     moment: Callable[[Any], datetime],
     capped: bool = False,
 ) -> Lease:
@@ -149,6 +161,7 @@ def leased(
         task_id,
         attempt,
         holder,
+        token,
         lane,
         pick.cost,
         errors,

@@ -19,7 +19,7 @@ from .transaction import repeated, unit
 from .values import Failure
 
 HELD = """
-SELECT "task_id", "lane", "attempt", "errors", "crashes", "cancel_requested"
+SELECT "task_id", "token", "lane", "attempt", "errors", "crashes", "cancel_requested"
 FROM "perfectqueue_ticket"
 WHERE "state" = 2 AND "holder" = %(holder)s AND "alarm_at" <= {horizon}
 ORDER BY "task_id" + 0
@@ -36,7 +36,7 @@ def give_back(
     using: str,
     alive_time: float,
     crashed: Collection[int] = (),
-    keep: Collection[int] = (),
+    keep: Collection[tuple[int, int]] = (),
     worker: str = "",
     why: Failure,
     now: datetime | None = None,
@@ -45,15 +45,15 @@ def give_back(
     Let others take what a holder has; return how many tasks that is.
 
     ``crashed`` are the ids of the tasks that were running, for which it counts as a
-    crash; ``keep`` are those that it still works on. No lease of the holder may be
-    longer than ``alive_time``.
+    crash; ``keep`` are the fences of the leases that it still works under. No lease of the
+    holder may be longer than ``alive_time``.
     """
     with unit(using) as (cursor, dialect):
         statement = HELD + dialect.lock_clause()
         found = dialect.execute(
             cursor, statement, {"holder": holder}, now=now, after={"horizon": alive_time + 1}
         ).fetchall()
-        left = [row for row in found if row[0] not in keep]
+        left = [(task_id, *row) for task_id, token, *row in found if (task_id, token) not in keep]
         accounts = Accounts(now)
         lost = [row[0] for row in left if row[0] in crashed]
         back = lose(cursor, dialect, accounts, lost, worker=worker, why=why, now=now)

@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from .. import signals
 from ..models import Outcome, State
@@ -14,6 +15,7 @@ from .claim import leased, may_be_a_row
 from .dialects import dialect_of
 from .dialects.base import TAKEN
 from .end import Held, bury
+from .lanes import Pick
 from .transaction import reading, repeated, unit
 from .values import Failure, as_text
 
@@ -72,7 +74,8 @@ def problem(task_id: int, *, using: str) -> str:
             row = dialect.execute(cursor, ROW, {"task_id": task_id}).fetchone()
         if row is None:
             return ""
-        lease = leased(row, using=using, holder=0, cost=0.0, moment=dialect.moment)
+        whose: dict[str, Any] = {"using": using, "holder": 0, "token": 0}
+        lease = leased(row, Pick(row[2], 0.0), moment=dialect.moment, **whose)
     except Exception as error:
         if not may_be_a_row(error, dialect_of(using)):
             raise

@@ -9,10 +9,10 @@ from .accounts import Accounts
 from .claim import leased, may_be_a_row
 from .dialects import dialect_of
 from .end import expire
-from .lanes import OpenLane
 from .give_back import give_back
+from .lanes import OpenLane
 from .transaction import reading, unit
-from .values import Failure, Lease
+from .values import Failure, Lease, new_token
 
 
 def take_alone(
@@ -34,10 +34,10 @@ def take_alone(
     """
     if not dialect_of(using).single_statement:
         return []
+    whose: dict[str, Any] = {"holder": holder, "token": new_token()}
     try:
         with reading(using) as (cursor, dialect):
-            terms: dict[str, Any] = {"holder": holder, "seconds": alive_time, "now": now}
-            rows = dialect.claim_alone(cursor, queue, limit, **terms)
+            rows = dialect.claim_alone(cursor, queue, limit, seconds=alive_time, now=now, **whose)
     except Exception as error:
         if not may_be_a_row(error, dialect_of(using)):
             raise
@@ -51,7 +51,7 @@ def take_alone(
             id=row[2], virtual_time=virtual_time, cost=cost, weight=weight, room=None, policy=policy
         )
         pick = lane.pick(lane.charge(abs(cost)), 0, len(rows))
-        lease = leased(row, pick, using=using, holder=holder, moment=dialect.moment)
+        lease = leased(row, pick, using=using, moment=dialect.moment, **whose)
         (late if row[7] else leases).append(lease)
     if late:
         end_late(late, using=using, now=now)

@@ -44,18 +44,19 @@ class Lease(NamedTuple):
     """
     A task in the hands of one holder.
 
-    ``attempt`` and ``holder`` fence every write; ``charge`` is the seconds that its lane
-    has been charged in advance, and ``finish_tag`` the virtual time that it reaches with
-    them. ``is_new`` tells that none of its lane's tasks was measured before. ``capped``
-    tells that others may wait until it has ended, by a cap or a limit. ``time_limit`` is
-    what the submitter said, in seconds; ``context`` is what it sent along of its
-    surroundings, as JSON text.
+    ``token`` fences every write: no other acquire, by whatever holder, has the same for this
+    task. ``charge`` is the seconds that its lane has been charged in advance, and
+    ``finish_tag`` the virtual time that it reaches with them. ``is_new`` tells that none of
+    its lane's tasks was measured before. ``capped`` tells that others may wait until it has
+    ended, by a cap or a limit. ``time_limit`` is what the submitter said, in seconds;
+    ``context`` is what it sent along of its surroundings, as JSON text.
     """
 
     using: str
     task_id: int
     attempt: int
     holder: int
+    token: int
     lane: int
     charge: float
     errors: int
@@ -77,6 +78,11 @@ class Lease(NamedTuple):
     def __repr__(self) -> str:
         """Name it without its payload, which must not get into logs and reports of errors."""
         return f"<Lease {self.task_id} key={self.key!r} attempt={self.attempt}>"
+
+    @property
+    def fence(self) -> tuple[int, int]:
+        """What every write names of it: the task and the acquire."""
+        return self.task_id, self.token
 
     @property
     def tries(self) -> int:
@@ -117,12 +123,14 @@ class Completion(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
     """
-    What a handler has told so far in one attempt; ``progress`` is a part of 1.
+    What a handler has told so far in one attempt; ``progress`` is a part of 1. ``key`` is
+    that of its task, which tells whether the task of this id is still the same.
 
     ``is_first`` tells that nothing of this attempt has been written before.
     """
 
     task_id: int
+    key: str
     attempt: int
     progress: float | None = None
     stage: str = ""
@@ -139,7 +147,12 @@ class Pulse:
 
 
 def new_holder() -> int:
-    """Return a token that no other holder has."""
+    """Return a number that no other holder has."""
+    return secrets.randbits(63)
+
+
+def new_token() -> int:
+    """Return a number that no other acquire has, and no other submit."""
     return secrets.randbits(63)
 
 

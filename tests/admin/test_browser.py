@@ -127,7 +127,9 @@ class BrowserTests(StaticLiveServerTestCase):
     def test_nothing_is_wider_than_a_phone(self):
         task, held = running("a-rather-long-key-" * 8)
         lines = entry(1.9e9, "WARNING", "some_package.some_module", "x" * 300)
-        told = store.Note(task_id=task.id, attempt=1, progress=0.4, stage="s" * 99, lines=lines)
+        told = store.Note(
+            task_id=task.id, key=task.key, attempt=1, progress=0.4, stage="s" * 99, lines=lines
+        )
         store.tell([told], using="default")
         fail(held, error="some_package.some_module.errors.ARatherLongError", message="m" * 90)
         running("k2")

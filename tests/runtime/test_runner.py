@@ -459,6 +459,7 @@ class KillTests(RunnerMixin, TransactionTestCase):
         class Sleeping(Application):
             def perform(self):
                 gone = PreemptedError("gone")
+                self.task.queue[self.task.key].force_finish()
                 threading.Timer(0.05, runner.running.kill, [gone]).start()
                 signal.pause()
 

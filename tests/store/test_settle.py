@@ -423,7 +423,7 @@ class GiveBackTests(TestCase):
             submit()
         known, _unknown = acquire(2, holder=7)
 
-        self.assertEqual(self.give_back(7, keep=[known.task_id]), 1)
+        self.assertEqual(self.give_back(7, keep=[known.fence]), 1)
         self.assertEqual(finish(known), [])
 
     @override_settings(PERFECTQUEUE={"MAX_CRASHES": 10**6})

@@ -175,6 +175,7 @@ class Dialect(ABC):
         limit: int,
         *,
         holder: int,
+        token: int,
         seconds: float,
         now: datetime | None,
     ) -> list[Row]:
@@ -192,6 +193,7 @@ class Dialect(ABC):
         limit: int,
         *,
         holder: int,
+        token: int,
         seconds: float,
         now: datetime | None,
     ) -> list[Row]:
@@ -211,8 +213,8 @@ class Dialect(ABC):
         worker: str,
         monotonic: float,
         now: datetime | None,
-    ) -> set[int]:
-        """Close the tickets that are still held as given; return their task ids."""
+    ) -> set[tuple[int, int]]:
+        """Close the tickets that are still held as given; return the fences of their leases."""
 
     def finish_one(
         self,

@@ -92,7 +92,8 @@ ORDER BY "rank", "run_at", "task_id" LIMIT {count} FOR UPDATE SKIP LOCKED)
 
 TAKE = """
 UPDATE "perfectqueue_ticket"
-SET "state" = 2, "attempt" = "attempt" + 1, "holder" = %(holder)s, "alarm_at" = {later}
+SET "state" = 2, "attempt" = "attempt" + 1, "holder" = %(holder)s, "token" = %(token)s,
+    "alarm_at" = {later}
 WHERE "task_id" IN ({ids})
 """
 
@@ -106,7 +107,7 @@ WHERE "ticket"."task_id" IN ({{ids}})
 """
 
 HELD = """
-SELECT "task_id", "attempt", "holder" FROM "perfectqueue_ticket"
+SELECT "task_id", "token" FROM "perfectqueue_ticket"
 WHERE "task_id" IN ({ids}) AND "state" = 2
 ORDER BY "task_id" FOR UPDATE
 """
@@ -404,6 +405,7 @@ class MySQL(Dialect):
         limit: int,
         *,
         holder: int,
+        token: int,
         seconds: float,
         now: datetime | None,
     ) -> list[Row]:
@@ -412,7 +414,8 @@ class MySQL(Dialect):
             return []
         ids = numbers(sorted(picked))
         take = TAKE.replace("{later}", self.later("%(seconds)s")).replace("{ids}", ids)
-        self.execute(cursor, take, {"holder": holder, "seconds": seconds}, now=now)
+        values = {"holder": holder, "token": token, "seconds": seconds}
+        self.execute(cursor, take, values, now=now)
         statement = READ.replace("{ids}", ids) + self.current_clause(cursor)
         read = self.execute(cursor, statement, now=now)
         rows: list[Row] = list(read.fetchall())
@@ -442,14 +445,10 @@ class MySQL(Dialect):
         worker: str,
         monotonic: float,
         now: datetime | None,
-    ) -> set[int]:
+    ) -> set[tuple[int, int]]:
         ids = numbers(sorted(done.lease.task_id for done in completions))
         held = set(self.execute(cursor, HELD.replace("{ids}", ids)).fetchall())
-        written = [
-            done
-            for done in completions
-            if (done.lease.task_id, done.lease.attempt, done.lease.holder) in held
-        ]
+        written = [done for done in completions if done.lease.fence in held]
         if not written:
             return set()
         closed = numbers(sorted(done.lease.task_id for done in written))
@@ -457,7 +456,7 @@ class MySQL(Dialect):
         written.sort(key=lambda done: done.lease.task_id)
         for some in in_packets(written):
             self.write_results(cursor, some, worker, monotonic, now)
-        return {done.lease.task_id for done in written}
+        return {done.lease.fence for done in written}
 
     def write_results(
         self,

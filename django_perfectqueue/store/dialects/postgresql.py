@@ -140,7 +140,7 @@ WITH "stored" AS (
 )
 INSERT INTO "perfectqueue_ticket" (
     "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
-    "holder", "cancel_requested"
+    "token", "cancel_requested"
 )
 SELECT "id", %(lane)s, {state}, %(rank)s, COALESCE({expected_at}, "run_at"),
     {alarm_at}, 0, 0, 0, %(token)s, false
@@ -166,7 +166,8 @@ WITH "want" AS (
     SELECT * FROM unnest(%(lanes)s::bigint[], %(counts)s::int[]) AS "want" ("lane", "count")
 )
 UPDATE "perfectqueue_ticket" AS "ticket"
-SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s, "alarm_at" = {{later}}
+SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
+    "token" = %(token)s, "alarm_at" = {{later}}
 FROM "perfectqueue_task" AS "task"
 WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
     SELECT "line"."task_id" FROM "want" CROSS JOIN LATERAL (
@@ -203,7 +204,7 @@ WITH "open" AS (
 "taken" AS (
     UPDATE "perfectqueue_ticket" AS "ticket"
     SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
-        "alarm_at" = {{later}}
+        "token" = %(token)s, "alarm_at" = {{later}}
     FROM "perfectqueue_task" AS "task"
     WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
         SELECT "task_id" FROM "perfectqueue_ticket"
@@ -234,16 +235,16 @@ TELL = f"pg_notify('{ENDED}' || \"task_id\", '')"
 FINISH = f"""
 WITH "given" AS (
     SELECT * FROM unnest(
-        %(id)s::bigint[], %(attempt)s::int[], %(holder)s::bigint[], %(started)s::float8[],
+        %(id)s::bigint[], %(token)s::bigint[], %(attempt)s::int[], %(started)s::float8[],
         %(ended)s::float8[], %(result)s::text[]
-    ) AS "given" ("id", "attempt", "holder", "started", "ended", "result")
+    ) AS "given" ("id", "token", "attempt", "started", "ended", "result")
 ),
 "closed" AS (
     DELETE FROM "perfectqueue_ticket" AS "ticket" USING "given"
     WHERE "ticket"."task_id" = ANY(ARRAY(SELECT "id" FROM "given"))
-        AND "ticket"."task_id" = "given"."id" AND "ticket"."attempt" = "given"."attempt"
-        AND "ticket"."holder" = "given"."holder" AND "ticket"."state" = 2
-    RETURNING "ticket"."task_id", "ticket"."watched"
+        AND "ticket"."task_id" = "given"."id" AND "ticket"."token" = "given"."token"
+        AND "ticket"."state" = 2
+    RETURNING "ticket"."task_id", "ticket"."token", "ticket"."watched"
 )
 UPDATE "perfectqueue_task" AS "task"
 SET "outcome" = 'finished', "attempt" = "given"."attempt", "worker" = %(worker)s,
@@ -252,14 +253,14 @@ SET "outcome" = 'finished', "attempt" = "given"."attempt", "worker" = %(worker)s
     "result" = "given"."result"
 FROM "given"
 WHERE "task"."id" = ANY(ARRAY(SELECT "task_id" FROM "closed")) AND "task"."id" = "given"."id"
-RETURNING "task"."id", (SELECT count({TELL}) FROM "closed" WHERE "watched")
+    AND ("given"."id", "given"."token") IN (SELECT "task_id", "token" FROM "closed")
+RETURNING "task"."id", "given"."token", (SELECT count({TELL}) FROM "closed" WHERE "watched")
 """
 
 FINISH_ONE = f"""
 WITH "closed" AS (
     DELETE FROM "perfectqueue_ticket"
-    WHERE "task_id" = %(id)s AND "attempt" = %(attempt)s AND "holder" = %(holder)s
-        AND "state" = 2
+    WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2
     RETURNING "task_id", "lane", "watched"
 ),
 "charged" AS (
@@ -467,6 +468,7 @@ class PostgreSQL(Dialect):
         limit: int,
         *,
         holder: int,
+        token: int,
         seconds: float,
         now: datetime | None,
     ) -> list[Row]:
@@ -476,6 +478,7 @@ class PostgreSQL(Dialect):
             "counts": array(wants.values()),
             "limit": limit,
             "holder": holder,
+            "token": token,
             "seconds": seconds,
         }
         rows: list[Row] = self.execute(cursor, statement, parameters, now=now).fetchall()
@@ -488,11 +491,18 @@ class PostgreSQL(Dialect):
         limit: int,
         *,
         holder: int,
+        token: int,
         seconds: float,
         now: datetime | None,
     ) -> list[Row]:
         statement = CLAIM_ALONE.replace("{later}", self.later("%(seconds)s"))
-        parameters = {"queue": queue, "limit": limit, "holder": holder, "seconds": seconds}
+        parameters = {
+            "queue": queue,
+            "limit": limit,
+            "holder": holder,
+            "token": token,
+            "seconds": seconds,
+        }
         rows: list[Row] = self.execute(cursor, statement, parameters, now=now).fetchall()
         return rows
 
@@ -504,18 +514,18 @@ class PostgreSQL(Dialect):
         worker: str,
         monotonic: float,
         now: datetime | None,
-    ) -> set[int]:
+    ) -> set[tuple[int, int]]:
         parameters = {
             "id": array(done.lease.task_id for done in completions),
+            "token": array(done.lease.token for done in completions),
             "attempt": array(done.lease.attempt for done in completions),
-            "holder": array(done.lease.holder for done in completions),
             "started": array(f"{monotonic - done.started:.6f}" for done in completions),
             "ended": array(f"{monotonic - done.ended:.6f}" for done in completions),
             "result": texts(done.result for done in completions),
             "worker": worker,
         }
         rows = self.execute(cursor, FINISH, parameters, now=now).fetchall()
-        return {task_id for task_id, _told in rows}
+        return {(task_id, token) for task_id, token, _told in rows}
 
     def finish_one(
         self,
@@ -529,8 +539,8 @@ class PostgreSQL(Dialect):
     ) -> bool:
         parameters = {
             "id": done.lease.task_id,
+            "token": done.lease.token,
             "attempt": done.lease.attempt,
-            "holder": done.lease.holder,
             "started": monotonic - done.started,
             "ended": monotonic - done.ended,
             "result": done.result,

@@ -79,7 +79,8 @@ ORDER BY "rank", "run_at", "task_id" LIMIT %(count)s
 
 TAKE = """
 UPDATE "perfectqueue_ticket"
-SET "state" = 2, "attempt" = "attempt" + 1, "holder" = %(holder)s, "alarm_at" = %(until)s
+SET "state" = 2, "attempt" = "attempt" + 1, "holder" = %(holder)s, "token" = %(token)s,
+    "alarm_at" = %(until)s
 WHERE "task_id" IN (SELECT "value" FROM json_each(%(ids)s))
 """
 
@@ -95,17 +96,17 @@ JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 CLOSE = portable(
     """
 DELETE FROM "perfectqueue_ticket"
-WHERE ("task_id", "attempt", "holder") IN (
-    SELECT "value" ->> 0, "value" ->> 1, "value" ->> 2 FROM json_each(%(rows)s)
+WHERE ("task_id", "token") IN (
+    SELECT "value" ->> 0, "value" ->> 1 FROM json_each(%(rows)s)
 ) AND "state" = 2
-RETURNING "task_id"
+RETURNING "task_id", "token"
 """
 )
 
 FINISH = portable(
     """
 UPDATE "perfectqueue_task"
-SET "outcome" = 'finished', "attempt" = "given"."value" ->> 1, "worker" = %(worker)s,
+SET "outcome" = 'finished', "attempt" = "given"."value" ->> 2, "worker" = %(worker)s,
     "started_at" = "given"."value" ->> 3, "ended_at" = "given"."value" ->> 4,
     "result" = "given"."value" ->> 5
 FROM json_each(%(rows)s) AS "given"
@@ -241,6 +242,7 @@ class SQLite(Dialect):
         limit: int,
         *,
         holder: int,
+        token: int,
         seconds: float,
         now: datetime | None,
     ) -> list[Row]:
@@ -256,7 +258,8 @@ class SQLite(Dialect):
             return []
         ids = json.dumps(picked)
         until = stamp(now + timedelta(seconds=seconds))
-        self.execute(cursor, TAKE, {"holder": holder, "until": until, "ids": ids})
+        values = {"holder": holder, "token": token, "until": until, "ids": ids}
+        self.execute(cursor, TAKE, values)
         rows: list[Row] = self.execute(cursor, READ, {"ids": ids}, now=now).fetchall()
         return rows
 
@@ -268,13 +271,13 @@ class SQLite(Dialect):
         worker: str,
         monotonic: float,
         now: datetime | None,
-    ) -> set[int]:
+    ) -> set[tuple[int, int]]:
         now = now or clock.now()
         rows = [
             (
                 done.lease.task_id,
+                done.lease.token,
                 done.lease.attempt,
-                done.lease.holder,
                 stamp(now - timedelta(seconds=monotonic - done.started)),
                 stamp(now - timedelta(seconds=monotonic - done.ended)),
                 done.result,
@@ -282,11 +285,11 @@ class SQLite(Dialect):
             for done in completions
         ]
         closed = self.execute(cursor, CLOSE, {"rows": json.dumps(rows)}).fetchall()
-        ids = {task_id for (task_id,) in closed}
-        written = json.dumps([row for row in rows if row[0] in ids])
-        if ids:
+        fences = set(closed)
+        written = json.dumps([row for row in rows if row[:2] in fences])
+        if fences:
             self.execute(cursor, FINISH, {"rows": written, "worker": worker})
-        return ids
+        return fences
 
     def charge(self, cursor: Any, entries: Sequence[Entry], now: datetime | None) -> None:
         rows = [

@@ -324,9 +324,12 @@ class Supervisor:
             overdue={begun.task_id: self.now - begun.since for begun in overdue},
         )
         try:
-            self.undertakers.append(self.fork("undertaker", Undertaker(self.plan, estate).run))
+            # Made in the child: what it opens is closed when that ends.
+            child = self.fork("undertaker", lambda: Undertaker(self.plan, estate).run())
         except OSError as error:
             logger.error("What it held comes back with its lease. %s", error)
+        else:
+            self.undertakers.append(child)
 
     def listen(self) -> None:
         """

@@ -12,7 +12,7 @@ NAMES = {
     "memory_kib": "anonymous memory of the supervisor, KiB",
     "folder": "sockets and pages in the folder of the bell",
 }
-ALLOWED = {"memory_kib": 1024.0}
+ALLOWED = {"memory_kib": 256.0}
 """What may be more at the end; the allocator keeps some memory that it has had."""
 
 

@@ -40,7 +40,7 @@ CAUSES = {
     "grow": 1,
 }
 STOCK = 20
-WARM_UP = 200
+WARM_UP = 1_000
 HELPERS = len(("janitor", "listener"))
 HELPER_EVERY = 50
 SAMPLE_EVERY = 500

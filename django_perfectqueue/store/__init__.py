@@ -26,6 +26,7 @@ from .known import forget_limits, known_limits
 from .look import Outlook, look
 from .notices import EndNotices, Notices
 from .oldest import oldest_due, overdue
+from .park import park, unpark
 from .purge import Swept, purge
 from .register import Registration, register, sign_off
 from .replace import replace
@@ -103,6 +104,7 @@ __all__ = [
     "oldest_due",
     "one_call",
     "overdue",
+    "park",
     "patiently",
     "purge",
     "redrive",
@@ -122,6 +124,7 @@ __all__ = [
     "take_alone",
     "tell",
     "together",
+    "unpark",
     "update_payload",
     "wanted",
     "watch",

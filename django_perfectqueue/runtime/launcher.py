@@ -25,12 +25,15 @@ from .signals import (
     DETACH,
     DUMP,
     READY,
+    REOPEN_LOGS,
     RESTART,
     RESTART_NOW,
     STOP,
     STOP_NOW,
     Mailbox,
     held_back,
+    hold_back,
+    reopen_logs,
 )
 from .stacks import put_title
 
@@ -191,17 +194,18 @@ class Launcher:
 
     def launch(self) -> int:
         before = {signum: signal.getsignal(signum) for signum in (*ALL, DUMP, signal.SIGCHLD)}
+        # A signal that comes when it is over is left to the caller; the command itself ends.
         with held_back():
             self.notifier.starting()
             self.current = self.start()
             self.mailbox.open(signal.SIGCHLD)
-        self.mailbox.let_in()
-        try:
-            return self.stay()
-        finally:
-            self.close()
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
+            try:
+                return self.stay()
+            finally:
+                hold_back(signal.SIGCHLD, DUMP)
+                self.close()
+                for signum, handler in before.items():
+                    signal.signal(signum, handler)
 
     def start(self) -> Generation:
         self.started += 1
@@ -258,6 +262,8 @@ class Launcher:
                 if signum == DUMP:
                     put_title(f"Supervisor, pid {one.process.pid}:")
                 one.send(signum)
+        if signum == REOPEN_LOGS:
+            reopen_logs()
         if signum == DETACH:
             self.detach()
         elif signum == STOP_NOW:

@@ -80,6 +80,19 @@ class CrashTests(WorkerTestCase):
         self.submit("k0", "note")
         wait_until(lambda: self.notes("ran") and not Queue()["k0"].exists(), within=20)
 
+    def test_a_helper_that_stands_still_is_replaced(self):
+        """
+        Nobody would hear of tasks, purge, or answer alarms; and nothing would have died.
+        """
+        worker = self.worker(CHILD_HEARTBEAT_LIMIT=1).ready()
+        before = worker.helpers()
+        for helper in before:
+            os.kill(helper, signal.SIGSTOP)
+        wait_until(lambda: not any(map(is_alive, before)))
+        self.assertEqual(len(worker.helpers() - before), HELPERS)
+        for name in ("janitor", "listener"):
+            self.assertIn(f"The {name} is silent; it is killed", worker.errors)
+
     def test_the_supervisor_keeps_no_file_of_those_that_have_died(self):
         """
         At the limit of open files it could start no other, and nothing would run any more.

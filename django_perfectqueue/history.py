@@ -125,6 +125,6 @@ def due_at(task: Task) -> datetime:
     ticket: Ticket | None = getattr(task, "ticket", None)
     if ticket is None:
         return task.run_at
-    if ticket.state == State.SCHEDULED and ticket.alarm_at:
+    if ticket.state == State.SCHEDULED and ticket.alarm_at and not ticket.is_parked:
         return ticket.alarm_at
     return task.run_at if ticket.was_expected else ticket.run_at

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any, NoReturn
 
 from django.core.validators import MaxValueValidator, MinValueValidator
@@ -69,6 +69,10 @@ class Status(models.TextChoices):
 
 DEAD = tuple(outcome for outcome in Outcome if outcome != Outcome.FINISHED)
 LIVE = tuple(status for status in Status if status.value not in Outcome.values)
+
+
+PARKED_FROM = datetime(9000, 1, 1, tzinfo=timezone.utc)
+"""From when on an alarm is no time, but tells that a ticket is parked: see ``store/park.py``."""
 
 
 class State(models.IntegerChoices):
@@ -341,9 +345,16 @@ class Ticket(models.Model):
     @property
     def was_given_back(self) -> bool:
         """Whether a release has put it off: that leaves the time at which it was due before."""
+        if self.is_parked:
+            return True
         if self.state != State.SCHEDULED or self.alarm_at is None or self.was_expected:
             return False
         return self.attempt > 0 and self.alarm_at > self.run_at
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it waits for a worker that knows its type."""
+        return self.alarm_at is not None and self.alarm_at > PARKED_FROM
 
     @property
     def was_snoozed(self) -> bool:

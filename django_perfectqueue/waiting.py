@@ -182,6 +182,8 @@ class Case:
             return
         if self.ticket.was_given_back:
             yield from self.by_workers()
+        if self.ticket.is_parked:
+            return
         tried = self.ticket.errors or self.ticket.crashes
         yield self.timed(Code.RETRYING if tried else Code.SCHEDULED)
 

@@ -125,7 +125,7 @@ class Feeder:
                 "key": str(index),
                 "type": "sleep",
                 "user": one.user,
-                "data": {"i": index, "seconds": one.seconds},
+                "data": {"i": index, "seconds": one.seconds, "releases": one.releases},
             }
             for index, one in enumerate(due, len(self.sent))
         ]
@@ -151,7 +151,8 @@ def measured(stand: Stand, peer: Sleepers, processors: int) -> dict[str, Any]:
         stopped = time.monotonic()
         stop(stand, workers)
     seconds = stopped - began
-    return judged(scenario, runs_of(feeder.sent), processors=processors, seconds=seconds)
+    runs = [*runs_of(feeder.sent), *released(feeder.sent, stand.probe.read(), began)]
+    return judged(scenario, runs, processors=processors, seconds=seconds)
 
 
 def feed(stand: Stand, feeder: Feeder, began: float) -> None:
@@ -186,9 +187,21 @@ def runs_of(sent: Sequence[Arrival]) -> list[Run]:
     found = []
     for key, user, due, started, ended in rows:
         begin, end = since(started), since(ended)
-        took = sent[int(key)].seconds if begin is None or end is None else end - begin
+        took = sent[int(key)].demand if begin is None or end is None else end - begin
         found.append(Run(user, since(due) or 0.0, begin, end, took))
     return sorted(found, key=attrgetter("due"))
+
+
+def released(coming: Sequence[Arrival], starts: Sequence[Start], began: float) -> list[Run]:
+    """Return the runs after which a task was released: all but its last, which its row tells."""
+    found, seen = [], set()
+    for start in reversed(starts):
+        one = coming[start.task]
+        if one.releases and start.task in seen:
+            at = start.at / 1e9 - began
+            found.append(Run(one.user, at, at, at + one.seconds, one.seconds))
+        seen.add(start.task)
+    return found
 
 
 def main() -> None:

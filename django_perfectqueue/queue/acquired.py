@@ -334,7 +334,8 @@ class AcquiredTask:
     @or_deferred
     def release(self, delay: Span = 0.0, *, now: datetime | None = None) -> None:
         """
-        Give it back untried: this counts as no attempt.
+        Give it back: this counts as no attempt, and its user is charged for the time that
+        it has run.
 
         It waits for a second at least, as after snooze(): a handler that gives it back again
         and again would keep the database busy. Raise InvalidTaskError where the delay is no
@@ -350,7 +351,11 @@ class AcquiredTask:
         """
         with self._settling():
             cancelled: list[store.Lease] = []
-            terms: dict[str, Any] = {"using": self.lease.using, "now": now}
+            terms: dict[str, Any] = {
+                "seconds": self.seconds,
+                "using": self.lease.using,
+                "now": now,
+            }
             if store.release([self.lease], delay=wait, cancelled=cancelled, **terms):
                 raise self._preempted()
             self._settle("cancelled" if cancelled else "released")
@@ -360,7 +365,7 @@ class AcquiredTask:
         """
         Put it off for so long: this counts as no attempt and as no error.
 
-        Unlike after release(), its user is charged for the time that it has run.
+        Its user is charged for the time that it has run, as after release().
         """
         wait = Snooze(after).after
         terms: dict[str, Any] = {"seconds": self.seconds, "using": self.lease.using, "now": now}

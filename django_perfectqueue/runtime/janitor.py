@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 from django_perfectqueue import store
+from django_perfectqueue.models import PARKED_FROM
 from django_perfectqueue.store.alarms import BATCH as LANES
 from django_perfectqueue.store.purge import BATCH
 
@@ -47,6 +48,7 @@ class Janitor(Attendant):
         self.purge = Purge(plan)
         self.bookkeeper = Bookkeeper(plan)
         self.recounter = Recounter(plan.using, self.link, presence)
+        self.parked = Parked(plan)
         self.file = DatabaseFile(plan.using)
 
     def work(self) -> None:
@@ -57,6 +59,7 @@ class Janitor(Attendant):
             self.sweep()
             self.link.insist(self.bookkeeper.work)
             self.recounter.work()
+            self.link.insist(self.parked.work)
             if time.monotonic() >= next_purge:
                 self.purge_some()
                 next_purge = time.monotonic() + self.plan.options.PURGE_INTERVAL
@@ -111,6 +114,30 @@ class Janitor(Attendant):
             self.look_after()
             if not self.link.insist(self.purge.batch):
                 return
+
+
+class Parked:
+    """
+    Has parked tasks be due again: every RETRY_WAIT those whose type is known here, and every
+    RETRY_WAIT_LIMIT all of them, for programs that are no workers, and so that they expire.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.next_look = 0.0
+        self.all_at = time.monotonic() + plan.options.RETRY_WAIT_LIMIT
+        self.reached = PARKED_FROM
+
+    def work(self) -> None:
+        """Do what is due; called every few seconds."""
+        now, options = time.monotonic(), self.plan.options
+        if now >= self.all_at:
+            self.all_at = now + max(options.RETRY_WAIT_LIMIT, SWEEP_INTERVAL)
+            store.unpark(lambda _type: True, using=self.plan.using)
+        elif now >= self.next_look:
+            self.next_look = now + options.RETRY_WAIT
+            knows = self.plan.dispatch.knows
+            self.reached = store.unpark(knows, using=self.plan.using, after=self.reached)
 
 
 @dataclass

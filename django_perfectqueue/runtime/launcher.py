@@ -25,12 +25,15 @@ from .signals import (
     DETACH,
     DUMP,
     READY,
+    REOPEN_LOGS,
     RESTART,
     RESTART_NOW,
     STOP,
     STOP_NOW,
     Mailbox,
     held_back,
+    hold_back,
+    reopen_logs,
 )
 from .stacks import put_title
 
@@ -191,17 +194,18 @@ class Launcher:
 
     def launch(self) -> int:
         before = {signum: signal.getsignal(signum) for signum in (*ALL, DUMP, signal.SIGCHLD)}
+        # A signal that comes when it is over is left to the caller; the command itself ends.
         with held_back():
             self.notifier.starting()
             self.current = self.start()
             self.mailbox.open(signal.SIGCHLD)
-        self.mailbox.let_in()
-        try:
-            return self.stay()
-        finally:
-            self.close()
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
+            try:
+                return self.stay()
+            finally:
+                hold_back(signal.SIGCHLD, DUMP)
+                self.close()
+                for signum, handler in before.items():
+                    signal.signal(signum, handler)
 
     def start(self) -> Generation:
         self.started += 1
@@ -215,7 +219,7 @@ class Launcher:
                 self.pass_on(signum)
             self.hand_over()
             self.attend()
-            self.older = [old for old in self.older if old.code() is None]
+            self.forget_ended()
             code = self.current.code()
             if code is not None and (code or not (self.older or self.next)):
                 return code
@@ -223,6 +227,12 @@ class Launcher:
                 pids = ", ".join(str(one.process.pid) for one in self.generations())
                 self.say(_("What is running goes on in the background, under pid %s.") % pids)
                 return 0
+
+    def forget_ended(self) -> None:
+        """Let go of the older generations that have ended."""
+        for old in [old for old in self.older if old.code() is not None]:
+            self.older.remove(old)
+            old.close()
 
     def wait(self) -> None:
         generations = self.generations()
@@ -252,6 +262,8 @@ class Launcher:
                 if signum == DUMP:
                     put_title(f"Supervisor, pid {one.process.pid}:")
                 one.send(signum)
+        if signum == REOPEN_LOGS:
+            reopen_logs()
         if signum == DETACH:
             self.detach()
         elif signum == STOP_NOW:

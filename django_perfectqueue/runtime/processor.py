@@ -41,6 +41,7 @@ logger = logging.getLogger("django_perfectqueue.processor")
 DONE = 0
 RECYCLED = 3
 LAST_TRIES = 10.0
+MOST_TYPES = 1_000
 LOOK_UP_AFTER = 5.0
 LOOK_AFTER = 60.0
 
@@ -108,6 +109,7 @@ class Processor:
         self.keeper.start()
         try:
             self.link.insist(self.ledger.set_clock)
+            self.link.insist(self.unpark)
             return self.work()
         except AwayError:
             return DONE
@@ -220,17 +222,29 @@ class Processor:
             self.seat.belfry.wake_one()
 
     def put_strange_back(self) -> None:
-        """Let tasks of unknown types wait for a release that knows them."""
+        """Let tasks of unknown types wait for a release that knows them, and those behind them."""
         knows = self.plan.dispatch.knows
         strange = [lease for lease in self.batch if not knows(lease.type)]
         if not strange:
             return
         for type_ in sorted({lease.type for lease in strange} - self.strange):
-            self.strange.add(type_)
-            near = conf.nearest(type_, map(in_words, self.plan.dispatch.load()))
-            logger.warning("No handler for tasks of this type; they wait.%s type=%s", near, type_)
+            self.warn_of(type_)
         dropped = [lease for lease in strange if self.drop(lease)]
+        # What is only released, because this process dies now, is looked at again in a while.
         self.link.insist(lambda: self.release(dropped, delay=self.options.RETRY_WAIT))
+        self.link.insist(lambda: store.park(dropped, knows, using=self.plan.using))
+
+    def warn_of(self, type_: str) -> None:
+        """Say that nobody here knows a type; of very many types each is said now and then."""
+        if len(self.strange) >= MOST_TYPES:
+            self.strange.clear()
+        self.strange.add(type_)
+        near = conf.nearest(type_, map(in_words, self.plan.dispatch.load()))
+        logger.warning("No handler for tasks of this type; they wait.%s type=%s", near, type_)
+
+    def unpark(self) -> None:
+        """Have those be due that waited for a worker like this one."""
+        store.unpark(self.plan.dispatch.knows, using=self.plan.using)
 
     def make_sure(self) -> None:
         """Let go of what the database says is not held: it may have been given back unheard."""

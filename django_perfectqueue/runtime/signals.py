@@ -49,10 +49,6 @@ class Mailbox:
         dump_when_asked()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ALL, DUMP, *extra})
 
-    def let_in(self) -> None:
-        """Let those in that were held back before this mailbox was made."""
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ALL, signal.SIGCHLD})
-
     def read(self) -> list[signal.Signals]:
         return [signal.Signals(number) for number in drain(self.ear) or b""]
 
@@ -91,9 +87,9 @@ def dump_when_asked() -> None:
         faulthandler.register(DUMP, file=sys.__stderr__, chain=True)
 
 
-def hold_back() -> None:
+def hold_back(*extra: signal.Signals) -> None:
     """Have signals wait until a mailbox is there for them."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, ALL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*ALL, *extra})
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ from .look import Outlook, look
 from .notices import EndNotices, Notices
 from .oldest import oldest_due, overdue
 from .once_committed import steer_waiting
+from .park import park, unpark
 from .purge import Swept, purge
 from .recount import Drift, Position, recount
 from .register import Registration, register, sign_off
@@ -109,6 +110,7 @@ __all__ = [
     "oldest_due",
     "one_call",
     "overdue",
+    "park",
     "patiently",
     "purge",
     "recount",
@@ -131,6 +133,7 @@ __all__ = [
     "take_alone",
     "tell",
     "together",
+    "unpark",
     "update_payload",
     "wanted",
     "watch",

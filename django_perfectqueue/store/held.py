@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
+from .accounts import expected_cost
 from .claim import leased
 from .dialects.base import TAKEN, numbers
-from .lanes import FIRST_COST, LEAST_COST, Pick
+from .lanes import Pick
 from .transaction import reading, repeated, timely
 from .values import Lease
 
@@ -55,7 +56,7 @@ def in_hand(holder: int, task_ids: Iterable[int], *, using: str) -> list[InHand]
         rows = dialect.execute(cursor, statement, {"holder": holder}).fetchall()
     found = []
     for *row, token, cancel_requested, cost in rows:
-        pick = Pick(row[2], max(FIRST_COST if cost is None else abs(cost), LEAST_COST))
+        pick = Pick(row[2], expected_cost(cost))
         whose = {"holder": holder, "token": token}
         lease = leased(row, pick, using=using, moment=dialect.moment, **whose)
         found.append(InHand(lease, bool(cancel_requested)))

@@ -4,8 +4,10 @@ import json
 import os
 from pathlib import Path
 
+import django_perfectqueue  # noqa: F401
 from tests.settings import *  # noqa: F403
 
+Path(os.environ["PERFECTQUEUE_TEST_SETTINGS"] + ".read").touch()
 given = json.loads(Path(os.environ["PERFECTQUEUE_TEST_SETTINGS"]).read_text())
 
 level = given.pop("LOG_LEVEL", "INFO")

@@ -15,9 +15,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.models import DEAD, LIVE, DeadLetter, Lane, Status, Ticket
+from django_perfectqueue.names import names
 from django_perfectqueue.queue import database
 
-from .names import names
 from .search import plain, queue_names
 
 REACH = 100_000

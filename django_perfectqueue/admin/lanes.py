@@ -15,13 +15,13 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.models import Lane, State, Ticket
+from django_perfectqueue.names import names
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.lanes import lane_id, lane_of
 
 from .base import ReadOnlyAdmin
 from .cells import NOTHING
 from .filters import LaneQueueFilter
-from .names import names
 
 COUNTED = 1_000
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from django_perfectqueue.models import Task, TaskQuerySet
-
-from .names import NAMES, names
+from django_perfectqueue.names import NAMES, names
 
 FOUND = 1_000
 

@@ -18,11 +18,11 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.balance import COUNTED, WINDOWS, UserShare, balance
 from django_perfectqueue.conf import options
 from django_perfectqueue.models import Usage
+from django_perfectqueue.names import names
 from django_perfectqueue.queue import QUEUE_LENGTH, database
 
 from .base import ReadOnlyAdmin
 from .cells import NOTHING, span
-from .names import names
 
 TOP = 50
 OVER = {"minute": _("Last minute"), "hour": _("Last hour"), "day": _("Last day")}

@@ -27,6 +27,7 @@ from django_perfectqueue.compat import (
     task_backends,
 )
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, PayloadError
+from django_perfectqueue.names import names
 
 from . import registry
 from .call import Call, words_of
@@ -320,11 +321,7 @@ def is_id(value: Any) -> bool:
 
 
 def stored_queues(using: str) -> list[str]:
-    """Return the names of the queues that have tasks, by a look at the index for each."""
+    """Return the names of all queues that have tasks, by a look at the index for each."""
     from django_perfectqueue.models import Task
 
-    names: list[str] = []
-    rows = Task.objects.using(using).order_by("queue").values_list("queue", flat=True)
-    while name := rows.filter(queue__gt=names[-1] if names else "").first():
-        names.append(name)
-    return names
+    return names(Task.objects.using(using), "queue", limit=None)

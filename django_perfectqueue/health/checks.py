@@ -15,6 +15,7 @@ from django_perfectqueue import spans, store
 from django_perfectqueue.fields import ServerNow
 from django_perfectqueue.models import Worker
 
+from .queues import named_queues, used_queues
 from .tables import lacks_tables, unmigrated
 
 OVERDUE = 60.0
@@ -66,6 +67,8 @@ def findings(
     """
     Yield whether the tasks of these queues are being run.
 
+    Where no queue is given these are all that the settings name and all in which a task is
+    due; the former need a worker even while they are empty.
     ``oldest`` is for how many seconds a task may have been due; without it, that is only
     told. Each look is into an index, and reads a bounded number of rows.
     """
@@ -84,9 +87,13 @@ def findings(
 
 def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> Iterator[Finding]:
     serving = workers_of(using)
-    for queue in queues:
-        yield of_workers(queue, sum(queue in names for names in serving))
-        yield of_oldest(queue, store.oldest_due(queue, using=using), oldest)
+    asked = queues or named_queues(using)
+    others = [] if queues else [name for name in used_queues(using) if name not in asked]
+    for queue in (*asked, *others):
+        wait = store.oldest_due(queue, using=using)
+        if queue in asked or wait is not None:
+            yield of_workers(queue, sum(queue in names for names in serving))
+            yield of_oldest(queue, wait, oldest)
     yield of_clock(store.overdue(using=using))
 
 

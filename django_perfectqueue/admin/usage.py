@@ -20,6 +20,8 @@ from django_perfectqueue.conf import options
 from django_perfectqueue.models import Usage
 from django_perfectqueue.names import names
 from django_perfectqueue.queue import QUEUE_LENGTH, database
+from django_perfectqueue.store import oldest_due
+from django_perfectqueue.waiting import workers_serving
 
 from .base import ReadOnlyAdmin
 from .cells import NOTHING, span
@@ -91,10 +93,19 @@ class UsageAdmin(ReadOnlyAdmin):
             "rows": rows(found.shares, queue),
             "total": rows([found.total], queue)[0],
             "kept": options().USAGE_TIME != 0,
+            "unserved": unserved(queue),
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/perfectqueue/usage/shares.html", context)
+
+
+def unserved(queue: str) -> str:
+    """Return for how long a task has been due in a queue that no worker serves, or nothing."""
+    if any(queue in worker.queues for worker in workers_serving(using=database())):
+        return ""
+    wait = oldest_due(queue, using=database())
+    return "" if wait is None else span(wait)
 
 
 def chosen_queue(request: HttpRequest, queues: list[str]) -> str:

@@ -12,14 +12,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_perfectqueue import spans, store
-from django_perfectqueue.fields import ServerNow
-from django_perfectqueue.models import Worker
+from django_perfectqueue.waiting import workers_serving
 
 from .queues import named_queues, used_queues
 from .tables import lacks_tables, unmigrated
 
 OVERDUE = 60.0
-WORKERS = 1_000
 
 migrated: set[str] = set()
 """Databases that were found to have their tables; these don't go away."""
@@ -99,12 +97,7 @@ def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> I
 
 def workers_of(using: str) -> list[list[str]]:
     """Return the queues of each worker that takes tasks."""
-    workers = Worker.objects.using(using)
-    clock = workers.values_list(ServerNow(), flat=True).first()
-    if clock is None:
-        return []
-    serving = workers.serving(clock).order_by("-seen_at").only("queues_text")
-    return [worker.queues for worker in serving[:WORKERS]]
+    return [worker.queues for worker in workers_serving(using=using)]
 
 
 def of_workers(queue: str, count: int) -> Finding:

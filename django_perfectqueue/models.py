@@ -23,6 +23,7 @@ from .codecs import decode
 from .fields import ExactCharField, ServerNow
 from .indexes import PartialIndex
 from .notes import Line, read
+from .texts import printable
 
 LAST_CHARACTER = chr(sys.maxunicode)
 EVERYONE = "*"
@@ -247,7 +248,7 @@ class Task(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.key
+        return printable(self.key)
 
     def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(UNDELETABLE)
@@ -550,7 +551,7 @@ class Lane(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.queue}/{self.user}"
+        return printable(f"{self.queue}/{self.user}")
 
     @classmethod
     def check(cls, **kwargs: Any) -> list[Any]:

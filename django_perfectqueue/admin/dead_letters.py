@@ -49,7 +49,7 @@ class DeadLetterAdmin(SteeringAdmin):
     @admin.display(description=_("task"))
     def key(self, letter: DeadLetter) -> SafeString:
         url = reverse("admin:perfectqueue_task_change", args=[letter.pk])
-        return format_html('<a href="{}">{}</a>', url, letter.task.key)
+        return format_html('<a href="{}">{}</a>', url, letter.task)
 
     @admin.display(description=_("message"))
     def reason(self, letter: DeadLetter) -> str:

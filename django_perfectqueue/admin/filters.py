@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from django.contrib import admin
@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.models import DEAD, LIVE, DeadLetter, Lane, Status, Ticket
 from django_perfectqueue.names import names
 from django_perfectqueue.queue import database
+from django_perfectqueue.texts import printable
 
 from .search import plain, queue_names
 
@@ -40,6 +41,11 @@ class ValueFilter(admin.SimpleListFilter):
 
     def condition(self, value: str) -> Q:
         return Q(**{str(self.parameter_name): value})
+
+
+def told(values: Iterable[str]) -> list[tuple[str, str]]:
+    """Return values to choose from, each with how it is shown."""
+    return [(value, printable(value)) for value in values]
 
 
 class StatusFilter(ValueFilter):
@@ -70,12 +76,12 @@ class QueueFilter(ValueFilter):
     parameter_name = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, name) for name in queue_names(database())]
+        return told(queue_names(database()))
 
 
 class LaneQueueFilter(QueueFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, name) for name in names(Lane.objects.using(database()), "queue")]
+        return told(names(Lane.objects.using(database()), "queue"))
 
 
 class GroupFilter(ValueFilter):
@@ -83,7 +89,7 @@ class GroupFilter(ValueFilter):
     parameter_name = "group"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, name) for name in names(DeadLetter.objects.using(database()), "group")]
+        return told(names(DeadLetter.objects.using(database()), "group"))
 
 
 class TextFilter(ValueFilter):

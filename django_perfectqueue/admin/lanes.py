@@ -21,6 +21,7 @@ from django_perfectqueue.queue import database
 from django_perfectqueue.store.lanes import lane_id, lane_of
 from django_perfectqueue.store.spans import waiting
 from django_perfectqueue.store.transaction import reading
+from django_perfectqueue.texts import printable
 from django_perfectqueue.waiting import workers_serving
 
 from .base import OneOrder, ReadOnlyAdmin
@@ -48,7 +49,7 @@ class Counted(OneOrder):
 @admin.register(Lane)
 class LaneAdmin(ReadOnlyAdmin):
     list_display = [
-        "queue",
+        "of_queue",
         "for_user",
         "standing",
         "running",
@@ -77,12 +78,17 @@ class LaneAdmin(ReadOnlyAdmin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return Counted
 
+    @admin.display(description=_("queue"))
+    def of_queue(self, lane: Lane) -> str:
+        return printable(lane.queue)
+
     @admin.display(description=_("user"), empty_value=NOTHING)
     def for_user(self, lane: Lane) -> SafeString | None:
         if not lane.user:
             return None
         url = reverse("admin:perfectqueue_task_changelist")
-        return format_html('<a href="{}?{}">{}</a>', url, urlencode({"user": lane.user}), lane.user)
+        query = urlencode({"user": lane.user})
+        return format_html('<a href="{}?{}">{}</a>', url, query, printable(lane.user))
 
     @admin.display(description=_("standing"))
     def standing(self, lane: Any) -> SafeString:

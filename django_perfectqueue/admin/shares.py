@@ -8,6 +8,7 @@ from django.contrib import admin
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.models import EVERYONE, FairShare
+from django_perfectqueue.texts import printable
 
 from .rules import RuleAdmin
 
@@ -40,7 +41,7 @@ class FairShareAdmin(RuleAdmin):
     def whose(self, share: FairShare) -> Any:
         if share.user == EVERYONE:
             return _("(everyone else)")
-        return share.user or _("(tasks without a user)")
+        return printable(share.user) or _("(tasks without a user)")
 
     @admin.display(description=_("queue"), ordering="queue")
     def of_queue(self, share: FairShare) -> Any:

@@ -37,6 +37,7 @@ from django_perfectqueue.models import (
 from django_perfectqueue.notes import Line
 from django_perfectqueue.roster import place_of
 from django_perfectqueue.sensitive import masked
+from django_perfectqueue.texts import printable
 from django_perfectqueue.waiting import Code, why_waiting
 
 from .cells import NOTHING, badge, moment, next_moment, span
@@ -148,8 +149,8 @@ def reasons(task: Task, ticket: Ticket | None, using: str) -> list[str]:
 
 def about(task: Task) -> list[tuple[str, str]]:
     return [
-        (_("queue"), task.queue),
-        (_("type"), task.type),
+        (_("queue"), printable(task.queue)),
+        (_("type"), printable(task.type)),
         (_("priority"), str(task.priority)),
         *([(_("limits"), task.limits.replace(",", ", "))] if task.limits else []),
         *([(_("time limit"), span(task.time_limit))] if task.time_limit else []),

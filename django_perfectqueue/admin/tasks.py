@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.models import Status, Task, TaskQuerySet, id_for
 from django_perfectqueue.queue import database
+from django_perfectqueue.texts import printable
 
 from .cells import NOTHING, badge, next_moment, short
 from .filters import QueueFilter, ReachFilter, StatusFilter, TypeFilter, UserFilter
@@ -29,7 +30,7 @@ from .verbs import VERBS
 
 @admin.register(Task)
 class TaskAdmin(SteeringAdmin):
-    list_display = ["key", "kind", "for_user", "queue", "badge", "created", "when", "attempts"]
+    list_display = ["named", "kind", "for_user", "of_queue", "badge", "created", "when", "attempts"]
     list_filter = [StatusFilter, QueueFilter, UserFilter, TypeFilter, ReachFilter]
     actions = ["force_finish", "cancel", "retry"]
     search_fields = ["key"]
@@ -50,7 +51,7 @@ class TaskAdmin(SteeringAdmin):
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Leave out the queue where each row would name the same."""
-        hidden = {"queue"} if one_queue(request) else set()
+        hidden = {"of_queue"} if one_queue(request) else set()
         return [column for column in self.list_display if column not in hidden]
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
@@ -87,7 +88,8 @@ class TaskAdmin(SteeringAdmin):
             "opts": self.opts,
             "media": self.media,
             "title": _("Task"),
-            "subtitle": task.key,
+            "subtitle": str(task),
+            "for_user": printable(task.user),
             "original": task,
             "change": True,
             "has_view_permission": True,
@@ -104,11 +106,19 @@ class TaskAdmin(SteeringAdmin):
         status = Status(task.status)
         return [verb for verb in VERBS.values() if status in verb.statuses and may(request, verb)]
 
+    @admin.display(description=_("key"))
+    def named(self, task: Task) -> str:
+        return str(task)
+
+    @admin.display(description=_("queue"))
+    def of_queue(self, task: Task) -> str:
+        return printable(task.queue)
+
     @admin.display(description=_("type"))
     def kind(self, task: Task) -> SafeString:
         """Return its type, to be broken after a dot rather than anywhere."""
         return format_html_join(
-            mark_safe(".<wbr>"), "{}", ([part] for part in task.type.split("."))
+            mark_safe(".<wbr>"), "{}", ([part] for part in printable(task.type).split("."))
         )
 
     @admin.display(description=_("user"), empty_value=NOTHING)
@@ -116,7 +126,7 @@ class TaskAdmin(SteeringAdmin):
         if not task.user:
             return None
         query = urlencode({"user": task.user})
-        return format_html('<a href="?{}">{}</a>', query, task.user)
+        return format_html('<a href="?{}">{}</a>', query, printable(task.user))
 
     @admin.display(description=_("status"))
     def badge(self, task: Task) -> SafeString:

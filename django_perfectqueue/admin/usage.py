@@ -21,6 +21,7 @@ from django_perfectqueue.models import Usage
 from django_perfectqueue.names import names
 from django_perfectqueue.queue import QUEUE_LENGTH, database
 from django_perfectqueue.store import oldest_due
+from django_perfectqueue.texts import printable
 from django_perfectqueue.waiting import workers_serving
 
 from .base import ReadOnlyAdmin
@@ -36,6 +37,7 @@ class Row:
     """One line of the page; ``entitled_bar`` and ``received_bar`` are from 0 to 100."""
 
     share: UserShare
+    user: str
     tasks_query: str
     entitled_bar: str
     received_bar: str
@@ -75,10 +77,11 @@ class UsageAdmin(ReadOnlyAdmin):
             "opts": self.opts,
             "media": self.media,
             "title": _("Shares received"),
-            "subtitle": queue,
+            "subtitle": printable(queue),
             "original": OVER[over],
             "has_view_permission": True,
             "queue": queue,
+            "queue_name": printable(queue),
             "over": over,
             "user_asked": user or "",
             "windows": [
@@ -86,7 +89,7 @@ class UsageAdmin(ReadOnlyAdmin):
                 for word, label in OVER.items()
             ],
             "queues": [
-                (name, f"?{query(name, over, user)}", name == queue)
+                (printable(name), f"?{query(name, over, user)}", name == queue)
                 for name in sorted({queue, *queues})
             ],
             "clear": f"?{query(queue, over, None)}",
@@ -127,6 +130,7 @@ def rows(shares: list[UserShare], queue: str) -> list[Row]:
     return [
         Row(
             share=share,
+            user=printable(share.user),
             tasks_query=urlencode({"user": share.user, "queue": queue}),
             entitled_bar=f"{share.entitled / largest * 100:.2f}",
             received_bar=f"{share.received / largest * 100:.2f}",

@@ -18,6 +18,7 @@ from django_perfectqueue.fields import ServerNow
 from django_perfectqueue.models import Worker
 from django_perfectqueue.queue import database
 from django_perfectqueue.roster import Assignment, Processor, processors_of
+from django_perfectqueue.texts import printable
 
 from .base import OneOrder, ReadOnlyAdmin
 from .cells import NOTHING, short, span
@@ -118,9 +119,11 @@ def line(worker: Any, processor: Processor, task: Assignment) -> SafeString:
         "pid": processor.pid,
     }
     lasts = span((worker.clock - task.since).total_seconds())
-    words = ", ".join(filter(None, [task.type, task.user, lasts, task.how_far]))
+    words = ", ".join(
+        filter(None, [printable(task.type), printable(task.user), lasts, task.how_far])
+    )
     quiet = format_html('<span class="pq-quiet" title="{}">{}</span>', where, words)
     if not task.key:
         return format_html("#{} {}", task.task_id, quiet)
     url = reverse("admin:perfectqueue_task_change", args=[task.task_id])
-    return format_html('<a href="{}">{}</a> {}', url, task.key, quiet)
+    return format_html('<a href="{}">{}</a> {}', url, printable(task.key), quiet)

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
-from .words import columns_of, cut, padded, printable
+from django_perfectqueue.texts import printable
+
+from .words import columns_of, cut, padded
 
 SAMPLE = 200
 NARROWEST = 8

@@ -20,6 +20,7 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.paths import path_of
 from django_perfectqueue.queue import GRAVE, AcquiredTask
+from django_perfectqueue.texts import printable
 
 from .bell import Bell
 from .database import AwayError, Link
@@ -120,7 +121,9 @@ class Undertaker:
             act = self.link.insist(lambda: verb(task, handler, error))
             task.settled = self.link.insist(act)
         except PreemptedError:
-            logger.warning("A task was taken away before it was ended by force. key=%s", lease.key)
+            logger.warning(
+                "A task was taken away before it was ended by force. key=%s", printable(lease.key)
+            )
         else:
             kind = handler if isinstance(handler, type) or handler is None else type(handler)
             self.told.append(partial(announce, task.settled, task, kind, error))
@@ -128,8 +131,8 @@ class Undertaker:
                 "A task was ended by force: %s, %s. key=%s type=%s",
                 word,
                 task.settled,
-                lease.key,
-                lease.type,
+                printable(lease.key),
+                printable(lease.type),
             )
         return True
 
@@ -173,7 +176,7 @@ class Undertaker:
         try:
             return None if kind is None else kind(task)
         except Exception:
-            logger.debug("A handler can't be made. type=%s", task.type, exc_info=True)
+            logger.debug("A handler can't be made. type=%s", printable(task.type), exc_info=True)
             return kind
 
     def terms(self, lease: store.Lease) -> dict[str, Any]:

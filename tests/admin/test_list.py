@@ -119,9 +119,9 @@ class SearchTests(AdminTestCase):
 
     def test_the_queue_is_told_where_there_are_several(self):
         submit("a", queue="only-one")
-        self.assertNotContains(self.client.get(LIST), 'class="field-queue"')
+        self.assertNotContains(self.client.get(LIST), 'class="field-of_queue"')
         submit("b", queue="other")
-        self.assertContains(self.client.get(LIST), 'class="field-queue"')
+        self.assertContains(self.client.get(LIST), 'class="field-of_queue"')
 
     def test_the_help_is_short_where_there_is_one_queue(self):
         submit("a")

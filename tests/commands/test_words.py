@@ -7,7 +7,8 @@ from django.test import SimpleTestCase
 
 from django_perfectqueue.management.progress import EVERY_COUNT, Progress
 from django_perfectqueue.management.table import Column, lines, terminal_width
-from django_perfectqueue.management.words import columns_of, cut, printable, readable
+from django_perfectqueue.management.words import columns_of, cut, readable
+from django_perfectqueue.texts import printable
 
 from .running import Terminal
 

@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy
 from django_perfectqueue import queue, spans
 from django_perfectqueue.health.checks import Finding, findings, seconds
 from django_perfectqueue.runtime.board import LONG_AGO, Standing, standings
+from django_perfectqueue.texts import printable
 
 from ..base import SummedUpCommand, known_alias, speaking
 
@@ -94,7 +95,7 @@ class Command(SummedUpCommand):
         elif options["verbosity"]:
             for finding in found:
                 if finding.ok:
-                    self.stdout.write(finding.sentence)
+                    self.stdout.write(printable(finding.sentence))
         if wrong:
             raise CommandError("\n".join(map(in_full, wrong)))
 
@@ -134,7 +135,7 @@ def pid_in(path: str) -> int:
 
 
 def in_full(finding: Finding) -> str:
-    return f"{finding.sentence} {finding.detail}".strip()
+    return printable(f"{finding.sentence} {finding.detail}".strip())
 
 
 def some_seconds(text: str) -> float:

@@ -24,6 +24,7 @@ from django_perfectqueue.history import (
 from django_perfectqueue.models import Journal, Task
 from django_perfectqueue.notes import Line
 from django_perfectqueue.roster import Place, place_of
+from django_perfectqueue.texts import on_one_line, printable
 from django_perfectqueue.waiting import Code, Reason, why_waiting
 
 from ..base import QueueCommand
@@ -42,7 +43,7 @@ from ..facts import (
 )
 from ..hints import with_hint
 from ..progress import bar
-from ..words import local, on_one_line, padded, printable, readable
+from ..words import local, padded, readable
 
 LABEL = 12
 LAST_LINES = 10

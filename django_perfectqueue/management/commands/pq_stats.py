@@ -10,12 +10,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.models import DEAD, LIVE, Status
+from django_perfectqueue.texts import printable
 
 from ..base import QueueCommand, at_least
 from ..figures import BOUND, Figures, User, figures
 from ..hints import no_tasks
 from ..table import GAP, Column, lines, terminal_width
-from ..words import printable, readable
+from ..words import readable
 
 ALWAYS = ("waiting", "running", "finished")
 

@@ -480,6 +480,9 @@ class DeadLetter(models.Model):
         indexes = [
             models.Index(fields=["status", "task"], name="perfectqueue_dead_status"),
             models.Index(fields=["group", "task"], name="perfectqueue_dead_group"),
+            models.Index(fields=["ended_at", "task"], name="perfectqueue_dead_ended"),
+            models.Index(fields=["status", "ended_at", "task"], name="perfectqueue_dead_failed"),
+            models.Index(fields=["group", "ended_at", "task"], name="perfectqueue_dead_cause"),
         ]
 
     def __str__(self) -> str:

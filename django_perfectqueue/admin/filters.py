@@ -22,6 +22,7 @@ from django_perfectqueue.texts import printable
 from .search import plain, queue_names
 
 REACH = 100_000
+ALL = "all"
 FEW = (*DEAD, Status.RUNNING, Status.STALLED)
 
 
@@ -63,12 +64,29 @@ class StatusFilter(ValueFilter):
             raise IncorrectLookupParameters from error
 
 
-class EndingFilter(ValueFilter):
+class EndingFilter(admin.SimpleListFilter):
+    """How it ended: failed unless another is chosen, since others were mostly meant to end so."""
+
     title = _("status")
     parameter_name = "status"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [(outcome.value, str(outcome.label)) for outcome in DEAD]
+
+    def value(self) -> str:
+        return super().value() or Status.FAILED.value
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        return queryset if value == ALL else queryset.filter(status=value)
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        for value, title in [*self.lookup_choices, (ALL, gettext("All"))]:
+            yield {
+                "selected": self.value() == str(value),
+                "query_string": changelist.get_query_string({self.parameter_name: value}),
+                "display": title,
+            }
 
 
 class QueueFilter(ValueFilter):
@@ -151,7 +169,7 @@ class ReachFilter(ValueFilter):
         return bool(status or chosen.get("queue") or chosen.get("type"))
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        if self.value() == "all":
+        if self.value() == ALL:
             return queryset
         if request.GET.get("status") in LIVE:
             return self.newest_live(queryset)
@@ -174,12 +192,47 @@ class ReachFilter(ValueFilter):
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         count = number_format(REACH, force_grouping=True)
         yield {
-            "selected": self.value() != "all",
+            "selected": self.value() != ALL,
             "query_string": changelist.get_query_string(remove=[self.parameter_name]),
             "display": gettext("The newest %(count)s tasks") % {"count": count},
         }
         yield {
-            "selected": self.value() == "all",
-            "query_string": changelist.get_query_string({self.parameter_name: "all"}),
+            "selected": self.value() == ALL,
+            "query_string": changelist.get_query_string({self.parameter_name: ALL}),
             "display": gettext("All (may be slow)"),
         }
+
+
+class OfTask(ValueFilter):
+    """Keeps dead letters by what their tasks have."""
+
+    def condition(self, value: str) -> Q:
+        told = super().condition(value)
+        return Q(**{f"task__{name}": sought for name, sought in told.children})  # type: ignore[misc]
+
+
+class DeadQueueFilter(OfTask, QueueFilter):
+    pass
+
+
+class DeadUserFilter(OfTask, UserFilter):
+    pass
+
+
+class DeadTypeFilter(OfTask, TypeFilter):
+    pass
+
+
+class DeadReachFilter(ReachFilter):
+    """The same for dead letters, of which no index finds those of a type, a user or a queue."""
+
+    def has_output(self) -> bool:
+        return any(self.request.GET.get(name) for name in ("type", "user", "queue"))
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() == ALL or not self.has_output():
+            return queryset
+        times = DeadLetter.objects.using(database()).order_by("-ended_at")
+        for oldest in times.values_list("ended_at", flat=True)[REACH : REACH + 1]:
+            return queryset.filter(ended_at__gt=oldest)
+        return queryset

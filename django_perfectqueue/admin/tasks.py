@@ -12,17 +12,17 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.models import Status, Task, TaskQuerySet, id_for
 from django_perfectqueue.queue import database
 from django_perfectqueue.texts import printable
 
-from .cells import NOTHING, badge, next_moment, short
+from .cells import NOTHING, badge, broken_at_dots, next_moment, short
 from .filters import QueueFilter, ReachFilter, StatusFilter, TypeFilter, UserFilter
-from .search import ids_by_key, queue_names
+from .search import ids_by_key, one_queue, queue_names
 from .steering import SteeringAdmin, may
 from .story import tell
 from .verbs import VERBS
@@ -116,10 +116,7 @@ class TaskAdmin(SteeringAdmin):
 
     @admin.display(description=_("type"))
     def kind(self, task: Task) -> SafeString:
-        """Return its type, to be broken after a dot rather than anywhere."""
-        return format_html_join(
-            mark_safe(".<wbr>"), "{}", ([part] for part in printable(task.type).split("."))
-        )
+        return broken_at_dots(task.type)
 
     @admin.display(description=_("user"), empty_value=NOTHING)
     def for_user(self, task: Task) -> SafeString | None:
@@ -144,8 +141,3 @@ class TaskAdmin(SteeringAdmin):
     @admin.display(description=_("attempts"))
     def attempts(self, task: Any) -> int:
         return int(task.tries)
-
-
-def one_queue(request: HttpRequest) -> bool:
-    """Tell whether a list shows one queue only: there is no other, or it was chosen."""
-    return "queue" in request.GET or len(queue_names(database(), limit=2)) < 2

@@ -112,6 +112,12 @@ def die_once(task):
     note(task, "end")
 
 
+@handler("stand-still")
+def stand_still(task):
+    """Stop the whole processor, as a frozen machine would."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 @handler("exit-once")
 def exit_once(task):
     """End the process as one that has nothing left to do would."""

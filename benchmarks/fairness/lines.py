@@ -29,6 +29,7 @@ class Task:
     lane: int
     due: float
     seconds: float
+    releases: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -105,6 +106,12 @@ class Lines:
         self.finish((one, None) for one in held)
         for one in reversed([one for one in held if not one.lost]):
             self.take_back(one)
+
+    def give_up(self, held: Held) -> None:
+        """Take back a task whose handler has run and then released it."""
+        held.task.releases -= 1
+        self.finish([(held, held.task.seconds)])
+        self.take_back(held)
 
     def lapse(self, held: Sequence[Held]) -> None:
         """Take tasks from holders whose leases have run out: they stay charged as expected."""

@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks.peers.base import manage
 from benchmarks.peers.perfectqueue import PerfectQueue
 from benchmarks.place import this_place
+from benchmarks.probe import Start
 from benchmarks.scale import Scale
 from benchmarks.stand import Stand, StuckError, Workers
 
@@ -107,7 +108,7 @@ class Feeder:
                 "key": str(index),
                 "type": "sleep",
                 "user": one.user,
-                "data": {"i": index, "seconds": one.seconds},
+                "data": {"i": index, "seconds": one.seconds, "releases": one.releases},
             }
             for index, one in enumerate(due, self.next)
         ]
@@ -133,7 +134,8 @@ def measured(stand: Stand, peer: Sleepers, processors: int) -> dict[str, Any]:
         stopped = time.monotonic()
         stop(stand, workers)
     seconds = stopped - began
-    return judged(scenario, runs_of(coming), processors=processors, seconds=seconds)
+    runs = [*runs_of(coming), *released(coming, stand.probe.read(), began)]
+    return judged(scenario, runs, processors=processors, seconds=seconds)
 
 
 def feed(stand: Stand, feeder: Feeder, began: float) -> None:
@@ -167,9 +169,21 @@ def runs_of(coming: Sequence[Arrival]) -> list[Run]:
     found = []
     for key, user, due, started, ended in rows:
         begin, end = since(started), since(ended)
-        took = coming[int(key)].seconds if begin is None or end is None else end - begin
+        took = coming[int(key)].demand if begin is None or end is None else end - begin
         found.append(Run(user, since(due) or 0.0, begin, end, took))
     return sorted(found, key=attrgetter("due"))
+
+
+def released(coming: Sequence[Arrival], starts: Sequence[Start], began: float) -> list[Run]:
+    """Return the runs after which a task was released: all but its last, which its row tells."""
+    found, seen = [], set()
+    for start in reversed(starts):
+        one = coming[start.task]
+        if one.releases and start.task in seen:
+            at = start.at / 1e9 - began
+            found.append(Run(one.user, at, at, at + one.seconds, one.seconds))
+        seen.add(start.task)
+    return found
 
 
 def main() -> None:

@@ -50,7 +50,7 @@ class Group:
 
     ``backlog`` tasks of each come at each of the times ``at``; beside them come ``rate``
     a second, from ``begin`` until ``end``. Both are for each processor where the
-    scenario says so.
+    scenario says so. Each task is released so many times, after its time, before it ends.
     """
 
     name: str
@@ -64,6 +64,7 @@ class Group:
     rate: float = 0.0
     begin: float = 0.0
     end: float = math.inf
+    releases: int = 0
 
     def users(self) -> list[str]:
         if self.count == 1:
@@ -101,6 +102,12 @@ class Arrival:
     at: float
     user: str
     seconds: float
+    releases: int = 0
+
+    @property
+    def demand(self) -> float:
+        """Return how long all its runs will take."""
+        return self.seconds * (1 + self.releases)
 
 
 def arrivals(scenario: Scenario, processors: int) -> list[Arrival]:
@@ -127,11 +134,11 @@ def arrivals_of(
     for moment in group.at:
         if moment < seconds:
             for _ in range(group.backlog * times):
-                yield Arrival(moment, user, group.task.draw(chance))
+                yield Arrival(moment, user, group.task.draw(chance), group.releases)
     rate = group.rate * times
     moment = group.begin
     while rate and (moment := moment + chance.expovariate(rate)) < min(group.end, seconds):
-        yield Arrival(moment, user, group.task.draw(chance))
+        yield Arrival(moment, user, group.task.draw(chance), group.releases)
 
 
 def check_number(scenario: Scenario, times: int) -> None:
@@ -222,6 +229,7 @@ def group(place: str, given: dict[str, Any], number: int) -> Group:
         rate=fields.number("rate", 0.0, least=0.0),
         begin=fields.number("from", 0.0, least=0.0),
         end=fields.number("until", math.inf, least=0.0),
+        releases=fields.whole("releases", 0, least=0),
     )
     fields.done()
     if not (found.backlog or found.rate):

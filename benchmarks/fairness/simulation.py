@@ -143,7 +143,10 @@ class Simulation:
     def end(self, processor: Processor, held: Held, now: float) -> None:
         processor.running = None
         processor.pace.ran(TYPE, held.task.seconds)
-        processor.done.append((held, held.task.seconds, now))
+        if held.task.releases and not held.lost:
+            self.lines.give_up(held)
+        else:
+            processor.done.append((held, held.task.seconds, now))
         self.go_on(processor, now)
 
     def keep(self, processor: Processor, held: Held) -> None:
@@ -179,7 +182,7 @@ def simulated(scenario: Scenario, processors: int) -> tuple[list[Run], float]:
     owners = scenario.owners()
     numbers = {user: number for number, user in enumerate(owners)}
     tasks = [
-        (one.at, Task(numbers[one.user], one.at, one.seconds))
+        (one.at, Task(numbers[one.user], one.at, one.seconds, one.releases))
         for one in arrivals(scenario, processors)
     ]
     lines = Lines([(group.weight, group.max_running) for group in owners.values()])
@@ -189,9 +192,15 @@ def simulated(scenario: Scenario, processors: int) -> tuple[list[Run], float]:
 
 
 def records(users: Sequence[str], tasks: Sequence[Task], simulation: Simulation) -> list[Run]:
-    times = {id(task): (started, ended) for task, started, ended in simulation.began}
-    nothing = (None, None)
+    ran = {id(task) for task, _started, _ended in simulation.began}
     return [
-        Run(users[task.lane], task.due, *times.get(id(task), nothing), task.seconds)
-        for task in tasks
+        *(
+            Run(users[task.lane], task.due, started, ended, task.seconds)
+            for task, started, ended in simulation.began
+        ),
+        *(
+            Run(users[task.lane], task.due, None, None, task.seconds * (1 + task.releases))
+            for task in tasks
+            if task.releases or id(task) not in ran
+        ),
     ]

@@ -327,14 +327,19 @@ class AcquiredTask:
     @or_deferred
     def release(self, delay: Span = 0.0, *, now: datetime | None = None) -> None:
         """
-        Give it back untried: this counts as no attempt.
+        Give it back: this counts as no attempt, and its user is charged for the time that
+        it has run.
 
         Raise InvalidTaskError where the delay is no length of time.
         """
         wait = wait_of("release()", delay)
         with self._settling():
             cancelled: list[store.Lease] = []
-            terms: dict[str, Any] = {"using": self.lease.using, "now": now}
+            terms: dict[str, Any] = {
+                "seconds": self.seconds,
+                "using": self.lease.using,
+                "now": now,
+            }
             if store.release([self.lease], delay=wait, cancelled=cancelled, **terms):
                 raise self._preempted()
             self._settle("cancelled" if cancelled else "released")
@@ -344,7 +349,7 @@ class AcquiredTask:
         """
         Put it off for so long: this counts as no attempt and as no error.
 
-        Unlike after release(), its user is charged for the time that it has run.
+        Its user is charged for the time that it has run, as after release().
         """
         wait = Snooze(after).after
         terms: dict[str, Any] = {"seconds": self.seconds, "using": self.lease.using, "now": now}

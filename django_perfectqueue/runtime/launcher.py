@@ -215,7 +215,7 @@ class Launcher:
                 self.pass_on(signum)
             self.hand_over()
             self.attend()
-            self.older = [old for old in self.older if old.code() is None]
+            self.forget_ended()
             code = self.current.code()
             if code is not None and (code or not (self.older or self.next)):
                 return code
@@ -223,6 +223,12 @@ class Launcher:
                 pids = ", ".join(str(one.process.pid) for one in self.generations())
                 self.say(_("What is running goes on in the background, under pid %s.") % pids)
                 return 0
+
+    def forget_ended(self) -> None:
+        """Let go of the older generations that have ended."""
+        for old in [old for old in self.older if old.code() is not None]:
+            self.older.remove(old)
+            old.close()
 
     def wait(self) -> None:
         generations = self.generations()

@@ -308,7 +308,7 @@ class Supervisor:
             self.reporter.say(_("Processor %(number)s has ended.") % {"number": place.number})
 
     def give_back(self, place: Place, child: Child, code: int) -> None:
-        running = tuple(begun.task_id for begun in place.slate.begun)
+        running = {begun.task_id: self.now - begun.since for begun in place.slate.begun}
         overdue = place.slate.overdue(self.now) if place.forced else []
         as_told = place.forced or (child.killed and child.stopping_since is not None)
         message = how_it_ended(code, place.silence)
@@ -319,14 +319,18 @@ class Supervisor:
         estate = Estate(
             holder=place.holder,
             worker=f"{socket.gethostname()}:{child.pid}",
-            crashed=() if as_told else running,
+            crashed=() if as_told else tuple(running),
             why=store.Failure(error="crashed", message=message),
-            overdue={begun.task_id: self.now - begun.since for begun in overdue},
+            overdue={begun.task_id: running[begun.task_id] for begun in overdue},
+            seconds=running,
         )
         try:
-            self.undertakers.append(self.fork("undertaker", Undertaker(self.plan, estate).run))
+            # Made in the child: what it opens is closed when that ends.
+            child = self.fork("undertaker", lambda: Undertaker(self.plan, estate).run())
         except OSError as error:
             logger.error("What it held comes back with its lease. %s", error)
+        else:
+            self.undertakers.append(child)
 
     def listen(self) -> None:
         """

@@ -44,7 +44,7 @@ class Estate:
     What a processor has left: what it held, and the tasks it died of, if it did.
 
     ``overdue`` are the tasks for which it was killed, as they did not end when told to, with
-    the seconds for which they had run.
+    the seconds for which they had run; ``seconds`` are those of all that it had begun.
     """
 
     holder: int
@@ -52,6 +52,7 @@ class Estate:
     crashed: tuple[int, ...]
     why: store.Failure
     overdue: Mapping[int, float] = field(default_factory=dict)
+    seconds: Mapping[int, float] = field(default_factory=dict)
 
 
 class Undertaker:
@@ -192,6 +193,7 @@ class Undertaker:
             using=self.plan.using,
             alive_time=self.plan.options.ALIVE_TIME,
             crashed=(*self.estate.crashed, *unclear),
+            seconds=self.estate.seconds,
             worker=self.estate.worker,
             why=self.estate.why,
         )

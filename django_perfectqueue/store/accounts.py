@@ -10,7 +10,7 @@ from typing import Any
 
 from .dialects import Dialect
 from .dialects.base import Entry, numbers
-from .lanes import LEAST_COST, MEMORY, is_gated
+from .lanes import FIRST_COST, LEAST_COST, MEMORY, is_gated
 from .meters import Meters
 from .values import Lease
 
@@ -67,6 +67,11 @@ class Account:
         )
 
 
+def expected_cost(cost: float | None) -> float:
+    """Return what a task is charged in advance by the cost of its lane, which may be gone."""
+    return max(FIRST_COST if cost is None else cost, LEAST_COST)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Whose account a lane behind a gate has, and to which limits its tasks keep."""
@@ -116,9 +121,22 @@ class Accounts:
         """A task has left its holder after so many seconds; None gives the charge back."""
         self.of(lease.lane).end(lease.charge, seconds)
 
-    def lose(self, lane: int, *, untried: bool = False) -> None:
-        """A task has left a holder who could not tell for how long it ran, if it did."""
+    def lose(
+        self,
+        lane: int,
+        *,
+        untried: bool = False,
+        charge: float = 0.0,
+        seconds: float | None = None,
+    ) -> None:
+        """
+        A task has left a holder who can't tell of it. Where others know for how many seconds
+        it ran, these are charged in place of about what was charged in advance.
+        """
         account = self.of(lane)
+        if seconds is not None:
+            account.end(charge, seconds)
+            return
         account.running -= 1
         account.untried += untried
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from .. import signals
 from ..backoff import next_wait
 from ..conf import options
 from ..models import Attempt, Outcome
-from .accounts import Accounts
+from .accounts import Accounts, expected_cost
 from .announce import announce, announce_ids
 from .dialects import Dialect
 from .dialects.base import numbers
 from .values import Failure, Lease, as_text
 
 MOST_COUNTED = 32_767
+NONE_KNOWN: Mapping[int, float] = MappingProxyType({})
 
 CLOSE = """
 UPDATE "perfectqueue_task"
@@ -41,7 +43,9 @@ INSERT INTO "perfectqueue_attempt" (
 )
 """
 LOST = """
-SELECT "task_id", "attempt", "lane", "errors", "crashes", "cancel_requested"
+SELECT "task_id", "attempt", "lane", "errors", "crashes", "cancel_requested", (
+        SELECT "cost" FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
+    )
 FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids})
 """
 LET_GO = """
@@ -153,6 +157,7 @@ def lose(
     ids: Sequence[int],
     *,
     now: datetime | None,
+    seconds: Mapping[int, float] = NONE_KNOWN,
     worker: str = "",
     why: Failure = LAPSED,
 ) -> list[int]:
@@ -161,17 +166,18 @@ def lose(
 
     Return those that may be tried again at once. One that was to be cancelled is, and one
     that has lost its processor too often is failed: it may well be what kills them. From
-    the second time on it waits before it is tried again.
+    the second time on it waits before it is tried again. ``seconds`` is for how long each
+    has run, where that is known.
     """
     if not ids:
         return []
     back = []
     cancelled, failed = [], []
     rows = dialect.execute(cursor, LOST.replace("{ids}", numbers(sorted(ids)))).fetchall()
-    for task_id, attempt, lane, errors, crashes, cancel_requested in rows:
+    for task_id, attempt, lane, errors, crashes, cancel_requested, cost in rows:
         crashes = min(crashes + 1, MOST_COUNTED)
         held = Held(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes, worker=worker)
-        accounts.lose(lane)
+        accounts.lose(lane, charge=expected_cost(cost), seconds=seconds.get(task_id))
         record(cursor, dialect, held, Attempt.Ending.LOST, why, now=now)
         if cancel_requested:
             bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
+from .accounts import expected_cost
 from .claim import leased
 from .dialects.base import TAKEN, numbers
-from .lanes import FIRST_COST, LEAST_COST
 from .transaction import reading, repeated, timely
 from .values import Lease
 
@@ -55,7 +55,7 @@ def in_hand(holder: int, task_ids: Iterable[int], *, using: str) -> list[InHand]
         rows = dialect.execute(cursor, statement, {"holder": holder}).fetchall()
     found = []
     for *row, cancel_requested, cost in rows:
-        charge = max(FIRST_COST if cost is None else cost, LEAST_COST)
+        charge = expected_cost(cost)
         lease = leased(row, using=using, holder=holder, cost=charge, moment=dialect.moment)
         found.append(InHand(lease, bool(cancel_requested)))
     return found

@@ -5,8 +5,13 @@ import time
 from django_perfectqueue.models import Attempt, DeadLetter
 from django_perfectqueue.queue import Queue
 
+from ..databases.lifetime import children
 from ..waiting import wait_until
-from .workers import WorkerTestCase, is_alive
+from .workers import HELPERS, WorkerTestCase, is_alive
+
+
+def open_files(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 class CrashTests(WorkerTestCase):
@@ -74,6 +79,27 @@ class CrashTests(WorkerTestCase):
         wait_until(lambda: "The janitor died" in worker.errors)
         self.submit("k0", "note")
         wait_until(lambda: self.notes("ran") and not Queue()["k0"].exists(), within=20)
+
+    def test_the_supervisor_keeps_no_file_of_those_that_have_died(self):
+        """
+        At the limit of open files it could start no other, and nothing would run any more.
+        """
+        soon = {"CHILD_FORK_FREQUENCY_LIMIT": 0, "CHILD_HEARTBEAT_LIMIT": 2, "TASK_KILL_WAIT": 0.1}
+        once = {"MAX_ATTEMPTS": 1, "MAX_CRASHES": 1, "MAX_REQUEST_PER_CHILD": 2}
+        worker = self.worker(**soon, **once).ready()
+        worker.helpers()
+        before = open_files(worker.supervisor)
+        for number in range(8):
+            self.submit(f"killed{number}", "die")
+            self.submit(f"recycled{number}", "note")
+        self.submit("ended", "exit-once", data={"code": 9})
+        self.submit("forced", "deaf", data={"pid": str(self.folder / "pid")}, time_limit=0.1)
+        self.submit("silent", "stand-still")
+        wait_until(lambda: len(Queue()) == 0)
+        self.assertGreaterEqual(len(worker.processors()), 12)
+        # The last one that has died is still being buried.
+        wait_until(lambda: len(children(worker.supervisor)) == HELPERS + 1)
+        self.assertEqual(open_files(worker.supervisor), before)
 
     def test_a_processor_that_is_ended_quietly_has_died_all_the_same(self):
         """

@@ -39,6 +39,7 @@ class Reporter:
             "preempted": style.WARNING,
             "left": style.WARNING,
             "failed": style.ERROR,
+            "crashed": style.ERROR,
         }
         self.bold = style.MIGRATE_HEADING
 
@@ -92,6 +93,7 @@ class Reporter:
             "released": _("released"),
             "preempted": _("preempted"),
             "left": _("left"),
+            "crashed": _("crashed"),
         }
         always = ("finished", "retried", "failed")
         parts = [

@@ -24,9 +24,10 @@ from django_perfectqueue.texts import printable
 
 from .bell import Bell
 from .database import AwayError, Link
-from .ending import announce
+from .ending import Ending, announce
 from .plan import Plan
-from .runner import ruling_for
+from .report import Reporter
+from .runner import about, ruling_for
 from .signals import REOPEN_LOGS, take_signals
 from .watch import Watch
 
@@ -63,9 +64,10 @@ class Undertaker:
     It is a process of its own, so that the supervisor never waits for a database.
     """
 
-    def __init__(self, plan: Plan, estate: Estate) -> None:
+    def __init__(self, plan: Plan, estate: Estate, reporter: Reporter) -> None:
         self.plan = plan
         self.estate = estate
+        self.reporter = reporter
         self.bell = Bell()
         self.stopping = False
         self.told: list[Callable[[], None]] = []
@@ -77,7 +79,10 @@ class Undertaker:
         self.watch.start()
         try:
             unclear = self.settle_overdue()
-            self.link.insist(lambda: self.give_back(unclear))
+            crashed = (*self.estate.crashed, *unclear)
+            lost = self.link.insist(lambda: self.held(crashed)) if crashed else []
+            self.link.insist(lambda: self.give_back(crashed))
+            self.tell(lost)
         except AwayError:
             logger.debug("The database is away; what is left comes back with its lease.")
         for tell in self.told:
@@ -187,12 +192,23 @@ class Undertaker:
             "worker": self.estate.worker,
         }
 
-    def give_back(self, unclear: tuple[int, ...]) -> int:
+    def held(self, crashed: tuple[int, ...]) -> list[store.InHand]:
+        return store.in_hand(self.estate.holder, crashed, using=self.plan.using)
+
+    def tell(self, lost: list[store.InHand]) -> None:
+        """Log and print of which tasks the processor died."""
+        for lease, _cancel in lost:
+            task = AcquiredTask(lease, worker=self.estate.worker)
+            logger.error("A task crashed: %s %s", self.estate.why.message, about(task))
+            seconds = self.estate.seconds.get(lease.task_id, 0.0)
+            self.reporter.tell([Ending("crashed", task, None, seconds)])
+
+    def give_back(self, crashed: tuple[int, ...]) -> int:
         return store.give_back(
             self.estate.holder,
             using=self.plan.using,
             alive_time=self.plan.options.ALIVE_TIME,
-            crashed=(*self.estate.crashed, *unclear),
+            crashed=crashed,
             seconds=self.estate.seconds,
             worker=self.estate.worker,
             why=self.estate.why,

@@ -10,6 +10,7 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.fields import ServerNow
 from django_perfectqueue.history import (
     Episode,
@@ -21,7 +22,7 @@ from django_perfectqueue.history import (
     remark,
     tries,
 )
-from django_perfectqueue.models import Journal, Task
+from django_perfectqueue.models import Journal, Task, TaskQuerySet
 from django_perfectqueue.notes import Line
 from django_perfectqueue.roster import Place, place_of
 from django_perfectqueue.texts import on_one_line, printable
@@ -47,6 +48,7 @@ from ..words import local, padded, readable
 
 LABEL = 12
 LAST_LINES = 10
+LONGEST_ID = 19
 BELOW = 11
 PAINT = {"WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "ERROR"}
 
@@ -58,7 +60,7 @@ class Command(QueueCommand):
     )
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("key", metavar="KEY", help=_("Key of the task."))
+        parser.add_argument("key", metavar="KEY", help=_("Key of the task, or its id."))
         parser.add_argument(
             "--no-data",
             action="store_true",
@@ -109,10 +111,22 @@ class Command(QueueCommand):
                 self.print_content(_("context"), context_of(task))
 
     def found(self, key: str) -> Any:
-        """Return a task with its tries, and the time on the database's clock."""
-        rows = self.queue.list().select_related("ticket", "dead_letter").with_tries()
-        with with_hint(self.queue[key]):
-            return rows.annotate(clock=ServerNow()).get(id=self.queue[key].id)
+        """
+        Return a task with its tries, and the time on the database's clock.
+
+        Where the queue has no such key it may be the id of a task, of any queue.
+        """
+        rows: TaskQuerySet = Task.objects.using(self.queue.using)
+        rows = rows.select_related("ticket", "dead_letter").with_tries()
+        rows = rows.annotate(clock=ServerNow())
+        try:
+            with with_hint(self.queue[key]):
+                return rows.get(id=self.queue[key].id)
+        except NotFoundError:
+            by_id = rows.filter(id=int(key)).first() if is_id(key) else None
+            if by_id is None:
+                raise
+            return by_id
 
     def print_fields(self, task: Any, attempts: list[Try], reason: Reason) -> None:
         title = _("Task '%(key)s' in queue '%(queue)s'") % {"key": task.key, "queue": task.queue}
@@ -204,6 +218,10 @@ def fields(task: Any, attempts: list[Try], reason: Reason) -> Iterator[tuple[str
     if task.worker:
         yield _("worker"), task.worker
     yield "id", str(task.id)
+
+
+def is_id(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < LONGEST_ID
 
 
 def how_far(journal: Journal, now: datetime) -> str:

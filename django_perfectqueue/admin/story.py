@@ -162,8 +162,10 @@ def about(task: Task) -> list[tuple[str, str]]:
 def place(task: Task, using: str) -> list[tuple[str, str]]:
     """Return which processor runs a task, and since when, as far as its worker has told."""
     held = task.status in (Status.RUNNING, Status.STALLED)
-    if not held or (found := place_of(task.pk, using=using)) is None:
+    if not held or (found := place_of(task, using=using)) is None:
         return []
+    if found.since is None:
+        return [(_("held by"), str(found))]
     return [(_("runs on"), str(found)), (_("runs since"), moment(found.since))]
 
 

@@ -84,7 +84,7 @@ class Command(QueueCommand):
         told = episodes(task, attempts, journals)
         now_at = present(task, journals)
         reason = why_waiting(task, using=self.queue.using)
-        place = place_of(task.pk, using=self.queue.using) if lease_until(task) else None
+        place = place_of(task, using=self.queue.using) if lease_until(task) else None
         if self.as_json:
             facts = story(task, attempts, with_data=not options["no_data"])
             facts |= {"why": reason.facts(), "runs": place.facts() if place else None}
@@ -95,7 +95,8 @@ class Command(QueueCommand):
             return
         self.print_fields(task, attempts, reason)
         if place:
-            self.print_field(_("runs on"), runs_on(place, task.clock))
+            name = _("runs on") if place.since else _("held by")
+            self.print_field(name, runs_on(place, task.clock))
         if now_at:
             self.print_field(_("progress"), how_far(now_at, task.clock))
         for episode in told:
@@ -232,6 +233,8 @@ def how_far(journal: Journal, now: datetime) -> str:
 
 
 def runs_on(place: Place, now: datetime) -> str:
+    if place.since is None:
+        return on_one_line(place)
     span = readable((now - place.since).total_seconds())
     return on_one_line(_("%(place)s, for %(span)s") % {"place": place, "span": span})
 

@@ -794,7 +794,7 @@ class FairShare(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.user or '-'} ({self.queue or '*'})"
+        return printable(f"{self.user or '-'} ({self.queue or _('every queue')})")
 
 
 class Change(models.Model):

@@ -39,6 +39,20 @@ def broken_at_dots(type_: str) -> SafeString:
     return format_html_join(mark_safe(".<wbr>"), "{}", parts)
 
 
+def with_fold(shown: Any, *more: str) -> SafeString:
+    """Return a cell that also has what a narrow page shows of other columns."""
+    told = printable(", ".join(filter(None, more)))
+    return format_html('{} <span class="pq-fold pq-quiet">{}</span>', shown, told)
+
+
+def paused_badge(name: Any, *, paused: bool) -> Any:
+    """Return a name, with a mark beside it if it is paused."""
+    if not paused:
+        return name
+    word = _("paused")
+    return format_html('{} <span class="pq-status pq-failed">{}</span>', name, word)
+
+
 def moment(value: datetime | None) -> str:
     """Return a time to the second, in the current time zone."""
     return NOTHING if value is None else date_format(template_localtime(value), "Y-m-d H:i:s")

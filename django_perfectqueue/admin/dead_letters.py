@@ -19,7 +19,7 @@ from django_perfectqueue.models import DeadLetter, Outcome
 from django_perfectqueue.queue import database
 from django_perfectqueue.texts import printable
 
-from .cells import NOTHING, badge, broken_at_dots, short
+from .cells import NOTHING, badge, broken_at_dots, short, with_fold
 from .filters import (
     ALL,
     DeadQueueFilter,
@@ -38,7 +38,7 @@ from .verbs import RETRY
 class DeadLetterAdmin(SteeringAdmin):
     """The newest failure first, by when it ended: a task may be much older than that."""
 
-    list_display = ["badge", "named", "kind", "for_user", "of_queue", "cause", "reason", "ended"]
+    list_display = ["badge", "named", "ended", "kind", "for_user", "of_queue", "cause", "reason"]
     list_display_links = None
     list_filter = [
         EndingFilter,
@@ -104,7 +104,9 @@ class DeadLetterAdmin(SteeringAdmin):
     @admin.display(description=_("task"))
     def named(self, letter: DeadLetter) -> SafeString:
         url = reverse("admin:perfectqueue_task_change", args=[letter.pk])
-        return format_html('<a href="{}">{}</a>', url, letter.task)
+        task = letter.task
+        link = format_html('<a href="{}">{}</a>', url, task)
+        return with_fold(link, task.type, task.user, task.queue)
 
     @admin.display(description=_("type"))
     def kind(self, letter: DeadLetter) -> SafeString:

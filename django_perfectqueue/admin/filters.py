@@ -168,6 +168,11 @@ class ReachFilter(ValueFilter):
             return False
         return bool(status or chosen.get("queue") or chosen.get("type"))
 
+    @property
+    def is_bounding(self) -> bool:
+        """Whether it leaves out what is too far back."""
+        return self.has_output() and self.value() != ALL
+
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if self.value() == ALL:
             return queryset

@@ -25,7 +25,7 @@ from django_perfectqueue.texts import printable
 from django_perfectqueue.waiting import workers_serving
 
 from .base import OneOrder, ReadOnlyAdmin
-from .cells import NOTHING
+from .cells import NOTHING, with_fold
 from .filters import LaneQueueFilter
 
 COUNTED = 1_000
@@ -49,9 +49,9 @@ class Counted(OneOrder):
 @admin.register(Lane)
 class LaneAdmin(ReadOnlyAdmin):
     list_display = [
-        "of_queue",
-        "for_user",
         "standing",
+        "for_user",
+        "of_queue",
         "running",
         "most",
         "waiting",
@@ -82,15 +82,16 @@ class LaneAdmin(ReadOnlyAdmin):
     def of_queue(self, lane: Lane) -> str:
         return printable(lane.queue)
 
-    @admin.display(description=_("user"), empty_value=NOTHING)
-    def for_user(self, lane: Lane) -> SafeString | None:
+    @admin.display(description=_("user"))
+    def for_user(self, lane: Lane) -> SafeString:
         if not lane.user:
-            return None
+            return with_fold(NOTHING, lane.queue)
         url = reverse("admin:perfectqueue_task_changelist")
         query = urlencode({"user": lane.user})
-        return format_html('<a href="{}?{}">{}</a>', url, query, printable(lane.user))
+        link = format_html('<a href="{}?{}">{}</a>', url, query, printable(lane.user))
+        return with_fold(link, lane.queue)
 
-    @admin.display(description=_("standing"))
+    @admin.display(description=_("status"))
     def standing(self, lane: Any) -> SafeString:
         kind, word = stand(lane)
         return format_html('<span class="pq-status pq-{}">{}</span>', kind, word)

@@ -20,7 +20,7 @@ from django_perfectqueue.models import Status, Task, TaskQuerySet, id_for
 from django_perfectqueue.queue import database
 from django_perfectqueue.texts import printable
 
-from .cells import NOTHING, badge, broken_at_dots, next_moment, short
+from .cells import NOTHING, badge, broken_at_dots, next_moment, short, with_fold
 from .filters import QueueFilter, ReachFilter, StatusFilter, TypeFilter, UserFilter
 from .search import ids_by_key, one_queue, queue_names
 from .steering import SteeringAdmin, may
@@ -30,7 +30,8 @@ from .verbs import VERBS
 
 @admin.register(Task)
 class TaskAdmin(SteeringAdmin):
-    list_display = ["named", "kind", "for_user", "of_queue", "badge", "created", "when", "attempts"]
+    list_display = ["badge", "named", "kind", "for_user", "of_queue", "created", "when", "attempts"]
+    list_display_links = ["named"]
     list_filter = [StatusFilter, QueueFilter, UserFilter, TypeFilter, ReachFilter]
     actions = ["force_finish", "cancel", "retry"]
     search_fields = ["key"]
@@ -107,8 +108,8 @@ class TaskAdmin(SteeringAdmin):
         return [verb for verb in VERBS.values() if status in verb.statuses and may(request, verb)]
 
     @admin.display(description=_("key"))
-    def named(self, task: Task) -> str:
-        return str(task)
+    def named(self, task: Task) -> SafeString:
+        return with_fold(task, task.type, task.user, task.queue)
 
     @admin.display(description=_("queue"))
     def of_queue(self, task: Task) -> str:

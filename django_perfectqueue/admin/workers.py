@@ -43,9 +43,9 @@ class WithProcessors(OneOrder):
 @admin.register(Worker)
 class WorkerAdmin(ReadOnlyAdmin):
     list_display = [
+        "standing",
         "host",
         "pid",
-        "standing",
         "round",
         "since",
         "serves",
@@ -64,9 +64,9 @@ class WorkerAdmin(ReadOnlyAdmin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return WithProcessors
 
-    @admin.display(description=_("standing"))
+    @admin.display(description=_("status"))
     def standing(self, worker: Any) -> SafeString:
-        kind, word = "running", gettext("there")
+        kind, word = "running", gettext("alive")
         if worker.is_gone(worker.clock):
             kind, word = "failed", gettext("gone")
         elif worker.leaving:

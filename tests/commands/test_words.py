@@ -57,6 +57,14 @@ class TableTests(SimpleTestCase):
         self.assertTrue(row[0].endswith("k…"))
         self.assertEqual(row[1], "waiting")
 
+    def test_a_spare_column_is_left_out_before_a_key_is_cut(self):
+        columns = (Column("key", elastic=True), Column("created", spare=True), Column("n"))
+        rows = [["k" * 20, "5m30s ago", "1"]]
+        for width, shown in ((34, 3), (33, 2)):
+            with self.subTest(width):
+                _header, row = lines(columns, rows, width=width)
+                self.assertEqual((row[0], len(row)), ("k" * 20, shown))
+
     def test_elsewhere_nothing_is_cut(self):
         """
         A program that reads the output is given the whole key.

@@ -288,8 +288,13 @@ WORDS: dict[str, tuple[str, ...]] = {
 RULES: dict[str, Rule] = {option.name: option.metadata["rule"] for option in fields(Options)}
 
 
+ALIASES = {"max_retries": "max_attempts", "retries": "max_attempts"}
+"""What other queues call it."""
+
+
 def nearest(word: str, words: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?``, or nothing when no word is near."""
+    word = ALIASES.get(word, word)
     close = difflib.get_close_matches(word, list(words), n=1)
     return f" Did you mean '{close[0]}'?" if close else ""
 

@@ -17,13 +17,14 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Value, When
 from django.db.models.functions import Abs, Coalesce
-from django.utils import timezone
+from django.utils import timezone as clock
 from django.utils.translation import gettext_lazy as _
 
 from .codecs import decode
 from .fields import ExactCharField, ReadableDateTimeField, ServerNow
 from .indexes import PartialIndex
 from .notes import Line, read
+from .texts import printable
 
 LAST_CHARACTER = chr(sys.maxunicode)
 EVERYONE = "*"
@@ -252,7 +253,7 @@ class Task(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.key
+        return printable(self.key)
 
     def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(UNDELETABLE)
@@ -493,6 +494,9 @@ class DeadLetter(models.Model):
         indexes = [
             models.Index(fields=["status", "task"], name="perfectqueue_dead_status"),
             models.Index(fields=["group", "task"], name="perfectqueue_dead_group"),
+            models.Index(fields=["ended_at", "task"], name="perfectqueue_dead_ended"),
+            models.Index(fields=["status", "ended_at", "task"], name="perfectqueue_dead_failed"),
+            models.Index(fields=["group", "ended_at", "task"], name="perfectqueue_dead_cause"),
         ]
 
     def __str__(self) -> str:
@@ -535,7 +539,7 @@ class Lane(models.Model):
     paused = models.BooleanField(_("paused"), default=False)
     running = models.IntegerField(_("running"), default=0)
     awake = models.BooleanField(_("awake"), default=True)
-    since = models.DateTimeField(_("since"), default=timezone.now)
+    since = ReadableDateTimeField(_("since"), default=clock.now)
     finish_tag = models.FloatField(_("finish tag"), db_default=0.0)
     policy = models.SmallIntegerField(_("policy"), choices=Policy.choices, default=Policy.FAIR)
     turn = models.GeneratedField(
@@ -578,7 +582,7 @@ class Lane(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.queue}/{self.user}"
+        return printable(f"{self.queue}/{self.user}")
 
     @classmethod
     def check(cls, **kwargs: Any) -> list[Any]:
@@ -820,7 +824,7 @@ class FairShare(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.user or '-'} ({self.queue or '*'})"
+        return printable(f"{self.user or '-'} ({self.queue or _('every queue')})")
 
 
 class Change(models.Model):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property, reduce
@@ -151,6 +151,16 @@ def why_waiting(task: Task, *, using: str, now: datetime | None = None) -> Reaso
     return next(Case(task, ticket, using, now or ticket.clock).reasons())
 
 
+def workers_serving(*, using: str, now: datetime | None = None) -> Sequence[Worker]:
+    """Return the workers that take tasks, those seen last first; without ``now``, at present."""
+    workers = Worker.objects.using(using)
+    now = now or workers.values_list(ServerNow(), flat=True).first()
+    if now is None:
+        return ()
+    found = workers.serving(now).order_by("-seen_at")
+    return list(found.only("queues_text", "routes_text")[:WORKERS])
+
+
 class Case:
     """One task that has yet to end, looked at from all sides until one explains it."""
 
@@ -196,8 +206,7 @@ class Case:
 
     def listening(self) -> Iterator[str]:
         """Yield the routes of the workers that serve its queue."""
-        living = Worker.objects.using(self.using).serving(self.now).order_by("-seen_at")
-        for worker in living.only("queues_text", "routes_text")[:WORKERS]:
+        for worker in workers_serving(using=self.using, now=self.now):
             if self.task.queue in worker.queues:
                 yield worker.routes_text
 

@@ -3,7 +3,7 @@ import os
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from unittest import mock
+from unittest import mock, skipUnless
 
 from django.db import OperationalError, connections
 from django.db.models import F
@@ -11,9 +11,11 @@ from django.test import SimpleTestCase, TestCase, override_settings
 from django.urls import include, path
 
 from django_perfectqueue import store
+from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.health import checks
 from django_perfectqueue.models import UNSEEN, Worker
 from django_perfectqueue.runtime.board import Board, place_for
+from django_perfectqueue.shares import set_share
 
 from .commands.running import refused, run
 from .factories import register, submit
@@ -28,10 +30,10 @@ def unreachable():
     return mock.patch.object(connections["default"], "ensure_connection", side_effect=trouble)
 
 
-def old(seconds):
+def old(seconds, **options):
     """Have a task that has been due for so long, by the server's clock."""
     now = Worker.objects.get().seen_at - timedelta(seconds=seconds)
-    submit(now=now)
+    submit(now=now, **options)
     store.answer_alarms(using="default")
 
 
@@ -65,6 +67,28 @@ class CommandTests(HealthTestCase):
         self.assertIn("No worker serves queue 'default'.", told)
         Worker.objects.update(seen_at=Worker.objects.get(leaving=False).seen_at - UNSEEN)
         refused(self, "pq_health", "--queue", "mail")
+
+    def test_every_queue_in_which_a_task_is_due_is_looked_at(self):
+        register("default", now=None)
+        set_share("bob", weight=2)
+        submit(queue="later", now=Worker.objects.get().seen_at, run_at="1h")
+        self.assertNotIn("later", run("pq_health"))
+
+        old(90, queue="reports")
+        told = refused(self, "pq_health", "--oldest", "60")
+        self.assertIn("No worker serves queue 'reports'.", told)
+        self.assertIn("of queue 'reports' has waited for 1 min 30 s, over 1 min 0 s.", told)
+        self.assertNotIn("later", told)
+        run("pq_health", "--queue", "default", "--oldest", "60")
+
+    @skipUnless(HAS_TASKS, "needs Django's tasks")
+    def test_the_queues_of_the_backends_need_a_worker(self):
+        register("default", now=None)
+        backend = {"BACKEND": "django_perfectqueue.backend.PerfectQueueBackend"}
+        with override_settings(TASKS={"default": {**backend, "QUEUES": ["default", "mail"]}}):
+            told = refused(self, "pq_health")
+        self.assertIn("1 worker serves queue 'default'.", told)
+        self.assertIn("No worker serves queue 'mail'.", told)
 
     def test_the_oldest_task_has_waited_too_long(self):
         register(now=None)
@@ -189,6 +213,10 @@ class ViewTests(HealthTestCase):
         told = self.ask("queues", 503, queue=["default", "mail"], oldest=60)
         wrong = [check for check in told["checks"] if not check["ok"]]
         self.assertEqual([(one["name"], one["queue"]) for one in wrong], [("oldest", "default")])
+        old(90, queue="reports")
+        told = self.ask("queues", 503)
+        wrong = [check for check in told["checks"] if not check["ok"]]
+        self.assertEqual([(one["name"], one["queue"]) for one in wrong], [("workers", "reports")])
 
     def test_bad_questions_are_refused(self):
         for query in (

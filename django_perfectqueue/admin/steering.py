@@ -17,9 +17,12 @@ from django.urls import URLPattern, path, reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
 
+from django_perfectqueue.models import Task, TaskQuerySet
 from django_perfectqueue.queue import database
+from django_perfectqueue.texts import printable
 
 from .base import ReadOnlyAdmin
+from .cells import NOTHING, badge
 from .search import plain
 from .verbs import CANCEL, FORCE_FINISH, RETRY, VERBS, Report, Verb, steer
 
@@ -63,7 +66,7 @@ class SteeringAdmin(ReadOnlyAdmin):
     def act(self, request: HttpRequest, verb: Verb, queryset: QuerySet[Any]) -> HttpResponse | None:
         """Do a verb to the rows chosen in the list, or ask first."""
         ids = chosen(request, queryset)
-        if verb.question:
+        if verb.asks(len(ids)):
             return self.ask(request, verb, ids, back=request.get_full_path())
         self.carry_out(request, verb, ids)
         return None
@@ -79,7 +82,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         ids = numbers(request.POST.get("ids", "").split(","))
         back = self.way_back(request)
-        if verb.question and "confirmed" not in request.POST:
+        if verb.asks(len(ids)) and "confirmed" not in request.POST:
             return self.ask(request, verb, ids, back=back)
         self.carry_out(request, verb, ids)
         return HttpResponseRedirect(back)
@@ -93,7 +96,7 @@ class SteeringAdmin(ReadOnlyAdmin):
     def ask(
         self, request: HttpRequest, verb: Verb, ids: Sequence[int], *, back: str
     ) -> HttpResponse:
-        shown = self.get_queryset(request).filter(pk__in=ids[:SHOWN]).order_by("-pk")
+        shown = TaskQuerySet(Task, using=database()).with_status().filter(pk__in=ids[:SHOWN])
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -105,7 +108,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             "count": min(len(ids), CAP),
             "capped": len(ids) > CAP,
             "cap": CAP,
-            "rows": shown,
+            "rows": [cells_of(task) for task in shown.order_by("-pk")],
             "more": max(0, min(len(ids), CAP) - SHOWN),
             "ids": ",".join(map(str, ids)),
             "back": back,
@@ -138,6 +141,12 @@ class SteeringAdmin(ReadOnlyAdmin):
         if capped:
             text = gettext("At most %(cap)s tasks are taken at a time: repeat it for the rest.")
             self.message_user(request, text % {"cap": CAP}, messages.WARNING)
+
+
+def cells_of(task: Any) -> list[str]:
+    """Return what a task is recognized by."""
+    names = [str(task), *map(printable, (task.type, task.user or NOTHING, task.queue))]
+    return [badge(task.status), *names]
 
 
 def may(request: HttpRequest, verb: Verb) -> bool:

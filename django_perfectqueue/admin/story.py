@@ -37,6 +37,7 @@ from django_perfectqueue.models import (
 from django_perfectqueue.notes import Line
 from django_perfectqueue.roster import place_of
 from django_perfectqueue.sensitive import masked
+from django_perfectqueue.texts import printable
 from django_perfectqueue.waiting import Code, why_waiting
 
 from .cells import NOTHING, badge, moment, next_moment, span
@@ -148,8 +149,8 @@ def reasons(task: Task, ticket: Ticket | None, using: str) -> list[str]:
 
 def about(task: Task) -> list[tuple[str, str]]:
     return [
-        (_("queue"), task.queue),
-        (_("type"), task.type),
+        (_("queue"), printable(task.queue)),
+        (_("type"), printable(task.type)),
         (_("priority"), str(task.priority)),
         *([(_("limits"), task.limits.replace(",", ", "))] if task.limits else []),
         *([(_("time limit"), span(task.time_limit))] if task.time_limit else []),
@@ -161,8 +162,10 @@ def about(task: Task) -> list[tuple[str, str]]:
 def place(task: Task, using: str) -> list[tuple[str, str]]:
     """Return which processor runs a task, and since when, as far as its worker has told."""
     held = task.status in (Status.RUNNING, Status.STALLED)
-    if not held or (found := place_of(task.pk, using=using)) is None:
+    if not held or (found := place_of(task, using=using)) is None:
         return []
+    if found.since is None:
+        return [(_("held by"), str(found))]
     return [(_("runs on"), str(found)), (_("runs since"), moment(found.since))]
 
 

@@ -20,8 +20,8 @@ class Verb:
     """
     One verb of the store. ``statuses`` are those in which it makes sense.
 
-    ``act`` answers what it has done, as a word that done() knows. A verb with a ``question`` is
-    asked about first.
+    ``act`` answers what it has done, as a word that done() knows. The ``question`` is asked
+    first where it is about more than ``asks_above`` tasks.
     """
 
     name: str
@@ -29,7 +29,12 @@ class Verb:
     title: Any
     act: Callable[[int, str], str]
     statuses: frozenset[Status]
-    question: Any = ""
+    question: Any
+    asks_above: int = 0
+
+    def asks(self, count: int) -> bool:
+        """Tell whether a person is asked before it is done to so many tasks."""
+        return count > self.asks_above
 
     @property
     def permission(self) -> str:
@@ -147,5 +152,10 @@ RETRY = Verb(
     statuses=frozenset(
         {Status.FAILED, Status.CANCELLED, Status.EXPIRED, Status.SCHEDULED, Status.RETRYING}
     ),
+    question=_(
+        "Put these tasks back in line? They run as soon as there is a free processor, and have "
+        "all their attempts again."
+    ),
+    asks_above=20,
 )
 VERBS = {verb.name: verb for verb in (FORCE_FINISH, CANCEL, RETRY)}

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from django.utils.module_loading import autodiscover_modules
 
+from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.paths import path_of
 
@@ -57,7 +58,10 @@ def handler(*patterns: Pattern, **attributes: Any) -> Callable[[T], T]:
         attributes["backoff"] = staticmethod(attributes["backoff"])
     unknown = [name for name in attributes if not hasattr(Application, name)]
     if unknown:
-        raise ConfigError(f"@handler takes the attributes of Application, not '{unknown[0]}'.")
+        near = nearest(unknown[0], (name for name in vars(Application) if name[0] != "_"))
+        raise ConfigError(
+            f"@handler takes the attributes of Application, not '{unknown[0]}'.{near}"
+        )
 
     def register(target: T) -> T:
         if not isinstance(target, type):

@@ -14,12 +14,13 @@ from django.utils.translation import ngettext
 from django_perfectqueue import spans, store
 from django_perfectqueue.fields import ServerNow
 from django_perfectqueue.models import Worker
+from django_perfectqueue.waiting import workers_serving
 
+from .queues import named_queues, used_queues
 from .tables import lacks_tables, unmigrated
 
 OVERDUE = 60.0
 LATELY = 3600.0
-WORKERS = 1_000
 
 migrated: set[str] = set()
 """Databases that were found to have their tables; these don't go away."""
@@ -67,6 +68,8 @@ def findings(
     """
     Yield whether the tasks of these queues are being run.
 
+    Where no queue is given these are all that the settings name and all in which a task is
+    due; the former need a worker even while they are empty.
     ``oldest`` is for how many seconds a task may have been due; without it, that is only
     told. Each look is into an index, and reads a bounded number of rows.
     """
@@ -85,21 +88,19 @@ def findings(
 
 def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> Iterator[Finding]:
     serving = workers_of(using)
-    for queue, wait in store.oldest_due(queues, using=using).items():
-        yield of_workers(queue, sum(queue in names for names in serving))
-        yield of_oldest(queue, wait, oldest)
+    asked = queues or named_queues(using)
+    others = [] if queues else [name for name in used_queues(using) if name not in asked]
+    for queue, wait in store.oldest_due([*asked, *others], using=using).items():
+        if queue in asked or wait is not None:
+            yield of_workers(queue, sum(queue in names for names in serving))
+            yield of_oldest(queue, wait, oldest)
     yield of_clock(store.overdue(using=using))
     yield of_counters(last_drift(using))
 
 
 def workers_of(using: str) -> list[list[str]]:
     """Return the queues of each worker that takes tasks."""
-    workers = Worker.objects.using(using)
-    clock = workers.values_list(ServerNow(), flat=True).first()
-    if clock is None:
-        return []
-    serving = workers.serving(clock).order_by("-seen_at").only("queues_text")
-    return [worker.queues for worker in serving[:WORKERS]]
+    return [worker.queues for worker in workers_serving(using=using)]
 
 
 def last_drift(using: str) -> float | None:

@@ -10,11 +10,11 @@ from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import IdempotentError, NotFoundError, NotSupportedError
 from django_perfectqueue.models import TaskQuerySet
+from django_perfectqueue.texts import printable
 
 from .base import at_least
 from .progress import Progress
 from .steering import SteeringCommand
-from .words import printable
 
 PAGE = 500
 KEYS_SHOWN = 100
@@ -74,7 +74,7 @@ class SelectingCommand(SteeringCommand):
             return
         chosen = self.chosen(**options)
         if not chosen.exists() and (why := self.none_found(**options)) and not self.as_json:
-            self.say(printable(why))
+            self.say(why)
             return
         keys = self.keys_of(chosen, options["limit"])
         if options["dry_run"]:

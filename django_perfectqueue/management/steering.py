@@ -10,10 +10,10 @@ from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import TaskError
 from django_perfectqueue.queue import Task
+from django_perfectqueue.texts import printable
 
 from .base import QueueCommand
 from .hints import with_hint
-from .words import printable
 
 
 class SteeringCommand(QueueCommand):
@@ -68,5 +68,5 @@ class SteeringCommand(QueueCommand):
         if self.as_json:
             self.print_json({"key": task.key, "done": word})
         else:
-            self.say(printable(sentence))
+            self.say(sentence)
         return ""

@@ -783,6 +783,22 @@ class Migration(migrations.Migration):
             index=models.Index(fields=["group", "task"], name="perfectqueue_dead_group"),
         ),
         migrations.AddIndex(
+            model_name="deadletter",
+            index=models.Index(fields=["ended_at", "task"], name="perfectqueue_dead_ended"),
+        ),
+        migrations.AddIndex(
+            model_name="deadletter",
+            index=models.Index(
+                fields=["status", "ended_at", "task"], name="perfectqueue_dead_failed"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="deadletter",
+            index=models.Index(
+                fields=["group", "ended_at", "task"], name="perfectqueue_dead_cause"
+            ),
+        ),
+        migrations.AddIndex(
             model_name="ticket",
             index=django_perfectqueue.indexes.PartialIndex(
                 condition=models.Q(("state", 0)),

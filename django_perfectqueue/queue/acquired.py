@@ -28,6 +28,7 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.notes import Notes, entry, part_of
 from django_perfectqueue.paths import path_of
 from django_perfectqueue.sensitive import secrets_of, without
+from django_perfectqueue.texts import printable
 
 from .deferred import Deferred, Doubt, or_deferred
 from .given import Span, encoded, encoded_result
@@ -242,7 +243,9 @@ class AcquiredTask:
             with transaction.atomic(using=using) if apart else nullcontext(), store.one_call():
                 store.tell([note], using=using)
         except Error as error:
-            logger.warning("What a task tells can't be written. key=%s error=%s", self.key, error)
+            logger.warning(
+                "What a task tells can't be written. key=%s error=%s", printable(self.key), error
+            )
 
     def redacted(self, text: str) -> str:
         """Return a text with stars for what is sensitive in the task's data."""

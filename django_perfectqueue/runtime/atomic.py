@@ -12,6 +12,7 @@ from django_perfectqueue import store
 from django_perfectqueue.application import Application, time_limits
 from django_perfectqueue.conf import options
 from django_perfectqueue.queue import Deferred
+from django_perfectqueue.texts import printable
 
 from .database import AwayError
 from .ending import Ending
@@ -122,7 +123,7 @@ class Atomic:
         if came:
             logger.warning(
                 "The answer to a commit was lost, but it had come through. key=%s error=%s",
-                task.key,
+                printable(task.key),
                 type(error).__qualname__,
             )
             return self.after_commit()

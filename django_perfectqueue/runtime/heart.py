@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import CancelRequestedError, PreemptedError
 from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.texts import printable
 
 from .ending import announce
 from .runner import Running
@@ -107,7 +108,7 @@ class Heart:
         if running is not None:
             self.tell_unsettled(running, reason)
         elif self.processor.drop(lease):
-            logger.warning("A task was taken away before it ran. key=%s", lease.key)
+            logger.warning("A task was taken away before it ran. key=%s", printable(lease.key))
 
     def cancelled(self, lease: store.Lease) -> None:
         running = self.running(lease)
@@ -137,7 +138,7 @@ class Heart:
         try:
             store.cancel(lease, seconds=0.0, using=using, worker=worker)
         except PreemptedError:
-            logger.warning("A task was taken away before it ran. key=%s", lease.key)
+            logger.warning("A task was taken away before it ran. key=%s", printable(lease.key))
         except BaseException:
             self.processor.hold_again([lease])
             raise

@@ -16,6 +16,7 @@ from django_perfectqueue.exceptions import (
     TimeLimitError,
 )
 from django_perfectqueue.processes import kill_own_tree
+from django_perfectqueue.texts import printable
 
 from .bell import Bell, drain, readable
 from .errands import Errand, Errands
@@ -158,7 +159,9 @@ class Keeper:
             reason = f"Task '{task.key}' has run for longer than its time limit of {limit:g} s."
             self.processor.heart.tell(running, TimeLimitError(reason))
         if self.orphaned and self.processor.slate.overdue(now):
-            logger.error("A handler goes on after its time; its process ends. key=%s", task.key)
+            logger.error(
+                "A handler goes on after its time; its process ends. key=%s", printable(task.key)
+            )
             kill_own_tree()
 
     def errand(self, now: float) -> Errand | None:

@@ -177,6 +177,7 @@ class Launcher:
         self.leave_at = float("inf")
         self.stopping = False
         self.by_hand = os.isatty(0)
+        self.interrupted = False
 
     def run(self) -> int:
         """
@@ -275,13 +276,20 @@ class Launcher:
         self.leave_at = time.monotonic() + (0.0 if again else self.detach_wait)
         if self.pid_file is not None:
             self.pid_file.let_go()
-        if self.by_hand:
-            self.say(_("Press Ctrl-C again to end what is running at once."))
 
     def meant_by(self, signum: signal.Signals) -> signal.Signals:
-        """Return what a signal means: at a terminal a second Ctrl-C, or its end, is a stop."""
-        if self.by_hand and signum == DETACH and self.leave_at < float("inf"):
-            return STOP_NOW
+        """
+        Return what a signal means.
+
+        At a terminal nothing is left in the background: Ctrl-C and the terminal's end are
+        stops, and a second Ctrl-C ends at once what is running.
+        """
+        if self.by_hand and signum == DETACH:
+            again, self.interrupted = self.interrupted, True
+            if again:
+                return STOP_NOW
+            self.say(_("Press Ctrl-C again to end what is running at once."))
+            return STOP
         if self.by_hand and signum == RESTART_NOW:
             return STOP
         return signum

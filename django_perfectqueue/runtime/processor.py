@@ -15,6 +15,7 @@ from django.db import Error, connections
 from django_perfectqueue import conf, store
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.exceptions import PreemptedError
+from django_perfectqueue.texts import printable
 from django_perfectqueue.tracing import telemetry
 
 from . import capture
@@ -240,7 +241,9 @@ class Processor:
             self.strange.clear()
         self.strange.add(type_)
         near = conf.nearest(type_, map(in_words, self.plan.dispatch.load()))
-        logger.warning("No handler for tasks of this type; they wait.%s type=%s", near, type_)
+        logger.warning(
+            "No handler for tasks of this type; they wait.%s type=%s", near, printable(type_)
+        )
 
     def unpark(self) -> None:
         """Have those be due that waited for a worker like this one."""
@@ -288,7 +291,7 @@ class Processor:
     def posted(self, endings: Sequence[Ending]) -> None:
         for ending in endings:
             if ending.word == "preempted":
-                logger.warning("A result came too late. key=%s", ending.task.key)
+                logger.warning("A result came too late. key=%s", printable(ending.task.key))
             announce(ending.word, ending.task, ending.handler)
         self.tell(endings)
 

@@ -24,6 +24,7 @@ from django_perfectqueue.exceptions import (
     Verdict,
 )
 from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.texts import printable
 from django_perfectqueue.tracing import telemetry
 
 from .atomic import Atomic
@@ -349,7 +350,7 @@ def log_ending(task: AcquiredTask, error: BaseException) -> None:
 def about(task: AcquiredTask) -> str:
     """Return which task it is, for the log: never what is in it."""
     lease = task.lease
-    return (
+    return printable(
         f"queue={lease.queue} key={lease.key} type={lease.type} user={lease.user}"
         f" attempt={lease.tries}"
     )

@@ -317,6 +317,7 @@ class Supervisor:
             logger.error(
                 "A processor died. pid=%s task_ids=%s: %s", child.pid, list(running), message
             )
+            place.slate.count("crashed", len(running))
         estate = Estate(
             holder=place.holder,
             worker=f"{socket.gethostname()}:{child.pid}",
@@ -327,7 +328,9 @@ class Supervisor:
         )
         try:
             # Made in the child: what it opens is closed when that ends.
-            child = self.fork_helper("undertaker", lambda: Undertaker(self.plan, estate).run())
+            child = self.fork_helper(
+                "undertaker", lambda: Undertaker(self.plan, estate, self.reporter).run()
+            )
         except OSError as error:
             logger.error("What it held comes back with its lease. %s", error)
         else:

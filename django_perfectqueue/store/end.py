@@ -56,7 +56,9 @@ WHERE "task_id" IN ({ids})
 """
 PUT_OFF = """
 UPDATE "perfectqueue_ticket"
-SET "holder" = NULL, "state" = 1, "alarm_at" = {due},
+SET "state" = 1, "alarm_at" = {due}, "holder" = NULL, "run_at" = COALESCE((
+        SELECT "expected_at" FROM "perfectqueue_task" WHERE "id" = %(task_id)s
+    ), {due}),
     "crashes" = CASE WHEN "crashes" < 32767 THEN "crashes" + 1 ELSE "crashes" END
 WHERE "task_id" = %(task_id)s
 """

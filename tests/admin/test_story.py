@@ -30,9 +30,10 @@ class StoryTests(AdminTestCase):
         self.assertNotContains(response, "Retry")
 
     def test_where_it_runs_is_told(self):
-        task, _held = running("k1", now=None)
+        task, held = running("k1", now=None)
         self.assertNotContains(self.story(task), "runs on")
-        register(host="app1", now=None, seats=[seat(2, task.id, pid=77)])
+        own = seat(2, task.id, pid=77, holder=held.holder)
+        register(host="app1", now=None, seats=[own])
 
         self.assertContains(self.story(task), "app1:77, processor 2")
 

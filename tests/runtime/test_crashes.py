@@ -5,6 +5,7 @@ import time
 from django_perfectqueue.models import Attempt, DeadLetter
 from django_perfectqueue.queue import Queue
 
+from ..commands.running import run
 from ..databases.lifetime import children
 from ..waiting import wait_until
 from .workers import HELPERS, WorkerTestCase, is_alive
@@ -126,6 +127,21 @@ class CrashTests(WorkerTestCase):
         for key in ("exit-0", "exit-3", "after"):
             self.assertEqual(self.status(key), "finished")
         self.assertEqual(worker.errors.count("A processor died"), 2)
+        why = "A task crashed: Its processor ended with exit code 3. queue=default key=exit-3"
+        self.assertIn(why, worker.errors)
+        self.assertRegex(worker.output, r"crashed   exit-3 type=exit-once attempt=1 \d")
+        self.assertIn("3 finished, 0 retried, 0 failed, 2 crashed in ", worker.output)
+
+    def test_a_crash_is_told_as_one(self):
+        """The second one is followed by a wait, as a release is that a handler asks for."""
+        self.submit("poison", "die")
+        worker = self.burst(MAX_CRASHES=3, RETRY_WAIT=60)
+        self.assertEqual(worker.output.count("crashed   poison type=die"), 2)
+        story = run("pq_show", "poison")
+        self.assertIn("(errors: 0, crashes: 2)", story)
+        self.assertNotIn("gave it back", story)
+        [task] = Queue().list()
+        self.assertEqual(run("pq_show", str(task.id)).splitlines()[0], story.splitlines()[0])
 
     def test_a_process_that_a_handler_has_forked_works_on_no_tasks(self):
         self.submit("k0", "fork")

@@ -168,6 +168,20 @@ class TerminalTests(WorkerTestCase):
         self.addCleanup(os.close, self.ours)
         self.addCleanup(os.close, self.theirs)
 
+    def test_ctrl_c_leaves_nothing_in_the_background(self):
+        self.submit("k0")
+        worker = self.worker(stdin=self.theirs, DETACH_WAIT=0)
+        self.wait_for_note("start")
+        worker.send(signal.SIGINT)
+        wait_until(lambda: "Ctrl-C again" in worker.output)
+        wait_until(lambda: "Stopping once" in worker.output)
+        self.assertNotIn("background", worker.output)
+
+        self.open_gate()
+        self.assertEqual(worker.wait(), 0)
+        self.assertEqual(self.status("k0"), "finished")
+        self.assertNotIn("background", worker.output)
+
     def test_a_second_ctrl_c_ends_what_is_running(self):
         self.submit("k0")
         worker = self.worker(stdin=self.theirs)

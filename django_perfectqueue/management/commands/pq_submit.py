@@ -13,11 +13,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
+from django_perfectqueue.texts import on_one_line
 
 from ..base import INTERRUPTED, TAKEN, QueueCommand, diagnosis
 from ..progress import Progress
 from ..tasks_file import TasksFile, parsed
-from ..words import on_one_line, point, printable, span
+from ..words import point, span
 
 OF_ONE = (
     "key",
@@ -123,7 +124,7 @@ class Command(QueueCommand):
         if self.as_json:
             self.print_json({"queue": self.queue.name, "key": options["key"], "done": word})
         else:
-            self.say(printable(sentences()[word] % options["key"]))
+            self.say(sentences()[word] % options["key"])
 
     def submitted(self, task: dict[str, Any], on_conflict: str) -> str:
         """Submit a task, and return what became of it."""
@@ -154,7 +155,7 @@ class Command(QueueCommand):
         task = queue[key].metadata()
         told = {"key": key, "status": task.status}
         if task.status != "finished":
-            raise CommandError(printable(_("Task '%(key)s' is %(status)s.") % told))
+            raise CommandError(_("Task '%(key)s' is %(status)s.") % told)
         if self.as_json:
             self.print_json({"queue": queue.name, "key": key, "result": task.result})
         else:

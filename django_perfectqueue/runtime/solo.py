@@ -111,15 +111,9 @@ class Solo(Processor):
 
     def run_one(self, lease: store.Lease) -> None:
         task = AcquiredTask(lease, alive_time=self.options.ALIVE_TIME, worker=self.worker)
-        limits = self.plan.time_limits(lease)
-        self.slate.begin(lease.task_id, since=task.started, limits=limits)
-        self.ledger.begin(task)
+        self.note_begin(task)
         ending = self.runner.run(task)
-        self.ledger.end(task, task.started + ending.seconds)
-        self.slate.end()
-        self.pace.ran(lease.type, ending.seconds)
-        if self.remaining is not None:
-            self.remaining -= 1
+        self.note_end(task, ending.seconds)
         if ending.completion is not None:
             self.outbox.put(ending, ending.completion)
         else:

@@ -33,6 +33,7 @@ from .reprioritize import reprioritize
 from .rings import Call, Ring
 from .roll_up import roll_up
 from .settle import cancel, fail, release, retry, snooze
+from .shares import queue_weights
 from .steer import cancel_request, find, force_finish, redrive
 from .submit import CHUNK, in_chunks, submit, submit_all
 from .take_alone import take_alone
@@ -105,6 +106,7 @@ __all__ = [
     "overdue",
     "patiently",
     "purge",
+    "queue_weights",
     "redrive",
     "register",
     "release",

@@ -178,7 +178,8 @@ class Crew(Processor):
             self.tend()
             last = self.plan.burst and not self.in_hand()
             if (self.more or last) and self.should_take():
-                if not self.take() and last:
+                taken = self.take()
+                if last and self.is_last(taken):
                     return DONE
             else:
                 self.wait()

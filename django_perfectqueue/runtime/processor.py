@@ -91,6 +91,7 @@ class Processor:
         self.asked = 0
         self.taken_at = time.monotonic()
         self.rested = False
+        self.roused = False
         self.strange: set[str] = set()
         self.pace = Pace(plan.options.TASK_PREFETCH, places=plan.options.places)
         self.outbox = Outbox(self.posted)
@@ -242,6 +243,20 @@ class Processor:
         self.pace.ran(task.type, seconds)
         if self.remaining is not None:
             self.remaining -= 1
+
+    def is_last(self, taken: Sequence[store.Lease]) -> bool:
+        """
+        Tell whether a burst is over: nothing was taken, and no lane sleeps with work in it.
+
+        It looks for those once, since another worker may go by other settings.
+        """
+        if taken:
+            self.roused = False
+            return False
+        if self.roused:
+            return True
+        self.roused = True
+        return not self.link.insist(lambda: store.rouse(using=self.plan.using))
 
     def pass_on(self, taken: Sequence[store.Lease]) -> None:
         """

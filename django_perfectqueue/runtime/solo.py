@@ -61,9 +61,10 @@ class Solo(Processor):
             self.put_strange_back()
             self.write_last_notes()
             self.run_batch()
-            if not taken:
-                if self.plan.burst:
+            if self.plan.burst:
+                if self.is_last(taken):
                     return DONE
+            elif not taken:
                 self.idle()
                 self.rested = True
         return DONE

@@ -13,10 +13,11 @@ from django.db import connections
 
 from ..models import State
 from .accounts import Accounts
-from .alarms import BATCH, answer_alarms, answer_ringing, rouse
+from .alarms import BATCH, answer_alarms, answer_ringing, rouse_in_turn
 from .claim import Claim
 from .dialects import Dialect
 from .dialects.base import Row, numbers
+from .dozing import put_to_sleep
 from .finish import close, finish
 from .gatekeeper import Gatekeeper
 from .gates import ANY_LIMITS, waits_behind
@@ -63,10 +64,11 @@ def acquire(
     Take up to ``limit`` due tasks, in the order in which they should run.
 
     Queues are tried in the order given. An empty answer means that nothing is due that
-    may run. ``finished`` are tasks to be closed in the same transaction; those of them
-    that finish() would have refused are added to ``refused``. With ``serial`` the caller
-    runs what it is given one after another: of what has a cap or keeps to limits it then
-    gets a part, so that others may run the rest at the same time.
+    may run; but for a task whose submit saw its lane awake and was committed after the lane
+    had gone to sleep, which rouse() finds. ``finished`` are tasks to be closed in the same
+    transaction; those of them that finish() would have refused are added to ``refused``.
+    With ``serial`` the caller runs what it is given one after another: of what has a cap or
+    keeps to limits it then gets a part, so that others may run the rest at the same time.
     """
     terms: dict[str, Any] = {
         "limit": limit,
@@ -107,7 +109,7 @@ def press_on(
             contended += 1
         elif more or haul.ringing:
             more = answer_alarms(using=using, now=now)
-        elif not haul.advanced and (roused < BATCH or not (roused := rouse(using=using))):
+        elif not haul.advanced and (roused < BATCH or not (roused := rouse_in_turn(using=using))):
             break
         haul = take(queues, using=using, now=now, **terms)
     return haul.leases
@@ -214,6 +216,8 @@ def take(
             if len(taken) < limit and not lineup.ringing:
                 taken += search.in_queue(queue, limit - len(taken))
         slept = accounts.write(cursor, dialect)
+        if slept:
+            put_to_sleep(using, accounts.short)
         if not lasting and any(lease.capped for lease in taken):
             dialect.commit_durably(cursor)
         advanced = claim.expired > 0 or (search.stopped and slept > 0)

@@ -21,7 +21,7 @@ from .heartbeat import heartbeat
 from .held import InHand, in_hand, renew, wanted
 from .idle import end_idle_transactions
 from .joint import Joint, came_through
-from .keys import keys_of
+from .keys import may_hold
 from .known import forget_limits, known_limits
 from .look import Outlook, look
 from .notices import EndNotices, Notices
@@ -95,10 +95,10 @@ __all__ = [
     "in_callers_transaction",
     "in_chunks",
     "in_hand",
-    "keys_of",
     "known_limits",
     "live",
     "look",
+    "may_hold",
     "new_holder",
     "note_waiting",
     "oldest_due",

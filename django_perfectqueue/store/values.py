@@ -44,7 +44,8 @@ class Lease(NamedTuple):
     ``attempt`` and ``holder`` fence every write; ``charge`` is the seconds that its lane
     has been charged in advance. ``capped`` tells that others may wait until it has ended,
     by a cap or a limit. ``time_limit`` is what the submitter said, in seconds;
-    ``context`` is what it sent along of its surroundings, as JSON text.
+    ``context`` is what it sent along of its surroundings, as JSON text. ``limits`` are the
+    names of the limits that it lists, with commas between.
     """
 
     using: str
@@ -66,6 +67,7 @@ class Lease(NamedTuple):
     time_limit: float | None = None
     context: str | None = None
     capped: bool = False
+    limits: str = ""
 
     def __repr__(self) -> str:
         """Name it without its payload, which must not get into logs and reports of errors."""

@@ -21,8 +21,9 @@ from .dozing import put_to_sleep
 from .finish import close, finish
 from .gatekeeper import Gatekeeper
 from .gates import ANY_LIMITS, waits_behind
-from .lanes import OpenLane, Pick, is_gated, next_picks
+from .lanes import FIRST_COST, OpenLane, Pick, is_gated, next_picks
 from .lineup import LANES_READ_AT_LEAST, RINGS, Lineup
+from .newcomers import expected
 from .parties import party_picks
 from .transaction import REPEATS, Tries, is_callers, pauses, reading, recalled, repeated, unit
 from .values import Completion, Lease
@@ -31,16 +32,16 @@ ROUNDS = 5
 OTHERS = 6
 ROUNDS_IN_VAIN = 20
 
-LEFT = f"""
-SELECT {ANY_LIMITS}, {RINGS},
-    EXISTS (
-        SELECT 1 FROM "perfectqueue_lane"
-        WHERE "queue" IN ({{queues}}) AND "gate" = 0 AND "open" = TRUE AND EXISTS (
-            SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
-            WHERE "ticket"."state" = 0 AND {{in_lane}}
-        )
+LEFT = f"SELECT {ANY_LIMITS}, {RINGS}, {{waiting}}"
+# By the order the planner sees that the index of open lanes is to be used.
+WAITING = """(
+    SELECT 1 FROM "perfectqueue_lane"
+    WHERE "queue" = %({queue})s AND "gate" = 0 AND "open" = TRUE AND EXISTS (
+        SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
+        WHERE "ticket"."state" = 0 AND {in_lane}
     )
-"""
+    ORDER BY "turn" LIMIT 1
+) IS NOT NULL"""
 TAKEN = """
 SELECT "task_id", "attempt", "holder", "state" FROM "perfectqueue_ticket"
 WHERE "task_id" IN ({ids}) ORDER BY "task_id"
@@ -142,7 +143,8 @@ def take_when_quiet(
 def what_is_left(queues: Sequence[str], *, using: str, now: datetime | None) -> tuple[bool, bool]:
     """Tell whether an alarm rings, and whether a task may be taken, both at one moment."""
     names = {f"queue{number}": queue for number, queue in enumerate(queues)}
-    statement = LEFT.replace("{queues}", ", ".join(f"%({name})s" for name in names))
+    waiting = " OR ".join(WAITING.replace("{queue}", name) for name in names)
+    statement = LEFT.replace("{waiting}", waiting)
     with reading(using) as (cursor, dialect):
         in_lane = dialect.in_lane.replace("{lane}", '"perfectqueue_lane"."id"')
         statement = statement.replace("{in_lane}", in_lane)
@@ -285,7 +287,7 @@ class Search:
                 vain = True
                 continue
             alone = len(lanes) == 1 and not lineup.passed
-            usual = lineup.usual(lanes)
+            usual = self.usual(queue, lanes)
             picks = next_picks(lanes, missing, holder=claim.holder, usual=usual, serial=self.serial)
             capped = {lane.id for lane in lanes if lane.room is not None}
             taken += claim.take(picks, missing, alone=alone, capped=capped)
@@ -297,6 +299,17 @@ class Search:
                 break
             vain = not taken
         return taken
+
+    def usual(self, queue: str, lanes: Sequence[OpenLane]) -> float:
+        """
+        Return what a task is expected to cost in a lane that was never measured.
+
+        What this holder has measured in others that were new, or else what has just been
+        measured, or what one of the first lanes that were.
+        """
+        new = expected(self.claim.using, queue, self.claim.holder)
+        known = (lane.cost for lane in lanes if not lane.is_new)
+        return new or self.accounts.mean() or next(known, FIRST_COST)
 
     def ends_early(self, picks: list[Pick], missing: int) -> bool:
         """Tell whether a lane with a cap has to wait for what was just taken of it."""
@@ -323,7 +336,7 @@ class Search:
             lanes = self.with_accounts(keeper.lanes(queue, count, lineup.passed))
             parties = keeper.parties(lanes, missing)
             lineup.passed |= self.accounts.short & lanes.keys()
-            usual = lineup.usual(party.account for party in parties)
+            usual = self.usual(queue, [party.account for party in parties])
             terms: dict[str, Any] = {"usual": usual, "serial": self.serial}
             picks = party_picks(parties, keeper.gates, keeper.rooms(), missing, **terms)
             if not picks:
@@ -347,7 +360,7 @@ class Search:
 
     def with_accounts(self, rows: list[Row]) -> dict[int, OpenLane]:
         """Return lanes with their accounts, without those that can't be served."""
-        known = list({row[1]: (row[1], *row[4:]) for row in rows}.values())
+        known = list({row[1]: (row[1], *row[5:]) for row in rows}.values())
         served = self.lineup.with_room(self.lineup.current(known))
         accounts = {account.id: account for account in served}
         self.lineup.passed |= {row[0] for row in rows if row[1] not in accounts}

@@ -110,7 +110,7 @@ def rouse(*, using: str) -> int:
     if not ids:
         return 0
     with unit(using) as (cursor, dialect):
-        return wake(cursor, dialect, owners_of(cursor, dialect, ids))
+        return wake(cursor, dialect, owners_of(cursor, dialect, ids), None)
 
 
 def rouse_in_turn(*, using: str) -> int:
@@ -144,7 +144,7 @@ def rouse_slept(*, using: str) -> int:
     if not ids:
         return 0
     with unit(using) as (cursor, dialect):
-        return wake(cursor, dialect, owners_of(cursor, dialect, ids))
+        return wake(cursor, dialect, owners_of(cursor, dialect, ids), None)
 
 
 def asleep(cursor: Any, dialect: Dialect) -> list[int]:
@@ -176,4 +176,4 @@ def admit(cursor: Any, dialect: Dialect, ids: list[int], accounts: Accounts) -> 
     accounts.lock(cursor, dialect, {owner.account for owner in owners})
     if ids:
         dialect.execute(cursor, READMIT.replace("{ids}", numbers(sorted(ids))))
-        wake(cursor, dialect, owners)
+        wake(cursor, dialect, owners, accounts.now)

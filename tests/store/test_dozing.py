@@ -7,15 +7,17 @@ from django.db import connection, transaction
 from django.test import TransactionTestCase
 
 from django_perfectqueue import store
-from django_perfectqueue.models import FairShare, Lane, Ticket
+from django_perfectqueue.models import Lane, Ticket
+from django_perfectqueue.queue import Queue
 from django_perfectqueue.shares import set_share
 from django_perfectqueue.store import dozing
-from tests.factories import acquire, submit, submit_many
+from tests.factories import acquire, submit
 
+from ..scale.case import expect_large_tables, forget, refresh
 from ..scale.meter import Meter
 
-FEW = 20
-MANY = 10 * FEW
+FEW = 100
+MANY = 20 * FEW
 UNIT = {"postgresql": 1, "mysql": 1, "sqlite": 25}
 
 
@@ -83,38 +85,49 @@ class LateCommitTests(TransactionTestCase):
 class HeldBackTests(TransactionTestCase):
     """However many users are kept from being served, nobody else reads past them."""
 
-    def rows_of(self, act):
+    def setUp(self):
+        self.addCleanup(forget)
+
+    def rows_of_an_empty_acquire(self):
+        self.assertEqual(acquire(now=None), [])
+        refresh()
         with transaction.atomic(), Meter().on() as meter:
-            act()
+            expect_large_tables()
+            self.assertEqual(acquire(now=None), [])
+        self.worst = meter.worst()
         return meter.rows
 
-    def grown(self, add, act):
-        """Return what an act reads beside few of something, and beside many."""
-        found = []
-        for first, last in ((0, FEW), (FEW, MANY)):
-            for number in range(first, last):
-                add(number)
-            act()
-            found.append(self.rows_of(act))
-        return found
+    def beside(self, add):
+        """Return what an empty acquire reads beside few of something, and beside many."""
+        add(range(FEW))
+        few = self.rows_of_an_empty_acquire()
+        add(range(FEW, MANY))
+        return few, self.rows_of_an_empty_acquire()
+
+    def submit(self, users, each=1):
+        Queue().submit_many(
+            {"key": f"{user}-{number}", "type": "report", "user": f"user{user}"}
+            for number in range(each)
+            for user in users
+        )
 
     def test_an_acquire_of_nothing_reads_no_more_with_many_paused_users(self):
-        def add(number):
-            set_share(f"user{number}", paused=True)
-            submit(user=f"user{number}", now=None)
+        set_share("*", paused=True)
 
-        few, many = self.grown(add, lambda: self.assertEqual(acquire(now=None), []))
+        few, many = self.beside(self.submit)
 
-        self.assertEqual(FairShare.objects.count(), MANY)
-        self.assertLessEqual(many, few + 10 * UNIT[connection.vendor])
+        self.assertEqual(Lane.objects.filter(paused=True, awake=True).count(), MANY)
+        self.assertLessEqual(many, few + FEW * UNIT[connection.vendor], self.worst)
 
     def test_nor_with_many_users_at_their_cap(self):
         set_share("*", max_running=1)
 
-        def add(number):
-            submit_many(2, user=f"user{number}", now=None)
-            self.assertEqual(len(acquire(1, now=None)), 1)
+        def add(users):
+            self.submit(users, each=2)
+            while acquire(1000, now=None):
+                pass
 
-        few, many = self.grown(add, lambda: self.assertEqual(acquire(now=None), []))
+        few, many = self.beside(add)
 
-        self.assertLessEqual(many, few + 10 * UNIT[connection.vendor])
+        self.assertEqual(Lane.objects.filter(running=1, awake=True).count(), MANY)
+        self.assertLessEqual(many, few + FEW * UNIT[connection.vendor], self.worst)

@@ -27,10 +27,7 @@ from tests.factories import (
 
 
 def limit(name, *, scope="name", **terms):
-    """Make a limit, as in a transaction that is committed."""
-    made = Limit.objects.create(scope=scope, name=name, **terms)
-    store.forget_limits("default")
-    return made
+    return Limit.objects.create(scope=scope, name=name, **terms)
 
 
 def meter(name, scope="name"):

@@ -25,7 +25,8 @@ from .exceptions import ConfigError
 SETTING = "PERFECTQUEUE"
 DAY = 86_400.0
 POLICIES = ("fair", "slots", "fifo")
-QUEUE_ORDERS = ("ordered", "round_robin", "shuffled")
+FAIR = "fair"
+QUEUE_ORDERS = (FAIR, "ordered", "round_robin", "shuffled")
 PROCESSOR_TYPES = ("process", "thread", "async")
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 PLACES = 10
@@ -227,7 +228,7 @@ class Options:
     PROCESSORS: int = _setting(1, _positive)
     PROCESSOR_TYPE: str = _setting("process", _one_of(*PROCESSOR_TYPES))
     CONCURRENCY: int | None = _setting(None, _or_none(_positive))
-    QUEUE_ORDER: str = _setting("ordered", _one_of(*QUEUE_ORDERS))
+    QUEUE_ORDER: str = _setting(FAIR, _one_of(*QUEUE_ORDERS))
     TASK_PREFETCH: int | None = _setting(None, _or_none(_count))
     POLL_INTERVAL: float = _setting(1.0, _positive_seconds)
     BELL: bool = _setting(True, _true_or_false)

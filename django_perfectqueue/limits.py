@@ -126,6 +126,8 @@ def follow_changes() -> None:
 
 def apply(*, instance: Limit, using: str, **kwargs: Any) -> None:
     """Once this is committed, let what waits start as it now may."""
+    # What is submitted in the same transaction keeps to it already.
+    store.forget_limits(using)
     before = trail.former(instance)
     for key in sorted({instance.key, before.key if before else instance.key}):
         transaction.on_commit(partial(store.apply_limit, key, using=using), using=using)

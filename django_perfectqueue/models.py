@@ -827,9 +827,40 @@ class FairShare(models.Model):
         return printable(f"{self.user or '-'} ({self.queue or _('every queue')})")
 
 
+class QueueShare(models.Model):
+    """
+    What a queue is entitled to of the time of processors that serve several.
+
+    Of two queues that compete, the one with twice the ``weight`` gets twice the time. A
+    queue without a row has the weight 1.
+    """
+
+    queue = ExactCharField(_("queue"), max_length=100, unique=True)
+    weight = models.FloatField(
+        _("weight"),
+        default=1.0,
+        validators=[MinValueValidator(LEAST_WEIGHT), MaxValueValidator(MOST_WEIGHT)],
+        help_text=_("Twice the weight gets twice the processor time while queues compete."),
+    )
+
+    class Meta:
+        verbose_name = _("share of a queue")
+        verbose_name_plural = _("shares of queues")
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(weight__gte=LEAST_WEIGHT, weight__lte=MOST_WEIGHT),
+                name="perfectqueue_queueshare_weight",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.queue
+
+
 class Change(models.Model):
     """
-    One change of a fair share or a limit: when, by whom, and what it was before and after.
+    One change of a fair share, of the share of a queue or of a limit: when, by whom, and
+    what it was before and after.
 
     ``before`` is empty for one that was added, ``after`` for one that was taken away. The
     last CHANGES_OF_ONE of each are kept, and of all together the last CHANGES.
@@ -837,6 +868,7 @@ class Change(models.Model):
 
     class Kind(models.TextChoices):
         SHARE = "share", _("fair share")
+        QUEUE = "queue", _("share of a queue")
         LIMIT = "limit", _("limit")
 
     at = ReadableDateTimeField(_("at"))

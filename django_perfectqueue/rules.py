@@ -17,12 +17,14 @@ from .models import (
     MOST_WEIGHT,
     FairShare,
     Limit,
+    QueueShare,
 )
 from .store.shares import places
 from .store.transaction import repeated, unit
 from .trail import acting
 
-R = TypeVar("R", FairShare, Limit)
+R = TypeVar("R", FairShare, QueueShare, Limit)
+P = TypeVar("P", FairShare, Limit)
 
 LARGEST = 2**31 - 1
 
@@ -57,6 +59,20 @@ def change_share(
         return changed_row(row, given)
 
     return changing(FairShare, {"user": user, "queue": queue}, changed, by=by, using=using)
+
+
+def change_weight(queue: str, weight: Any, *, using: str, by: str = "") -> QueueShare:
+    """
+    Change the weight of a queue.
+
+    Raise ConfigError.
+    """
+    given = checked({"weight": weight}, {"weight": number(LEAST_WEIGHT, MOST_WEIGHT)})
+
+    def changed(row: QueueShare | None) -> QueueShare:
+        return changed_row(row or QueueShare(queue=queue), given)
+
+    return changing(QueueShare, {"queue": queue}, changed, by=by, using=using)
 
 
 def change_limit(
@@ -109,7 +125,7 @@ def limits_nothing(row: Limit) -> bool:
 
 @repeated
 def set_paused(
-    kind: type[R], owner: Mapping[str, str], paused: bool, *, using: str, by: str = ""
+    kind: type[P], owner: Mapping[str, str], paused: bool, *, using: str, by: str = ""
 ) -> bool:
     """Pause a share or a limit that there is, or let it go on; return whether it was otherwise."""
     with unit(using), acting(by):

@@ -1,5 +1,5 @@
 """
-The door to fair shares: see and change what users are entitled to.
+The door to fair shares: see and change what users are entitled to, and what queues are.
 
 A user of None is that of the tasks without a user, and EVERYONE all who have no share of
 their own. An empty queue is every queue. A change is recorded, with who made it where
@@ -18,15 +18,21 @@ from django.db.models.signals import post_delete, post_save
 
 from . import rules, store, trail
 from .exceptions import ConfigError, InvalidTaskError
-from .models import EVERYONE, FairShare
+from .models import EVERYONE, FairShare, QueueShare
 from .queue import KEY_LENGTH, QUEUE_LENGTH, checked, database
 
 __all__ = [
     "EVERYONE",
+    "aqueue_weight",
+    "areset_queue_weight",
     "areset_share",
+    "aset_queue_weight",
     "aset_share",
     "ashare",
+    "queue_weight",
+    "reset_queue_weight",
     "reset_share",
+    "set_queue_weight",
     "set_share",
     "share",
 ]
@@ -69,6 +75,40 @@ def reset_share(
     return rules.remove(FairShare, owner, by=by, using=using or database())
 
 
+def queue_weight(queue: str, *, using: str | None = None) -> float:
+    """
+    Return the weight of a queue among those that one worker serves.
+
+    Raise ConfigError for a name that can't be.
+    """
+    row = QueueShare.objects.using(using or database()).filter(queue=queue_name(queue)).first()
+    return row.weight if row else 1.0
+
+
+def set_queue_weight(
+    queue: str, weight: float, *, by: str = "", using: str | None = None
+) -> QueueShare:
+    """
+    Give a queue this weight; workers follow within seconds.
+
+    Raise ConfigError when a value can't be.
+    """
+    return rules.change_weight(queue_name(queue), weight, by=by, using=using or database())
+
+
+def reset_queue_weight(queue: str, *, by: str = "", using: str | None = None) -> bool:
+    """Let a queue have the weight 1 again; return whether it had one of its own."""
+    owner = {"queue": queue_name(queue)}
+    return rules.remove(QueueShare, owner, by=by, using=using or database())
+
+
+def queue_name(queue: str) -> str:
+    try:
+        return checked("queue", queue, QUEUE_LENGTH)
+    except InvalidTaskError as error:
+        raise ConfigError(str(error)) from error
+
+
 def names(user: str | None, queue: str) -> tuple[str, str]:
     """Return user and queue as a row has them; raise ConfigError."""
     try:
@@ -83,6 +123,9 @@ def names(user: str | None, queue: str) -> tuple[str, str]:
 ashare = sync_to_async(share)
 aset_share = sync_to_async(set_share)
 areset_share = sync_to_async(reset_share)
+aqueue_weight = sync_to_async(queue_weight)
+aset_queue_weight = sync_to_async(set_queue_weight)
+areset_queue_weight = sync_to_async(reset_queue_weight)
 
 
 def follow_changes() -> None:

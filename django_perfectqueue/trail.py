@@ -1,4 +1,4 @@
-"""Who changed which fair share or limit, and when: kept whichever door it came through."""
+"""Who changed which share or limit, and when: kept whichever door it came through."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from django.db.models import QuerySet
 from django.db.models.signals import post_delete, post_save, pre_save
 
 from .fields import ServerNow
-from .models import CHANGES, CHANGES_OF_ONE, Change, FairShare, Limit
+from .models import CHANGES, CHANGES_OF_ONE, Change, FairShare, Limit, QueueShare
 from .store.values import as_text
 
-Rule = FairShare | Limit
+Rule = FairShare | QueueShare | Limit
 
 LONGEST_NAME = 255
 VALUES: dict[type[Rule], tuple[str, ...]] = {
     FairShare: ("weight", "max_running", "paused"),
+    QueueShare: ("weight",),
     Limit: ("max_running", "rate", "period", "burst", "paused"),
 }
 
@@ -93,6 +94,8 @@ def subject(rule: Rule) -> dict[str, str]:
     """Return what tells whose changes they are, though the row may be gone and come back."""
     if isinstance(rule, FairShare):
         return {"kind": Change.Kind.SHARE.value, "name": rule.user, "queue": rule.queue}
+    if isinstance(rule, QueueShare):
+        return {"kind": Change.Kind.QUEUE.value, "name": "", "queue": rule.queue}
     return {"kind": Change.Kind.LIMIT.value, "name": rule.key, "queue": ""}
 
 

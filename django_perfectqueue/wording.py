@@ -7,7 +7,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .models import EVERYONE, Change, FairShare, Limit
+from .models import EVERYONE, Change, FairShare, Limit, QueueShare
 
 NOTHING = "-"
 RATES = {
@@ -16,7 +16,11 @@ RATES = {
     3_600.0: gettext_lazy("%(rate)s per hour"),
     86_400.0: gettext_lazy("%(rate)s per day"),
 }
-KINDS = {Change.Kind.SHARE: FairShare, Change.Kind.LIMIT: Limit}
+KINDS = {
+    Change.Kind.SHARE: FairShare,
+    Change.Kind.QUEUE: QueueShare,
+    Change.Kind.LIMIT: Limit,
+}
 
 
 def rate_of(limit: Limit) -> str:
@@ -41,12 +45,16 @@ def limit_terms(limit: Limit) -> str:
 
 def share_terms(share: FairShare) -> str:
     """Return what a share entitles to."""
-    parts = [_("weight %s") % f"{share.weight:g}"]
+    parts = [weight_of(share.weight)]
     if share.max_running is not None:
         parts.append(_("at most %s running") % share.max_running)
     if share.paused:
         parts.append(_("paused"))
     return ", ".join(parts)
+
+
+def weight_of(weight: float) -> str:
+    return _("weight %s") % f"{weight:g}"
 
 
 def user_of(name: str) -> str:

@@ -34,7 +34,7 @@ class OptionsTests(SimpleTestCase):
             "RETENTION_TIMES": ({"done": 1}, "dict with keys from"),
             "DEFAULT_QUEUE": ("", "1 to 100 characters"),
             "POLICY": (7, "or a dict from queues to these"),
-            "QUEUE_ORDER": ("robin", "one of 'ordered', 'round_robin', 'shuffled'"),
+            "QUEUE_ORDER": ("robin", "one of 'fair', 'ordered', 'round_robin', 'shuffled'"),
         }
         for name, (value, told) in cases.items():
             with self.subTest(name), self.assertRaisesMessage(ConfigError, told):

@@ -12,11 +12,29 @@ from django_perfectqueue.shares import (
     areset_share,
     aset_share,
     ashare,
+    queue_weight,
+    reset_queue_weight,
     reset_share,
+    set_queue_weight,
     set_share,
     share,
 )
 from tests.factories import acquire, submit, submit_many
+
+
+class QueueWeightTests(TestCase):
+    def test_it_is_set_read_and_taken_back(self):
+        self.assertEqual(queue_weight("mail"), 1)
+        self.assertEqual(set_queue_weight("mail", 2.5, by="ann").weight, 2.5)
+        self.assertEqual(queue_weight("mail"), 2.5)
+        self.assertTrue(reset_queue_weight("mail"))
+        self.assertFalse(reset_queue_weight("mail"))
+        self.assertEqual(queue_weight("mail"), 1)
+
+    def test_what_can_not_be_is_refused(self):
+        for queue, weight in (("mail", 0), ("mail", math.inf), ("", 1), ("x" * 101, 1)):
+            with self.subTest(queue=queue, weight=weight), self.assertRaises(ConfigError):
+                set_queue_weight(queue, weight)
 
 
 class ShareTests(TransactionTestCase):

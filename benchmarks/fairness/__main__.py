@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -97,7 +97,7 @@ def taken(
     """Run or compute all that is asked for, and write each to the file at once."""
     with contextlib.ExitStack() as stack:
         if options.simulate:
-            servers, samples = {}, simulations(options, scenarios)
+            servers, samples = {}, simulations(options, filter(can_be_simulated, scenarios))
         else:
             sites = started(options.databases or plan.DATABASES, stack)
             servers = {database: site.version() for database, site in sites.items()}
@@ -112,8 +112,13 @@ def taken(
     return records
 
 
+def can_be_simulated(scenario: Scenario) -> bool:
+    """Return whether it has one queue: the simulation is of one."""
+    return len(scenario.queues) == 1
+
+
 def simulations(
-    options: argparse.Namespace, scenarios: Sequence[Scenario]
+    options: argparse.Namespace, scenarios: Iterable[Scenario]
 ) -> Iterator[dict[str, Any]]:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.fairness.settings")
     import django

@@ -12,6 +12,7 @@ import json
 import sys
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -79,8 +80,12 @@ class Sleepers(PerfectQueue):
 
     def prepare(self) -> None:
         super().prepare()
-        from django_perfectqueue.models import FairShare
+        from django_perfectqueue.models import FairShare, QueueShare
 
+        if len(self.scenario.queues) > 1:
+            for group in self.scenario.groups:
+                QueueShare.objects.create(queue=group.queue, weight=group.weight)
+            return
         for user, group in self.scenario.owners().items():
             if (group.weight, group.max_running) != (1.0, None):
                 FairShare.objects.create(
@@ -88,7 +93,8 @@ class Sleepers(PerfectQueue):
                 )
 
     def workers(self, processes: int) -> list[list[str]]:
-        return [manage("pq_worker", DISPATCH, "--processors", processes)]
+        queues = [word for queue in self.scenario.queues for word in ("--queue", queue)]
+        return [manage("pq_worker", DISPATCH, "--processors", processes, *queues)]
 
 
 class Feeder:
@@ -117,21 +123,26 @@ class Feeder:
 
     def submit_until(self, moment: float) -> None:
         """Submit all that is due by then, in transactions of a common size."""
+        from django_perfectqueue.queue import Queue
+
         due = []
         while self.coming and self.coming[0][0] <= moment:
             due.append(heapq.heappop(self.coming)[-1])
-        tasks = [
-            {
-                "key": str(index),
-                "type": "sleep",
-                "user": one.user,
-                "data": {"i": index, "seconds": one.seconds, "releases": one.releases},
-            }
-            for index, one in enumerate(due, len(self.sent))
-        ]
+        owners = self.peer.scenario.owners()
+        tasks = defaultdict(list)
+        for index, one in enumerate(due, len(self.sent)):
+            tasks[owners[one.user].queue].append(
+                {
+                    "key": str(index),
+                    "type": "sleep",
+                    "user": one.user,
+                    "data": {"i": index, "seconds": one.seconds, "releases": one.releases},
+                }
+            )
         self.sent += due
-        for start in range(0, len(tasks), AT_ONCE):
-            self.peer.queue.submit_many(tasks[start : start + AT_ONCE])
+        for queue, of_queue in tasks.items():
+            for start in range(0, len(of_queue), AT_ONCE):
+                Queue(queue).submit_many(of_queue[start : start + AT_ONCE])
 
 
 def measured(stand: Stand, peer: Sleepers, processors: int) -> dict[str, Any]:

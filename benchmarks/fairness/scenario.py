@@ -19,6 +19,7 @@ else:
     import tomli as tomllib
 
 FOLDER = Path(__file__).resolve().parent / "scenarios"
+QUEUE = "default"
 LONGEST = 20.0
 MOST_TASKS = 2_000_000
 
@@ -55,10 +56,14 @@ class Group:
     scenario says so. Of ``at_once`` of the users there is a task at every moment, one of
     each: when it ends, the next user in turn comes with one. Each task is released
     ``releases`` times, after its time, before it ends.
+
+    Where a scenario has several queues, each has one group with one user, and the weight is
+    that of the queue.
     """
 
     name: str
     user: str
+    queue: str = QUEUE
     count: int = 1
     weight: float = 1.0
     max_running: int | None = None
@@ -94,6 +99,10 @@ class Scenario:
     reach: float | None = None
     seed: int = 1
     groups: tuple[Group, ...] = field(default=())
+
+    @property
+    def queues(self) -> list[str]:
+        return list(dict.fromkeys(group.queue for group in self.groups))
 
     def owners(self) -> dict[str, Group]:
         """Return the group of each user."""
@@ -238,6 +247,11 @@ def checked(path: Path, given: dict[str, Any]) -> Scenario:
     for user, times in users.items():
         if times > 1:
             raise ScenarioError(f"{path} names the user {user!r} twice. Merge the two tables.")
+    many = len(scenario.queues) > 1
+    if many and len(scenario.queues) < len(users):
+        raise ScenarioError(f"{path} has several queues: give each a single user.")
+    if many and any(group.max_running is not None for group in scenario.groups):
+        raise ScenarioError(f"{path} has several queues, which have weights only: set no cap.")
     return scenario
 
 
@@ -247,6 +261,7 @@ def group(place: str, given: dict[str, Any], number: int) -> Group:
     found = Group(
         name=name,
         user=fields.take("user", str, name),
+        queue=fields.take("queue", str, QUEUE),
         count=fields.whole("count", 1, least=1),
         weight=fields.number("weight", 1.0, least=0.001, most=1_000_000.0),
         max_running=fields.whole("max_running", None, least=0),

@@ -4,7 +4,7 @@ from .changes import ChangeAdmin
 from .dead_letters import DeadLetterAdmin
 from .lanes import LaneAdmin
 from .limits import LimitAdmin
-from .shares import FairShareAdmin
+from .shares import FairShareAdmin, QueueShareAdmin
 from .tasks import TaskAdmin
 from .usage import UsageAdmin
 from .workers import WorkerAdmin
@@ -15,6 +15,7 @@ __all__ = [
     "FairShareAdmin",
     "LaneAdmin",
     "LimitAdmin",
+    "QueueShareAdmin",
     "TaskAdmin",
     "UsageAdmin",
     "WorkerAdmin",

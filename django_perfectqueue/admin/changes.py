@@ -56,6 +56,8 @@ class ChangeAdmin(ReadOnlyAdmin):
     def of(self, change: Change) -> str:
         if change.kind == Change.Kind.LIMIT:
             return gettext("limit %s") % change.name
+        if change.kind == Change.Kind.QUEUE:
+            return queue_of(change.queue)
         return f"{user_of(change.name)}, {queue_of(change.queue)}"
 
     @admin.display(description=_("change"))

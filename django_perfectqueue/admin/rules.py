@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +43,8 @@ class RuleAdmin(QueueAdmin):
     """Rows whose ``owner`` can't be changed later; who changes what of one is kept."""
 
     form = RuleForm
-    owner: tuple[str, str]
-    actions = ["pause", "unpause"]
+    owner: tuple[str, ...]
+    actions: Sequence[str] = ("pause", "unpause")
     object_history_template = "admin/perfectqueue/history.html"
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:

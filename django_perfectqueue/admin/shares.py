@@ -1,4 +1,4 @@
-"""Fair shares: who is entitled to how much."""
+"""Fair shares: who is entitled to how much, and which queue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib import admin
 from django.utils.translation import gettext_lazy as _
 
-from django_perfectqueue.models import EVERYONE, FairShare
+from django_perfectqueue.models import EVERYONE, FairShare, QueueShare
 from django_perfectqueue.texts import printable
 
 from .cells import paused_badge
@@ -48,3 +48,26 @@ class FairShareAdmin(RuleAdmin):
     @admin.display(description=_("queue"), ordering="queue")
     def of_queue(self, share: FairShare) -> Any:
         return share.queue or _("(every queue)")
+
+
+@admin.register(QueueShare)
+class QueueShareAdmin(RuleAdmin):
+    owner = ("queue",)
+    actions = ()
+    list_display = ["queue", "weight"]
+    list_editable = ["weight"]
+    ordering = ["queue"]
+    search_fields = ["queue"]
+    fieldsets = [
+        (None, {"fields": ["queue"]}),
+        (
+            _("Entitlement"),
+            {
+                "fields": ["weight"],
+                "description": _(
+                    "How workers that serve several queues divide their time. They follow a"
+                    " change within seconds."
+                ),
+            },
+        ),
+    ]

@@ -208,6 +208,39 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="QueueShare",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "queue",
+                    django_perfectqueue.fields.ExactCharField(
+                        max_length=100, unique=True, verbose_name="queue"
+                    ),
+                ),
+                (
+                    "weight",
+                    models.FloatField(
+                        default=1.0,
+                        help_text="Twice the weight gets twice the processor time while queues compete.",
+                        validators=[
+                            django.core.validators.MinValueValidator(0.001),
+                            django.core.validators.MaxValueValidator(1000000.0),
+                        ],
+                        verbose_name="weight",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "share of a queue",
+                "verbose_name_plural": "shares of queues",
+            },
+        ),
+        migrations.CreateModel(
             name="Gate",
             fields=[
                 ("id", models.BigIntegerField(primary_key=True, serialize=False)),
@@ -544,7 +577,11 @@ class Migration(migrations.Migration):
                 (
                     "kind",
                     models.CharField(
-                        choices=[("share", "fair share"), ("limit", "limit")],
+                        choices=[
+                            ("share", "fair share"),
+                            ("queue", "share of a queue"),
+                            ("limit", "limit"),
+                        ],
                         max_length=5,
                         verbose_name="kind",
                     ),
@@ -706,6 +743,13 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(
                 condition=models.Q(("weight__gte", 0.001), ("weight__lte", 1000000.0)),
                 name="perfectqueue_share_weight",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="queueshare",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("weight__gte", 0.001), ("weight__lte", 1000000.0)),
+                name="perfectqueue_queueshare_weight",
             ),
         ),
         migrations.AddField(

@@ -189,7 +189,7 @@ class Queue:
         starts, ends = moment("run_at", run_at, now), moment("expires_at", expires_at, now)
         names, type_ = checked_limits(limits), checked("type", type, KEY_LENGTH)
         user = checked_user(user)
-        known = store.known_limits(self.using)
+        may_hold = store.may_hold(self.name, type_, user, names)
         if expires_first(starts, ends):
             raise InvalidTaskError(
                 f"The task could never run: it expires at {ends}, before run_at."
@@ -205,7 +205,7 @@ class Queue:
             expected_at=moment("expected_at", expected_at, now),
             expires_at=ends,
             limits=names,
-            keys=store.keys_of(self.name, type_, user, names, known),
+            keys=tuple(sorted(store.known_limits(may_hold, using=self.using))),
             time_limit=checked_span("time_limit", time_limit),
             context=surroundings,
         )

@@ -72,9 +72,7 @@ class Crew(Processor):
             task = AcquiredTask(lease, alive_time=self.options.ALIVE_TIME, worker=self.worker)
             running = Running(task, seat=self.free.pop())
             self.going[running.seat] = running
-            limits = self.plan.time_limits(lease)
-            self.slate.begin(lease.task_id, since=task.started, limits=limits, seat=running.seat)
-            self.ledger.begin(task)
+            self.note_begin(task, running.seat)
             return running
 
     def has_enough(self) -> bool:
@@ -107,14 +105,10 @@ class Crew(Processor):
         with self.lock:
             if ending.completion is not None:
                 self.outbox.put(ending, ending.completion)
-            self.ledger.end(task, task.started + ending.seconds)
-            self.slate.end(seat=seat)
+            self.note_end(task, ending.seconds, seat)
             self.going[seat] = None
             self.free.append(seat)
             self.held_up = False
-            self.pace.ran(task.type, ending.seconds)
-            if self.remaining is not None:
-                self.remaining -= 1
         if ending.completion is None:
             self.tell([ending])
         if ending.completion is None or task.lease.capped:
@@ -192,7 +186,8 @@ class Crew(Processor):
             self.tend()
             last = self.plan.burst and not self.in_hand()
             if (self.more or last) and self.should_take():
-                if not self.take() and last:
+                taken = self.take()
+                if last and self.is_last(taken):
                     return DONE
             else:
                 self.wait()

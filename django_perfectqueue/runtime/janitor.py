@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from django_perfectqueue import store
 from django_perfectqueue.models import PARKED_FROM
 from django_perfectqueue.store.alarms import BATCH as LANES
+from django_perfectqueue.store.dozing import Rounds
 from django_perfectqueue.store.purge import BATCH
 
 from .attendant import Attendant
@@ -50,6 +51,7 @@ class Janitor(Attendant):
         self.recounter = Recounter(plan.using, self.link, presence)
         self.parked = Parked(plan)
         self.file = DatabaseFile(plan.using)
+        self.rounds = Rounds(SWEEP_INTERVAL / 2)
 
     def work(self) -> None:
         next_purge = time.monotonic()
@@ -97,11 +99,18 @@ class Janitor(Attendant):
         while more and not self.stopping:
             more = self.link.insist(lambda: store.answer_alarms(using=self.plan.using))
             self.look_after()
+        if self.rounds.are_due():
+            began = time.monotonic()
+            self.rouse()
+            self.rounds.began(began)
+
+    def rouse(self) -> None:
+        """Wake what sleeps with work in it."""
         for _batch in range(MOST_ROUSED):
-            if self.stopping or self.link.insist(self.rouse) < LANES:
+            if self.stopping or self.link.insist(self.rouse_some) < LANES:
                 return
 
-    def rouse(self) -> int:
+    def rouse_some(self) -> int:
         return store.rouse(using=self.plan.using)
 
     def purge_some(self) -> None:

@@ -14,7 +14,9 @@ from django.db import Error, connections
 
 from django_perfectqueue import conf, store
 from django_perfectqueue.application.dispatch import in_words
+from django_perfectqueue.conf import FAIR
 from django_perfectqueue.exceptions import PreemptedError
+from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.texts import printable
 from django_perfectqueue.tracing import telemetry
 
@@ -29,7 +31,7 @@ from .ledger import Ledger
 from .outbox import Outbox
 from .pace import Pace
 from .plan import Plan, worker_name
-from .queue_order import orders
+from .queue_order import QueueAccounts, orders
 from .recycling import Recycling
 from .report import Reporter
 from .runner import Running
@@ -45,6 +47,7 @@ LAST_TRIES = 10.0
 MOST_TYPES = 1_000
 LOOK_UP_AFTER = 5.0
 LOOK_AFTER = 60.0
+WEIGHTS_AFTER = 5.0
 
 UNCERTAIN = store.Failure(error="lost", message="The answer to its acquire was lost.")
 
@@ -60,6 +63,7 @@ class Seat:
     pulse: int
     lifeline: int
     belfry: Belfry = field(default_factory=Belfry)
+    accounts: QueueAccounts | None = None
 
 
 class Processor:
@@ -78,6 +82,8 @@ class Processor:
         self.slate = seat.slate
         self.worker = worker_name()
         self.orders = orders(plan.options.QUEUE_ORDER, plan.queues)
+        self.accounts = seat.accounts or QueueAccounts(plan.queues, plan.options.places)
+        self.weights_at = 0.0
         self.stopping = False
         self.stopping_now = False
         self.remaining = plan.options.MAX_REQUEST_PER_CHILD
@@ -87,6 +93,7 @@ class Processor:
         self.asked = 0
         self.taken_at = time.monotonic()
         self.rested = False
+        self.roused = False
         self.strange: set[str] = set()
         self.pace = Pace(plan.options.TASK_PREFETCH, places=plan.options.places)
         self.outbox = Outbox(self.posted)
@@ -104,6 +111,7 @@ class Processor:
     def run(self) -> int:
         """Work until told to stop, recycled, or in a burst until nothing is due."""
         self.open()
+        self.accounts.sign_on(time.monotonic())
         take_signals(self.on_signal)
         capture.begin(self.options.LOG_CAPTURE)
         self.plan.dispatch.after_fork()
@@ -179,9 +187,10 @@ class Processor:
         if lone := self.lone_task(limit):
             return lone
         before = time.monotonic()
+        order = self.queues_in_order(before)
         with self.outbox.post() as post:
             taken = store.acquire(
-                next(self.orders),
+                order,
                 limit=limit,
                 alive_time=self.options.ALIVE_TIME,
                 holder=self.seat.holder,
@@ -192,7 +201,17 @@ class Processor:
                 serial=self.are_serial(limit),
             )
         self.renewed(before)
+        self.accounts.took(order, [lease.queue for lease in taken], limit, time.monotonic())
         return taken
+
+    def queues_in_order(self, now: float) -> Sequence[str]:
+        """Return the queues as they are to be tried now; their weights are read now and then."""
+        if self.options.QUEUE_ORDER != FAIR or len(self.plan.queues) == 1:
+            return next(self.orders)
+        if now >= self.weights_at:
+            self.accounts.weights = store.queue_weights(self.plan.queues, using=self.plan.using)
+            self.weights_at = now + WEIGHTS_AFTER
+        return self.accounts.order(now, [lease.queue for lease in list(self.batch)])
 
     def lone_task(self, limit: int) -> list[store.Lease]:
         """After a rest, take what may be the only task there is by the shortest way."""
@@ -210,6 +229,37 @@ class Processor:
         if taken:
             self.renewed(before)
         return taken
+
+    def note_begin(self, task: AcquiredTask, seat: int = 0) -> None:
+        """Note that the handler of a task begins."""
+        lease = task.lease
+        limits = self.plan.time_limits(lease)
+        self.slate.begin(lease.task_id, since=task.started, limits=limits, seat=seat)
+        self.accounts.begin(lease.queue, task.started, seat)
+        self.ledger.begin(task)
+
+    def note_end(self, task: AcquiredTask, seconds: float, seat: int = 0) -> None:
+        """Note that it has ended, and how long it took."""
+        self.ledger.end(task, task.started + seconds)
+        self.accounts.end(task.lease.queue, seconds, seat)
+        self.slate.end(seat=seat)
+        self.pace.ran(task.type, seconds)
+        if self.remaining is not None:
+            self.remaining -= 1
+
+    def is_last(self, taken: Sequence[store.Lease]) -> bool:
+        """
+        Tell whether a burst is over: nothing was taken, and no lane sleeps with work in it.
+
+        It looks for those once, since another worker may go by other settings.
+        """
+        if taken:
+            self.roused = False
+            return False
+        if self.roused:
+            return True
+        self.roused = True
+        return not self.link.insist(lambda: store.rouse(using=self.plan.using))
 
     def pass_on(self, taken: Sequence[store.Lease]) -> None:
         """

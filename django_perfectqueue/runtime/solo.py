@@ -61,9 +61,10 @@ class Solo(Processor):
             self.put_strange_back()
             self.write_last_notes()
             self.run_batch()
-            if not taken:
-                if self.plan.burst:
+            if self.plan.burst:
+                if self.is_last(taken):
                     return DONE
+            elif not taken:
                 self.idle()
                 self.rested = True
         return DONE
@@ -111,15 +112,9 @@ class Solo(Processor):
 
     def run_one(self, lease: store.Lease) -> None:
         task = AcquiredTask(lease, alive_time=self.options.ALIVE_TIME, worker=self.worker)
-        limits = self.plan.time_limits(lease)
-        self.slate.begin(lease.task_id, since=task.started, limits=limits)
-        self.ledger.begin(task)
+        self.note_begin(task)
         ending = self.runner.run(task)
-        self.ledger.end(task, task.started + ending.seconds)
-        self.slate.end()
-        self.pace.ran(lease.type, ending.seconds)
-        if self.remaining is not None:
-            self.remaining -= 1
+        self.note_end(task, ending.seconds)
         if ending.completion is not None:
             self.outbox.put(ending, ending.completion)
         else:

@@ -39,6 +39,7 @@ from .plan import Plan
 from .presence import Presence, registration
 from .processor import DONE, RECYCLED, Seat
 from .pulse import Pulse
+from .queue_order import QueueAccounts
 from .receptionist import Receptionist
 from .report import Reporter
 from .signals import (
@@ -71,7 +72,7 @@ ENOUGH_AFTER = 5.0
 @dataclass(slots=True, eq=False)
 class Place:
     """
-    Where a processor sits: one after another, with one slate among them.
+    Where a processor sits: one after another, with one slate and one account of queues.
 
     ``heard_at`` is when it was last heard of, and ``worked_at`` when it was last seen to
     compute; ``silence`` is for how long neither, if it was killed for that. ``told_at`` is
@@ -80,6 +81,7 @@ class Place:
 
     number: int
     slate: Slate
+    accounts: QueueAccounts
     bell: Bell = field(default_factory=Bell)
     child: Child | None = None
     holder: int = 0
@@ -115,7 +117,7 @@ class Supervisor:
         self.lifeline, self.hold = os.pipe()
         os.set_blocking(self.lifeline, False)
         numbers = range(1, self.options.PROCESSORS + 1)
-        self.places = [Place(number, Slate(self.options.places)) for number in numbers]
+        self.places = [self.new_place(number) for number in numbers]
         self.belfry = Belfry([(place.slate, place.bell) for place in self.places])
         self.board = Board(place_for(os.getpid()))
         self.stacks = Stacks()
@@ -124,6 +126,10 @@ class Supervisor:
         self.stopping = False
         self.serving_since: float | None = None
         self.now = self.listened_at = time.monotonic()
+
+    def new_place(self, number: int) -> Place:
+        places = self.options.places
+        return Place(number, Slate(places), QueueAccounts(self.plan.queues, places))
 
     def needed_helpers(self) -> list[Helper]:
         limit = self.options.CHILD_FORK_FREQUENCY_LIMIT
@@ -480,6 +486,7 @@ class Supervisor:
             number=place.number,
             holder=place.holder,
             slate=place.slate,
+            accounts=place.accounts,
             bell=place.bell,
             pulse=beat,
             lifeline=self.lifeline,

@@ -22,7 +22,7 @@ from .heartbeat import heartbeat
 from .held import InHand, in_hand, renew, wanted
 from .idle import end_idle_transactions
 from .joint import Joint, came_through
-from .keys import keys_of
+from .keys import may_hold
 from .known import forget_limits, known_limits
 from .look import Outlook, look
 from .notices import EndNotices, Notices
@@ -37,6 +37,7 @@ from .reprioritize import reprioritize
 from .rings import Call, Ring
 from .roll_up import roll_up
 from .settle import cancel, fail, release, retry, snooze
+from .shares import queue_weights
 from .steer import cancel_request, find, force_finish, redrive
 from .submit import CHUNK, in_chunks, submit, submit_all
 from .take_alone import take_alone
@@ -101,10 +102,10 @@ __all__ = [
     "in_callers_transaction",
     "in_chunks",
     "in_hand",
-    "keys_of",
     "known_limits",
     "live",
     "look",
+    "may_hold",
     "new_holder",
     "note_waiting",
     "oldest_due",
@@ -113,6 +114,7 @@ __all__ = [
     "park",
     "patiently",
     "purge",
+    "queue_weights",
     "recount",
     "redrive",
     "refusal",

@@ -13,10 +13,11 @@ from django.db import connections
 
 from ..models import State
 from .accounts import Accounts
-from .alarms import BATCH, answer_alarms, answer_ringing, rouse
+from .alarms import BATCH, answer_alarms, answer_ringing, rouse_in_turn
 from .claim import Claim, UnreadableError
 from .dialects import Dialect
 from .dialects.base import Row, numbers
+from .dozing import put_to_sleep
 from .finish import close, finish
 from .gatekeeper import Gatekeeper
 from .gates import ANY_LIMITS, waits_behind
@@ -32,16 +33,16 @@ ROUNDS = 5
 OTHERS = 6
 ROUNDS_IN_VAIN = 20
 
-LEFT = f"""
-SELECT {ANY_LIMITS}, {RINGS},
-    EXISTS (
-        SELECT 1 FROM "perfectqueue_lane"
-        WHERE "queue" IN ({{queues}}) AND "gate" = 0 AND "open" = TRUE AND EXISTS (
-            SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
-            WHERE "ticket"."state" = 0 AND {{in_lane}}
-        )
+LEFT = f"SELECT {ANY_LIMITS}, {RINGS}, {{waiting}}"
+# By the order the planner sees that the index of open lanes is to be used.
+WAITING = """(
+    SELECT 1 FROM "perfectqueue_lane"
+    WHERE "queue" = %({queue})s AND "gate" = 0 AND "open" = TRUE AND EXISTS (
+        SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
+        WHERE "ticket"."state" = 0 AND {in_lane}
     )
-"""
+    ORDER BY "turn" LIMIT 1
+) IS NOT NULL"""
 TAKEN = """
 SELECT "task_id", "token", "state" FROM "perfectqueue_ticket"
 WHERE "task_id" IN ({ids}) ORDER BY "task_id"
@@ -65,10 +66,11 @@ def acquire(
     Take up to ``limit`` due tasks, in the order in which they should run.
 
     Queues are tried in the order given. An empty answer means that nothing is due that
-    may run. ``finished`` are tasks to be closed in the same transaction; those of them
-    that finish() would have refused are added to ``refused``. With ``serial`` the caller
-    runs what it is given one after another: of what has a cap or keeps to limits it then
-    gets a part, so that others may run the rest at the same time.
+    may run; but for a task whose submit saw its lane awake and was committed after the lane
+    had gone to sleep, which rouse() finds. ``finished`` are tasks to be closed in the same
+    transaction; those of them that finish() would have refused are added to ``refused``.
+    With ``serial`` the caller runs what it is given one after another: of what has a cap or
+    keeps to limits it then gets a part, so that others may run the rest at the same time.
     """
     terms: dict[str, Any] = {
         "limit": limit,
@@ -109,7 +111,7 @@ def press_on(
             contended += 1
         elif more or haul.ringing:
             more = answer_alarms(using=using, now=now)
-        elif not haul.advanced and (roused < BATCH or not (roused := rouse(using=using))):
+        elif not haul.advanced and (roused < BATCH or not (roused := rouse_in_turn(using=using))):
             break
         haul = take(queues, using=using, now=now, **terms)
     return haul.leases
@@ -142,7 +144,8 @@ def take_when_quiet(
 def what_is_left(queues: Sequence[str], *, using: str, now: datetime | None) -> tuple[bool, bool]:
     """Tell whether an alarm rings, and whether a task may be taken, both at one moment."""
     names = {f"queue{number}": queue for number, queue in enumerate(queues)}
-    statement = LEFT.replace("{queues}", ", ".join(f"%({name})s" for name in names))
+    waiting = " OR ".join(WAITING.replace("{queue}", name) for name in names)
+    statement = LEFT.replace("{waiting}", waiting)
     with reading(using) as (cursor, dialect):
         in_lane = dialect.in_lane.replace("{lane}", '"perfectqueue_lane"."id"')
         statement = statement.replace("{in_lane}", in_lane)
@@ -231,6 +234,8 @@ def take_readable(
             if len(taken) < limit and not lineup.ringing:
                 taken += search.in_queue(queue, limit - len(taken))
         slept = accounts.write(cursor, dialect)
+        if slept:
+            put_to_sleep(using, accounts.short)
         if not lasting and any(lease.capped for lease in taken):
             dialect.commit_durably(cursor)
         advanced = claim.expired > 0 or (search.stopped and slept > 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..models import State
 from .accounts import Accounts
 from .dialects import Dialect
 from .dialects.base import numbers
+from .dozing import rounds, slept_lately
 from .end import lose
 from .policies import rule_of
 from .transaction import is_callers, reading, repeated, unit
@@ -43,6 +45,13 @@ WHERE "line"."lane" IS NOT NULL AND (
     "lane"."awake" IS NULL OR "lane"."awake" = FALSE OR "lane"."policy" <> {policy}
 )
 LIMIT %(limit)s
+"""
+SLEPT = """
+SELECT (
+    SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
+    WHERE "ticket"."state" = 0 AND {in_lane} ORDER BY "ticket"."rank" LIMIT 1
+)
+FROM "perfectqueue_lane" AS "lane" WHERE "lane"."id" IN ({lanes}) AND "lane"."awake" = FALSE
 """
 
 
@@ -98,6 +107,40 @@ def rouse(*, using: str) -> int:
     """
     with reading(using) as (cursor, dialect):
         ids = asleep(cursor, dialect)
+    if not ids:
+        return 0
+    with unit(using) as (cursor, dialect):
+        return wake(cursor, dialect, owners_of(cursor, dialect, ids), None)
+
+
+def rouse_in_turn(*, using: str) -> int:
+    """
+    Do so for what this process may have put to sleep too soon; and now and then for all.
+
+    rouse() goes through all lanes that have waiting tickets, also those of users who are
+    paused. So an acquire that finds nothing leaves that to the janitor, but for a minute
+    and more, and looks only at lanes which it has put to sleep itself within a minute.
+    """
+    if woken := rouse_slept(using=using):
+        return woken
+    if not rounds[using].are_due():
+        return 0
+    began = time.monotonic()
+    woken = rouse(using=using)
+    rounds[using].began(began)
+    return woken
+
+
+@repeated
+def rouse_slept(*, using: str) -> int:
+    lanes = slept_lately(using)
+    if not lanes:
+        return 0
+    with reading(using) as (cursor, dialect):
+        statement = SLEPT.replace("{lanes}", numbers(lanes))
+        in_lane = dialect.in_lane.replace("{lane}", '"lane"."id"')
+        rows = dialect.execute(cursor, statement.replace("{in_lane}", in_lane)).fetchall()
+        ids = [task_id for (task_id,) in rows if task_id is not None]
     if not ids:
         return 0
     with unit(using) as (cursor, dialect):

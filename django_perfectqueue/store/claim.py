@@ -155,7 +155,7 @@ def leased(
     capped: bool = False,
 ) -> Lease:
     task_id, attempt, lane, errors, crashes, _rank, run_at, _late = row[:8]
-    queue, key, type_, user, payload, priority, created_at, time_limit, context = row[8:]
+    queue, key, type_, user, payload, priority, created_at, time_limit, context, limits = row[8:]
     return Lease(
         using,
         task_id,
@@ -179,4 +179,5 @@ def leased(
         capped,
         pick.finish_tag,
         pick.is_new,
+        limits,
     )

@@ -11,7 +11,7 @@ from .accounts import Accounts
 from .dialects import Dialect
 from .dialects.base import numbers
 from .gates import open_gates
-from .keys import keys_of, scoped, split
+from .keys import may_hold, split
 from .lanes import OpenLane, lane_of
 from .meters import limits
 from .parties import Party, Strand, has_room
@@ -36,7 +36,6 @@ SELECT * FROM (
     WHERE "state" = 0 AND {in_lane} ORDER BY "rank", "run_at", "task_id" LIMIT {count}
 ) AS "line"
 """
-LISTED = 'SELECT "id", "limits" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
 MOVE = """
 UPDATE "perfectqueue_ticket"
 SET "lane" = CASE "task_id" {lanes} END, "state" = 1, "alarm_at" = {now},
@@ -172,7 +171,9 @@ class Gatekeeper:
     def misplaced(self, leases: list[Lease]) -> dict[Lease, set[str]]:
         """Return what leaves out limits that hold for it, with the keys of these."""
         left_out = {
-            lease: scoped(lease.queue, lease.type, lease.user).difference(self.held_by(lease.lane))
+            lease: may_hold(lease.queue, lease.type, lease.user, split(lease.limits)).difference(
+                self.held_by(lease.lane)
+            )
             for lease in leases
         }
         asked = {key for keys in left_out.values() for key in keys}
@@ -181,13 +182,9 @@ class Gatekeeper:
 
     def move(self, misplaced: dict[Lease, set[str]]) -> None:
         ids = numbers(sorted(lease.task_id for lease in misplaced))
-        rows = self.dialect.execute(self.cursor, LISTED.replace("{ids}", ids)).fetchall()
-        listed = dict(rows)
         lanes = []
         for lease, keys in misplaced.items():
-            known = keys.union(self.held_by(lease.lane))
-            names = split(listed[lease.task_id])
-            own = keys_of(lease.queue, lease.type, lease.user, names, known)
+            own = sorted(keys.union(self.held_by(lease.lane)))
             lanes.append(f"WHEN {lease.task_id} THEN {lane_of(lease.queue, lease.user, own)}")
             self.accounts.end(lease, None)
         statement = MOVE.replace("{lanes}", " ".join(lanes)).replace("{ids}", ids)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 from ..models import Limit
 from .lanes import lane_id
 
 Keys = tuple[str, ...]
+
+MOST_TRIED = 6
 
 
 def key_of(scope: str, name: str) -> str:
@@ -30,11 +32,9 @@ def scoped(queue: str, type_: str, user: str) -> set[str]:
     }
 
 
-def keys_of(
-    queue: str, type_: str, user: str, names: Iterable[str], known: Collection[str]
-) -> Keys:
-    """Return the keys of all limits that hold for a task, in order, where these are known."""
-    return tuple(sorted(named(names) | scoped(queue, type_, user).intersection(known)))
+def may_hold(queue: str, type_: str, user: str, names: Iterable[str]) -> set[str]:
+    """Return the keys of all limits that hold for a task, if there are such."""
+    return named(names) | scoped(queue, type_, user)
 
 
 def standing(
@@ -46,18 +46,21 @@ def standing(
     Who submitted it may have known another policy than we do, and other limits; so what
     it was is told by the lane's own hash.
     """
-    listed = named(names)
-    for more in subsets(sorted(scoped(queue, type_, user))):
-        keys = tuple(sorted(listed | more))
-        for owner in (user, ""):
-            if lane_id(queue, owner, keys) == lane:
-                return owner, keys
+    for listed in subsets(sorted(named(names))):
+        for more in subsets(sorted(scoped(queue, type_, user))):
+            keys = tuple(sorted(listed | more))
+            for owner in (user, ""):
+                if lane_id(queue, owner, keys) == lane:
+                    return owner, keys
     return "", ()
 
 
 def subsets(values: list[str]) -> Iterator[set[str]]:
-    for size in range(len(values) + 1):
-        yield from map(set, combinations(values, size))
+    """Yield all subsets; of many values only those with all, none or one of them."""
+    few = len(values) <= MOST_TRIED
+    for size in range(len(values), -1, -1):
+        if few or size in (len(values), 1, 0):
+            yield from map(set, combinations(values, size))
 
 
 def split(text: str) -> list[str]:

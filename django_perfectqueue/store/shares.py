@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..models import EVERYONE
 from .dialects import Dialect
+from .transaction import reading
 
 SHARES = """
 SELECT "queue", "user", "weight", "max_running", "paused"
 FROM "perfectqueue_fairshare" WHERE "user" IN ({users})
+"""
+QUEUE_WEIGHTS = """
+SELECT "queue", "weight" FROM "perfectqueue_queueshare" WHERE "queue" IN ({queues})
 """
 
 
@@ -44,6 +48,15 @@ def shares_of(
         )
         for queue, user in owners
     }
+
+
+def queue_weights(queues: Sequence[str], *, using: str) -> dict[str, float]:
+    """Return the weight of each of these queues that has a share of its own."""
+    names = {f"queue{number}": queue for number, queue in enumerate(queues)}
+    statement = QUEUE_WEIGHTS.replace("{queues}", ", ".join(f"%({name})s" for name in names))
+    with reading(using) as (cursor, dialect):
+        rows = dialect.execute(cursor, statement, names).fetchall()
+    return {queue: float(weight) for queue, weight in rows}
 
 
 def places(queue: str, user: str) -> list[tuple[str, str]]:

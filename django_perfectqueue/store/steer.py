@@ -15,7 +15,7 @@ from .announce import announce_ids
 from .bell import call, ring
 from .dialects import Dialect
 from .end import CANCELLED, Held, bury
-from .keys import keys_of, split
+from .keys import may_hold, split
 from .known import known_limits
 from .lanes import lane_of
 from .once_committed import once_committed
@@ -206,7 +206,8 @@ def put_back(cursor: Any, dialect: Dialect, task_id: int, using: str, now: datet
         known(cursor, dialect, task_id)
         raise AlreadyFinishedError(f"Task '{key}' was put back by someone else.")
     dialect.execute(cursor, RAISE, values)
-    keys = keys_of(queue, type_, user, split(limits), known_limits(using))
+    holding = known_limits(may_hold(queue, type_, user, split(limits)), using=using)
+    keys = tuple(sorted(holding))
     values |= {"lane": lane_of(queue, user, keys), "rank": -priority, "attempt": attempt}
     dialect.execute(cursor, REQUEUE, values, now=now)
     return str(queue)

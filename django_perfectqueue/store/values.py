@@ -49,7 +49,8 @@ class Lease(NamedTuple):
     ``finish_tag`` the virtual time that it reaches with them. ``is_new`` tells that none of
     its lane's tasks was measured before. ``capped`` tells that others may wait until it has
     ended, by a cap or a limit. ``time_limit`` is what the submitter said, in seconds;
-    ``context`` is what it sent along of its surroundings, as JSON text.
+    ``context`` is what it sent along of its surroundings, as JSON text. ``limits`` are the
+    names of the limits that it lists, with commas between.
     """
 
     using: str
@@ -74,6 +75,7 @@ class Lease(NamedTuple):
     capped: bool = False
     finish_tag: float = 0.0
     is_new: bool = False
+    limits: str = ""
 
     def __repr__(self) -> str:
         """Name it without its payload, which must not get into logs and reports of errors."""

@@ -2,14 +2,29 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.test import override_settings
 
 from django_perfectqueue import store
-from django_perfectqueue.models import Change, FairShare, Lane
+from django_perfectqueue.models import Change, FairShare, Lane, QueueShare
 from django_perfectqueue.shares import set_share
 
 from ..factories import acquire, register, submit
 from .staff import AdminTestCase, staff
 
+QUEUES = "/admin/perfectqueue/queueshare/"
 SHARES = "/admin/perfectqueue/fairshare/"
 LANES = "/admin/perfectqueue/lane/"
+
+
+class QueueShareTests(AdminTestCase):
+    def test_a_weight_is_added_edited_and_kept_in_the_changes(self):
+        self.client.post(f"{QUEUES}add/", {"queue": "mail", "weight": "2"})
+        row = QueueShare.objects.get()
+        data = {"form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "form-0-id": row.pk}
+        response = self.client.post(QUEUES, {**data, "form-0-weight": "3", "_save": "Save"})
+        self.assertRedirects(response, QUEUES)
+
+        changes = self.client.get("/admin/perfectqueue/change/")
+        self.assertContains(changes, "queue &#x27;mail&#x27;")
+        self.assertContains(changes, "weight 2 → 3")
+        self.assertContains(self.client.get(f"{QUEUES}{row.pk}/history/"), "weight 2 → 3")
 
 
 class FairShareTests(AdminTestCase):

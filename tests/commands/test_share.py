@@ -2,7 +2,7 @@ from unittest import mock
 
 from django.test import TestCase
 
-from django_perfectqueue.models import Change, FairShare
+from django_perfectqueue.models import Change, FairShare, QueueShare
 from django_perfectqueue.shares import set_share
 
 from .running import refused, run, run_json
@@ -11,6 +11,37 @@ from .running import refused, run, run_json
 def terms(user="acme", queue=""):
     row = FairShare.objects.get(user=user, queue=queue)
     return row.weight, row.max_running, row.paused
+
+
+class QueueShareTests(TestCase):
+    def test_the_weight_of_a_queue_is_set_shown_and_taken_back(self):
+        out = run("pq_share", "--of-queue", "mail", "--weight", "2")
+        self.assertEqual(out, "Queue 'mail', as a whole: weight 2.\n")
+        self.assertEqual(QueueShare.objects.get().weight, 2)
+        self.assertIn(out, run("pq_share"))
+        self.assertRegex(run("pq_share", "--of-queue", "mail"), r"\S+@\S+ +added: weight 2\n")
+
+        run("pq_share", "--of-queue", "mail", "--reset")
+        self.assertIn("weight 1.", run("pq_share", "--of-queue", "mail"))
+        self.assertFalse(QueueShare.objects.exists())
+
+    def test_programs_read_it_as_json(self):
+        run("pq_share", "--of-queue", "mail", "--weight", "2")
+        [row] = run_json("pq_share")
+        self.assertEqual(row, {"of_queue": "mail", "weight": 2})
+        [row] = run_json("pq_share", "--of-queue", "mail")
+        self.assertEqual((row["weight"], len(row["changes"])), (2, 1))
+
+    def test_what_a_queue_has_not_is_refused(self):
+        for arguments, expected in {
+            ("ann", "--weight", "2"): "a share without a user",
+            ("--queue", "a", "--weight", "2"): "a share without a user",
+            ("--pause",): "A queue has a weight only",
+            ("--weight", "2", "--reset"): "can't be changed as well",
+            ("--weight", "0"): "must be a number from 0.001",
+        }.items():
+            with self.subTest(arguments=arguments):
+                self.assertIn(expected, refused(self, "pq_share", "--of-queue", "mail", *arguments))
 
 
 class ShareTests(TestCase):

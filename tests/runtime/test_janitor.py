@@ -7,6 +7,7 @@ from django_perfectqueue.conf import Options
 from django_perfectqueue.models import Task
 from django_perfectqueue.runtime.janitor import LANES, MOST_ROUSED, Janitor, Purge
 from django_perfectqueue.runtime.plan import Plan
+from django_perfectqueue.store.dozing import Rounds
 from django_perfectqueue.store.purge import BATCH
 
 from ..factories import acquire, after, failed, finish, submit
@@ -50,10 +51,16 @@ class SweepTests(SimpleTestCase):
 
     def sweep(self, *found):
         janitor = mock.Mock(
-            spec=Janitor, stopping=False, plan=plan(), belfry=mock.Mock(), link=mock.Mock()
+            spec=Janitor,
+            stopping=False,
+            plan=plan(),
+            belfry=mock.Mock(),
+            link=mock.Mock(),
+            rounds=Rounds(0.0),
         )
         janitor.link.insist = lambda verb: verb()
         janitor.rouse = lambda: Janitor.rouse(janitor)
+        janitor.rouse_some = lambda: Janitor.rouse_some(janitor)
         with mock.patch.object(store, "rouse", side_effect=found) as rouse:
             Janitor.sweep(janitor)
         return rouse.call_count

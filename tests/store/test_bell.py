@@ -184,7 +184,7 @@ class BackAgainTests(RingCase):
 
     def test_what_a_dead_processor_held_rings(self):
         holder = store.new_holder()
-        submit()
+        submit(now=None)
         acquire(holder=holder, now=None)
         self.rung.clear()
         terms = {"using": "default", "alive_time": 60.0, "why": store.Failure()}
@@ -201,7 +201,7 @@ class BackAgainTests(RingCase):
 
     def test_a_cap_that_is_raised_rings(self):
         share = FairShare.objects.create(user="ann", paused=True)
-        submit(user="ann")
+        submit(user="ann", now=None)
         acquire(now=None)
         self.rung.clear()
         share.paused = False

@@ -46,7 +46,7 @@ class DrainTests(TransactionTestCase):
     def test_the_log_grows_by_little_from_submit_to_finish(self):
         """Its every byte is written, flushed, shipped to standbys and kept in backups."""
         count = 20 * MOST
-        submit()
+        submit(now=None)
         drain()
         before = log_position()
         submit_many(count, now=None)

@@ -3,12 +3,15 @@
 from datetime import timedelta
 
 from django.db import connection
-from django.test import TestCase, TransactionTestCase
+from django.test import SimpleTestCase, TestCase, TransactionTestCase
 from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
 from django_perfectqueue.models import FairShare, Gate, Lane, Limit, Meter, Ticket
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store import known
+from django_perfectqueue.store.keys import standing
+from django_perfectqueue.store.lanes import lane_id
 from tests.factories import (
     NOON,
     acquire,
@@ -468,14 +471,91 @@ class ManyTests(TestCase):
         self.assertLess(len(queries), 60)
 
     def test_any_number_of_gates_can_be_asked(self):
+        Limit.objects.bulk_create(
+            Limit(scope="name", name=f"name-{number}", max_running=1) for number in range(600)
+        )
+        store.forget_limits("default")
         for number in range(600):
             submit(f"task-{number}", user=f"user-{number % 7}", limits=[f"name-{number}"])
         self.assertEqual(len(acquire(1000)), 600)
 
 
+class UnknownNameTests(TestCase):
+    """A name that a task lists holds nothing back, and costs nothing, until there is a limit."""
+
+    def setUp(self):
+        store.forget_limits("default")
+        self.addCleanup(store.forget_limits, "default")
+
+    def test_a_name_without_a_limit_makes_no_gate(self):
+        for number in range(20):
+            submit(f"task-{number}", limits=[f"tenant-{number}"])
+        self.assertEqual(len(acquire(100)), 20)
+        self.assertEqual((Gate.objects.count(), Meter.objects.count()), (0, 0))
+        self.assertEqual(Lane.objects.count(), 1)
+
+    def test_a_limit_that_comes_later_holds_for_what_waits(self):
+        for number in range(3):
+            submit(f"mail-{number}", limits=["smtp", "other"])
+        submit("free")
+        limit("smtp", max_running=1)
+        taken = acquire(10) + acquire(10)
+        self.assertCountEqual(keys(taken), ["mail-0", "free"])
+        self.assertEqual(Ticket.objects.get(task__key="mail-1").attempt, 0)
+        self.assertEqual(acquire(10), [])
+        finish(*taken)
+        self.assertEqual(keys(acquire(10)), ["mail-1"])
+
+    def test_a_second_limit_that_comes_later_holds_beside_the_first(self):
+        limit("a", max_running=2)
+        for number in range(4):
+            submit(f"task-{number}", limits=["a", "b"])
+        limit("b", max_running=1)
+        taken = acquire(10) + acquire(10)
+        self.assertEqual(len(taken), 1)
+        finish(*taken)
+        self.assertEqual(len(acquire(10)), 1)
+
+    def test_what_stands_behind_a_limit_that_is_gone_is_held_no_more(self):
+        held = limit("smtp", max_running=1)
+        for number in range(3):
+            submit(f"mail-{number}", limits=["smtp", "other"])
+        self.assertEqual(len(acquire(10)), 1)
+        held.delete()
+        self.assertEqual(len(acquire(10)), 2)
+
+    def test_with_very_many_limits_each_is_asked_for(self):
+        Limit.objects.bulk_create(
+            Limit(scope="name", name=f"tenant-{number}", max_running=0)
+            for number in range(known.MOST + 1)
+        )
+        with CaptureQueriesContext(connection) as queries:
+            found = store.known_limits({"name:tenant-7", "name:nobody"}, using="default")
+        self.assertEqual(found, {"name:tenant-7"})
+        self.assertEqual(len(queries), 2)
+        with CaptureQueriesContext(connection) as queries:
+            store.known_limits({"name:tenant-7", "name:nobody"}, using="default")
+        self.assertEqual(len(queries), 0)
+
+
+class LaneOfKeysTests(SimpleTestCase):
+    def test_by_which_limits_a_lane_was_named_is_found(self):
+        for count in (0, 1, 3, 6, 12):
+            names = [f"name-{number}" for number in range(count)]
+            chosen = {(), *((f"name:{name}",) for name in names[:2])}
+            for listed in chosen | {tuple(sorted(f"name:{name}" for name in names))}:
+                for more in ((), ("user:ann",), ("queue:q", "type:t")):
+                    given = tuple(sorted({*listed, *more}))
+                    lane = lane_id("q", "ann", given)
+                    with self.subTest(names=count, given=given):
+                        found = standing(lane, "q", "t", "ann", names)
+                        self.assertEqual(found, ("ann", given))
+
+
 class CostTests(TransactionTestCase):
     def test_gates_without_open_lanes_are_not_read(self):
         for number in range(20):
+            limit(f"name-{number}", max_running=1)
             submit(f"task-{number}", limits=[f"name-{number}"])
         finish(*acquire(100))
         self.assertEqual(acquire(), [])

@@ -56,6 +56,7 @@ class OldestTests(TestCase):
         self.assertIsNone(oldest_due(at=40))
 
     def test_what_is_held_back_is_none(self):
+        set_limit("smtp", max_running=1)
         submit(user="ann", limits=["smtp"])
         self.assertEqual(oldest_due(), 60.0)
         set_limit("smtp", max_running=0)

@@ -7,11 +7,18 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_perfectqueue.models import FairShare
-from django_perfectqueue.shares import reset_share, set_share, share
+from django_perfectqueue.models import FairShare, QueueShare
+from django_perfectqueue.shares import (
+    queue_weight,
+    reset_queue_weight,
+    reset_share,
+    set_queue_weight,
+    set_share,
+    share,
+)
 from django_perfectqueue.texts import printable
 from django_perfectqueue.trail import changes_of
-from django_perfectqueue.wording import queue_of, share_terms, user_of
+from django_perfectqueue.wording import queue_of, share_terms, user_of, weight_of
 
 from ..rules import RuleCommand, changes_for_programs, given, person, some
 from ..table import Column
@@ -39,6 +46,11 @@ class Command(RuleCommand):
             metavar="W",
             help=_("Twice the weight gets twice the processor time while users compete."),
         )
+        parser.add_argument(
+            "--of-queue",
+            metavar="QUEUE",
+            help=_("The weight of a whole queue, beside the others that a worker serves."),
+        )
         self.add_cap(parser)
         self.add_pause(parser)
         parser.add_argument(
@@ -49,6 +61,10 @@ class Command(RuleCommand):
     def act(self, **options: Any) -> None:
         changes = given(options, "weight")
         user = "" if options["no_user"] else options["user"]
+        if options["of_queue"] is not None:
+            check_queue_choice(options, changes)
+            self.act_on_queue(options["of_queue"], changes, options["reset"])
+            return
         check_choice(options, changes, user)
         place: dict[str, Any] = {"queue": options["queue"] or "", "using": self.queue.using}
         if user is None:
@@ -87,15 +103,40 @@ class Command(RuleCommand):
             self.stdout.write(printable(source))
         self.print_changes(changes)
 
+    def act_on_queue(self, queue: str, changes: dict[str, Any], reset: bool) -> None:
+        using = self.queue.using
+        if reset:
+            reset_queue_weight(queue, by=person(), using=using)
+        elif changes:
+            set_queue_weight(queue, changes["weight"], by=person(), using=using)
+        weight = queue_weight(queue, using=using)
+        shown = not (reset or changes)
+        changes_of_it = changes_of(QueueShare(queue=queue), using=using)
+        if self.as_json:
+            found = {"of_queue": queue, "weight": weight}
+            more = {"changes": list(changes_for_programs(changes_of_it))} if shown else {}
+            self.print_json({**found, **more})
+            return
+        self.stdout.write(printable(queue_told(queue, weight)))
+        if shown:
+            self.print_changes(changes_of_it)
+
     def list_shares(self, queue: str | None, limit: int) -> None:
         rows = FairShare.objects.using(self.queue.using).order_by("user", "queue")
         if queue is not None:
             rows = rows.filter(queue=queue)
         shares, more = some(rows, limit)
+        queues = QueueShare.objects.using(self.queue.using).order_by("queue")
+        if queue is not None:
+            queues = queues.filter(queue=queue)
         if self.as_json:
             for each in shares:
                 self.print_json(for_programs(each, each.user, each.queue))
+            for one in queues:
+                self.print_json({"of_queue": one.queue, "weight": one.weight})
             return
+        for one in queues:
+            self.stdout.write(printable(queue_told(one.queue, one.weight)))
         if not shares:
             self.say(_("There are no shares: all users are equals, with weight 1."))
             return
@@ -121,9 +162,25 @@ def check_choice(options: dict[str, Any], changes: dict[str, Any], user: str | N
         raise CommandError(_("--reset takes the share away: it can't be changed as well."))
 
 
+def check_queue_choice(options: dict[str, Any], changes: dict[str, Any]) -> None:
+    """Raise CommandError unless the options are about the weight of a queue."""
+    if options["no_user"] or options["user"] is not None or options["queue"] is not None:
+        raise CommandError(_("--of-queue is a share without a user: name the queue only there."))
+    if set(changes) - {"weight"}:
+        raise CommandError(
+            _("A queue has a weight only; pq_limit queue:NAME caps or pauses a whole queue.")
+        )
+    if changes and options["reset"]:
+        raise CommandError(_("--reset takes the share away: it can't be changed as well."))
+
+
 def told(held: FairShare, user: str, queue: str) -> str:
     whose = capfirst(user_of(user))
     return f"{whose}, {queue_of(queue)}: {share_terms(held)}."
+
+
+def queue_told(queue: str, weight: float) -> str:
+    return f"{capfirst(queue_of(queue))}, as a whole: {weight_of(weight)}."
 
 
 def source_of(held: FairShare, own: FairShare) -> str:

@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from argparse import ArgumentTypeError
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.conf import settings
@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue import backoff as backoffs
-from django_perfectqueue import compat, conf, queue
+from django_perfectqueue import compat, conf, queue, store
 from django_perfectqueue.application import Dispatch, Registry
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.health.tables import lacks_tables, unmigrated
@@ -93,12 +93,15 @@ class Command(SummedUpCommand):
             action="append",
             dest="queues",
             metavar="NAME",
-            help=_("A queue to serve; may be repeated, the first is served first."),
+            help=_("A queue to serve; may be repeated."),
         )
         parser.add_argument(
             "--queue-order",
             metavar="ORDER",
-            help=_("How to go through several queues: ordered, round_robin or shuffled."),
+            help=_(
+                "How to go through several queues: fair (by weight and time), ordered (the first"
+                " is served first), round_robin or shuffled."
+            ),
         )
         parser.add_argument("--database", metavar="ALIAS", help=_("The database of the queues."))
         parser.add_argument(
@@ -242,9 +245,23 @@ class Command(SummedUpCommand):
         reporter.say(
             _("Database: %(alias)s (%(vendor)s)") % {"alias": plan.using, "vendor": vendor}
         )
-        reporter.say(_("Queues: %s") % ", ".join(plan.queues))
+        weights = store.queue_weights(plan.queues, using=plan.using)
+        reporter.say(queues_in_words(plan, weights))
         reporter.say(handlers(plan.dispatch))
         reporter.say(staff(plan.options))
+
+
+def queues_in_words(plan: Plan, weights: Mapping[str, float]) -> str:
+    """Return in words which queues are served, and how they share the worker."""
+    names = {"queues": ", ".join(plan.queues)}
+    if len(plan.queues) == 1:
+        return _("Queues: %(queues)s") % names
+    if plan.options.QUEUE_ORDER == conf.FAIR:
+        names["weights"] = " : ".join(f"{weights.get(queue, 1.0):g}" for queue in plan.queues)
+        return _("Queues: %(queues)s share by weight (%(weights)s)") % names
+    if plan.options.QUEUE_ORDER == "ordered":
+        return _("Queues, each served before those behind it: %(queues)s") % names
+    return _("Queues: %(queues)s (%(order)s)") % {**names, "order": plan.options.QUEUE_ORDER}
 
 
 def handlers(dispatch: type[Dispatch]) -> str:

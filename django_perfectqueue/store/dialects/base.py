@@ -18,7 +18,7 @@ Row = tuple[Any, ...]
 TAKEN = (
     '"task"."queue", "task"."key", "task"."type", "task"."user", "task"."data",'
     ' "task"."priority", "task"."created_at", "task"."time_limit",'
-    ' "task"."context"'
+    ' "task"."context", "task"."limits"'
 )
 
 REMOVE = 'DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s'

@@ -26,6 +26,7 @@ from .terms import Terms
 MODULE = "benchmarks.storm"
 MINUTES = 2.0
 EVERY = 30.0
+LINES = 12
 LEVELS = ("read committed", "repeatable read", "serializable")
 EPILOG = """
 docs/reference/benchmarks.md tells what is audited. The exit code is 0 where nothing was found.
@@ -167,7 +168,9 @@ def told(record: dict[str, Any]) -> str:
     )
     if not record["violations"]:
         return head
-    return "\n".join([head, *(f"  {one}" for one in record["violations"]), f"  {again(record)}"])
+    lines = [f"  {one}" for one in record["violations"][:LINES]]
+    lines += [f"  of {kind}: {number}" for kind, number in record["kinds"].items()]
+    return "\n".join([head, *lines, f"  {again(record)}"])
 
 
 def again(record: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from datetime import datetime, timedelta
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
@@ -37,8 +37,8 @@ UNSEEN = timedelta(seconds=30)
 WAIT_BUCKETS = 28
 
 UNDELETABLE = (
-    "Tasks can't be deleted so, as it would leave behind what belongs to them: use the command"
-    " pq_purge, or Queue.clear()."
+    "Tasks, tickets and dead letters can't be deleted so, as it would leave behind what belongs"
+    " to them: use the command pq_purge, Queue.purge() or Queue.clear()."
 )
 
 
@@ -120,7 +120,28 @@ def live_conditions(now: datetime | None = None, *, to: str = "") -> dict[Status
     }
 
 
-class TaskQuerySet(models.QuerySet["Task"]):
+M = TypeVar("M", bound=models.Model)
+
+
+class KeptQuerySet(models.QuerySet[M]):
+    """Rows of which one task has several, so that only the store may delete them."""
+
+    def delete(self) -> NoReturn:
+        """Refuse: that would leave behind what belongs to them, and their lanes' accounts."""
+        raise TypeError(UNDELETABLE)
+
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
+
+class Kept(models.Model):
+    class Meta:
+        abstract = True
+
+    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(UNDELETABLE)
+
+
+class TaskQuerySet(KeptQuerySet["Task"]):
     def with_status(self, now: datetime | None = None) -> TaskQuerySet:
         """Add ``status``: the outcome, or else what the ticket says."""
         live = [
@@ -166,19 +187,13 @@ class TaskQuerySet(models.QuerySet["Task"]):
         """Keep the tasks that have not ended."""
         return self.filter(ticket__isnull=False)
 
-    def delete(self) -> NoReturn:
-        """Refuse: that would leave behind what belongs to them, and their lanes' accounts."""
-        raise TypeError(UNDELETABLE)
-
-    delete.queryset_only = True  # type: ignore[attr-defined]
-
 
 class TaskManager(models.Manager.from_queryset(TaskQuerySet)):  # type: ignore[misc]
     def get_queryset(self) -> TaskQuerySet:
         return super().get_queryset().with_status()  # type: ignore[no-any-return]
 
 
-class Task(models.Model):
+class Task(Kept):
     """
     One submission, kept from submit until retention has passed.
 
@@ -232,6 +247,7 @@ class Task(models.Model):
             ("force_finish_task", "Can force finish task"),
             ("cancel_task", "Can request cancel of task"),
             ("retry_task", "Can retry task"),
+            ("purge_task", "Can delete ended task"),
         ]
         constraints = [
             models.UniqueConstraint(fields=["queue", "key"], name="perfectqueue_task_key"),
@@ -248,9 +264,6 @@ class Task(models.Model):
 
     def __str__(self) -> str:
         return self.key
-
-    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise TypeError(UNDELETABLE)
 
     @classmethod
     def check(cls, **kwargs: Any) -> list[Any]:
@@ -276,7 +289,7 @@ def without_partial_indexes(found: list[Any]) -> list[Any]:
     return [one for one in found if one.id != "models.W037"]
 
 
-class Ticket(models.Model):
+class Ticket(Kept):
     """
     A task's place in line, from submit until it ends.
 
@@ -308,6 +321,8 @@ class Ticket(models.Model):
     holder = models.BigIntegerField(_("holder"), null=True)
     cancel_requested = models.BooleanField(_("cancel requested"), default=False)
     watched = models.BooleanField(_("watched"), db_default=False)
+
+    objects = KeptQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("ticket")
@@ -449,7 +464,7 @@ class Journal(models.Model):
         return list(read(self.lines))
 
 
-class DeadLetter(models.Model):
+class DeadLetter(Kept):
     """
     A task that ended without finishing: failed, cancelled or expired.
 
@@ -471,6 +486,8 @@ class DeadLetter(models.Model):
     errors = models.SmallIntegerField(_("errors"), default=0)
     crashes = models.SmallIntegerField(_("crashes"), default=0)
     ended_at = models.DateTimeField(_("ended at"))
+
+    objects = KeptQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("dead letter")

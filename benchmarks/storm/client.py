@@ -446,7 +446,10 @@ class Client:
         from django_perfectqueue.models import Outcome
 
         kept = {outcome.value: self.drawn.choice((0.0, 2.0, None)) for outcome in Outcome}
-        store.purge(kept, keep=self.drawn.choice((None, 50)), using="default")
+        over = store.surplus(50, using="default").last if self.drawn.random() < 0.3 else {}
+        store.purge(kept, over=over, using="default")
+        if self.drawn.random() < 0.3:
+            self.queues[scenario.SHARED].purge(0, status="failed", user="ann")
 
     def clear(self) -> None:
         queue = scenario.SCRAP

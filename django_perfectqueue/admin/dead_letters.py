@@ -27,7 +27,7 @@ class DeadLetterAdmin(SteeringAdmin):
     list_filter = [EndingFilter, GroupFilter]
     list_select_related = ["task"]
     ordering = ["-pk"]
-    actions = ["retry"]
+    actions = ["retry", "purge"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows = super().get_queryset(request).select_related("task")

@@ -136,6 +136,7 @@ class Migration(migrations.Migration):
                     ("force_finish_task", "Can force finish task"),
                     ("cancel_task", "Can request cancel of task"),
                     ("retry_task", "Can retry task"),
+                    ("purge_task", "Can delete ended task"),
                 ],
                 "default_permissions": ("view",),
                 "base_manager_name": "objects",

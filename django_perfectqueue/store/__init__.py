@@ -26,7 +26,7 @@ from .known import forget_limits, known_limits
 from .look import Outlook, look
 from .notices import EndNotices, Notices
 from .oldest import oldest_due, overdue
-from .purge import Swept, purge
+from .purge import Surplus, Swept, discard, newest_id, purge, surplus
 from .register import Registration, register, sign_off
 from .replace import replace
 from .reprioritize import reprioritize
@@ -62,6 +62,7 @@ __all__ = [
     "Registration",
     "Ring",
     "Submission",
+    "Surplus",
     "Swept",
     "Tally",
     "Whose",
@@ -78,6 +79,7 @@ __all__ = [
     "cancel_request",
     "clear",
     "clock",
+    "discard",
     "ear",
     "end_idle_transactions",
     "end_notices",
@@ -99,6 +101,7 @@ __all__ = [
     "live",
     "look",
     "new_holder",
+    "newest_id",
     "note_waiting",
     "oldest_due",
     "one_call",
@@ -119,6 +122,7 @@ __all__ = [
     "snooze",
     "submit",
     "submit_all",
+    "surplus",
     "take_alone",
     "tell",
     "together",

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
-from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Value, When
+from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Sum, Value, When
 from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
@@ -160,7 +160,8 @@ class TaskQuerySet(KeptQuerySet["Task"]):
     def with_tries(self) -> TaskQuerySet:
         """Add ``tries``: the attempts that count, the one that is running among them."""
         rows = Attempt.objects.filter(task_id=OuterRef("pk")).order_by().values("task_id")
-        counted = Subquery(rows.annotate(count=Count("pk")).values("count"))
+        count = Count("pk") + Sum("omitted")
+        counted = Subquery(rows.annotate(count=count).values("count"))
         finished = Q(outcome=Outcome.FINISHED, started_at__isnull=False)
         one_more = Case(
             When(finished | Q(ticket__state=State.RUNNING), then=1),
@@ -375,7 +376,9 @@ class Attempt(models.Model):
     """
     One attempt that did not finish its task.
 
-    The attempt that finishes it is told by the task's own row.
+    The attempt that finishes it is told by the task's own row. Of very many the first and
+    the last are kept, as ATTEMPTS_KEPT says; ``omitted`` is how many there were just before
+    this one that are not.
     """
 
     class Ending(models.TextChoices):
@@ -399,6 +402,7 @@ class Attempt(models.Model):
     error = models.CharField(_("error"), max_length=255, blank=True, default="")
     message = models.TextField(_("message"), blank=True, default="")
     traceback = models.TextField(_("traceback"), blank=True, default="")
+    omitted = models.IntegerField(_("omitted"), db_default=0)
 
     class Meta:
         verbose_name = _("attempt")

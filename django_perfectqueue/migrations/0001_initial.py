@@ -47,6 +47,7 @@ class Migration(migrations.Migration):
                 ),
                 ("message", models.TextField(blank=True, default="", verbose_name="message")),
                 ("traceback", models.TextField(blank=True, default="", verbose_name="traceback")),
+                ("omitted", models.IntegerField(db_default=0, verbose_name="omitted")),
             ],
             options={
                 "verbose_name": "attempt",

@@ -864,7 +864,7 @@ class Usage(models.Model):
     ``limited`` those in which they waited for that reason. ``entitled`` is known once the
     span has been summed up; for a slice it is computed when it is asked for. The columns
     ``wait_0`` to ``wait_27`` are a histogram of how long they waited, see
-    ``store.entitlement``.
+    ``store.entitlement``, and ``longest`` is the longest of these waits in seconds.
 
     Of very many users those with little time have one row together, with ``others``.
     """
@@ -882,6 +882,7 @@ class Usage(models.Model):
     paused = models.IntegerField(_("paused"), default=0)
     capped = models.IntegerField(_("capped"), default=0)
     limited = models.IntegerField(_("limited"), default=0)
+    longest = models.FloatField(_("longest wait"), default=0.0)
 
     class Meta:
         verbose_name = _("share received")

@@ -461,6 +461,7 @@ class Migration(migrations.Migration):
                 ("paused", models.IntegerField(default=0, verbose_name="paused")),
                 ("capped", models.IntegerField(default=0, verbose_name="capped")),
                 ("limited", models.IntegerField(default=0, verbose_name="limited")),
+                ("longest", models.FloatField(default=0.0, verbose_name="longest wait")),
                 ("wait_0", models.IntegerField(default=0, verbose_name="waits")),
                 ("wait_1", models.IntegerField(default=0, verbose_name="waits")),
                 ("wait_2", models.IntegerField(default=0, verbose_name="waits")),

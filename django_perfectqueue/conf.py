@@ -79,6 +79,10 @@ def _positive(value: Any) -> str | None:
     return _number(value, 1, whole=True)
 
 
+def _two_or_more(value: Any) -> str | None:
+    return _number(value, 2, whole=True)
+
+
 def _characters(value: Any) -> str | None:
     return _number(value, 1_000, whole=True)
 
@@ -217,6 +221,7 @@ class Options:
     RETENTION_TIME: float | None = _setting(DAY, _or_none(_seconds))
     RETENTION_TIMES: Mapping[str, float | None] = _setting({"failed": None}, _retention_times)
     RETENTION_COUNT: int | None = _setting(None, _or_none(_count))
+    ATTEMPTS_KEPT: int = _setting(100, _two_or_more)
     PURGE_INTERVAL: float = _setting(10.0, _positive_seconds)
     IDLE_TRANSACTION_LIMIT: float | None = _setting(300.0, _or_none(_positive_seconds))
     USAGE_TIME: float | None = _setting(30 * DAY, _or_none(_seconds))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from django.db import ProgrammingError
 from django.db.transaction import TransactionManagementError
 
 from .spans import seconds_of
@@ -25,6 +26,14 @@ class IdempotentError(Exception):
 
 class ConfigError(PerfectQueueError):
     """A setting, an option or a handler is not as it must be."""
+
+
+class NotMigratedError(PerfectQueueError, ProgrammingError):
+    """
+    The database lacks a table or a column of this release: run ``manage.py migrate``.
+
+    It is a ProgrammingError of Django's as well, which is what the database raised.
+    """
 
 
 class TaskError(PerfectQueueError):

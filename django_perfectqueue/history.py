@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import accumulate
 
 from django.utils.translation import gettext as _
 
@@ -30,6 +31,7 @@ class Try:
 
 def tries(task: Task, rows: Sequence[Attempt], *, before: int = 0) -> list[Try]:
     """Return a task's attempts; ``rows`` are those that did not finish it, but the first few."""
+    numbers = list(accumulate((1 + row.omitted for row in rows), initial=before))
     told = [
         Try(
             number=number,
@@ -43,11 +45,11 @@ def tries(task: Task, rows: Sequence[Attempt], *, before: int = 0) -> list[Try]:
             message=row.message,
             traceback=row.traceback,
         )
-        for number, row in enumerate(rows, before + 1)
+        for number, row in zip(numbers[1:], rows, strict=True)
     ]
     if task.outcome == Outcome.FINISHED and task.started_at and task.ended_at:
         success = Try(
-            number=before + len(rows) + 1,
+            number=numbers[-1] + 1,
             acquired=task.attempt,
             ending=Outcome.FINISHED.value,
             label=str(Outcome.FINISHED.label),

@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import sys
 from datetime import datetime, timedelta, timezone
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
-from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Value, When
+from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Sum, Value, When
 from django.db.models.functions import Abs, Coalesce
 from django.utils import timezone as clock
 from django.utils.translation import gettext_lazy as _
@@ -39,8 +39,8 @@ UNSEEN = timedelta(seconds=30)
 WAIT_BUCKETS = 28
 
 UNDELETABLE = (
-    "Tasks can't be deleted so, as it would leave behind what belongs to them: use the command"
-    " pq_purge, or Queue.clear()."
+    "Tasks, tickets and dead letters can't be deleted so, as it would leave behind what belongs"
+    " to them: use the command pq_purge, Queue.purge() or Queue.clear()."
 )
 
 
@@ -126,7 +126,28 @@ def live_conditions(now: datetime | None = None, *, to: str = "") -> dict[Status
     }
 
 
-class TaskQuerySet(models.QuerySet["Task"]):
+M = TypeVar("M", bound=models.Model)
+
+
+class KeptQuerySet(models.QuerySet[M]):
+    """Rows of which one task has several, so that only the store may delete them."""
+
+    def delete(self) -> NoReturn:
+        """Refuse: that would leave behind what belongs to them, and their lanes' accounts."""
+        raise TypeError(UNDELETABLE)
+
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
+
+class Kept(models.Model):
+    class Meta:
+        abstract = True
+
+    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(UNDELETABLE)
+
+
+class TaskQuerySet(KeptQuerySet["Task"]):
     def with_status(self, now: datetime | None = None) -> TaskQuerySet:
         """Add ``status``: the outcome, or else what the ticket says."""
         live = [
@@ -145,7 +166,8 @@ class TaskQuerySet(models.QuerySet["Task"]):
     def with_tries(self) -> TaskQuerySet:
         """Add ``tries``: the attempts that count, the one that is running among them."""
         rows = Attempt.objects.filter(task_id=OuterRef("pk")).order_by().values("task_id")
-        counted = Subquery(rows.annotate(count=Count("pk")).values("count"))
+        count = Count("pk") + Sum("omitted")
+        counted = Subquery(rows.annotate(count=count).values("count"))
         finished = Q(outcome=Outcome.FINISHED, started_at__isnull=False)
         one_more = Case(
             When(finished | Q(ticket__state=State.RUNNING), then=1),
@@ -172,19 +194,13 @@ class TaskQuerySet(models.QuerySet["Task"]):
         """Keep the tasks that have not ended."""
         return self.filter(ticket__isnull=False)
 
-    def delete(self) -> NoReturn:
-        """Refuse: that would leave behind what belongs to them, and their lanes' accounts."""
-        raise TypeError(UNDELETABLE)
-
-    delete.queryset_only = True  # type: ignore[attr-defined]
-
 
 class TaskManager(models.Manager.from_queryset(TaskQuerySet)):  # type: ignore[misc]
     def get_queryset(self) -> TaskQuerySet:
         return super().get_queryset().with_status()  # type: ignore[no-any-return]
 
 
-class Task(models.Model):
+class Task(Kept):
     """
     One submission, kept from submit until retention has passed.
 
@@ -238,6 +254,7 @@ class Task(models.Model):
             ("force_finish_task", "Can force finish task"),
             ("cancel_task", "Can request cancel of task"),
             ("retry_task", "Can retry task"),
+            ("purge_task", "Can delete ended task"),
         ]
         constraints = [
             models.UniqueConstraint(fields=["queue", "key"], name="perfectqueue_task_key"),
@@ -254,9 +271,6 @@ class Task(models.Model):
 
     def __str__(self) -> str:
         return printable(self.key)
-
-    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise TypeError(UNDELETABLE)
 
     @classmethod
     def check(cls, **kwargs: Any) -> list[Any]:
@@ -282,7 +296,7 @@ def without_partial_indexes(found: list[Any]) -> list[Any]:
     return [one for one in found if one.id != "models.W037"]
 
 
-class Ticket(models.Model):
+class Ticket(Kept):
     """
     A task's place in line, from submit until it ends.
 
@@ -316,6 +330,8 @@ class Ticket(models.Model):
     token = models.BigIntegerField(_("token"), null=True)
     cancel_requested = models.BooleanField(_("cancel requested"), default=False)
     watched = models.BooleanField(_("watched"), db_default=False)
+
+    objects = KeptQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("ticket")
@@ -375,7 +391,9 @@ class Attempt(models.Model):
     """
     One attempt that did not finish its task.
 
-    The attempt that finishes it is told by the task's own row.
+    The attempt that finishes it is told by the task's own row. Of very many the first and
+    the last are kept, as ATTEMPTS_KEPT says; ``omitted`` is how many there were just before
+    this one that are not.
     """
 
     class Ending(models.TextChoices):
@@ -399,6 +417,7 @@ class Attempt(models.Model):
     error = models.CharField(_("error"), max_length=255, blank=True, default="")
     message = models.TextField(_("message"), blank=True, default="")
     traceback = models.TextField(_("traceback"), blank=True, default="")
+    omitted = models.IntegerField(_("omitted"), db_default=0)
 
     class Meta:
         verbose_name = _("attempt")
@@ -464,7 +483,7 @@ class Journal(models.Model):
         return list(read(self.lines))
 
 
-class DeadLetter(models.Model):
+class DeadLetter(Kept):
     """
     A task that ended without finishing: failed, cancelled or expired.
 
@@ -486,6 +505,8 @@ class DeadLetter(models.Model):
     errors = models.SmallIntegerField(_("errors"), default=0)
     crashes = models.SmallIntegerField(_("crashes"), default=0)
     ended_at = ReadableDateTimeField(_("ended at"))
+
+    objects = KeptQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("dead letter")
@@ -909,7 +930,7 @@ class Usage(models.Model):
     ``limited`` those in which they waited for that reason. ``entitled`` is known once the
     span has been summed up; for a slice it is computed when it is asked for. The columns
     ``wait_0`` to ``wait_27`` are a histogram of how long they waited, see
-    ``store.entitlement``.
+    ``store.entitlement``, and ``longest`` is the longest of these waits in seconds.
 
     Of very many users those with little time have one row together, with ``others``.
     """
@@ -927,6 +948,7 @@ class Usage(models.Model):
     paused = models.IntegerField(_("paused"), default=0)
     capped = models.IntegerField(_("capped"), default=0)
     limited = models.IntegerField(_("limited"), default=0)
+    longest = models.FloatField(_("longest wait"), default=0.0)
 
     class Meta:
         verbose_name = _("share received")

@@ -20,7 +20,7 @@ from .models import (
     QueueShare,
 )
 from .store.shares import places
-from .store.transaction import repeated, unit
+from .store.transaction import patiently, repeated, unit
 from .trail import acting
 
 R = TypeVar("R", FairShare, QueueShare, Limit)
@@ -36,7 +36,7 @@ def share_in_force(user: str, queue: str, *, using: str) -> FairShare:
     It may be the row of every queue, or of everyone; where there is none, it is a new one.
     """
     rows = FairShare.objects.using(using).filter(user__in=[user, EVERYONE], queue__in=[queue, ""])
-    found = {(row.queue, row.user): row for row in rows}
+    found = {(row.queue, row.user): row for row in patiently(lambda: list(rows), using=using)}
     held = (found[place] for place in places(queue, user) if place in found)
     return next(held, FairShare(user=user, queue=queue))
 

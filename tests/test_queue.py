@@ -9,12 +9,13 @@ from django_perfectqueue import store
 from django_perfectqueue.exceptions import (
     AlreadyFinishedError,
     CancelRequestedError,
+    ConfigError,
     InvalidTaskError,
     NotFoundError,
     PayloadError,
     PreemptedError,
 )
-from django_perfectqueue.models import Task
+from django_perfectqueue.models import DeadLetter, Task, Ticket
 from django_perfectqueue.queue import Queue
 
 from .factories import MINUTE, NOON, after, submit
@@ -281,11 +282,57 @@ class QueueTests(TestCase):
 
     def test_rows_are_not_deleted_past_the_store(self):
         """What belongs to them would be left behind."""
-        task = submit()
-        for delete in (task.queue.list().delete, task.metadata().delete):
+        task, failed = submit(), submit("failed")
+        failed.cancel_request()
+        for delete in (
+            task.queue.list().delete,
+            task.metadata().delete,
+            task.metadata().ticket.delete,
+            Ticket.objects.all().delete,
+            failed.metadata().dead_letter.delete,
+            DeadLetter.objects.all().delete,
+        ):
             with self.subTest(delete), self.assertRaisesMessage(TypeError, "pq_purge"):
                 delete()
         self.assertTrue(task.exists())
+        self.assertEqual(failed.metadata().status, "cancelled")
+
+
+class PurgeTests(TestCase):
+    def test_what_has_ended_long_enough_ago_goes(self):
+        queue = Queue()
+        for key in ("old", "young"):
+            submit(key)
+        queue.poll(now=NOON).finish(now=NOON)
+        queue.poll(now=NOON).finish(now=NOON + MINUTE)
+        submit("waits")
+        submit("other", queue="reports").cancel_request(now=NOON)
+
+        self.assertEqual(queue.purge("30s", now=NOON + MINUTE), 1)
+        self.assertFalse(queue["old"].exists())
+        self.assertEqual(queue.purge(now=NOON + MINUTE), 0)
+        self.assertEqual(async_to_sync(queue.apurge)(0, now=NOON + MINUTE), 1)
+        self.assertTrue(queue["waits"].exists())
+        self.assertTrue(Queue("reports")["other"].exists())
+
+    def test_failed_tasks_go_by_what_ended_them(self):
+        queue = Queue()
+        for key, error, user in (("a", "Down", "ann"), ("b", "Down", "bob"), ("c", "Up", "ann")):
+            submit(key, user=user)
+            queue.poll(now=NOON).fail(error, now=NOON)
+        later = {"status": "failed", "now": NOON + MINUTE}
+
+        self.assertEqual(queue.purge(0, now=NOON + MINUTE), 0)
+        self.assertEqual(queue.purge(0, group="Nothing", **later), 0)
+        self.assertEqual(queue.purge(0, group="Down", user="ann", **later), 1)
+        self.assertEqual(sorted(row.key for row in queue.list()), ["b", "c"])
+
+    def test_what_would_keep_everything_is_refused(self):
+        with self.assertRaisesMessage(ConfigError, "for ever"):
+            Queue().purge(status="failed")
+        for wrong in ({"status": "nosuch"}, {"older_than": "yesterday"}):
+            with self.subTest(wrong), self.assertRaises(ValueError):
+                Queue().purge(**wrong)
 
 
 class AsyncTests(TestCase):

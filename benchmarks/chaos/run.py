@@ -16,6 +16,7 @@ import time
 import traceback
 import uuid
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,7 +27,7 @@ from tests.databases import Server
 from tests.databases.server import DATABASE
 
 from . import audit, checker, history, proxy, scenario
-from .faults import FAULTS
+from .faults import FAULTS, Fault
 from .fleet import Fleet, Host
 from .recovery import recoveries
 from .stage import Stage
@@ -48,6 +49,8 @@ class StuckError(Exception):
 
 
 class Chaos:
+    faults: Mapping[str, Fault] = FAULTS
+
     def __init__(self, terms: Terms, folder: Path, server: Server) -> None:
         self.terms = terms
         self.files = Files(folder)
@@ -179,7 +182,7 @@ class Chaos:
                 deck = list(self.terms.faults)
                 stage.drawn.shuffle(deck)
             name = deck.pop()
-            struck = FAULTS[name].act(stage)
+            struck = self.faults[name].act(stage)
             if struck is None:
                 deck.insert(0, name)
                 continue

@@ -50,7 +50,7 @@ class DeadLetterAdmin(SteeringAdmin):
     ]
     list_select_related = ["task"]
     ordering = ["-ended_at", "-pk"]
-    actions = ["retry"]
+    actions = ["retry", "purge"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows = super().get_queryset(request).select_related("task")

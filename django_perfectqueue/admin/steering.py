@@ -24,7 +24,7 @@ from django_perfectqueue.texts import printable
 from .base import ReadOnlyAdmin
 from .cells import NOTHING, badge
 from .search import plain
-from .verbs import CANCEL, FORCE_FINISH, RETRY, VERBS, Report, Verb, steer
+from .verbs import CANCEL, FORCE_FINISH, PURGE, RETRY, VERBS, Report, Verb, steer
 
 CAP = 1_000
 SHOWN = 20
@@ -45,6 +45,10 @@ class SteeringAdmin(ReadOnlyAdmin):
     def retry(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         return self.act(request, RETRY, queryset)
 
+    @admin.action(description=PURGE.title, permissions=[PURGE.name])
+    def purge(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        return self.act(request, PURGE, queryset)
+
     def has_force_finish_permission(self, request: HttpRequest) -> bool:
         return may(request, FORCE_FINISH)
 
@@ -53,6 +57,9 @@ class SteeringAdmin(ReadOnlyAdmin):
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
         return may(request, RETRY)
+
+    def has_purge_permission(self, request: HttpRequest) -> bool:
+        return may(request, PURGE)
 
     def get_urls(self) -> list[URLPattern]:
         """Return the pages; with ATOMIC_REQUESTS, too, each task is steered by itself."""
@@ -120,16 +127,16 @@ class SteeringAdmin(ReadOnlyAdmin):
         """Do a verb to at most CAP tasks, and say what came of it."""
         wanted = list(ids[:CAP])
         seen = set(self.get_queryset(request).filter(pk__in=wanted).values_list("pk", flat=True))
+        tasks = list(plain(database()).filter(pk__in=seen).only("key"))
         report = steer(verb, [task_id for task_id in wanted if task_id in seen], using=database())
         if unseen := len(wanted) - len(seen):
             report.refused["gone"] += unseen
-        self.log(request, verb, report)
+        self.log(request, verb, [task for task in tasks if task.pk in set(report.ids)])
         self.tell(request, report, capped=len(ids) > CAP)
 
-    def log(self, request: HttpRequest, verb: Verb, report: Report) -> None:
+    def log(self, request: HttpRequest, verb: Verb, tasks: Sequence[Any]) -> None:
         """Keep who did it in the tasks' histories."""
-        if report.ids:
-            tasks = plain(database()).filter(pk__in=report.ids).only("key")
+        if tasks:
             user: Any = request.user.pk
             LogEntry.objects.log_actions(user, tasks, CHANGE, str(verb.label))
 

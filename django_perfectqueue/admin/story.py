@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Count, QuerySet, Sum
 from django.utils import timezone
 from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
 from django.utils.translation import gettext as _
@@ -231,8 +231,9 @@ def attempts(task: Task, using: str) -> list[Try]:
     """Return its newest attempts, the first of them first."""
     rows: QuerySet[Attempt] = Attempt.objects.using(using).filter(task_id=task.pk)
     newest = list(rows.order_by("-pk")[:ATTEMPTS])[::-1]
-    before = rows.count() - len(newest) if len(newest) == ATTEMPTS else 0
-    return tries(task, newest, before=before)
+    older = rows.filter(pk__lt=newest[0].pk) if len(newest) == ATTEMPTS else rows.none()
+    told = older.aggregate(count=Count("pk"), omitted=Sum("omitted", default=0))
+    return tries(task, newest, before=told["count"] + told["omitted"])
 
 
 def as_shown(task: Any, episode: Episode) -> Shown:

@@ -18,7 +18,7 @@ from django_perfectqueue.models import LIVE, Status
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
     """
-    One verb of the store. ``statuses`` are those in which it makes sense.
+    One verb of the store. ``statuses`` are those in which a task's page offers it.
 
     ``act`` answers what it has done, as a word that done() knows. The ``question`` is asked
     first where it is about more than ``asks_above`` tasks.
@@ -88,8 +88,14 @@ def retry(task_id: int, using: str) -> str:
     return "retried"
 
 
+def purge(task_id: int, using: str) -> str:
+    store.discard(task_id, using=using)
+    return "deleted"
+
+
 def done(what: str, count: int) -> str:
     sentences = {
+        "deleted": ngettext("%(count)d task was deleted.", "%(count)d tasks were deleted.", count),
         "finished": ngettext(
             "%(count)d task was force-finished.", "%(count)d tasks were force-finished.", count
         ),
@@ -158,4 +164,12 @@ RETRY = Verb(
     ),
     asks_above=20,
 )
-VERBS = {verb.name: verb for verb in (FORCE_FINISH, CANCEL, RETRY)}
+PURGE = Verb(
+    name="purge",
+    label=_("Delete"),
+    title=_("Delete selected tasks"),
+    act=purge,
+    statuses=frozenset(),
+    question=_("Delete these tasks with all that is known of them? Their keys are free then."),
+)
+VERBS = {verb.name: verb for verb in (FORCE_FINISH, CANCEL, RETRY, PURGE)}

@@ -17,7 +17,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_perfectqueue.exceptions import AlreadyExistsError, PerfectQueueError
+from django_perfectqueue.exceptions import AlreadyExistsError, NotMigratedError, PerfectQueueError
 from django_perfectqueue.health.tables import lacks_tables, unmigrated
 from django_perfectqueue.queue import Queue, database
 from django_perfectqueue.texts import on_one_line, printable
@@ -118,6 +118,8 @@ def speaking(using: str | None = None) -> Iterator[None]:
         raise
     except AlreadyExistsError as error:
         raise CommandError(printable(str(error)), returncode=TAKEN) from error
+    except NotMigratedError as error:
+        raise CommandError(diagnosis(using, error)) from error
     except (PerfectQueueError, ImproperlyConfigured) as error:
         raise CommandError(printable(str(error))) from error
     except Error as error:

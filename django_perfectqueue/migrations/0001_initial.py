@@ -49,6 +49,7 @@ class Migration(migrations.Migration):
                 ),
                 ("message", models.TextField(blank=True, default="", verbose_name="message")),
                 ("traceback", models.TextField(blank=True, default="", verbose_name="traceback")),
+                ("omitted", models.IntegerField(db_default=0, verbose_name="omitted")),
             ],
             options={
                 "verbose_name": "attempt",
@@ -138,6 +139,7 @@ class Migration(migrations.Migration):
                     ("force_finish_task", "Can force finish task"),
                     ("cancel_task", "Can request cancel of task"),
                     ("retry_task", "Can retry task"),
+                    ("purge_task", "Can delete ended task"),
                 ],
                 "default_permissions": ("view",),
                 "base_manager_name": "objects",
@@ -501,6 +503,7 @@ class Migration(migrations.Migration):
                 ("paused", models.IntegerField(default=0, verbose_name="paused")),
                 ("capped", models.IntegerField(default=0, verbose_name="capped")),
                 ("limited", models.IntegerField(default=0, verbose_name="limited")),
+                ("longest", models.FloatField(default=0.0, verbose_name="longest wait")),
                 ("wait_0", models.IntegerField(default=0, verbose_name="waits")),
                 ("wait_1", models.IntegerField(default=0, verbose_name="waits")),
                 ("wait_2", models.IntegerField(default=0, verbose_name="waits")),

@@ -20,6 +20,7 @@ from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError,
 from django_perfectqueue.tracing import telemetry
 from django_perfectqueue.waiting import Reason, why_waiting
 
+from . import retention
 from .acquired import AcquiredTask
 from .given import (
     KEY_LENGTH,
@@ -277,6 +278,34 @@ class Queue:
         """Forget all its tasks, whatever their status; return how many."""
         return store.clear(self.name, using=self.using)
 
+    def purge(
+        self,
+        older_than: Span | None = None,
+        *,
+        status: str | None = None,
+        group: str | None = None,
+        type: str | None = None,  # noqa: A002
+        user: str | None = None,
+        now: datetime | None = None,
+    ) -> int:
+        """
+        Delete its tasks that ended so long ago that their retention has passed; return how many.
+
+        ``older_than`` takes the place of the retention: a timedelta, seconds or a span, 0 for
+        all that have ended. What the settings keep for ever, as failed tasks by default, stays
+        unless its ``status`` is named. ``group`` is an error's class or the reason of a dead
+        letter; with that, a ``type`` or a ``user`` only such tasks are deleted.
+
+        Raise ConfigError where the settings keep all of them for ever, ValueError for an
+        unknown status or what is no length of time.
+        """
+        rule = retention.Rule.of(
+            older_than=checked_timeout(older_than, "older_than"),
+            statuses=[] if status is None else [status],
+            only={"queue": self.name, "group": group, "type": type, "user": user},
+        )
+        return retention.purge(rule, using=self.using, now=now).total()
+
     def as_completed(self, keys: Iterable[str], timeout: Span | None = None) -> Iterator[End]:
         """
         Yield how tasks of these keys have ended, each once it has.
@@ -317,6 +346,7 @@ class Queue:
     aacquire = twin(acquire)
     apoll = twin(poll)
     aclear = twin(clear)
+    apurge = twin(purge)
     apause = twin(pause)
     aunpause = twin(unpause)
     ais_paused = twin(is_paused)

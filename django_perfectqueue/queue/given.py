@@ -114,16 +114,16 @@ def checked_keys(value: Iterable[str]) -> Iterable[str]:
     return value
 
 
-def checked_timeout(value: Span | None) -> float | None:
+def checked_timeout(value: Span | None, name: str = "timeout") -> float | None:
     """
-    Return for how many seconds to wait.
+    Return a length of time in seconds, such as for how long to wait.
 
     Raise ValueError when it is no timedelta, number or span, or below 0.
     """
     if value == 0 or value == timedelta():
         return 0.0
     try:
-        return checked_span("timeout", value)
+        return checked_span(name, value)
     except InvalidTaskError as error:
         raise ValueError(str(error).replace("above 0", "0 or above")) from None
 

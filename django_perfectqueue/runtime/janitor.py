@@ -116,7 +116,7 @@ class Janitor(Attendant):
     def purge_some(self) -> None:
         """Delete batch after batch, for no longer than half of the time there is."""
         deadline = time.monotonic() + self.plan.options.PURGE_INTERVAL / 2
-        self.purge.begin()
+        self.link.insist(self.purge.begin)
         for _batch in range(MOST_BATCHES):
             if self.stopping or time.monotonic() > deadline:
                 return
@@ -163,11 +163,25 @@ class Purge:
     plan: Plan
     front: int = 0
     slow: int = 0
+    surplus: store.Surplus | None = None
     at_front: bool = field(default=True, init=False)
 
     def begin(self) -> None:
         """Start a round: the slow hand, then the front one."""
         self.at_front = False
+        if self.plan.options.RETENTION_COUNT is not None:
+            self.count(self.plan.options.RETENTION_COUNT)
+
+    def count(self, keep: int) -> None:
+        """
+        Find out which tasks are too many, once there may be enough of them to be worth it.
+
+        A tenth as many new tasks as rows were read the last time: so a submit costs no more
+        than ten of them, and no more than a tenth too many are kept.
+        """
+        newest, known = store.newest_id(using=self.plan.using), self.surplus
+        if known is None or newest - known.newest >= known.read / 10:
+            self.surplus = store.surplus(keep, using=self.plan.using)
 
     def batch(self) -> bool:
         """Delete one batch; return whether the round goes on."""
@@ -195,5 +209,5 @@ class Purge:
             {status: options.retention_time(status) for status in ENDED},
             using=self.plan.using,
             after=after,
-            keep=options.RETENTION_COUNT,
+            over=self.surplus.last if self.surplus else {},
         )

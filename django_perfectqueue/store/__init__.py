@@ -29,7 +29,7 @@ from .notices import EndNotices, Notices
 from .oldest import oldest_due, overdue
 from .once_committed import steer_waiting
 from .park import park, unpark
-from .purge import Swept, purge
+from .purge import Surplus, Swept, discard, newest_id, purge, surplus
 from .recount import Drift, Position, recount
 from .register import Registration, register, sign_off
 from .replace import replace
@@ -70,6 +70,7 @@ __all__ = [
     "Registration",
     "Ring",
     "Submission",
+    "Surplus",
     "Swept",
     "Tally",
     "Whose",
@@ -86,6 +87,7 @@ __all__ = [
     "cancel_request",
     "clear",
     "clock",
+    "discard",
     "ear",
     "end_idle_transactions",
     "end_notices",
@@ -107,6 +109,7 @@ __all__ = [
     "look",
     "may_hold",
     "new_holder",
+    "newest_id",
     "note_waiting",
     "oldest_due",
     "one_call",
@@ -132,6 +135,7 @@ __all__ = [
     "steer_waiting",
     "submit",
     "submit_all",
+    "surplus",
     "take_alone",
     "tell",
     "together",

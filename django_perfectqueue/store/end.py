@@ -42,6 +42,14 @@ INSERT INTO "perfectqueue_attempt" (
     %(message)s, %(traceback)s
 )
 """
+AFTER_FIRST = """
+SELECT "id", "omitted" FROM "perfectqueue_attempt" WHERE "task_id" = %(task_id)s
+ORDER BY "id" LIMIT 1000 OFFSET %(first)s
+"""
+OMIT = (
+    'DELETE FROM "perfectqueue_attempt" WHERE "id" IN ({ids})',
+    'UPDATE "perfectqueue_attempt" SET "omitted" = %(omitted)s WHERE "id" = %(next)s',
+)
 LOST = """
 SELECT "task_id", "attempt", "lane", "errors", "crashes", "cancel_requested", (
         SELECT "cost" FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
@@ -140,6 +148,21 @@ def record(
         "traceback": as_text(why.traceback, 100_000),
     }
     dialect.execute(cursor, RECORD, values, now=now, after=held.after)
+    if held.attempt > options().ATTEMPTS_KEPT:
+        omit(cursor, dialect, held.task_id, options().ATTEMPTS_KEPT)
+
+
+def omit(cursor: Any, dialect: Dialect, task_id: int, keep: int) -> None:
+    """Keep the first and the last attempts of a task, so many in all; note how many are gone."""
+    first = keep // 2
+    values = {"task_id": task_id, "first": first}
+    rows = dialect.execute(cursor, AFTER_FIRST, values).fetchall()
+    gone, left = rows[: first - keep], rows[first - keep :]
+    if gone:
+        told = {"omitted": sum(1 + omitted for _id, omitted in gone) + left[0][1]}
+        for statement in OMIT:
+            statement = statement.replace("{ids}", numbers(id_ for id_, _omitted in gone))
+            dialect.execute(cursor, statement, {**told, "next": left[0][0]})
 
 
 def expire(

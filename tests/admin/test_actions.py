@@ -167,6 +167,31 @@ class RetryTests(AdminTestCase):
         self.assertEqual(response.status_code, 200)
         return [letter.task.key for letter in response.context["cl"].result_list]
 
+    def test_dead_letters_are_deleted_by_who_may(self):
+        gone, kept = failed("k1"), failed("k2")
+        data = {"action": "purge", "_selected_action": [row(gone).pk]}
+        self.client.force_login(staff("view_task", "view_deadletter", "retry_task"))
+        self.assertNotContains(self.client.get(DEAD), "Delete selected tasks")
+        self.assertEqual(self.steer("purge", ids=row(gone).pk, confirmed="1").status_code, 403)
+
+        may = staff("view_task", "view_deadletter", "purge_task", name="may")
+        self.client.force_login(may)
+        asked = self.client.post(DEAD, data)
+        self.assertContains(asked, "Delete these tasks")
+        self.assertContains(asked, "<li>k1</li>")
+        self.assertEqual(self.told(self.confirm(asked)), ["1 task was deleted."])
+        self.assertFalse(gone.exists())
+        self.assertTrue(kept.exists())
+        self.assertEqual(LogEntry.objects.get().object_repr, "k1")
+
+    def test_what_has_yet_to_end_is_not_deleted(self):
+        task = failed("k1")
+        pk = row(task).pk
+        task.retry()
+        told = self.told(self.steer("purge", ids=pk, confirmed="1"))
+        self.assertEqual(told, ["Not done: 1 is waiting, running or blocked."])
+        self.assertTrue(task.exists())
+
     def test_a_dead_letters_page_is_its_tasks_story(self):
         pk = row(failed("k1")).pk
 

@@ -15,7 +15,8 @@ def add(queue="default", **seconds):
     tallies = {}
     for user, amount in seconds.items():
         tally = Tally(ended=2, seconds=amount)
-        tally.waits[10] = 2
+        tally.wait(1.0)
+        tally.wait(1.9)
         tallies[Whose(queue, others=False, user=user)] = tally
     store.add_usage(tallies, using="default", at=store.clock(using="default"))
 

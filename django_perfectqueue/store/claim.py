@@ -77,7 +77,7 @@ class Claim:
                 self.accounts.begin(pick.lane, pick.cost, some)
             for _ in range(some):
                 row = line.popleft()
-                lease = leased(row, cost=pick.cost, capped=pick.lane in capped, **whose)
+                lease = leased(row, pick, capped=pick.lane in capped, **whose)
                 (late if row[7] else leases).append(lease)
                 if begun:
                     begun(pick.lane)
@@ -110,11 +110,11 @@ def short(wants: Mapping[int, int], lines: Mapping[int, Sequence[Row]], limit: i
 
 def leased(
     row: Sequence[Any],
+    pick: Pick,
     *,
     using: str,
     holder: int,
     token: int,
-    cost: float,
     moment: Callable[[Any], datetime],
     capped: bool = False,
 ) -> Lease:
@@ -127,7 +127,7 @@ def leased(
         holder,
         token,
         lane,
-        cost,
+        pick.cost,
         errors,
         crashes,
         queue,
@@ -141,4 +141,6 @@ def leased(
         time_limit,
         context,
         capped,
+        pick.finish_tag,
+        pick.is_new,
     )

@@ -49,7 +49,7 @@ def finish(
 def finish_one(done: Completion, *, using: str, worker: str, now: datetime | None) -> bool:
     """Close a task by one statement; return whether it was held indeed."""
     account = Account()
-    account.end(done.lease.charge, done.seconds)
+    account.end(done.lease, done.seconds)
     entry = account.entry(done.lease.lane)
     terms: dict[str, Any] = {"worker": worker, "monotonic": time.monotonic(), "now": now}
     with reading(using) as (cursor, dialect):
@@ -66,10 +66,13 @@ def close(
     now: datetime | None,
 ) -> list[Completion]:
     terms: dict[str, Any] = {"worker": worker, "monotonic": time.monotonic(), "now": now}
-    each = {done.lease.fence: done for done in reversed(completions)}
+    each: dict[tuple[int, int], Completion] = {}
+    for done in completions:
+        each.setdefault(done.lease.fence, done)
     closed = dialect.finish(cursor, list(each.values()), **terms)
-    for fence in closed:
-        accounts.end(each[fence].lease, each[fence].seconds)
+    for fence, done in each.items():
+        if fence in closed:
+            accounts.end(done.lease, done.seconds)
     missed = [done for fence, done in each.items() if fence not in closed]
     # Before this transaction, that is: of two leases of one task only one can have ended it.
     just_now = {task_id for task_id, _token in closed}

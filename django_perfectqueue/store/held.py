@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from .claim import leased
 from .dialects.base import TAKEN, numbers
-from .lanes import FIRST_COST, LEAST_COST
+from .lanes import FIRST_COST, LEAST_COST, Pick
 from .transaction import reading, repeated, timely
 from .values import Lease
 
@@ -55,9 +55,9 @@ def in_hand(holder: int, task_ids: Iterable[int], *, using: str) -> list[InHand]
         rows = dialect.execute(cursor, statement, {"holder": holder}).fetchall()
     found = []
     for *row, token, cancel_requested, cost in rows:
-        charge = max(FIRST_COST if cost is None else cost, LEAST_COST)
+        pick = Pick(row[2], max(FIRST_COST if cost is None else abs(cost), LEAST_COST))
         whose = {"holder": holder, "token": token}
-        lease = leased(row, using=using, cost=charge, moment=dialect.moment, **whose)
+        lease = leased(row, pick, using=using, moment=dialect.moment, **whose)
         found.append(InHand(lease, bool(cancel_requested)))
     return found
 

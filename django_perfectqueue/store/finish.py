@@ -74,7 +74,7 @@ def close(
         if fence in closed:
             accounts.end(done.lease, done.seconds)
     missed = [done for fence, done in each.items() if fence not in closed]
-    # Before this transaction, that is: of two leases of one task only one can have ended it.
+    # Of two leases of one task the other one was refused, though the task is finished now.
     just_now = {task_id for task_id, _token in closed}
     return missed and without_written(cursor, dialect, missed, worker, just_now)
 

@@ -52,7 +52,7 @@ class Presence:
             self.due_at = time.monotonic() + INTERVAL
 
     def tell_of_drift(self, at: float) -> None:
-        """Have it told soon that a counter had to be corrected."""
+        """Write soon into the register that a counter had to be corrected."""
         self.drifted_at, self.due_at = at, 0.0
 
     def write(self, using: str) -> None:

@@ -66,12 +66,15 @@ def close(
     now: datetime | None,
 ) -> list[Completion]:
     terms: dict[str, Any] = {"worker": worker, "monotonic": time.monotonic(), "now": now}
-    each = {done.lease.fence: done for done in reversed(completions)}
+    each: dict[tuple[int, int], Completion] = {}
+    for done in completions:
+        each.setdefault(done.lease.fence, done)
     closed = dialect.finish(cursor, list(each.values()), **terms)
-    for fence in closed:
-        accounts.end(each[fence].lease, each[fence].seconds)
+    for fence, done in each.items():
+        if fence in closed:
+            accounts.end(done.lease, done.seconds)
     missed = [done for fence, done in each.items() if fence not in closed]
-    # Before this transaction, that is: of two leases of one task only one can have ended it.
+    # Of two leases of one task the other one was refused, though the task is finished now.
     just_now = {task_id for task_id, _token in closed}
     return missed and without_written(cursor, dialect, missed, worker, just_now)
 

@@ -17,6 +17,7 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.processes import kill_own_tree
 
+from . import outlet
 from .bell import Bell, drain, readable
 from .errands import Errand, Errands
 from .runner import Running
@@ -103,6 +104,7 @@ class Keeper:
 
     def tick(self, now: float) -> None:
         self.beat(now)
+        outlet.push()
         self.watch.look(now)
         if self.logs_moved:
             self.logs_moved = False

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import mmap
 import os
+import secrets
 import tempfile
 import time
 from collections.abc import Iterator
@@ -165,9 +166,10 @@ def place_for(pid: int) -> Path:
     """
     Return where a supervisor puts its board.
 
-    Containers may share the folder, and have the same pids: each sees its own boards.
+    Containers may share the folder, and have the same pids: each sees its own boards. No
+    other user can know the name before, and lay something there.
     """
-    return folder() / f"{PREFIX}{pid_space()}-{pid}"
+    return folder() / f"{PREFIX}{pid_space()}-{pid}-{secrets.token_hex(4)}"
 
 
 def pid_space() -> int:

@@ -79,7 +79,7 @@ class Outlet(io.RawIOBase):
         return os.isatty(self.file)
 
     def write(self, data: Any) -> int:
-        """Take it all; raise OSError when there is no reader any more."""
+        """Take it all."""
         text = bytes(data)
         with self.lock:
             self.push()
@@ -87,10 +87,13 @@ class Outlet(io.RawIOBase):
                 self.keep(text)
                 self.push()
             else:
-                lines = max(1, text.count(b"\n"))
-                self.lost += lines
-                dropped.add(lines)
+                self.drop(text)
         return len(text)
+
+    def drop(self, text: bytes) -> None:
+        lines = max(1, text.count(b"\n"))
+        self.lost += lines
+        dropped.add(lines)
 
     def keep(self, text: bytes) -> None:
         for start in range(0, len(text), LONGEST_WRITE):
@@ -98,7 +101,7 @@ class Outlet(io.RawIOBase):
         self.size += len(text)
 
     def push(self) -> None:
-        """Write what can be written now."""
+        """Write what can be written now; what nobody will ever read is dropped."""
         with self.lock:
             while self.waiting:
                 try:
@@ -106,9 +109,10 @@ class Outlet(io.RawIOBase):
                 except BlockingIOError:
                     return
                 except OSError:
+                    self.drop(b"".join(self.waiting))
                     self.waiting.clear()
-                    self.size = 0
-                    raise
+                    self.size = self.lost = 0
+                    return
                 self.size -= written
                 rest = self.waiting.popleft()[written:]
                 if rest:
@@ -121,15 +125,12 @@ class Outlet(io.RawIOBase):
     def finish(self) -> None:
         """Give a reader that is merely slow a moment for the rest."""
         until = time.monotonic() + LAST_TRIES
-        try:
+        self.push()
+        while self.waiting and (left := until - time.monotonic()) > 0:
+            poll = select.poll()
+            poll.register(self.file, select.POLLOUT)
+            poll.poll(left * 1000)
             self.push()
-            while self.waiting and (left := until - time.monotonic()) > 0:
-                poll = select.poll()
-                poll.register(self.file, select.POLLOUT)
-                poll.poll(left * 1000)
-                self.push()
-        except OSError:
-            return
 
 
 def told(lines: int) -> bytes:
@@ -212,10 +213,7 @@ def errors() -> int | None:
 def push() -> None:
     """Write what waits and can be written now; called every now and then."""
     for outlet in outlets:
-        try:
-            outlet.push()
-        except OSError:
-            continue
+        outlet.push()
 
 
 def finish() -> None:

@@ -71,12 +71,19 @@ class OutletTests(SimpleTestCase):
             os._exit(len(out.waiting))
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
 
-    def test_a_reader_that_has_gone_is_told(self):
+    def test_a_reader_that_has_gone_disturbs_nobody(self):
         reader, writer = os.pipe()
         os.close(reader)
-        self.addCleanup(os.close, writer)
-        with self.assertRaises(BrokenPipeError):
-            outlet.Outlet(writer).write(LINE)
+        before = outlet.dropped.total()
+        file = os.fdopen(writer, "w")
+        self.addCleanup(file.close)
+        stream = outlet.through_outlet(file)
+        for _line in range(2):
+            stream.write(LINE.decode())
+            stream.flush()
+        self.assertEqual(outlet.dropped.total() - before, 2)
+        outlet.push()
+        self.assertEqual(outlet.dropped.total() - before, 2)
 
 
 class StandingReaderTests(WorkerTestCase):
@@ -85,6 +92,11 @@ class StandingReaderTests(WorkerTestCase):
         fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
         return reader, writer
 
+    def pipe_without_reader(self):
+        reader, writer = os.pipe()
+        os.close(reader)
+        return os.open(os.devnull, os.O_RDONLY), writer
+
     def stopped_terminal(self):
         """Return a terminal at which someone has pressed Ctrl-S."""
         ours, theirs = pty.openpty()
@@ -92,7 +104,8 @@ class StandingReaderTests(WorkerTestCase):
         return ours, theirs
 
     def test_tasks_run_probes_tell_and_a_stop_stops(self):
-        for number, make in enumerate((self.narrow_pipe, self.stopped_terminal)):
+        ways = (self.narrow_pipe, self.stopped_terminal, self.pipe_without_reader)
+        for number, make in enumerate(ways):
             with self.subTest(make.__name__):
                 reader, writer = make()
                 self.addCleanup(os.close, reader)

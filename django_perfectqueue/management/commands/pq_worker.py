@@ -184,7 +184,9 @@ class Command(SummedUpCommand):
         check_unpatched()
         if self.started_by_itself:
             outlet.install()
+            style = self.stderr.style_func
             self.stdout, self.stderr = OutputWrapper(sys.stdout), OutputWrapper(sys.stderr)
+            self.stderr.style_func = style
         launcher = os.environ.pop(SUPERVISOR, None)
         code = self.launch(options) if launcher is None else self.supervise(int(launcher), options)
         if not code:

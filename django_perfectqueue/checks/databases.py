@@ -133,8 +133,10 @@ def bell_problems(folder: str) -> Iterator[CheckMessage]:
         f"Set {SETTING}['BELL_FOLDER'] to another folder, which workers and those who submit"
         f" share, or {SETTING}['BELL'] to False."
     )
-    place = folder if os.path.lexists(folder) else parent
-    if not (os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)):
+    # Where a worker has made its folder already, others need only ring there.
+    is_made = os.path.lexists(folder)
+    place, needed = (folder, os.R_OK) if is_made else (parent, os.W_OK)
+    if not (os.path.isdir(place) and os.access(place, needed | os.X_OK)):
         yield warning(
             6,
             f"There can be no bell in '{parent}': it is no folder, or not for this user to write"

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from django_perfectqueue.processes import kill_tree, send, send_to_group
 
+from . import outlet
 from .pulse import Pulse
 from .signals import held_back
 
@@ -126,6 +127,7 @@ def end(code: int) -> NoReturn:
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
+        outlet.finish()
     finally:
         os._exit(code)
 

@@ -18,6 +18,7 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.processes import kill_own_tree
 from django_perfectqueue.texts import printable
 
+from . import outlet
 from .bell import Bell, drain, readable
 from .errands import Errand, Errands
 from .runner import Running
@@ -104,6 +105,7 @@ class Keeper:
 
     def tick(self, now: float) -> None:
         self.beat(now)
+        outlet.push()
         self.watch.look(now)
         if self.logs_moved:
             self.logs_moved = False

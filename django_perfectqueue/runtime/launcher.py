@@ -16,6 +16,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
+from . import outlet
 from .bell import drain, readable
 from .notifier import Notifier
 from .pid_file import PidFile
@@ -236,6 +237,7 @@ class Launcher:
             old.close()
 
     def wait(self) -> None:
+        outlet.push()
         generations = self.generations()
         ears = [ear for one in generations for ear in one.ears]
         tick = min(TICK, self.notifier.interval or TICK)

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 
+from . import outlet
 from .bell import drain
 
 logger = logging.getLogger("django_perfectqueue.worker")
@@ -83,8 +84,9 @@ def dump_when_asked() -> None:
 
     It is done by the signal handler itself, even while C code keeps the interpreter's lock.
     """
-    if sys.__stderr__ is not None:
-        faulthandler.register(DUMP, file=sys.__stderr__, chain=True)
+    file = outlet.errors() or sys.__stderr__
+    if file is not None:
+        faulthandler.register(DUMP, file=file, chain=True)
 
 
 def hold_back(*extra: signal.Signals) -> None:

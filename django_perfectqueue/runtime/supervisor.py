@@ -26,6 +26,7 @@ from django_perfectqueue.processes import (
     terminate_descendants,
 )
 
+from . import outlet
 from .belfry import Belfry
 from .bell import Bell, drain, readable
 from .board import Board, place_for
@@ -191,6 +192,8 @@ class Supervisor:
         while True:
             self.now = time.monotonic()
             self.board.turn(sum(place.child is not None for place in self.places))
+            outlet.push()
+            self.board.drop(outlet.dropped.total())
             self.obey(self.mailbox.read())
             self.stacks.go_on(self.now)
             self.reap()

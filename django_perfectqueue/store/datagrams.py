@@ -1,8 +1,8 @@
 """
 The bell of one host: a folder with a socket for each worker that listens.
 
-Anyone on the host may ring or listen there, as it is with a bell at a door: a ring tells
-the name of a queue and makes someone look for tasks, no more.
+Anyone on the host may ring, as it is with a bell at a door: a ring tells the name of a
+queue and makes someone look for tasks, no more. Only its owner may listen there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from ..conf import options
 from .rings import Call, Ring, parsed
 
 PREFIX = "perfectqueue-"
-OPEN_TO_ALL = 0o1777
+OPEN_TO_RING = 0o755
+WRITABLE_BY_OTHERS = 0o022
+ROOT = 0
 WRITABLE_BY_ALL = 0o666
 LONGEST_PATH = 103
 LONGEST_NAME = 18
@@ -166,9 +168,18 @@ class Datagrams:
 
 
 def make(folder: str) -> None:
-    """Make a folder in which everyone may have sockets, and remove only their own."""
+    """
+    Make a folder in which only this user may have sockets, and everyone may ring them.
+
+    Raise OSError when there is one already that others may write to: they could take sockets
+    away, or lay so many there that none of ours is rung.
+    """
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
-        os.chmod(folder, OPEN_TO_ALL)
-    if not is_folder(folder):
+        os.chmod(folder, OPEN_TO_RING)
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, "This is no folder", folder)
+    if found.st_uid not in (os.geteuid(), ROOT) or found.st_mode & WRITABLE_BY_OTHERS:
+        reason = "Another user may write to it; set BELL_FOLDER to a folder of the worker's own"
+        raise PermissionError(errno.EACCES, reason, folder)

@@ -110,7 +110,7 @@ class CrashTests(WorkerTestCase):
         self.submit("forced", "deaf", data={"pid": str(self.folder / "pid")}, time_limit=0.1)
         self.submit("silent", "stand-still")
         wait_until(lambda: len(Queue()) == 0)
-        self.assertGreaterEqual(len(worker.processors()), 12)
+        wait_until(lambda: len(worker.processors()) >= 12)
         # The last one that has died is still being buried.
         wait_until(lambda: len(children(worker.supervisor)) == HELPERS + 1)
         self.assertEqual(open_files(worker.supervisor), before)

@@ -143,7 +143,13 @@ class EarlyTests(WorkerTestCase):
     def worker_and_stop(self):
         """Start a worker and stop it at some moment from when it has read its settings."""
         stop, after = random.choice([STOP, STOP_NOW, DETACH]), random.uniform(0.0, 1.2)
-        worker = self.worker()
+        # A shell has what it starts in the background ignore two of them.
+        before = signal.getsignal(stop)
+        signal.signal(stop, random.choice([before, signal.SIG_IGN]))
+        try:
+            worker = self.worker()
+        finally:
+            signal.signal(stop, before)
         wait_until(lambda: Path(f"{worker.settings}.read").exists())
         time.sleep(after)
         worker.send(stop)

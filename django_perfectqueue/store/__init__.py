@@ -27,6 +27,7 @@ from .look import Outlook, look
 from .notices import EndNotices, Notices
 from .oldest import oldest_due, overdue
 from .once_committed import steer_waiting
+from .packet import too_long
 from .purge import Swept, purge
 from .register import Registration, register, sign_off
 from .replace import replace
@@ -125,6 +126,7 @@ __all__ = [
     "take_alone",
     "tell",
     "together",
+    "too_long",
     "update_payload",
     "wanted",
     "watch",

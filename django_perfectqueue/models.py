@@ -131,7 +131,7 @@ class TaskQuerySet(models.QuerySet["Task"]):
         ]
         return self.annotate(  # type: ignore[no-redef]
             status=Case(
-                When(~Q(outcome=""), then=F("outcome")),
+                When(outcome__in=Outcome.values, then=F("outcome")),
                 *live,
                 default=Value(Status.WAITING.value),
                 output_field=models.CharField(),

@@ -10,6 +10,7 @@ from .claim import leased, may_be_a_row
 from .dialects import dialect_of
 from .end import expire
 from .give_back import give_back
+from .lanes import OpenLane
 from .transaction import reading, unit
 from .values import Failure, Lease
 
@@ -45,8 +46,12 @@ def take_alone(
         return []
     leases: list[Lease] = []
     late: list[Lease] = []
-    for *row, cost in rows:
-        lease = leased(row, using=using, holder=holder, cost=cost, moment=dialect.moment)
+    for *row, virtual_time, cost, weight, policy in rows:
+        lane = OpenLane(
+            id=row[2], virtual_time=virtual_time, cost=cost, weight=weight, room=None, policy=policy
+        )
+        pick = lane.pick(lane.charge(abs(cost)), 0, len(rows))
+        lease = leased(row, pick, using=using, holder=holder, moment=dialect.moment)
         (late if row[7] else leases).append(lease)
     if late:
         end_late(late, using=using, now=now)

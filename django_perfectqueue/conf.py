@@ -206,6 +206,7 @@ class Options:
     COMPRESS_ABOVE: int | None = _setting(None, _or_none(_count))
     CODECS: Sequence[str] = _setting((), _texts)
     ENCRYPTION_KEYS: Sequence[str] | None = _setting(None, _or_none(_texts))
+    READ_PLAIN: bool = _setting(True, _true_or_false)
     SENSITIVE: Sequence[str] = _setting(SENSITIVE, _words)
     CONTEXT: Sequence[str] = _setting((), _texts)
     TRACING: bool = _setting(False, _true_or_false)

@@ -30,6 +30,8 @@ LAST_CHARACTER = chr(sys.maxunicode)
 EVERYONE = "*"
 LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000_000.0
 LEAST_PERIOD, MOST_PERIOD = 0.001, 31_622_400.0
+MOST_BURST_TIME = 31_622_400.0
+"""In seconds: for how long a rate may have to wait for what it has let start at once."""
 
 CHANGES_OF_ONE, CHANGES = 1_000, 100_000
 
@@ -156,7 +158,7 @@ class TaskQuerySet(KeptQuerySet["Task"]):
         ]
         return self.annotate(  # type: ignore[no-redef]
             status=Case(
-                When(~Q(outcome=""), then=F("outcome")),
+                When(outcome__in=Outcome.values, then=F("outcome")),
                 *live,
                 default=Value(Status.WAITING.value),
                 output_field=models.CharField(),
@@ -688,6 +690,16 @@ class Limit(models.Model):
                 & (Q(rate__isnull=True) | Q(rate__gte=1))
                 & (Q(burst__isnull=True) | Q(burst__gte=1)),
                 name="perfectqueue_limit_rate",
+            ),
+            models.CheckConstraint(
+                condition=Q(rate__isnull=True)
+                | Q(burst__isnull=True)
+                | Q(burst__lte=F("rate") * MOST_BURST_TIME / F("period")),
+                name="perfectqueue_limit_burst",
+                violation_error_message=_(
+                    "The burst is too large: at this rate it would come evenly in more than 366"
+                    " days."
+                ),
             ),
         ]
 

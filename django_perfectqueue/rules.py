@@ -13,6 +13,7 @@ from .models import (
     EVERYONE,
     LEAST_PERIOD,
     LEAST_WEIGHT,
+    MOST_BURST_TIME,
     MOST_PERIOD,
     MOST_WEIGHT,
     FairShare,
@@ -94,6 +95,7 @@ def change_limit(
         if row.rate is None:
             refuse_rest_of_rate(given)
             row.period, row.burst = 1.0, None
+        refuse_endless_burst(row)
         return row
 
     return changing(Limit, {"scope": scope, "name": name}, changed, by=by, using=using)
@@ -211,6 +213,18 @@ def refuse_rest_of_rate(given: Mapping[str, Any]) -> None:
     for name in ("period", "burst"):
         if given.get(name) is not None:
             raise ConfigError(f"A {name} says nothing without a rate: give the rate, too.")
+
+
+def refuse_endless_burst(row: Limit) -> None:
+    """Raise ConfigError where a burst stands for more time than can be reckoned with."""
+    if row.rate is None or row.burst is None:
+        return
+    most = int(row.rate * MOST_BURST_TIME / row.period)
+    if row.burst > most:
+        raise ConfigError(
+            f"The burst may be at most {most:,} at this rate, which is what may start in 366"
+            f" days, not {row.burst:,}."
+        )
 
 
 def checked(

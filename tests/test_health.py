@@ -5,14 +5,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock, skipUnless
 
-from django.db import OperationalError, connections
+from django.db import OperationalError, connection, connections
 from django.db.models import F
 from django.test import SimpleTestCase, TestCase, override_settings
+from django.test.utils import CaptureQueriesContext
 from django.urls import include, path
 
 from django_perfectqueue import store
 from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.health import checks
+from django_perfectqueue.limits import set_limit
 from django_perfectqueue.models import UNSEEN, Worker
 from django_perfectqueue.runtime.board import Board, place_for
 from django_perfectqueue.shares import set_share
@@ -217,6 +219,18 @@ class ViewTests(HealthTestCase):
         told = self.ask("queues", 503)
         wrong = [check for check in told["checks"] if not check["ok"]]
         self.assertEqual([(one["name"], one["queue"]) for one in wrong], [("workers", "reports")])
+
+    def test_what_anyone_may_ask_costs_a_few_statements(self):
+        set_limit("slow", max_running=5)
+        names = [f"q{number}" for number in range(20)]
+        for queue in names:
+            submit(queue=queue, limits=["slow"], now=None)
+        store.answer_alarms(using="default")
+        self.ask("queues", 503, queue="default")
+        for query in (["default"] * 20, names):
+            with CaptureQueriesContext(connection) as queries:
+                self.ask("queues", 503, queue=query)
+            self.assertLessEqual(len(queries), 10)
 
     def test_bad_questions_are_refused(self):
         for query in (

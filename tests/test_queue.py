@@ -1,3 +1,4 @@
+import math
 from datetime import timedelta
 from unittest import mock
 
@@ -42,6 +43,12 @@ class QueueTests(TestCase):
 
         self.assertIsNone(queue.poll(now=after(5)))
         self.assertIsNotNone(queue.poll(now=after(10)))
+
+    def test_a_lease_has_an_end_on_the_calendar(self):
+        submit()
+        for alive_time in (1e12, 1e18, math.nan, math.inf, -5):
+            with self.subTest(alive_time=alive_time), self.assertRaises(InvalidTaskError):
+                Queue().poll(alive_time=alive_time, now=NOON)
 
     def test_a_heartbeat_extends_it(self):
         submit()

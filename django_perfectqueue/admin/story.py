@@ -36,7 +36,7 @@ from django_perfectqueue.models import (
 )
 from django_perfectqueue.notes import Line
 from django_perfectqueue.roster import place_of
-from django_perfectqueue.sensitive import masked
+from django_perfectqueue.sensitive import STARS, masked
 from django_perfectqueue.texts import printable
 from django_perfectqueue.waiting import Code, why_waiting
 
@@ -267,11 +267,16 @@ def how_far(journal: Journal | None) -> HowFar | None:
 
 
 def shown(text: str) -> Text:
-    """Return JSON set out to be read, without what is sensitive; or else the text as it is."""
+    """
+    Return JSON set out to be read, without what is sensitive; or else the text as it is.
+
+    Of what is nested too deep for that nothing is shown: it may well be JSON with secrets.
+    """
     try:
         pretty, problem = readable(masked(decode(text))), ""
     except (PayloadError, RecursionError) as error:
-        pretty, problem = text, str(error)
+        is_deep = isinstance(error.__cause__ or error, RecursionError)
+        pretty, problem = STARS if is_deep else text, str(error)
     return Text(pretty[:LONGEST], problem, cut=max(0, len(pretty) - LONGEST))
 
 

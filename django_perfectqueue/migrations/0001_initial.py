@@ -812,6 +812,22 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.AddConstraint(
+            model_name="limit",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("rate__isnull", True),
+                    ("burst__isnull", True),
+                    (
+                        "burst__lte",
+                        models.F("rate") * models.Value(31622400.0) / models.F("period"),
+                    ),
+                    _connector="OR",
+                ),
+                name="perfectqueue_limit_burst",
+                violation_error_message="The burst is too large: at this rate it would come evenly in more than 366 days.",
+            ),
+        ),
+        migrations.AddConstraint(
             model_name="usage",
             constraint=models.UniqueConstraint(
                 fields=("queue", "span", "start", "others", "user"), name="perfectqueue_usage_key"

@@ -19,6 +19,7 @@ from django_perfectqueue.exceptions import (
     AlreadyFinishedError,
     CancelRequestedError,
     Discard,
+    InvalidTaskError,
     PayloadError,
     PerfectQueueError,
     PreemptedError,
@@ -196,6 +197,8 @@ class AcquiredTask:
         merged = {**self.data, **changes}
         self._secrets_in_data()  # What is sensitive before still is afterwards.
         payload = encoded(merged)
+        if why := store.too_long(payload, using=self.lease.using):
+            raise InvalidTaskError(f"The data can't be stored: {why}.")
 
         def write() -> None:
             terms: dict[str, Any] = {"alive_time": self.alive_time, "using": self.lease.using}
@@ -292,11 +295,11 @@ class AcquiredTask:
         Return what finish() would write.
 
         Raise InvalidResultError when the codec can't write the result, or it is larger than
-        MAX_RESULT_SIZE.
+        MAX_RESULT_SIZE, or than what the server takes.
         """
         return store.Completion(
             lease=self.lease,
-            result=None if result is None else encoded_result(result),
+            result=None if result is None else encoded_result(result, using=self.lease.using),
             started=self.started,
             ended=time.monotonic(),
         )

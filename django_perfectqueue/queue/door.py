@@ -221,8 +221,12 @@ class Queue:
         alive_time: float | None = None,
         now: datetime | None = None,
     ) -> list[AcquiredTask]:
-        """Take up to so many due tasks, in fair order, each for ``alive_time`` seconds."""
-        alive_time = alive_time or options().ALIVE_TIME
+        """
+        Take up to so many due tasks, in fair order, each for ``alive_time`` seconds.
+
+        Raise InvalidTaskError when that is no length of time.
+        """
+        alive_time = checked_span("alive_time", alive_time or None) or options().ALIVE_TIME
         leases = store.acquire(
             [self.name],
             limit=limit,

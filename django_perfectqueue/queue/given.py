@@ -151,13 +151,16 @@ def encoded(
     return codecs.stored(text, codec)
 
 
-def encoded_result(value: Any) -> str:
+def encoded_result(value: Any, *, using: str) -> str:
     limit = options().MAX_RESULT_SIZE
     by = "MAX_PAYLOAD_SIZE" if limit is None else "MAX_RESULT_SIZE"
     try:
-        return encoded(value, "The result", limit=limit, by=by)
+        text = encoded(value, "The result", limit=limit, by=by)
     except InvalidTaskError as error:
         raise InvalidResultError(str(error)) from error
+    if why := store.too_long(text, using=using):
+        raise InvalidResultError(f"The result can't be stored: {why}. Raise that, or return less.")
+    return text
 
 
 def captured() -> str | None:

@@ -28,6 +28,7 @@ from .look import Outlook, look
 from .notices import EndNotices, Notices
 from .oldest import oldest_due, overdue
 from .once_committed import steer_waiting
+from .packet import too_long
 from .park import park, unpark
 from .purge import Surplus, Swept, discard, newest_id, purge, surplus
 from .recount import Drift, Position, recount
@@ -139,6 +140,7 @@ __all__ = [
     "take_alone",
     "tell",
     "together",
+    "too_long",
     "unpark",
     "update_payload",
     "wanted",

@@ -6,16 +6,14 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from .. import signals
 from ..models import Outcome, State
 from .announce import announce_ids
-from .claim import leased, may_be_a_row
+from .claim import may_be_a_row
 from .dialects import dialect_of
 from .dialects.base import TAKEN
 from .end import Held, bury
-from .lanes import Pick
 from .transaction import reading, repeated, unit
 from .values import Failure, as_text
 
@@ -29,8 +27,7 @@ SELECT "task_id" FROM "perfectqueue_ticket" AS "ticket"
 WHERE "ticket"."state" = 0 AND {in_lane} ORDER BY "rank", "run_at", "task_id" LIMIT %(count)s
 """
 ROW = f"""
-SELECT "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
-    "ticket"."crashes", "ticket"."rank", "ticket"."run_at", 0, {TAKEN}
+SELECT "ticket"."attempt", "ticket"."run_at", "task"."created_at", {TAKEN}
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 WHERE "ticket"."task_id" = %(task_id)s
@@ -74,14 +71,15 @@ def problem(task_id: int, *, using: str) -> str:
             row = dialect.execute(cursor, ROW, {"task_id": task_id}).fetchone()
         if row is None:
             return ""
-        whose: dict[str, Any] = {"using": using, "holder": 0, "token": 0}
-        lease = leased(row, Pick(row[2], 0.0), moment=dialect.moment, **whose)
+        attempt, *times = row[:3]
+        for time in times:
+            dialect.moment(time)
     except Exception as error:
         if not may_be_a_row(error, dialect_of(using)):
             raise
         return f"{type(error).__name__}: {error}"
-    if lease.attempt >= MOST_ATTEMPTS:
-        return f"It has been acquired {lease.attempt} times, which is as far as can be counted."
+    if attempt >= MOST_ATTEMPTS:
+        return f"It has been acquired {attempt} times, which is as far as can be counted."
     return ""
 
 

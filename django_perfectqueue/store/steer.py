@@ -174,7 +174,8 @@ def refuse_unfit(key: str, outcome: str, state: int | None) -> None:
     if outcome == Outcome.FINISHED:
         raise AlreadyFinishedError(f"Task '{key}' has finished.")
     if state not in (None, State.SCHEDULED):
-        raise NotSupportedError(f"Task '{key}' is {State(state).name.lower()} already.")
+        words = {known.value: known.name.lower() for known in State}
+        raise NotSupportedError(f"Task '{key}' is {words.get(state, 'in no known state')} already.")
 
 
 @recalled

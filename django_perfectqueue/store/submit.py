@@ -8,9 +8,11 @@ from typing import Any
 
 from django.db import transaction
 
+from ..exceptions import InvalidTaskError
 from .dialects import Dialect, dialect_of
 from .dialects.base import numbers
 from .lanes import lane_of
+from .packet import LONG
 from .transaction import PATIENCE, Tries, reading, recalled, unit
 from .values import Submission, new_token
 
@@ -121,6 +123,8 @@ def store_some(
 ) -> dict[tuple[str, str], int]:
     given, seen, marked = [], set(), set()
     for task in submissions:
+        if len(task.payload) > LONG and (why := dialect.too_long(cursor, task.payload)):
+            raise InvalidTaskError(f"The data of task '{task.key}' can't be stored: {why}.")
         if (task.queue, task.key) in seen:
             continue
         seen.add((task.queue, task.key))

@@ -171,6 +171,9 @@ class BadSubmitTests(TestCase):
     def test_a_bad_time(self):
         self.assert_refused("k", "t", "1", "-t", "noon", says="--time must be unix seconds")
         self.assert_refused("k", "t", "1", "-t", "1" * 15, says="from year 1 to 9999")
+        for option in ("--time", "--expect", "--expires"):
+            for end in ("9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+14:00", "253402300799"):
+                self.assert_refused("k", "t", "1", f"{option}={end}", says="to 9999-12-30 in UTC")
         self.assert_refused("k", "t", "1", "-t", "2030-01-01T12:00", says="needs an offset")
         self.assert_refused("k", "t", "1", "-t", "2030-99-01T12:00Z", says="--time must be")
         self.assert_refused("k", "t", "1", "--in", "5 minutes", says="--in must be a span")

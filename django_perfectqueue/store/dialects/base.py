@@ -103,6 +103,9 @@ class Dialect(ABC):
     one_writer = False
     """Whether a transaction that may write keeps all others from writing."""
 
+    bounds_statements = False
+    """Whether the server closes the connection at a statement that is too long for it."""
+
     asynchronous_commit = ""
     """A column that lets the transaction be lost, as a whole, if the server crashes."""
 
@@ -146,6 +149,10 @@ class Dialect(ABC):
     def let_stand_as_before(self, cursor: Any, patience: Any) -> None:
         """Undo let_stand()."""
         return
+
+    def too_long(self, cursor: Any, text: str) -> str:
+        """Say why the server would take no statement with this text, or nothing."""
+        return ""
 
     def ailment(self, error: Exception) -> Ailment:
         """Return what ails the database, by an error."""

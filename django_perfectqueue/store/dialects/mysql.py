@@ -17,6 +17,9 @@ from ..values import Completion, Moment, Submission
 from .base import ACCOUNT, TAKEN, Dialect, Entry, Row, Waking, average, naive, numbers
 
 PACKET = 4 * 1024 * 1024
+AROUND = 64 * 1024
+"""In bytes: what a statement holds beside a long text."""
+ESCAPED = (b"\x00", b"\n", b"\r", b"\x1a", b'"', b"'", b"\\")
 DUPLICATE_ENTRY = 1062
 RECORD_CHANGED = 1020
 LOCK_WAIT_TIMEOUT = 1205
@@ -184,6 +187,8 @@ committed: WeakSet[Any] = WeakSet()
 
 
 class MySQL(Dialect):
+    bounds_statements = True
+
     def end_idle_transactions(self, cursor: Any, seconds: float) -> None:
         """Do it on MariaDB; MySQL has nothing of the kind."""
         if cursor.db.mysql_is_mariadb:
@@ -266,6 +271,15 @@ class MySQL(Dialect):
     def ailment(self, error: Exception) -> Ailment:
         otherwise = Ailment.UNREACHABLE if self.lost(error) else Ailment.OTHER
         return AILMENTS.get(number_of(error) or 0, otherwise)
+
+    def too_long(self, cursor: Any, text: str) -> str:
+        most, length = packet_of(cursor), escaped_length(text)
+        if length + AROUND <= most:
+            return ""
+        return (
+            f"it takes {length:,} bytes in a statement, and the server's max_allowed_packet is"
+            f" {most:,}"
+        )
 
     def submit(
         self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
@@ -454,9 +468,15 @@ class MySQL(Dialect):
         closed = numbers(sorted(done.lease.task_id for done in written))
         self.execute(cursor, f'DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({closed})')
         written.sort(key=lambda done: done.lease.task_id)
-        for some in in_packets(written):
+        for some in in_packets(written, self.packet(cursor, written)):
             self.write_results(cursor, some, worker, monotonic, now)
         return {done.lease.fence for done in written}
+
+    def packet(self, cursor: Any, completions: Sequence[Completion]) -> int:
+        """Return how many bytes of results go into a statement; ask only where they are many."""
+        if sum(len(done.result or "") for done in completions) <= AROUND:
+            return PACKET
+        return max(1, min(PACKET, packet_of(cursor) - AROUND))
 
     def write_results(
         self,
@@ -558,22 +578,39 @@ def number_of(error: Exception) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def in_packets(completions: Sequence[Completion]) -> Iterator[list[Completion]]:
+def in_packets(completions: Sequence[Completion], most: int) -> Iterator[list[Completion]]:
     """Yield parts whose results fit into one statement: the server closes at a larger one."""
     packet: list[Completion] = []
-    letters = 0
+    length = 0
     for done in completions:
-        packet.append(done)
-        letters += len(done.result or "")
-        if letters >= PACKET:
+        own = escaped_length(done.result or "")
+        if packet and length + own > most:
             yield packet
-            packet, letters = [], 0
+            packet, length = [], 0
+        packet.append(done)
+        length += own
     if packet:
         yield packet
 
 
 def is_span(moment: Moment | None) -> bool:
     return isinstance(moment, timedelta)
+
+
+def packet_of(cursor: Any) -> int:
+    """Return how many bytes the server takes as one statement; ask it once a connection."""
+    wire = cursor.db.connection
+    known = getattr(wire, "perfectqueue_packet", None)
+    if known is None:
+        cursor.execute("SELECT @@max_allowed_packet")
+        known = wire.perfectqueue_packet = int(cursor.fetchone()[0])
+    return known
+
+
+def escaped_length(text: str) -> int:
+    """Return how many bytes a text takes at most within a statement."""
+    data = text.encode()
+    return len(data) + sum(data.count(byte) for byte in ESCAPED)
 
 
 def microseconds(seconds: float) -> int:

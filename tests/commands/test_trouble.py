@@ -105,6 +105,14 @@ class DatabaseTests(unittest.TestCase):
 
         self.assertEqual(message, "The database 'default' refused: disk full")
 
+    @unittest.skipUnless(connection.vendor == "sqlite", "SQLite locks a database as a whole.")
+    def test_a_locked_database_is_told_what_to_do_about_it(self):
+        with mock.patch(READS, side_effect=OperationalError("database is locked")):
+            message = refused(self, "pq_list")
+
+        self.assertIn("refused: database is locked. Give DATABASES['default'] 'OPTIONS'", message)
+        self.assertIn("'timeout': 20", message)
+
 
 class TroubleTests(SimpleTestCase):
     databases = {"default"}

@@ -21,6 +21,7 @@ from django_perfectqueue.history import (
     present,
     remark,
     tries,
+    waited,
 )
 from django_perfectqueue.models import Journal, Task, TaskQuerySet
 from django_perfectqueue.notes import Line
@@ -40,7 +41,6 @@ from ..facts import (
     situation,
     story,
     ticket_of,
-    waited,
 )
 from ..hints import with_hint
 from ..progress import bar

@@ -129,7 +129,7 @@ class TroubleTests(SimpleTestCase):
 
     @override_settings(PERFECTQUEUE={"DATABASE": "nope"})
     def test_a_wrong_alias_in_the_settings_is_named(self):
-        self.assertIn("no database with the alias 'nope'", refused(self, "pq_list"))
+        self.assertIn("DATABASES has no 'nope'", refused(self, "pq_list"))
 
     def test_an_empty_or_endless_queue_name(self):
         message = refused(self, "pq_list", "--queue", "q" * 101)

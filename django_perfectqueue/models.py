@@ -799,15 +799,18 @@ class FairShare(models.Model):
 
 class Change(models.Model):
     """
-    One change of a fair share or a limit: when, by whom, and what it was before and after.
+    One change of a fair share, a limit or a task: when, by whom, and what it was before and
+    after.
 
-    ``before`` is empty for one that was added, ``after`` for one that was taken away. The
+    ``before`` is empty for one that was added, ``after`` for one that was taken away. Of a
+    task, whose key is the ``name``, ``after`` has the word for what a person did. The
     last CHANGES_OF_ONE of each are kept, and of all together the last CHANGES.
     """
 
     class Kind(models.TextChoices):
         SHARE = "share", _("fair share")
         LIMIT = "limit", _("limit")
+        TASK = "task", _("task")
 
     at = models.DateTimeField(_("at"))
     by = models.CharField(_("by"), max_length=255, blank=True, default="")

@@ -16,6 +16,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
 
+from django_perfectqueue import trail
 from django_perfectqueue.models import Task, TaskQuerySet
 from django_perfectqueue.queue import database
 from django_perfectqueue.texts import printable
@@ -124,7 +125,9 @@ class SteeringAdmin(ReadOnlyAdmin):
     def log(self, request: HttpRequest, verb: Verb, report: Report) -> None:
         """Keep who did it in the tasks' histories."""
         if report.ids:
-            tasks = plain(database()).filter(pk__in=report.ids).only("key")
+            tasks = list(plain(database()).filter(pk__in=report.ids).only("queue", "key"))
+            names = [(task.queue, task.key) for task in tasks]
+            trail.sign(names, verb.word, by=str(request.user), using=database())
             user: Any = request.user.pk
             LogEntry.objects.log_actions(user, tasks, CHANGE, str(verb.label))
 

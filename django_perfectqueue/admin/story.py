@@ -40,7 +40,9 @@ from django_perfectqueue.notes import Line
 from django_perfectqueue.roster import place_of
 from django_perfectqueue.sensitive import masked
 from django_perfectqueue.texts import printable
+from django_perfectqueue.trail import deeds_of
 from django_perfectqueue.waiting import Code, why_waiting
+from django_perfectqueue.wording import deed
 
 from .cells import NOTHING, badge, moment, next_moment, span
 
@@ -108,6 +110,7 @@ def tell(task: Task, *, using: str, now: datetime | None = None) -> dict[str, An
         "data": shown(task.payload),
         "result": None if task.result_text is None else shown(task.result_text),
         "context": None if task.context is None else shown(task.context),
+        "deeds": [(moment(one.at), one.by, deed(one)) for one in deeds_of(task, using=using)],
         "progress": how_far(present(task, journals)),
         "attempts": [as_shown(task, one) for one in episodes(task, told, journals)],
         "attempts_shown": ATTEMPTS,

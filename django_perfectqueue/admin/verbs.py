@@ -21,7 +21,7 @@ class Verb:
     One verb of the store. ``statuses`` are those in which it makes sense.
 
     ``act`` answers what it has done, as a word that done() knows. The ``question`` is asked
-    first where it is about more than ``asks_above`` tasks.
+    first where it is about more than ``asks_above`` tasks. ``word`` is what is written down.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Verb:
     act: Callable[[int, str], str]
     statuses: frozenset[Status]
     question: Any
+    word: str
     asks_above: int = 0
 
     def asks(self, count: int) -> bool:
@@ -123,6 +124,7 @@ def refused(why: str, count: int) -> str:
 
 FORCE_FINISH = Verb(
     name="force_finish",
+    word="finished",
     label=_("Force finish"),
     title=_("Force finish selected tasks"),
     act=force_finish,
@@ -134,6 +136,7 @@ FORCE_FINISH = Verb(
 )
 CANCEL = Verb(
     name="cancel",
+    word="requested",
     label=_("Request cancel"),
     title=_("Request cancel of selected tasks"),
     act=cancel,
@@ -146,6 +149,7 @@ CANCEL = Verb(
 )
 RETRY = Verb(
     name="retry",
+    word="retried",
     label=_("Retry"),
     title=_("Retry selected tasks"),
     act=retry,

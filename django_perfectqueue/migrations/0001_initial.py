@@ -534,7 +534,7 @@ class Migration(migrations.Migration):
                 (
                     "kind",
                     models.CharField(
-                        choices=[("share", "fair share"), ("limit", "limit")],
+                        choices=[("share", "fair share"), ("limit", "limit"), ("task", "task")],
                         max_length=5,
                         verbose_name="kind",
                     ),

@@ -130,3 +130,18 @@ def due_at(task: Task) -> datetime:
     if ticket.state == State.SCHEDULED and ticket.alarm_at and not ticket.is_parked:
         return ticket.alarm_at
     return task.run_at if ticket.was_expected else ticket.run_at
+
+
+def waited(task: Task, attempts: Sequence[Try]) -> float | None:
+    """
+    Return the seconds from when it was first due until it first started.
+
+    None where that is not known: it has not started, or its first attempts are not here.
+    """
+    first = attempts[0] if attempts else None
+    if first is not None and first.number > 1:
+        return None
+    start = first.started_at if first else task.started_at
+    if start is None:
+        return None
+    return max(0.0, (start - max(task.run_at, task.created_at)).total_seconds())

@@ -892,10 +892,11 @@ class QueueShare(models.Model):
 
 class Change(models.Model):
     """
-    One change of a fair share, of the share of a queue or of a limit: when, by whom, and
-    what it was before and after.
+    One change of a fair share, of the share of a queue, of a limit or of a task: when, by
+    whom, and what it was before and after.
 
-    ``before`` is empty for one that was added, ``after`` for one that was taken away. The
+    ``before`` is empty for one that was added, ``after`` for one that was taken away. Of a
+    task, whose key is the ``name``, ``after`` has the word for what a person did. The
     last CHANGES_OF_ONE of each are kept, and of all together the last CHANGES.
     """
 
@@ -903,6 +904,7 @@ class Change(models.Model):
         SHARE = "share", _("fair share")
         QUEUE = "queue", _("share of a queue")
         LIMIT = "limit", _("limit")
+        TASK = "task", _("task")
 
     at = ReadableDateTimeField(_("at"))
     by = models.CharField(_("by"), max_length=255, blank=True, default="")

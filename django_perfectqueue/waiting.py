@@ -47,6 +47,7 @@ class Code(models.TextChoices):
     ENDED = "ended"
     RUNNING = "running"
     BLOCKED = "blocked"
+    EXPIRED = "expired"
     SCHEDULED = "scheduled"
     RETRYING = "retrying"
     NO_WORKER = "no_worker"
@@ -106,6 +107,7 @@ class Reason:
 SENTENCES = {
     Code.ENDED: _("It has ended."),
     Code.RUNNING: _("A processor has it, and renews the lease as long as it works on it."),
+    Code.EXPIRED: _("It expired %(wait)s ago; the next worker closes it, and does not run it."),
     Code.BLOCKED: _("It waits for other tasks."),
     Code.SCHEDULED: _("It is due in %(wait)s."),
     Code.RETRYING: _("An attempt did not finish it; it is due again in %(wait)s."),
@@ -173,6 +175,7 @@ class Case:
     def reasons(self) -> Iterator[Reason]:
         """Yield what holds it back, the most decisive first; its place in line is the last."""
         yield from self.in_hand()
+        yield from self.by_its_expiry()
         yield from self.by_the_clock()
         yield from self.by_workers()
         yield from self.by_a_lapsed_lease()
@@ -185,6 +188,12 @@ class Case:
             yield self.timed(Code.RUNNING)
         elif self.ticket.state == State.BLOCKED:
             yield Reason(code=Code.BLOCKED)
+
+    def by_its_expiry(self) -> Iterator[Reason]:
+        at = self.task.expires_at
+        if at is not None and at <= self.now and self.ticket.state != State.RUNNING:
+            wait = (at - self.now).total_seconds()
+            yield Reason(code=Code.EXPIRED, at=at, wait=wait)
 
     def by_the_clock(self) -> Iterator[Reason]:
         """What a worker gave back for its type is told so before it is due again."""

@@ -17,6 +17,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
 
+from django_perfectqueue import trail
 from django_perfectqueue.models import Task, TaskQuerySet
 from django_perfectqueue.queue import database
 from django_perfectqueue.texts import printable
@@ -127,7 +128,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         """Do a verb to at most CAP tasks, and say what came of it."""
         wanted = list(ids[:CAP])
         seen = set(self.get_queryset(request).filter(pk__in=wanted).values_list("pk", flat=True))
-        tasks = list(plain(database()).filter(pk__in=seen).only("key"))
+        tasks = list(plain(database()).filter(pk__in=seen).only("queue", "key"))
         report = steer(verb, [task_id for task_id in wanted if task_id in seen], using=database())
         if unseen := len(wanted) - len(seen):
             report.refused["gone"] += unseen
@@ -137,6 +138,8 @@ class SteeringAdmin(ReadOnlyAdmin):
     def log(self, request: HttpRequest, verb: Verb, tasks: Sequence[Any]) -> None:
         """Keep who did it in the tasks' histories."""
         if tasks:
+            names = [(task.queue, task.key) for task in tasks]
+            trail.sign(names, verb.word, by=str(request.user), using=database())
             user: Any = request.user.pk
             LogEntry.objects.log_actions(user, tasks, CHANGE, str(verb.label))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -23,6 +24,7 @@ from django_perfectqueue.history import (
     present,
     remark,
     tries,
+    waited,
 )
 from django_perfectqueue.models import (
     Attempt,
@@ -38,7 +40,9 @@ from django_perfectqueue.notes import Line
 from django_perfectqueue.roster import place_of
 from django_perfectqueue.sensitive import STARS, masked
 from django_perfectqueue.texts import printable
+from django_perfectqueue.trail import deeds_of
 from django_perfectqueue.waiting import Code, why_waiting
+from django_perfectqueue.wording import deed
 
 from .cells import NOTHING, badge, moment, next_moment, span
 
@@ -100,12 +104,13 @@ def tell(task: Task, *, using: str, now: datetime | None = None) -> dict[str, An
         "badge": badge(task.status),
         "sentences": [explain(task), *reasons(task, ticket, using)],
         "about": [*about(task), *place(task, using)],
-        "times": times(task, ticket, now),
+        "times": times(task, ticket, told, now),
         "line": line(task, ticket, lane),
         "letter": letter,
         "data": shown(task.payload),
         "result": None if task.result_text is None else shown(task.result_text),
         "context": None if task.context is None else shown(task.context),
+        "deeds": [(moment(one.at), one.by, deed(one)) for one in deeds_of(task, using=using)],
         "progress": how_far(present(task, journals)),
         "attempts": [as_shown(task, one) for one in episodes(task, told, journals)],
         "attempts_shown": ATTEMPTS,
@@ -169,7 +174,9 @@ def place(task: Task, using: str) -> list[tuple[str, str]]:
     return [(_("runs on"), str(found)), (_("runs since"), moment(found.since))]
 
 
-def times(task: Task, ticket: Ticket | None, now: datetime) -> list[tuple[str, str]]:
+def times(
+    task: Task, ticket: Ticket | None, attempts: Sequence[Try], now: datetime
+) -> list[tuple[str, str]]:
     """Return its moments in order, and how long it waited and ran."""
     told = [(_("submitted"), moment(task.created_at))]
     if task.run_at != task.created_at:
@@ -183,10 +190,10 @@ def times(task: Task, ticket: Ticket | None, now: datetime) -> list[tuple[str, s
         told.append((str(word), moment(at)))
     if ticket and task.status == Status.WAITING:
         told.append((_("waiting for"), span(seconds(due_at(task), now))))
+    if (wait := waited(task, attempts)) is not None:
+        told.append((_("waited"), span(wait)))
     if task.started_at:
-        ready = max(task.created_at, task.run_at)
         told.append((_("last started"), moment(task.started_at)))
-        told.append((_("started after"), span(seconds(ready, task.started_at))))
     if task.ended_at:
         told.append((_("ended"), moment(task.ended_at)))
     if task.started_at and task.ended_at:

@@ -21,7 +21,7 @@ class Verb:
     One verb of the store. ``statuses`` are those in which a task's page offers it.
 
     ``act`` answers what it has done, as a word that done() knows. The ``question`` is asked
-    first where it is about more than ``asks_above`` tasks.
+    first where it is about more than ``asks_above`` tasks. ``word`` is what is written down.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Verb:
     act: Callable[[int, str], str]
     statuses: frozenset[Status]
     question: Any
+    word: str
     asks_above: int = 0
 
     def asks(self, count: int) -> bool:
@@ -129,6 +130,7 @@ def refused(why: str, count: int) -> str:
 
 FORCE_FINISH = Verb(
     name="force_finish",
+    word="finished",
     label=_("Force finish"),
     title=_("Force finish selected tasks"),
     act=force_finish,
@@ -140,6 +142,7 @@ FORCE_FINISH = Verb(
 )
 CANCEL = Verb(
     name="cancel",
+    word="requested",
     label=_("Request cancel"),
     title=_("Request cancel of selected tasks"),
     act=cancel,
@@ -152,6 +155,7 @@ CANCEL = Verb(
 )
 RETRY = Verb(
     name="retry",
+    word="retried",
     label=_("Retry"),
     title=_("Retry selected tasks"),
     act=retry,
@@ -166,6 +170,7 @@ RETRY = Verb(
 )
 PURGE = Verb(
     name="purge",
+    word="deleted",
     label=_("Delete"),
     title=_("Delete selected tasks"),
     act=purge,

@@ -65,6 +65,7 @@ def handler(*patterns: Pattern, **attributes: Any) -> Callable[[T], T]:
 
     def register(target: T) -> T:
         if not isinstance(target, type):
+            check_parameters(target)
             made = from_function(target, **attributes)
         elif issubclass(target, Application):
             made = with_attributes(target, attributes) if attributes else target
@@ -75,6 +76,19 @@ def handler(*patterns: Pattern, **attributes: Any) -> Callable[[T], T]:
         return target
 
     return register
+
+
+def check_parameters(function: Callable[..., Any]) -> None:
+    """Raise ConfigError for a function that can't be called with the task alone."""
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        name = getattr(function, "__name__", repr(function))
+        raise ConfigError(
+            f"A function under @handler takes the task, as in def {name}(task): {error}."
+        ) from None
+    except ValueError:
+        return  # Nobody knows what one written in C takes.
 
 
 def with_attributes(target: type[Application], attributes: dict[str, Any]) -> type[Application]:

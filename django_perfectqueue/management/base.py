@@ -17,6 +17,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_perfectqueue.checks.told import SQLITE_OPTIONS
 from django_perfectqueue.exceptions import AlreadyExistsError, NotMigratedError, PerfectQueueError
 from django_perfectqueue.health.tables import lacks_tables, unmigrated
 from django_perfectqueue.queue import Queue, database
@@ -167,10 +168,14 @@ def diagnosis(using: str | None, error: Error) -> str:
         }
     if lacking:
         return unmigrated(using)
-    return _("The database '%(using)s' refused: %(error)s") % {
+    refused = _("The database '%(using)s' refused: %(error)s") % {
         "using": using,
         "error": on_one_line(error),
     }
+    if connection.vendor == "sqlite" and "locked" in str(error):
+        advice = _("Give DATABASES['%(using)s'] %(options)s, so that it waits for its lock.")
+        refused += ". " + advice % {"using": using, "options": SQLITE_OPTIONS}
+    return refused
 
 
 def nearest(word: str, words: Iterable[str]) -> str:

@@ -149,13 +149,22 @@ class SelectingCommand(SteeringCommand):
     def steer_many(self, keys: Iterator[str]) -> None:
         progress = Progress(self.stderr, _("%s tasks"))
         done = dict.fromkeys(self.words, 0)
-        for number, key in enumerate(keys, 1):
-            try:
-                _sentence, word = self.steer(self.queue[key])
-            except (IdempotentError, NotFoundError, NotSupportedError):
-                continue
-            done[word] += 1
-            progress.show(number)
+        unsigned: dict[str, list[str]] = {word: [] for word in self.words}
+        try:
+            for number, key in enumerate(keys, 1):
+                try:
+                    _sentence, word = self.steer(self.queue[key])
+                except (IdempotentError, NotFoundError, NotSupportedError):
+                    continue
+                done[word] += 1
+                unsigned[word].append(key)
+                if len(unsigned[word]) == PAGE:
+                    self.sign(unsigned[word], word)
+                    unsigned[word] = []
+                progress.show(number)
+        finally:
+            for word, left in unsigned.items():
+                self.sign(left, word)
         progress.clear()
         if self.as_json:
             self.print_json(done)

@@ -584,6 +584,7 @@ class Migration(migrations.Migration):
                             ("share", "fair share"),
                             ("queue", "share of a queue"),
                             ("limit", "limit"),
+                            ("task", "task"),
                         ],
                         max_length=5,
                         verbose_name="kind",

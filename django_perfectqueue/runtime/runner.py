@@ -343,6 +343,10 @@ def log_ending(task: AcquiredTask, error: BaseException) -> None:
     level, traced = LEVELS.get(task.settled, (logging.INFO, False))
     if isinstance(error, Verdict) and task.settled != "failed":
         level, traced = logging.INFO, False
+    if isinstance(error, InvalidResultError):
+        # The message says what is wrong; the traceback is mostly that of this package.
+        logger.log(level, "Task %s: %s %s", task.settled, error, about(task))
+        return
     trace = error if traced else None
     logger.log(level, "Task %s. %s", task.settled, about(task), exc_info=trace)
 

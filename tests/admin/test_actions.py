@@ -80,6 +80,17 @@ class CancelTests(AdminTestCase):
         self.assertTrue(Ticket.objects.get(task_id=row(held).pk).cancel_requested)
 
 
+class WhoTests(AdminTestCase):
+    def test_the_story_and_the_changes_tell_who_did_it(self):
+        task = submit("k1", now=None)
+        self.confirm(self.choose("cancel", task))
+        page = self.story(task)
+        self.assertContains(page, "cancel requested")
+        self.assertEqual([by for _at, by, _what in page.context["deeds"]], ["boss"])
+        changes = self.client.get("/admin/perfectqueue/change/")
+        self.assertContains(changes, "task &#x27;k1&#x27;, queue &#x27;default&#x27;")
+
+
 class RetryTests(AdminTestCase):
     def test_the_failed_go_back_in_line(self):
         lost, waiting = failed("k1"), submit("k2")

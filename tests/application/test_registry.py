@@ -54,6 +54,17 @@ class RegistryTests(SimpleTestCase):
             with self.assertRaisesMessage(ConfigError, "Did you mean 'max_attempts'?"):
                 handler("new", **{name: 3})
 
+    def test_a_function_that_takes_no_task_is_refused(self):
+        def forgetful():
+            pass
+
+        def greedy(task, name):
+            pass
+
+        for function in (forgetful, greedy):
+            with self.assertRaisesMessage(ConfigError, f"def {function.__name__}(task)"):
+                handler("new")(function)
+
     def test_the_type_must_be_given(self):
         with self.assertRaisesMessage(ConfigError, "@handler needs the type"):
             handler(lambda task: None)

@@ -59,7 +59,7 @@ class CommandTests(TestCase):
             ("pq_share", NASTY),
             ("pq_limit", f"user:{NASTY}", "--max", "1"),
             ("pq_limit",),
-            ("pq_priority", "3", "waiting", NASTY, *queue),
+            ("pq_priority", "waiting", NASTY, "3", *queue),
             ("pq_retry", "--group", NASTY, "--dry-run"),
             ("pq_retry", "--group", NASTY + "x"),
             ("pq_retry", NASTY),

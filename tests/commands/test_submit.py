@@ -1,9 +1,11 @@
+import io
 import json
 import tempfile
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from unittest import mock
 
+from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 from django.utils.timezone import now as clock
@@ -12,7 +14,7 @@ from django_perfectqueue.management.tasks_file import CHUNK, TasksFile
 from django_perfectqueue.management.words import point
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
-from tests.factories import running, submit
+from tests.factories import register, running, submit
 
 from .running import json_lines, refused, run, run_json, typed
 
@@ -382,3 +384,18 @@ class CommittedTests(TransactionTestCase):
 
         self.assertIn("Nothing was stored.", message)
         self.assertEqual(keys(), ["k5"])
+
+
+class DoubtTests(TestCase):
+    def test_a_type_that_no_worker_knows_is_told(self):
+        def told(type_):
+            out = io.StringIO()
+            call_command("pq_submit", f"k-{type_}", type_, "1", stdout=out, stderr=out)
+            return out.getvalue()
+
+        self.assertNotIn("knows the type", told("anything"))
+        register(now=None)
+        self.assertIn("knows the type 'reprot'. Did you mean 'report'?", told("reprot"))
+        self.assertNotIn("knows the type", told("report"))
+        register(now=None, routes="null")
+        self.assertNotIn("knows the type", told("other"))

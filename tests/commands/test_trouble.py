@@ -146,6 +146,14 @@ class DatabaseTests(unittest.TestCase):
 
         self.assertEqual(message, "The database 'default' refused: disk full")
 
+    @unittest.skipUnless(connection.vendor == "sqlite", "SQLite locks a database as a whole.")
+    def test_a_locked_database_is_told_what_to_do_about_it(self):
+        with mock.patch(READS, side_effect=OperationalError("database is locked")):
+            message = refused(self, "pq_list")
+
+        self.assertIn("refused: database is locked. Give DATABASES['default'] 'OPTIONS'", message)
+        self.assertIn("'timeout': 20", message)
+
 
 class TroubleTests(SimpleTestCase):
     databases = {"default"}
@@ -162,7 +170,7 @@ class TroubleTests(SimpleTestCase):
 
     @override_settings(PERFECTQUEUE={"DATABASE": "nope"})
     def test_a_wrong_alias_in_the_settings_is_named(self):
-        self.assertIn("no database with the alias 'nope'", refused(self, "pq_list"))
+        self.assertIn("DATABASES has no 'nope'", refused(self, "pq_list"))
 
     def test_an_empty_or_endless_queue_name(self):
         message = refused(self, "pq_list", "--queue", "q" * 101)

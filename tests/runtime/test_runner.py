@@ -219,9 +219,12 @@ class OutcomeTests(RunnerMixin, TestCase):
         ):
             with (
                 override_settings(PERFECTQUEUE=settings),
-                self.assertLogs("django_perfectqueue.runner", "ERROR"),
+                self.assertLogs("django_perfectqueue.runner", "ERROR") as log,
             ):
                 row = self.run_with(lambda task, result=result: result, expect="failed")
+            [record] = log.records
+            self.assertIn(problem, record.getMessage())
+            self.assertIsNone(record.exc_info)
             self.assertEqual(row.status, "failed")
             self.assertIn(problem, row.dead_letter.message)
             self.assertTrue(row.dead_letter.group.endswith(".InvalidResultError"))

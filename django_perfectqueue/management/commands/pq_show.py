@@ -21,18 +21,22 @@ from django_perfectqueue.history import (
     present,
     remark,
     tries,
+    waited,
 )
-from django_perfectqueue.models import Journal, Task, TaskQuerySet
+from django_perfectqueue.models import Change, Journal, Task, TaskQuerySet
 from django_perfectqueue.notes import Line
 from django_perfectqueue.roster import Place, place_of
 from django_perfectqueue.texts import on_one_line, printable
+from django_perfectqueue.trail import deeds_of
 from django_perfectqueue.waiting import Code, Reason, why_waiting
+from django_perfectqueue.wording import deed
 
 from ..base import QueueCommand
 from ..facts import (
     content,
     context_of,
     dead_letter_of,
+    iso,
     journal_facts,
     lease_until,
     progress_facts,
@@ -40,7 +44,6 @@ from ..facts import (
     situation,
     story,
     ticket_of,
-    waited,
 )
 from ..hints import with_hint
 from ..progress import bar
@@ -85,9 +88,11 @@ class Command(QueueCommand):
         now_at = present(task, journals)
         reason = why_waiting(task, using=self.queue.using)
         place = place_of(task, using=self.queue.using) if lease_until(task) else None
+        deeds = deeds_of(task, using=self.queue.using)
         if self.as_json:
             facts = story(task, attempts, with_data=not options["no_data"])
             facts |= {"why": reason.facts(), "runs": place.facts() if place else None}
+            facts["deeds"] = [deed_facts(one) for one in deeds]
             facts["progress"] = progress_facts(now_at)
             if options["log"] is not False:
                 facts["journals"] = [found for one in told if (found := journal_facts(one))]
@@ -97,6 +102,7 @@ class Command(QueueCommand):
         if place:
             name = _("runs on") if place.since else _("held by")
             self.print_field(name, runs_on(place, task.clock))
+        self.print_deeds(deeds, task.clock)
         if now_at:
             self.print_field(_("progress"), how_far(now_at, task.clock))
         for episode in told:
@@ -134,6 +140,11 @@ class Command(QueueCommand):
         self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
         for name, value in fields(task, attempts, reason):
             self.print_field(name, on_one_line(value))
+
+    def print_deeds(self, deeds: list[Change], now: datetime) -> None:
+        for one in deeds:
+            ago = _("%s ago") % readable((now - one.at).total_seconds())
+            self.print_field(_("by"), on_one_line(f"{one.by}: {deed(one)}, {ago}"))
 
     def print_field(self, name: str, value: str) -> None:
         self.stdout.write(f"  {padded(name, LABEL - 1)} {value}".rstrip())
@@ -219,6 +230,10 @@ def fields(task: Any, attempts: list[Try], reason: Reason) -> Iterator[tuple[str
     if task.worker:
         yield _("worker"), task.worker
     yield "id", str(task.id)
+
+
+def deed_facts(change: Change) -> dict[str, Any]:
+    return {"at": iso(change.at), "by": change.by, **(change.after or {})}
 
 
 def is_id(text: str) -> bool:

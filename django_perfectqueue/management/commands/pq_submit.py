@@ -14,8 +14,9 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.texts import on_one_line
+from django_perfectqueue.waiting import may_know, workers_serving
 
-from ..base import INTERRUPTED, TAKEN, QueueCommand, diagnosis
+from ..base import INTERRUPTED, TAKEN, QueueCommand, diagnosis, nearest
 from ..progress import Progress
 from ..tasks_file import TasksFile, parsed
 from ..words import point, span
@@ -125,6 +126,20 @@ class Command(QueueCommand):
             self.print_json({"queue": self.queue.name, "key": options["key"], "done": word})
         else:
             self.say(sentences()[word] % options["key"])
+            self.doubt(options["type"])
+
+    def doubt(self, type_: str) -> None:
+        """Say that no worker of the queue knows a type, where there are some and all tell."""
+        here = [
+            worker
+            for worker in workers_serving(using=self.queue.using)
+            if self.queue.name in worker.queues
+        ]
+        if not here or any(may_know(worker.routes_text, type_) for worker in here):
+            return
+        known = [name for worker in here for name in (worker.routes or {})["types"]]
+        told = _("No worker that serves its queue knows the type '%s'.") % type_
+        self.complain(told + nearest(type_, known))
 
     def submitted(self, task: dict[str, Any], on_conflict: str) -> str:
         """Submit a task, and return what became of it."""

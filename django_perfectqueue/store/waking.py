@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -51,6 +52,7 @@ SELECT AVG("cost") FROM (
 ) AS "last" WHERE "cost" > 0
 """
 FLOOR = f"SELECT ({CLOCK}), ({FIRST_OPEN}), ({LAST_SHUT}), ({USUAL})"
+LOCK_GATES = 'SELECT "id" FROM "perfectqueue_gate" WHERE "id" IN ({gates}) ORDER BY "id"'
 GATES = 'INTO "perfectqueue_gate" ("id", "queue", "keys") VALUES {rows}'
 
 
@@ -150,8 +152,19 @@ def wake(cursor: Any, dialect: Dialect, owners: list[Owner], now: datetime | Non
 
 
 def open_gates(cursor: Any, dialect: Dialect, owners: list[Owner]) -> None:
-    """Keep by which limits each gate holds tasks back."""
+    """Lock gates, so that none is deleted before the lanes behind it are there; make missing."""
     gates = {owner.gate: owner for owner in owners}
+    while missing := gates.keys() - locked_gates(cursor, dialect, gates):
+        make_gates(cursor, dialect, {gate: gates[gate] for gate in missing})
+
+
+def locked_gates(cursor: Any, dialect: Dialect, gates: Iterable[int]) -> set[int]:
+    statement = LOCK_GATES.replace("{gates}", numbers(sorted(gates))) + dialect.lock_clause()
+    return {gate for (gate,) in dialect.execute(cursor, statement).fetchall()}
+
+
+def make_gates(cursor: Any, dialect: Dialect, gates: Mapping[int, Owner]) -> None:
+    """Keep by which limits each gate holds tasks back."""
     values: dict[str, Any] = {}
     rows = []
     for number, gate in enumerate(sorted(gates)):

@@ -13,12 +13,13 @@ from ..models import Policy
 from .carry import look_again
 from .dialects import Dialect
 from .dialects.base import Waking, numbers
-from .gates import serving_gates
+from .gates import gates_in_turn, serving_gates
 from .keys import Keys, split, standing
 from .lanes import gate_id, is_gated, lane_id, unmeasured
 from .policies import rule_of
 from .shares import Share, shares_of
 
+FIRST_GATES = 8
 LAST = 8
 """How many of the lanes that were served last tell what tasks usually cost."""
 
@@ -117,7 +118,8 @@ def wake(cursor: Any, dialect: Dialect, owners: list[Owner], now: datetime | Non
         shares.update(shares_of(cursor, dialect, fresh))
     places = {(owner.queue, owner.gate) for owner in owners}
     gated = any(owner.gated for owner in owners)
-    floors = {place: floor(cursor, dialect, *place, gated=gated) for place in places}
+    known: dict[str, float | None] = {}
+    floors = {place: floor(cursor, dialect, *place, gated=gated, known=known) for place in places}
 
     def waking(owner: Owner, lane: int, gate: int, *, awake: bool = True) -> Waking:
         share = shares[owner.queue, owner.user]
@@ -175,7 +177,13 @@ def make_gates(cursor: Any, dialect: Dialect, gates: Mapping[int, Owner]) -> Non
 
 
 def floor(
-    cursor: Any, dialect: Dialect, queue: str, gate: int = 0, *, gated: bool = False
+    cursor: Any,
+    dialect: Dialect,
+    queue: str,
+    gate: int = 0,
+    *,
+    gated: bool = False,
+    known: dict[str, float | None] | None = None,
 ) -> Floor:
     """
     Return where a lane that wakes takes its place.
@@ -186,13 +194,17 @@ def floor(
     that is served next: behind the same gate, or else of those whom nothing holds back
     now, or else of any. Where none is open, it is the largest virtual time that was
     reached, so that neither credit nor debt outlives the work that competed. Lanes that
-    have yet to come from a policy without memory have no say in it.
+    have yet to come from a policy without memory have no say in it. ``known`` keeps what
+    was found of a queue, for several gates of it.
     """
     statement = FLOOR.replace("{alike}", alike(queue))
     row = dialect.execute(cursor, statement, {"queue": queue, "gate": gate}).fetchone()
     clock, first, reached, usual = row
     if (gate and first is None) or (gated and not gate):
-        first = served(cursor, dialect, queue)
+        known = {} if known is None else known
+        if queue not in known:
+            known[queue] = served(cursor, dialect, queue)
+        first = known[queue]
     least = (reached or 0.0) if first is None else first
     return Floor(max(clock or 0.0, least), usual or 0.0)
 
@@ -202,7 +214,8 @@ def served(cursor: Any, dialect: Dialect, queue: str, besides: int = 0) -> float
     Return the smallest virtual time of those who are served in a queue, behind whatever
     gate that lets tasks start now, but for one; or else behind any that lets them at all.
     """
-    for gates in serving_gates(cursor, dialect, queue):
+    first, _more = gates_in_turn(cursor, dialect, queue, FIRST_GATES, None)
+    for gates in ([0, *first], [0, *serving_gates(cursor, dialect, queue)[1][:FIRST_GATES]]):
         times = [first_open(cursor, dialect, queue, gate) for gate in gates if gate != besides]
         if known := [time for time in times if time is not None]:
             return min(known)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from django_perfectqueue import store
 from django_perfectqueue.models import PARKED_FROM
@@ -27,6 +29,7 @@ logger = logging.getLogger("django_perfectqueue.database")
 SWEEP_INTERVAL = 5.0
 MOST_BATCHES = 200
 MOST_ROUSED = 20
+ROUND = 3_600.0
 MOSTLY_OVER = BATCH // 2
 ENDED = ("finished", "failed", "cancelled", "expired")
 
@@ -47,6 +50,7 @@ class Janitor(Attendant):
         self.presence = presence
         self.stand_in = StandIn(plan, belfry, self.link)
         self.purge = Purge(plan)
+        self.idle_lanes = IdleLanes(plan.using)
         self.bookkeeper = Bookkeeper(plan)
         self.recounter = Recounter(plan.using, self.link, presence)
         self.parked = Parked(plan)
@@ -122,6 +126,10 @@ class Janitor(Attendant):
                 return
             self.look_after()
             if not self.link.insist(self.purge.batch):
+                break
+        while not self.stopping and time.monotonic() <= deadline:
+            self.look_after()
+            if not self.link.insist(self.idle_lanes.batch):
                 return
 
 
@@ -147,6 +155,36 @@ class Parked:
             self.next_look = now + options.RETRY_WAIT
             knows = self.plan.dispatch.knows
             self.reached = store.unpark(knows, using=self.plan.using, after=self.reached)
+
+
+class IdleLanes:
+    """
+    Deletes lanes, gates and meters that nobody needs any more.
+
+    It goes through them once in ROUND, so that those in use are seldom made anew.
+    """
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self.next_round = time.monotonic() + ROUND * random.uniform(0.0, 1.0)  # noqa: S311
+        self.left: list[tuple[Callable[..., Any], Any]] = []
+
+    def batch(self) -> bool:
+        """Look at one batch, if a round is due; return whether it goes on."""
+        if not self.left:
+            if time.monotonic() < self.next_round:
+                return False
+            self.next_round = time.monotonic() + ROUND
+            first = store.FIRST_ID
+            self.left = [
+                (store.forget_lanes, first),
+                (store.forget_gates, first),
+                (store.forget_meters, ""),
+            ]
+        forget, after = self.left[0]
+        reached = forget(after, using=self.using)
+        self.left[:1] = [] if reached is None else [(forget, reached)]
+        return bool(self.left)
 
 
 @dataclass

@@ -21,6 +21,7 @@ from .give_back import give_back
 from .heartbeat import heartbeat
 from .held import InHand, in_hand, renew, wanted
 from .idle import end_idle_transactions
+from .idle_lanes import FIRST_ID, forget_gates, forget_lanes, forget_meters
 from .joint import Joint, came_through
 from .keys import may_hold
 from .known import forget_limits, known_limits
@@ -51,6 +52,7 @@ from .watch import Ended, end_notices, ends, find_all, in_callers_transaction, l
 
 __all__ = [
     "CHUNK",
+    "FIRST_ID",
     "Ailment",
     "Call",
     "Completion",
@@ -99,7 +101,10 @@ __all__ = [
     "finish",
     "folded",
     "force_finish",
+    "forget_gates",
+    "forget_lanes",
     "forget_limits",
+    "forget_meters",
     "give_back",
     "heartbeat",
     "in_callers_transaction",

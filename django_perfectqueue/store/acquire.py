@@ -332,7 +332,12 @@ class Search:
         lineup, claim = self.lineup, self.claim
         if self.keeper is None:
             self.keeper = Gatekeeper.enter(
-                claim.cursor, claim.dialect, self.accounts, self.queues, claim.now
+                claim.cursor,
+                claim.dialect,
+                self.accounts,
+                self.queues,
+                max(limit, LANES_READ_AT_LEAST),
+                claim.now,
             )
         keeper = self.keeper
         taken: list[Lease] = []
@@ -368,6 +373,9 @@ class Search:
             lineup.passed |= short | capped.intersection(pick.lane for pick in picks)
             if not short and (taken or claim.expired + keeper.moved == cleared):
                 break
+        if keeper.has_more and not taken:
+            # Behind those gates was nothing, or others were faster; behind more there may be.
+            self.stopped = lineup.contended = True
         return taken
 
     def with_accounts(self, rows: list[Row]) -> dict[int, OpenLane]:

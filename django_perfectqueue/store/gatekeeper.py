@@ -10,7 +10,7 @@ from typing import Any
 from .accounts import Accounts
 from .dialects import Dialect
 from .dialects.base import numbers
-from .gates import open_gates
+from .gates import gates_in_turn
 from .keys import may_hold, split
 from .lanes import OpenLane, lane_of
 from .meters import limits
@@ -49,8 +49,9 @@ class Gatekeeper:
     """
     Which lanes of some queues a transaction may serve, and what it lets through.
 
-    It locks the meters of all limits of these queues at once, before any lane: so what
-    they allow is exact, and no two transactions wait for each other in a ring.
+    Of each queue it looks at as many gates as it may need. It locks the meters of their
+    limits at once, before any lane: so what they allow is exact, and no two transactions
+    wait for each other in a ring. ``has_more`` tells that there are other gates.
     """
 
     cursor: Any
@@ -62,6 +63,7 @@ class Gatekeeper:
     now: datetime | None
     gate_of: dict[int, int] = field(default_factory=dict)
     moved: int = 0
+    has_more: bool = False
 
     @classmethod
     def enter(
@@ -70,17 +72,21 @@ class Gatekeeper:
         dialect: Dialect,
         accounts: Accounts,
         queues: Sequence[str],
+        count: int,
         now: datetime | None,
     ) -> Gatekeeper:
         gates: dict[int, list[str]] = {0: []}
         of_queue: dict[str, list[int]] = {queue: [0] for queue in queues}
-        for gate, queue, keys in open_gates(cursor, dialect, queues):
-            gates[gate] = keys
-            of_queue[queue].append(gate)
+        has_more = False
+        for queue in queues:
+            found, more = gates_in_turn(cursor, dialect, queue, count, now)
+            gates |= found
+            of_queue[queue] += found
+            has_more |= more
         counted = {key for held_by in gates.values() for key in held_by}
         counted |= accounts.keys(cursor, dialect)
         allowed = accounts.meters.lock(cursor, dialect, counted, now)
-        return cls(cursor, dialect, accounts, gates, of_queue, allowed, now)
+        return cls(cursor, dialect, accounts, gates, of_queue, allowed, now, has_more=has_more)
 
     def rooms(self) -> dict[str, int]:
         """Return how many tasks each limit lets start now."""

@@ -25,6 +25,18 @@ WHERE "gate"."queue" IN ({queues}) AND (
 ) IS NOT NULL
 ORDER BY "gate"."id"
 """
+ASKED = 100
+HEADS = """
+SELECT * FROM (
+    SELECT "gate"."id", "gate"."keys", (
+        SELECT "turn" FROM "perfectqueue_lane" AS "lane"
+        WHERE "lane"."queue" = "gate"."queue" AND "lane"."gate" = "gate"."id"
+            AND "lane"."open" = TRUE
+        ORDER BY "turn" LIMIT 1
+    ) AS "turn"
+    FROM "perfectqueue_gate" AS "gate" WHERE "gate"."queue" = %(queue)s
+) AS "head" WHERE "turn" IS NOT NULL
+"""
 KEYS = 'SELECT "id", "keys" FROM "perfectqueue_gate" WHERE "id" IN ({gates})'
 WAITING = """AND (
     SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
@@ -45,6 +57,29 @@ def open_gates(
     statement = statement.replace("{waiting}", WAITING if waiting else "")
     rows = dialect.execute(cursor, statement.replace("{in_lane}", in_lane), names).fetchall()
     return [(gate, queue, json.loads(keys)) for gate, queue, keys in rows]
+
+
+def gates_in_turn(
+    cursor: Any, dialect: Dialect, queue: str, count: int, now: datetime | None
+) -> tuple[dict[int, list[str]], bool]:
+    """
+    Return so many gates of a queue that let a task start now, each with its keys: those with
+    the lanes that are served next; and whether there are more.
+
+    The first lanes of all, as many as ``count``, are behind these. What limits allow is
+    asked for no more gates than that takes; nothing is locked.
+    """
+    rows = dialect.execute(cursor, HEADS, {"queue": queue}).fetchall()
+    rows = sorted(rows, key=lambda row: (row[2], row[0]))
+    found: dict[int, list[str]] = {}
+    for first in range(0, len(rows), ASKED):
+        some = {gate: json.loads(keys) for gate, keys, _turn in rows[first : first + ASKED]}
+        for gate, holding in limits_of(cursor, dialect, some, now).items():
+            if all(allowance.room for allowance in holding):
+                found[gate] = some[gate]
+                if len(found) == count:
+                    return found, True
+    return found, False
 
 
 def serving_gates(cursor: Any, dialect: Dialect, queue: str) -> tuple[list[int], list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -12,12 +13,13 @@ from ..models import Policy
 from .carry import look_again
 from .dialects import Dialect
 from .dialects.base import Waking, numbers
-from .gates import serving_gates
+from .gates import gates_in_turn, serving_gates
 from .keys import Keys, split, standing
 from .lanes import gate_id, is_gated, lane_id, unmeasured
 from .policies import rule_of
 from .shares import Share, shares_of
 
+FIRST_GATES = 8
 LAST = 8
 """How many of the lanes that were served last tell what tasks usually cost."""
 
@@ -51,6 +53,7 @@ SELECT AVG("cost") FROM (
 ) AS "last" WHERE "cost" > 0
 """
 FLOOR = f"SELECT ({CLOCK}), ({FIRST_OPEN}), ({LAST_SHUT}), ({USUAL})"
+LOCK_GATES = 'SELECT "id" FROM "perfectqueue_gate" WHERE "id" IN ({gates}) ORDER BY "id"'
 GATES = 'INTO "perfectqueue_gate" ("id", "queue", "keys") VALUES {rows}'
 
 
@@ -118,7 +121,8 @@ def wake(cursor: Any, dialect: Dialect, owners: list[Owner], now: datetime | Non
         shares.update(shares_of(cursor, dialect, fresh))
     places = {(owner.queue, owner.gate) for owner in owners}
     gated = any(owner.gated for owner in owners)
-    floors = {place: floor(cursor, dialect, *place, gated=gated) for place in places}
+    known: dict[str, float | None] = {}
+    floors = {place: floor(cursor, dialect, *place, gated=gated, known=known) for place in places}
 
     def waking(owner: Owner, lane: int, gate: int, *, awake: bool = True) -> Waking:
         share = shares[owner.queue, owner.user]
@@ -153,8 +157,19 @@ def wake(cursor: Any, dialect: Dialect, owners: list[Owner], now: datetime | Non
 
 
 def open_gates(cursor: Any, dialect: Dialect, owners: list[Owner]) -> None:
-    """Keep by which limits each gate holds tasks back."""
+    """Lock gates, so that none is deleted before the lanes behind it are there; make missing."""
     gates = {owner.gate: owner for owner in owners}
+    while missing := gates.keys() - locked_gates(cursor, dialect, gates):
+        make_gates(cursor, dialect, {gate: gates[gate] for gate in missing})
+
+
+def locked_gates(cursor: Any, dialect: Dialect, gates: Iterable[int]) -> set[int]:
+    statement = LOCK_GATES.replace("{gates}", numbers(sorted(gates))) + dialect.lock_clause()
+    return {gate for (gate,) in dialect.execute(cursor, statement).fetchall()}
+
+
+def make_gates(cursor: Any, dialect: Dialect, gates: Mapping[int, Owner]) -> None:
+    """Keep by which limits each gate holds tasks back."""
     values: dict[str, Any] = {}
     rows = []
     for number, gate in enumerate(sorted(gates)):
@@ -165,7 +180,13 @@ def open_gates(cursor: Any, dialect: Dialect, owners: list[Owner]) -> None:
 
 
 def floor(
-    cursor: Any, dialect: Dialect, queue: str, gate: int = 0, *, gated: bool = False
+    cursor: Any,
+    dialect: Dialect,
+    queue: str,
+    gate: int = 0,
+    *,
+    gated: bool = False,
+    known: dict[str, float | None] | None = None,
 ) -> Floor:
     """
     Return where a lane that wakes takes its place.
@@ -176,13 +197,17 @@ def floor(
     that is served next: behind the same gate, or else of those whom nothing holds back
     now, or else of any. Where none is open, it is the largest virtual time that was
     reached, so that neither credit nor debt outlives the work that competed. Lanes that
-    have yet to come from a policy without memory have no say in it.
+    have yet to come from a policy without memory have no say in it. ``known`` keeps what
+    was found of a queue, for several gates of it.
     """
     statement = FLOOR.replace("{alike}", alike(queue))
     row = dialect.execute(cursor, statement, {"queue": queue, "gate": gate}).fetchone()
     clock, first, reached, usual = row
     if (gate and first is None) or (gated and not gate):
-        first = served(cursor, dialect, queue)
+        known = {} if known is None else known
+        if queue not in known:
+            known[queue] = served(cursor, dialect, queue)
+        first = known[queue]
     least = (reached or 0.0) if first is None else first
     return Floor(max(clock or 0.0, least), usual or 0.0)
 
@@ -192,7 +217,8 @@ def served(cursor: Any, dialect: Dialect, queue: str, besides: int = 0) -> float
     Return the smallest virtual time of those who are served in a queue, behind whatever
     gate that lets tasks start now, but for one; or else behind any that lets them at all.
     """
-    for gates in serving_gates(cursor, dialect, queue):
+    first, _more = gates_in_turn(cursor, dialect, queue, FIRST_GATES, None)
+    for gates in ([0, *first], [0, *serving_gates(cursor, dialect, queue)[1][:FIRST_GATES]]):
         times = [first_open(cursor, dialect, queue, gate) for gate in gates if gate != besides]
         if known := [time for time in times if time is not None]:
             return min(known)

@@ -12,6 +12,7 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.store import known
 from django_perfectqueue.store.keys import standing
 from django_perfectqueue.store.lanes import lane_id
+from django_perfectqueue.store.lineup import LANES_READ_AT_LEAST
 from tests.factories import (
     NOON,
     acquire,
@@ -562,3 +563,32 @@ class CostTests(TransactionTestCase):
         self.assertEqual(Gate.objects.count(), 20)
         with store.transaction.reading("default") as (cursor, dialect):
             self.assertEqual(store.gates.open_gates(cursor, dialect, ["default"]), [])
+
+    def test_only_gates_that_are_next_are_locked(self):
+        for number in range(40):
+            limit(f"name-{number}", max_running=1)
+            submit(f"task-{number}", user=f"user-{number}", limits=[f"name-{number}"])
+        self.assertEqual(len(acquire(1)), 1)
+        self.assertLessEqual(Meter.objects.count(), LANES_READ_AT_LEAST)
+        self.assertEqual(len(acquire(100)), 39)
+
+    def test_what_is_free_is_found_behind_many_that_are_held_back(self):
+        for number in range(30):
+            limit(f"name-{number}", max_running=1)
+            for each in "ab":
+                submit(f"{each}-{number}", user=f"user-{number}", limits=[f"name-{number}"])
+        self.assertEqual(len(acquire(100)), 30)
+        limit("free", max_running=1)
+        submit("free", user="zoe", limits=["free"])
+        self.assertEqual(keys(acquire(1)), ["free"])
+        self.assertEqual(acquire(1), [])
+
+    def test_empty_lanes_in_front_do_not_hide_what_is_behind(self):
+        for number in range(30):
+            limit(f"name-{number}", max_running=1)
+            submit(f"task-{number}", user=f"user-{number}", limits=[f"name-{number}"])
+        finish(*acquire(100))
+        submit("last", user="zoe", limits=["name-0", "name-1"])
+        store.answer_alarms(using="default", now=NOON)
+        Lane.objects.exclude(user="zoe").update(awake=True, virtual_time=0.0)
+        self.assertEqual(keys(acquire(1)), ["last"])

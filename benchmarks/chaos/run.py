@@ -16,7 +16,7 @@ import time
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -42,6 +42,7 @@ END_WITHIN = 60.0
 SHOWN = 100
 SAMPLES = 20
 SAID_SO = (" CRITICAL ", "stumbled")
+CORRECTED = ("A counter did not agree",)
 
 
 class StuckError(Exception):
@@ -155,7 +156,7 @@ class Chaos:
         return {
             **self.judged(seen),
             "seconds": seconds,
-            "said": said(stage.fleet),
+            "said": said(stage.fleet, SAID_SO),
             "version": self.version(),
         }
 
@@ -234,7 +235,7 @@ class Chaos:
             effects=effects,
             caps=caps,
             limits={scenario.NARROW: scenario.WIDTH},
-            drift=history.read_drift(),
+            drift=history.read_drift() + said(stage.fleet, CORRECTED),
             leftovers=leftovers,
         )
 
@@ -269,12 +270,12 @@ def tell(struck: history.Strike) -> None:
     print(f"{struck.at:.3f} {struck.fault} {struck.host} {took:.1f} s {struck.pids}", flush=True)
 
 
-def said(fleet: Fleet) -> list[str]:
-    """Return the lines of the workers' logs that no fault of ours should lead to."""
+def said(fleet: Fleet, words: Iterable[str]) -> list[str]:
+    """Return the lines of the workers' logs with such words, to which no fault should lead."""
     found = []
     for host in fleet:
         for line in host.log.read_text(errors="replace").splitlines():
-            if any(word in line for word in SAID_SO):
+            if any(word in line for word in words):
                 found.append(f"{host.name}: {line}")
     return found[:SHOWN]
 

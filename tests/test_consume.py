@@ -10,7 +10,7 @@ from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import WaitInTransactionError
-from django_perfectqueue.queue import Queue, vigil
+from django_perfectqueue.queue import Queue, due
 from django_perfectqueue.store.notices import QueueNotices
 
 from .factories import submit
@@ -37,7 +37,7 @@ def in_thread(case, act):
 class WaitTests(TransactionTestCase):
     def while_it_waits(self, act):
         """Return what a poll gives, during whose first wait something happens elsewhere."""
-        waits, real = threading.Event(), vigil.Vigil.pause
+        waits, real = threading.Event(), due.DueWait.pause
 
         def noted(watch):
             pause = real(watch)
@@ -49,7 +49,7 @@ class WaitTests(TransactionTestCase):
             act()
 
         in_thread(self, later)
-        with mock.patch.object(vigil.Vigil, "pause", noted):
+        with mock.patch.object(due.DueWait, "pause", noted):
             return Queue().poll(LONG)
 
     def hears(self):
@@ -69,7 +69,7 @@ class WaitTests(TransactionTestCase):
     def test_the_bell_wakes_it(self):
         if not self.hears():
             self.skipTest("A database in memory has no bell.")
-        with mock.patch.object(vigil, "LATEST_UNHEARD", HOUR):
+        with mock.patch.object(due, "LATEST_UNHEARD", HOUR):
             began = time.monotonic()
             task = self.while_it_waits(lambda: submit("k1", now=None))
         self.assertEqual(task.key, "k1")

@@ -22,6 +22,7 @@ from django_perfectqueue.waiting import Reason, why_waiting
 
 from . import retention
 from .acquired import AcquiredTask
+from .due import DueWait
 from .given import (
     KEY_LENGTH,
     QUEUE_LENGTH,
@@ -40,7 +41,6 @@ from .given import (
     moment,
 )
 from .twins import twin
-from .vigil import Vigil
 
 Window = Literal["minute", "hour", "day"]
 
@@ -252,8 +252,8 @@ class Queue:
         take = partial(self.acquire, 1, alive_time=alive_time, now=now)
         if (taken := take()) or seconds == 0:
             return taken[0] if taken else None
-        with Vigil(self.name, using=self.using, timeout=seconds) as vigil:
-            while not (taken := take()) and vigil.wait():
+        with DueWait(self.name, using=self.using, timeout=seconds) as watch:
+            while not (taken := take()) and watch.wait():
                 pass
         return taken[0] if taken else None
 
@@ -270,8 +270,8 @@ class Queue:
         if (taken := await take()) or seconds == 0:
             return taken[0] if taken else None
         terms: dict[str, Any] = {"using": self.using, "timeout": seconds}
-        vigil = await sync_to_async(Vigil)(self.name, **terms)
-        while not taken and await vigil.wait_async():
+        watch = await sync_to_async(DueWait)(self.name, **terms)
+        while not taken and await watch.wait_async():
             taken = await take()
         return taken[0] if taken else None
 

@@ -20,7 +20,7 @@ SOONEST = 0.05
 LATEST_UNHEARD = 0.5
 
 
-class Vigil:
+class DueWait:
     """
     Tells when to look for a task again: once the bell of the queue was rung, when the clock
     has something due, and at the latest after POLL_INTERVAL.
@@ -41,7 +41,7 @@ class Vigil:
         self.unsure = SOONEST
         self.bell: Any = None
 
-    def __enter__(self) -> Vigil:
+    def __enter__(self) -> DueWait:
         """Listen from now on: a look that comes after this misses nothing."""
         self.bell = store.doorbell(self.queue, using=self.using)
         try:

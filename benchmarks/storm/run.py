@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.chaos import history
-from benchmarks.chaos.run import CLIENT, SHOWN, Chaos, leave, said
+from benchmarks.chaos.run import CLIENT, CORRECTED, SAID_SO, SHOWN, Chaos, leave, said
 from benchmarks.chaos.stage import Stage
 from benchmarks.chaos.terms import FOLDER, HOST
 from benchmarks.place import Place
@@ -108,7 +108,7 @@ class Storm(Chaos):
             **self.judged_by(auditor, seen),
             "seconds": seconds,
             "strikes": Counter(strike.fault for strike in stage.strikes),
-            "said": said(crowd),
+            "said": said(crowd, SAID_SO),
             "version": self.version(),
         }
 
@@ -142,7 +142,7 @@ class Storm(Chaos):
             calls=read_calls(self.files.folder / "log"),
             rows=history.read_rows(),
             strikes=stage.strikes,
-            drift=history.read_drift(),
+            drift=history.read_drift() + said(stage.fleet, CORRECTED),
             stuck=stuck,
             alive_time=self.terms.alive_time,
             forgets=self.terms.database == "postgresql",

@@ -22,6 +22,7 @@ from django_perfectqueue.waiting import Reason, why_waiting
 
 from . import retention
 from .acquired import AcquiredTask
+from .due import DueWait
 from .given import (
     KEY_LENGTH,
     QUEUE_LENGTH,
@@ -238,11 +239,64 @@ class Queue:
         return [AcquiredTask(lease, alive_time=alive_time, _writes=True) for lease in leases]
 
     def poll(
-        self, *, alive_time: float | None = None, now: datetime | None = None
+        self,
+        timeout: Span | None = 0,
+        *,
+        alive_time: float | None = None,
+        now: datetime | None = None,
     ) -> AcquiredTask | None:
-        """Take the next due task, or None when nothing is due."""
-        taken = self.acquire(1, alive_time=alive_time, now=now)
+        """
+        Take the next due task, or None when nothing is due.
+
+        With a ``timeout``, a timedelta, seconds or a span, wait so long for one; None is for
+        ever. Raise WaitInTransactionError when it has to wait in an open transaction,
+        ValueError for a timeout that is none.
+        """
+        seconds = checked_timeout(timeout)
+        take = partial(self.acquire, 1, alive_time=alive_time, now=now)
+        if (taken := take()) or seconds == 0:
+            return taken[0] if taken else None
+        with DueWait(self.name, using=self.using, timeout=seconds) as watch:
+            while not (taken := take()) and watch.wait():
+                pass
         return taken[0] if taken else None
+
+    async def apoll(
+        self,
+        timeout: Span | None = 0,
+        *,
+        alive_time: float | None = None,
+        now: datetime | None = None,
+    ) -> AcquiredTask | None:
+        """Do what poll() does, without holding up the event loop."""
+        seconds = checked_timeout(timeout)
+        take = partial(self.aacquire, 1, alive_time=alive_time, now=now)
+        if (taken := await take()) or seconds == 0:
+            return taken[0] if taken else None
+        terms: dict[str, Any] = {"using": self.using, "timeout": seconds}
+        watch = await sync_to_async(DueWait)(self.name, **terms)
+        while not taken and await watch.wait_async():
+            taken = await take()
+        return taken[0] if taken else None
+
+    def consume(
+        self, timeout: Span | None = None, *, alive_time: float | None = None
+    ) -> Iterator[AcquiredTask]:
+        """
+        Take one task after another, and wait for the next; end when none has come for so long.
+
+        Unlike ``for task in queue``, which ends when nothing is due. The timeout is one of
+        poll(), None for ever; raise what that does.
+        """
+        while task := self.poll(timeout, alive_time=alive_time):
+            yield task
+
+    async def consume_async(
+        self, timeout: Span | None = None, *, alive_time: float | None = None
+    ) -> AsyncIterator[AcquiredTask]:
+        """Do what consume() does, without holding up the event loop."""
+        while task := await self.apoll(timeout, alive_time=alive_time):
+            yield task
 
     def __iter__(self) -> Iterator[AcquiredTask]:
         while task := self.poll():
@@ -348,7 +402,6 @@ class Queue:
     asubmit = twin(submit)
     asubmit_many = twin(submit_many)
     aacquire = twin(acquire)
-    apoll = twin(poll)
     aclear = twin(clear)
     apurge = twin(purge)
     apause = twin(pause)

@@ -12,7 +12,7 @@ from .alarms import answer_alarms, rouse
 from .announce import announce
 from .apply import apply_shares
 from .apply_limit import apply_limit
-from .bell import ear, ring
+from .bell import doorbell, ear, ring
 from .clear import clear
 from .datagrams import Datagrams
 from .fence import refusal
@@ -91,6 +91,7 @@ __all__ = [
     "clear",
     "clock",
     "discard",
+    "doorbell",
     "ear",
     "end_idle_transactions",
     "end_notices",

@@ -16,6 +16,7 @@ import secrets
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 from django.db import connections
 
 from ..conf import options
+from .notices import is_for, is_readable
 from .rings import Call, Ring, parsed
 
 PREFIX = "perfectqueue-"
@@ -165,6 +167,21 @@ class Datagrams:
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
                 os.rmdir(os.path.dirname(self.path))
+
+
+class QueueDatagrams(Datagrams):
+    """Hears the bell of one queue."""
+
+    def __init__(self, queue: str, using: str) -> None:
+        super().__init__(using)
+        self.queue = queue
+
+    def wait(self, seconds: float) -> None:
+        """Wait until its bell is rung, or so many seconds."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0 and is_readable(self, left):
+            if is_for(self.queue, self.hear()):
+                return
 
 
 def make(folder: str) -> None:

@@ -43,12 +43,12 @@ WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = FALSE ORDER BY "turn" DESC
 """
 CLOCK = """
 SELECT MAX("finish_tag") FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "finish_tag" > 0
+WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "finish_tag" > 0.0
 """
 USUAL = f"""
 SELECT AVG("cost") FROM (
     SELECT "cost" FROM "perfectqueue_lane"
-    WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "finish_tag" > 0
+    WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "finish_tag" > 0.0
     ORDER BY "finish_tag" DESC LIMIT {LAST}
 ) AS "last" WHERE "cost" > 0
 """

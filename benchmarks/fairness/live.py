@@ -7,12 +7,12 @@ What each user got is read from the rows of its tasks, as anyone could.
 
 from __future__ import annotations
 
+import heapq
 import json
 import statistics
 import sys
 import time
 import traceback
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -28,7 +28,7 @@ from benchmarks.scale import Scale
 from benchmarks.stand import Stand, StuckError, Workers
 
 from .judge import Run, judged
-from .scenario import Arrival, Scenario, arrivals, find
+from .scenario import Arrival, Followers, Scenario, arrivals, find
 
 DISPATCH = "benchmarks.workers.fairness.SleepDispatch"
 TICK = 0.005
@@ -93,17 +93,34 @@ class Sleepers(PerfectQueue):
 
 
 class Feeder:
-    """Submits what comes, when it comes."""
+    """
+    Submits what comes, when it comes: by the clock, or when the task of another has ended.
+
+    A task is known by its place in ``sent``.
+    """
 
     def __init__(self, peer: Sleepers, coming: Sequence[Arrival]) -> None:
         self.peer = peer
-        self.coming = coming
-        self.times = [one.at for one in coming]
-        self.next = 0
+        self.coming = [(one.at, number, one) for number, one in enumerate(coming)]
+        self.followers = Followers(peer.scenario)
+        self.followers.first()
+        self.sent: list[Arrival] = []
+        self.seen = 0
+
+    def follow(self, starts: Sequence[Start], began: float) -> None:
+        """Have the next users come when what has started will have ended."""
+        for start in starts[self.seen :]:
+            task = self.sent[start.task]
+            end = start.at / 1e9 - began + task.seconds
+            if arrival := self.followers.after(task.user, end):
+                heapq.heappush(self.coming, (end, len(starts) + start.task, arrival))
+        self.seen = len(starts)
 
     def submit_until(self, moment: float) -> None:
         """Submit all that is due by then, in transactions of a common size."""
-        due = self.coming[self.next : bisect_right(self.times, moment, self.next)]
+        due = []
+        while self.coming and self.coming[0][0] <= moment:
+            due.append(heapq.heappop(self.coming)[-1])
         tasks = [
             {
                 "key": str(index),
@@ -111,9 +128,9 @@ class Feeder:
                 "user": one.user,
                 "data": {"i": index, "seconds": one.seconds, "releases": one.releases},
             }
-            for index, one in enumerate(due, self.next)
+            for index, one in enumerate(due, len(self.sent))
         ]
-        self.next += len(tasks)
+        self.sent += due
         for start in range(0, len(tasks), AT_ONCE):
             self.peer.queue.submit_many(tasks[start : start + AT_ONCE])
 
@@ -128,21 +145,23 @@ def measured(stand: Stand, peer: Sleepers, processors: int) -> dict[str, Any]:
     stand.analyze()
     began = time.monotonic()
     with stand.workers(processors) as workers:
-        if feeder.next:
+        if feeder.sent:
             stand.wait_for_first(workers)
             began = stand.probe.read()[0].at / 1e9
         feed(stand, feeder, began)
         stopped = time.monotonic()
         stop(stand, workers)
     seconds = stopped - began
-    runs = runs_of(coming)
-    runs += released(coming, stand.probe.read(), began, stretch=stretch_of(coming, runs))
+    runs = runs_of(feeder.sent)
+    stretch = stretch_of(feeder.sent, runs)
+    runs += released(feeder.sent, stand.probe.read(), began, stretch=stretch)
     return judged(scenario, runs, processors=processors, seconds=seconds)
 
 
 def feed(stand: Stand, feeder: Feeder, began: float) -> None:
     scenario = feeder.peer.scenario
     while (now := time.monotonic() - began) < scenario.seconds:
+        feeder.follow(stand.probe.read(), began)
         feeder.submit_until(now)
         if scenario.tasks is not None and stand.probe.count() >= scenario.tasks:
             return
@@ -156,7 +175,7 @@ def stop(stand: Stand, workers: Workers) -> None:
     stand.wait_for(workers.have_ended, ENDING, "The end of the workers")
 
 
-def runs_of(coming: Sequence[Arrival]) -> list[Run]:
+def runs_of(sent: Sequence[Arrival]) -> list[Run]:
     """Return what the rows tell, in seconds since the first start."""
     from django_perfectqueue.models import Task
 
@@ -171,7 +190,7 @@ def runs_of(coming: Sequence[Arrival]) -> list[Run]:
     found = []
     for key, user, due, started, ended in rows:
         begin, end = since(started), since(ended)
-        took = coming[int(key)].demand if begin is None or end is None else end - begin
+        took = sent[int(key)].demand if begin is None or end is None else end - begin
         found.append(Run(user, since(due) or 0.0, begin, end, took))
     return sorted(found, key=attrgetter("due"))
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from .accounts import expected_cost
 from .claim import leased
 from .dialects.base import TAKEN, numbers
+from .lanes import Pick
 from .transaction import reading, repeated, timely
 from .values import Lease
 
@@ -55,8 +56,8 @@ def in_hand(holder: int, task_ids: Iterable[int], *, using: str) -> list[InHand]
         rows = dialect.execute(cursor, statement, {"holder": holder}).fetchall()
     found = []
     for *row, cancel_requested, cost in rows:
-        charge = expected_cost(cost)
-        lease = leased(row, using=using, holder=holder, cost=charge, moment=dialect.moment)
+        pick = Pick(row[2], expected_cost(cost))
+        lease = leased(row, pick, using=using, holder=holder, moment=dialect.moment)
         found.append(InHand(lease, bool(cancel_requested)))
     return found
 

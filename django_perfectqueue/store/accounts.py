@@ -154,11 +154,12 @@ class Accounts:
         it ran, these are charged in place of about what was charged in advance.
         """
         account = self.of(lane)
-        if seconds is not None:
-            account.end(charge, seconds)
-            return
         account.running -= 1
         account.untried += untried
+        if seconds is not None:
+            account.seconds += seconds - charge
+            account.measured += seconds
+            account.runs += 1
 
     def found_short(self, lane: int) -> None:
         """A lane had fewer waiting tickets than were wanted: it may be empty."""

@@ -16,7 +16,8 @@ from typing import Any, NoReturn, TypeVar
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Sum, Value, When
-from django.db.models.functions import Coalesce
+from django.db.models.functions import Abs, Coalesce
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from .codecs import decode
@@ -518,9 +519,12 @@ class Lane(models.Model):
     One user's line in one queue, and its account.
 
     ``virtual_time`` is the processor time that the user has been charged, divided by its
-    weight; ``turn`` adds the expected ``cost`` of its next task, and the lane with the
-    smallest turn is served next. ``awake`` says that it has waiting tickets, and ``open``
-    that one of them may be taken now.
+    weight; ``turn`` adds the expected ``cost`` of its next task, which is negative where
+    none was measured yet. The lane with the smallest turn is served next; of equals the one
+    that waits the longest, ``since`` its first task was due or it was last served.
+    ``finish_tag`` is the virtual time to which the task that ended last has brought it, by
+    what was expected: the largest is the clock of the queue. ``awake`` says that it has
+    waiting tickets, and ``open`` that one of them may be taken now.
 
     Tasks that keep to limits stand in a lane of their own for each set of limits, behind
     a ``gate``. Such a lane has the account of its user's lane without a gate, whose id is
@@ -533,17 +537,19 @@ class Lane(models.Model):
     queue = ExactCharField(_("queue"), max_length=100)
     user = ExactCharField(_("user"), max_length=255, blank=True, default="")
     virtual_time = models.FloatField(_("virtual time"), default=0.0)
-    cost = models.FloatField(_("expected cost"), default=0.002)
+    cost = models.FloatField(_("expected cost"), default=-0.002)
     weight = models.FloatField(_("weight"), default=1.0)
     max_running = models.IntegerField(_("max running"), null=True, blank=True)
     paused = models.BooleanField(_("paused"), default=False)
     running = models.IntegerField(_("running"), default=0)
     awake = models.BooleanField(_("awake"), default=True)
+    since = models.DateTimeField(_("since"), default=timezone.now)
+    finish_tag = models.FloatField(_("finish tag"), db_default=0.0)
     policy = models.SmallIntegerField(_("policy"), choices=Policy.choices, default=Policy.FAIR)
     turn = models.GeneratedField(
         expression=Case(
             When(policy=Policy.SLOTS, then=(F("running") + Value(1.0)) / F("weight")),
-            default=F("virtual_time") + F("cost") / F("weight"),
+            default=F("virtual_time") + Abs(F("cost")) / F("weight"),
         ),
         output_field=models.FloatField(),
         db_persist=True,
@@ -560,7 +566,16 @@ class Lane(models.Model):
         verbose_name_plural = _("lanes")
         default_permissions = ("view",)
         indexes = [
-            models.Index(fields=["queue", "gate", "-open", "turn"], name="perfectqueue_lane_turn"),
+            models.Index(
+                fields=["queue", "gate", "-open", "turn", "since"], name="perfectqueue_lane_turn"
+            ),
+            PartialIndex(
+                fields=["queue", "gate", "finish_tag"],
+                condition=Q(finish_tag__gt=0),
+                on=["postgresql", "sqlite"],
+                whole=["queue", "gate", "finish_tag"],
+                name="perfectqueue_lane_clock",
+            ),
             PartialIndex(
                 fields=["account"],
                 condition=~Q(gate=0),

@@ -9,6 +9,7 @@ here are the steps of ``store/acquire.py`` and ``store/waking.py``, without a da
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,12 @@ from django_perfectqueue.store.lanes import (
     Pick,
     counted,
     next_picks,
+    unmeasured,
 )
+from django_perfectqueue.store.newcomers import expected
+from django_perfectqueue.store.waking import LAST
+
+QUEUES = itertools.count()
 
 
 @dataclass(slots=True, eq=False)
@@ -36,8 +42,23 @@ class Held:
     """A task in the hands of a processor; ``lost`` once its lease has lapsed."""
 
     task: Task
-    charge: float
+    pick: Pick
+    queue: str
+    holder: int
+    using: str = "simulated"
     lost: bool = False
+
+    @property
+    def charge(self) -> float:
+        return self.pick.cost
+
+    @property
+    def finish_tag(self) -> float:
+        return self.pick.finish_tag
+
+    @property
+    def is_new(self) -> bool:
+        return self.pick.is_new
 
 
 @dataclass(slots=True)
@@ -48,19 +69,23 @@ class Lane:
     weight: float
     max_running: int | None
     virtual_time: float = 0.0
-    cost: float = FIRST_COST
+    cost: float = 0.0
     running: int = 0
     exists: bool = False
     awake: bool = False
+    paused: bool = False
     held: float = 0.0
+    since: int = 0
     waiting: deque[Task] = field(default_factory=deque)
 
     @property
     def turn(self) -> float:
-        return self.virtual_time + self.cost / self.weight
+        return self.virtual_time + abs(self.cost) / self.weight
 
     @property
     def open(self) -> bool:
+        if self.paused:
+            return False
         return self.awake and (self.max_running is None or self.running < self.max_running)
 
     @property
@@ -84,15 +109,22 @@ class Lines:
 
     def __init__(self, shares: Sequence[tuple[float, int | None]]) -> None:
         self.lanes = [Lane(number, *share) for number, share in enumerate(shares)]
-        self.turns: list[tuple[float, int]] = []
-        self.marked: set[int] = set()
+        self.turns: list[tuple[float, int, int]] = []
+        self.marked: dict[int, int] = {}
+        self.moments = itertools.count()
+        self.queue = f"simulated {next(QUEUES)}"
+        self.clock = 0.0
+        self.last: list[Lane] = []
 
     def submit(self, task: Task) -> None:
         """Let a task wait; where its lane sleeps, the next acquire wakes that."""
         lane = self.lanes[task.lane]
         lane.waiting.append(task)
+        self.mark(lane)
+
+    def mark(self, lane: Lane) -> None:
         if not lane.awake:
-            self.marked.add(lane.id)
+            self.marked.setdefault(lane.id, next(self.moments))
 
     def finish(self, ended: Iterable[tuple[Held, float | None]]) -> None:
         """Charge what was measured; None gives the charge back."""
@@ -120,8 +152,7 @@ class Lines:
     def take_back(self, held: Held) -> None:
         lane = self.lanes[held.task.lane]
         lane.waiting.appendleft(held.task)
-        if not lane.awake:
-            self.marked.add(lane.id)
+        self.mark(lane)
 
     def acquire(
         self, limit: int, ended: Iterable[tuple[Held, float | None]] = (), *, holder: int = 0
@@ -142,7 +173,7 @@ class Lines:
             accounts = Accounts()
         taken = self.take(accounts, limit, holder)
         self.write(accounts)
-        while not taken and any(self.lanes[number].waiting for _turn, number in self.turns):
+        while not taken and any(self.lanes[number].waiting for *_turn, number in self.turns):
             accounts = Accounts()
             taken = self.take(accounts, limit, holder)
             self.write(accounts)
@@ -157,13 +188,15 @@ class Lines:
         for _round in range(ROUNDS):
             lanes = self.next_lanes(max(limit - len(taken), LANES_READ_AT_LEAST), passed)
             missing = limit - len(taken)
-            known = (lane.cost for lane in lanes if lane.cost != FIRST_COST)
-            usual = accounts.mean() or next(known, FIRST_COST)
             open_ = [lane.as_open() for lane in lanes]
+            known = (lane.cost for lane in open_ if not lane.is_new)
+            new = expected("simulated", self.queue, holder)
+            usual = new or accounts.mean() or next(known, FIRST_COST)
             picks = next_picks(open_, missing, holder=holder, usual=usual, serial=True)
             if not picks:
                 break
-            taken += self.serve(accounts, picks, missing, alone=len(lanes) == 1 and not passed)
+            alone = len(lanes) == 1 and not passed
+            taken += self.serve(accounts, picks, missing, holder, alone=alone)
             if taken and sum(pick.count for pick in picks) < missing:
                 break
             short = accounts.short & {lane.id for lane in lanes}
@@ -174,7 +207,7 @@ class Lines:
 
     def next_lanes(self, limit: int, passed: set[int]) -> list[Lane]:
         found = []
-        for _turn, number in self.turns:
+        for *_turn, number in self.turns:
             if number not in passed:
                 found.append(self.lanes[number])
                 if len(found) == limit:
@@ -182,7 +215,7 @@ class Lines:
         return found
 
     def serve(
-        self, accounts: Accounts, picks: Sequence[Pick], limit: int, *, alone: bool
+        self, accounts: Accounts, picks: Sequence[Pick], limit: int, holder: int, *, alone: bool
     ) -> list[Held]:
         """Take up to so many of what was picked; a lane that has less falls asleep."""
         left = limit
@@ -200,23 +233,29 @@ class Lines:
             if some:
                 accounts.begin(lane.id, pick.cost, some)
                 lane.held += pick.cost * some
-            taken += [Held(lane.waiting.popleft(), pick.cost) for _ in range(some)]
+            for _ in range(some):
+                taken.append(Held(lane.waiting.popleft(), pick, self.queue, holder))
         return taken
 
     def end(self, accounts: Accounts, ended: Iterable[tuple[Held, float | None]]) -> None:
         for held, seconds in ended:
             if not held.lost:
-                accounts.of(held.task.lane).end(held.charge, seconds)
+                accounts.of(held.task.lane).end(held, seconds)
                 self.lanes[held.task.lane].held -= held.charge
 
     def write(self, accounts: Accounts) -> None:
         """Charge the lanes, and put to sleep those that were found empty."""
+        moment = next(self.moments)
         for number, account in accounts.lanes.items():
             lane, entry = self.lanes[number], account.entry(number)
             self.strike(lane)
+            lane.since = moment if entry.served else lane.since
+            if entry.finish_tag > self.clock:
+                self.clock = entry.finish_tag
+                self.last = [lane, *(one for one in self.last if one is not lane)][:LAST]
             lane.running += entry.running
             lane.virtual_time += entry.seconds / lane.weight
-            if lane.cost == FIRST_COST and entry.keep < 1:
+            if lane.cost < 0 and entry.keep < 1:
                 lane.cost = entry.mean
             else:
                 lane.cost = lane.cost * entry.keep + entry.mean * (1 - entry.keep)
@@ -226,31 +265,47 @@ class Lines:
 
     def wake(self) -> None:
         """
-        Wake the marked lanes, each at the smallest virtual time of those that are served;
-        where none is, at the largest that was reached.
+        Wake the marked lanes, each at the virtual time of the queue, or where it was if
+        that is later.
         """
         virtual_time = self.floor()
-        for number in self.marked:
+        for number, since in self.marked.items():
             lane = self.lanes[number]
             self.strike(lane)
             if not lane.exists:
                 lane.exists = True
+                lane.cost = unmeasured(lane.weight, self.usual())
             if not lane.awake:
                 lane.awake = True
+                lane.since = since
                 lane.virtual_time = max(lane.virtual_time, virtual_time)
             self.enter(lane)
         self.marked.clear()
 
+    def usual(self) -> float:
+        costs = [lane.cost for lane in self.last if lane.cost > 0]
+        return sum(costs) / len(costs) if costs else 0.0
+
     def floor(self) -> float:
         if self.turns:
-            return self.lanes[self.turns[0][1]].virtual_time
+            return max(self.clock, self.lanes[self.turns[0][2]].virtual_time)
         shut = [lane for lane in self.lanes if lane.exists]
-        return max(shut, key=lambda lane: lane.turn).virtual_time if shut else 0.0
+        reached = max(shut, key=lambda lane: lane.turn).virtual_time if shut else 0.0
+        return max(self.clock, reached)
+
+    def pause(self, number: int) -> None:
+        """Pause a user, or let it go on where it is paused: at the place of one that wakes."""
+        lane = self.lanes[number]
+        self.strike(lane)
+        lane.paused = not lane.paused
+        if not lane.paused:
+            lane.virtual_time = max(lane.virtual_time, self.floor())
+        self.enter(lane)
 
     def strike(self, lane: Lane) -> None:
         if lane.open:
-            del self.turns[bisect.bisect_left(self.turns, (lane.turn, lane.id))]
+            del self.turns[bisect.bisect_left(self.turns, (lane.turn, lane.since, lane.id))]
 
     def enter(self, lane: Lane) -> None:
         if lane.open:
-            bisect.insort(self.turns, (lane.turn, lane.id))
+            bisect.insort(self.turns, (lane.turn, lane.since, lane.id))

@@ -7,11 +7,11 @@ What each user got is read from the rows of its tasks, as anyone could.
 
 from __future__ import annotations
 
+import heapq
 import json
 import sys
 import time
 import traceback
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -22,11 +22,12 @@ from typing import Any
 from benchmarks.peers.base import manage
 from benchmarks.peers.perfectqueue import PerfectQueue
 from benchmarks.place import this_place
+from benchmarks.probe import Start
 from benchmarks.scale import Scale
 from benchmarks.stand import Stand, StuckError, Workers
 
 from .judge import Run, judged
-from .scenario import Arrival, Scenario, arrivals, find
+from .scenario import Arrival, Followers, Scenario, arrivals, find
 
 DISPATCH = "benchmarks.workers.fairness.SleepDispatch"
 TICK = 0.005
@@ -91,17 +92,34 @@ class Sleepers(PerfectQueue):
 
 
 class Feeder:
-    """Submits what comes, when it comes."""
+    """
+    Submits what comes, when it comes: by the clock, or when the task of another has ended.
+
+    A task is known by its place in ``sent``.
+    """
 
     def __init__(self, peer: Sleepers, coming: Sequence[Arrival]) -> None:
         self.peer = peer
-        self.coming = coming
-        self.times = [one.at for one in coming]
-        self.next = 0
+        self.coming = [(one.at, number, one) for number, one in enumerate(coming)]
+        self.followers = Followers(peer.scenario)
+        self.followers.first()
+        self.sent: list[Arrival] = []
+        self.seen = 0
+
+    def follow(self, starts: Sequence[Start], began: float) -> None:
+        """Have the next users come when what has started will have ended."""
+        for start in starts[self.seen :]:
+            task = self.sent[start.task]
+            end = start.at / 1e9 - began + task.seconds
+            if arrival := self.followers.after(task.user, end):
+                heapq.heappush(self.coming, (end, len(starts) + start.task, arrival))
+        self.seen = len(starts)
 
     def submit_until(self, moment: float) -> None:
         """Submit all that is due by then, in transactions of a common size."""
-        due = self.coming[self.next : bisect_right(self.times, moment, self.next)]
+        due = []
+        while self.coming and self.coming[0][0] <= moment:
+            due.append(heapq.heappop(self.coming)[-1])
         tasks = [
             {
                 "key": str(index),
@@ -109,9 +127,9 @@ class Feeder:
                 "user": one.user,
                 "data": {"i": index, "seconds": one.seconds},
             }
-            for index, one in enumerate(due, self.next)
+            for index, one in enumerate(due, len(self.sent))
         ]
-        self.next += len(tasks)
+        self.sent += due
         for start in range(0, len(tasks), AT_ONCE):
             self.peer.queue.submit_many(tasks[start : start + AT_ONCE])
 
@@ -126,19 +144,20 @@ def measured(stand: Stand, peer: Sleepers, processors: int) -> dict[str, Any]:
     stand.analyze()
     began = time.monotonic()
     with stand.workers(processors) as workers:
-        if feeder.next:
+        if feeder.sent:
             stand.wait_for_first(workers)
             began = stand.probe.read()[0].at / 1e9
         feed(stand, feeder, began)
         stopped = time.monotonic()
         stop(stand, workers)
     seconds = stopped - began
-    return judged(scenario, runs_of(coming), processors=processors, seconds=seconds)
+    return judged(scenario, runs_of(feeder.sent), processors=processors, seconds=seconds)
 
 
 def feed(stand: Stand, feeder: Feeder, began: float) -> None:
     scenario = feeder.peer.scenario
     while (now := time.monotonic() - began) < scenario.seconds:
+        feeder.follow(stand.probe.read(), began)
         feeder.submit_until(now)
         if scenario.tasks is not None and stand.probe.count() >= scenario.tasks:
             return
@@ -152,7 +171,7 @@ def stop(stand: Stand, workers: Workers) -> None:
     stand.wait_for(workers.have_ended, ENDING, "The end of the workers")
 
 
-def runs_of(coming: Sequence[Arrival]) -> list[Run]:
+def runs_of(sent: Sequence[Arrival]) -> list[Run]:
     """Return what the rows tell, in seconds since the first start."""
     from django_perfectqueue.models import Task
 
@@ -167,7 +186,7 @@ def runs_of(coming: Sequence[Arrival]) -> list[Run]:
     found = []
     for key, user, due, started, ended in rows:
         begin, end = since(started), since(ended)
-        took = coming[int(key)].seconds if begin is None or end is None else end - begin
+        took = sent[int(key)].seconds if begin is None or end is None else end - begin
         found.append(Run(user, since(due) or 0.0, begin, end, took))
     return sorted(found, key=attrgetter("due"))
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import random
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import cycle
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -50,7 +52,8 @@ class Group:
 
     ``backlog`` tasks of each come at each of the times ``at``; beside them come ``rate``
     a second, from ``begin`` until ``end``. Both are for each processor where the
-    scenario says so.
+    scenario says so. Of ``at_once`` of the users there is a task at every moment, one of
+    each: when it ends, the next user in turn comes with one.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Group:
     backlog: int = 0
     at: tuple[float, ...] = (0.0,)
     rate: float = 0.0
+    at_once: int = 0
     begin: float = 0.0
     end: float = math.inf
 
@@ -118,7 +122,29 @@ def arrivals(scenario: Scenario, processors: int) -> list[Arrival]:
         for user in group.users()
         for arrival in arrivals_of(group, user, times, scenario.seconds, chance)
     ]
-    return sorted(found, key=attrgetter("at"))
+    return sorted([*Followers(scenario).first(), *found], key=attrgetter("at"))
+
+
+class Followers:
+    """Those who come when others' tasks end, the same each time."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.groups = [group for group in scenario.groups if group.at_once]
+        self.group_of = {user: group for group in self.groups for user in group.users()}
+        self.users = {group.name: cycle(group.users()) for group in self.groups}
+        self.chance = random.Random(scenario.seed)
+
+    def first(self) -> list[Arrival]:
+        """Return who is there from the beginning."""
+        return [self.next(group, 0.0) for group in self.groups for _ in range(group.at_once)]
+
+    def after(self, user: str, moment: float) -> Arrival | None:
+        """Return who comes when a task of this user ends."""
+        group = self.group_of.get(user)
+        return group and self.next(group, moment)
+
+    def next(self, group: Group, moment: float) -> Arrival:
+        return Arrival(moment, next(self.users[group.name]), group.task.draw(self.chance))
 
 
 def arrivals_of(
@@ -200,9 +226,9 @@ def checked(path: Path, given: dict[str, Any]) -> Scenario:
         groups=tuple(group(f"{path}, users {n}", row, n) for n, row in enumerate(rows, 1)),
     )
     fields.done()
-    users = [user for group in scenario.groups for user in group.users()]
-    for user in users:
-        if users.count(user) > 1:
+    users = Counter(user for group in scenario.groups for user in group.users())
+    for user, times in users.items():
+        if times > 1:
             raise ScenarioError(f"{path} names the user {user!r} twice. Merge the two tables.")
     return scenario
 
@@ -220,12 +246,13 @@ def group(place: str, given: dict[str, Any], number: int) -> Group:
         backlog=fields.whole("backlog", 0, least=0),
         at=moments(fields),
         rate=fields.number("rate", 0.0, least=0.0),
+        at_once=fields.whole("at_once", 0, least=0),
         begin=fields.number("from", 0.0, least=0.0),
         end=fields.number("until", math.inf, least=0.0),
     )
     fields.done()
-    if not (found.backlog or found.rate):
-        raise ScenarioError(f"{place}: nothing ever comes. Give a backlog or a rate.")
+    if not (found.backlog or found.rate or found.at_once):
+        raise ScenarioError(f"{place}: nothing ever comes. Give a backlog, a rate or at_once.")
     if found.count > 1 and not found.user:
         raise ScenarioError(f"{place}: tasks without a user are one line. Set count to 1.")
     return found

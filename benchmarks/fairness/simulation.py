@@ -19,7 +19,7 @@ from django_perfectqueue.runtime.pace import Pace
 
 from .judge import Run
 from .lines import Held, Lines, Task
-from .scenario import Scenario, arrivals
+from .scenario import Arrival, Followers, Scenario, arrivals
 
 RING = 0.003
 TYPE = "sleep"
@@ -51,7 +51,8 @@ class Simulation:
     So many processors and what comes to them.
 
     ``jumps`` are changes of the database's clock: when, and by how many seconds. One that
-    goes on by more than a lease has all leases lapse. After each step ``watch`` is called.
+    goes on by more than a lease has all leases lapse. After each step ``watch`` is called,
+    and ``follow`` returns what comes when a task ends.
     """
 
     def __init__(
@@ -63,9 +64,11 @@ class Simulation:
         prefetch: int | None = None,
         jumps: Sequence[tuple[float, float]] = (),
         watch: Callable[[], None] = lambda: None,
+        follow: Callable[[Task, float], Task | None] = lambda task, now: None,
     ) -> None:
         self.lines = lines
         self.watch = watch
+        self.follow = follow
         self.processors = [Processor(Pace(prefetch)) for _ in range(processors)]
         self.number = itertools.count()
         self.events: list[tuple[float, int, Callable[[float], None]]] = []
@@ -144,6 +147,9 @@ class Simulation:
         processor.running = None
         processor.pace.ran(TYPE, held.task.seconds)
         processor.done.append((held, held.task.seconds, now))
+        if next_one := self.follow(held.task, now):
+            self.lines.submit(next_one)
+            self.wake_one(now)
         self.go_on(processor, now)
 
     def keep(self, processor: Processor, held: Held) -> None:
@@ -178,14 +184,24 @@ def simulated(scenario: Scenario, processors: int) -> tuple[list[Run], float]:
     """Return what became of each task of a scenario, and when that ended."""
     owners = scenario.owners()
     numbers = {user: number for number, user in enumerate(owners)}
-    tasks = [
-        (one.at, Task(numbers[one.user], one.at, one.seconds))
-        for one in arrivals(scenario, processors)
-    ]
+    users, followers, tasks = list(owners), Followers(scenario), []
+
+    def task_of(one: Arrival) -> Task:
+        tasks.append(Task(numbers[one.user], one.at, one.seconds))
+        return tasks[-1]
+
+    def follow(task: Task, now: float) -> Task | None:
+        one = followers.after(users[task.lane], now)
+        return one and task_of(one)
+
+    coming = [(one.at, task_of(one)) for one in arrivals(scenario, processors)]
+    followers.first()
     lines = Lines([(group.weight, group.max_running) for group in owners.values()])
-    simulation = Simulation(lines, tasks, processors=processors, prefetch=scenario.prefetch)
+    simulation = Simulation(
+        lines, coming, processors=processors, prefetch=scenario.prefetch, follow=follow
+    )
     seconds = simulation.run(seconds=scenario.seconds, tasks=scenario.tasks)
-    return records(list(owners), [task for _at, task in tasks], simulation), seconds
+    return records(users, tasks, simulation), seconds
 
 
 def records(users: Sequence[str], tasks: Sequence[Task], simulation: Simulation) -> list[Run]:

@@ -85,7 +85,7 @@ class LaneAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("expected cost"))
     def expected(self, lane: Lane) -> str:
-        return f"{lane.cost:.2g} s"
+        return f"{abs(lane.cost):.2g} s"
 
 
 def stand(lane: Lane) -> tuple[str, str]:

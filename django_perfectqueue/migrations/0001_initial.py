@@ -1,6 +1,8 @@
 import django.core.validators
 import django.db.models.deletion
 import django.db.models.expressions
+import django.db.models.functions.math
+import django.utils.timezone
 import django_perfectqueue.fields
 import django_perfectqueue.indexes
 from django.db import migrations, models
@@ -267,7 +269,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("virtual_time", models.FloatField(default=0.0, verbose_name="virtual time")),
-                ("cost", models.FloatField(default=0.002, verbose_name="expected cost")),
+                ("cost", models.FloatField(default=-0.002, verbose_name="expected cost")),
                 ("weight", models.FloatField(default=1.0, verbose_name="weight")),
                 (
                     "max_running",
@@ -276,6 +278,11 @@ class Migration(migrations.Migration):
                 ("paused", models.BooleanField(default=False, verbose_name="paused")),
                 ("running", models.IntegerField(default=0, verbose_name="running")),
                 ("awake", models.BooleanField(default=True, verbose_name="awake")),
+                (
+                    "since",
+                    models.DateTimeField(default=django.utils.timezone.now, verbose_name="since"),
+                ),
+                ("finish_tag", models.FloatField(db_default=0.0, verbose_name="finish tag")),
                 (
                     "policy",
                     models.SmallIntegerField(
@@ -301,7 +308,9 @@ class Migration(migrations.Migration):
                                 models.F("virtual_time"),
                                 "+",
                                 django.db.models.expressions.CombinedExpression(
-                                    models.F("cost"), "/", models.F("weight")
+                                    django.db.models.functions.math.Abs(models.F("cost")),
+                                    "/",
+                                    models.F("weight"),
                                 ),
                             ),
                         ),
@@ -715,7 +724,17 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="lane",
             index=models.Index(
-                fields=["queue", "gate", "-open", "turn"], name="perfectqueue_lane_turn"
+                fields=["queue", "gate", "-open", "turn", "since"], name="perfectqueue_lane_turn"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="lane",
+            index=django_perfectqueue.indexes.PartialIndex(
+                condition=models.Q(("finish_tag__gt", 0)),
+                fields=["queue", "gate", "finish_tag"],
+                name="perfectqueue_lane_clock",
+                on=["postgresql", "sqlite"],
+                whole=["queue", "gate", "finish_tag"],
             ),
         ),
         migrations.AddIndex(

@@ -12,6 +12,7 @@ from .dialects import Dialect
 from .dialects.base import Entry, numbers
 from .lanes import LEAST_COST, MEMORY, is_gated
 from .meters import Meters
+from .newcomers import learn
 from .values import Lease
 
 LOCK = 'SELECT "id" FROM "perfectqueue_lane" WHERE "id" IN ({lanes}) ORDER BY "id"'
@@ -22,8 +23,10 @@ WHERE "id" IN ({lanes}) AND NOT EXISTS (
     WHERE "ticket"."state" = 0 AND "ticket"."lane" = "perfectqueue_lane"."id"
 )
 """
-
-
+TAG = """
+UPDATE "perfectqueue_lane" SET "finish_tag" = {tags}
+WHERE "id" IN ({lanes}) AND "finish_tag" < {tags}
+"""
 PLACES = """
 SELECT "lane"."id", "lane"."account", "gate"."keys" FROM "perfectqueue_lane" AS "lane"
 LEFT JOIN "perfectqueue_gate" AS "gate" ON "gate"."id" = "lane"."gate"
@@ -38,16 +41,27 @@ class Account:
     seconds: float = 0.0
     measured: float = 0.0
     runs: int = 0
+    served: bool = False
+    finish_tag: float = 0.0
 
-    def end(self, charge: float, seconds: float | None) -> None:
-        """A task that was charged so much in advance has left its holder."""
+    def begin(self, cost: float, tasks: int) -> None:
+        """Tasks were taken, and charged so much each in advance."""
+        self.running += tasks
+        self.seconds += cost * tasks
+        self.served = True
+
+    def end(self, lease: Lease, seconds: float | None) -> None:
+        """A task that was charged in advance has left its holder."""
         self.running -= 1
-        self.seconds += (seconds or 0.0) - charge
+        self.seconds += (seconds or 0.0) - lease.charge
         if seconds is None:
             self.untried += 1
-        else:
-            self.measured += seconds
-            self.runs += 1
+            return
+        self.measured += seconds
+        self.runs += 1
+        self.finish_tag = max(self.finish_tag, lease.finish_tag)
+        if lease.is_new:
+            learn(lease.using, lease.queue, lease.holder, seconds)
 
     def add(self, other: Account) -> None:
         self.running += other.running
@@ -55,6 +69,7 @@ class Account:
         self.seconds += other.seconds
         self.measured += other.measured
         self.runs += other.runs
+        self.served |= other.served
 
     def entry(self, lane: int) -> Entry:
         mean = max(self.measured / self.runs, LEAST_COST) if self.runs else 0.0
@@ -64,6 +79,8 @@ class Account:
             seconds=self.seconds,
             mean=mean,
             keep=MEMORY**self.runs,
+            served=self.served,
+            finish_tag=self.finish_tag,
         )
 
 
@@ -108,13 +125,11 @@ class Accounts:
 
     def begin(self, lane: int, cost: float, tasks: int) -> None:
         """Tasks were taken, and their lane charged so much for each in advance."""
-        account = self.of(lane)
-        account.running += tasks
-        account.seconds += cost * tasks
+        self.of(lane).begin(cost, tasks)
 
     def end(self, lease: Lease, seconds: float | None) -> None:
         """A task has left its holder after so many seconds; None gives the charge back."""
-        self.of(lease.lane).end(lease.charge, seconds)
+        self.of(lease.lane).end(lease, seconds)
 
     def lose(self, lane: int, *, untried: bool = False) -> None:
         """A task has left a holder who could not tell for how long it ran, if it did."""
@@ -163,13 +178,22 @@ class Accounts:
         if self.lanes:
             self.count(cursor, dialect)
             own = self.own(cursor, dialect)
-            dialect.charge(cursor, [own[lane].entry(lane) for lane in sorted(own)])
+            dialect.charge(cursor, [own[lane].entry(lane) for lane in sorted(own)], self.now)
             if self.gated:
                 dialect.copy_accounts(cursor, own)
+            self.tag(cursor, dialect)
         if self.short:
             doze = DOZE.replace("{lanes}", numbers(sorted(self.short)))
             return int(dialect.execute(cursor, doze).rowcount)
         return 0
+
+    def tag(self, cursor: Any, dialect: Dialect) -> None:
+        """Move the clocks of gates, each by the lanes behind it and not by their accounts."""
+        tags = {lane: self.lanes[lane].finish_tag for lane in self.lanes if is_gated(lane)}
+        if ended := {lane: tag for lane, tag in sorted(tags.items()) if tag}:
+            cases = " ".join(f"WHEN {lane} THEN {tag!r}" for lane, tag in ended.items())
+            statement = TAG.replace("{tags}", f'CASE "id" {cases} END')
+            dialect.execute(cursor, statement.replace("{lanes}", numbers(ended)))
 
     def count(self, cursor: Any, dialect: Dialect) -> None:
         """Count what has begun and ended behind limits."""

@@ -20,8 +20,9 @@ from .dialects.base import Row, numbers
 from .finish import close, finish
 from .gatekeeper import Gatekeeper
 from .gates import ANY_LIMITS, waits_behind
-from .lanes import OpenLane, Pick, is_gated, next_picks
+from .lanes import FIRST_COST, OpenLane, Pick, is_gated, next_picks
 from .lineup import LANES_READ_AT_LEAST, RINGS, Lineup
+from .newcomers import expected
 from .parties import party_picks
 from .transaction import REPEATS, Tries, is_callers, pauses, reading, recalled, repeated, unit
 from .values import Completion, Lease
@@ -281,7 +282,7 @@ class Search:
                 vain = True
                 continue
             alone = len(lanes) == 1 and not lineup.passed
-            usual = lineup.usual(lanes)
+            usual = self.usual(queue, lanes)
             picks = next_picks(lanes, missing, holder=claim.holder, usual=usual, serial=self.serial)
             capped = {lane.id for lane in lanes if lane.room is not None}
             taken += claim.take(picks, missing, alone=alone, capped=capped)
@@ -293,6 +294,17 @@ class Search:
                 break
             vain = not taken
         return taken
+
+    def usual(self, queue: str, lanes: Sequence[OpenLane]) -> float:
+        """
+        Return what a task is expected to cost in a lane that was never measured.
+
+        What this holder has measured in others that were new, or else what has just been
+        measured, or what one of the first lanes that were.
+        """
+        new = expected(self.claim.using, queue, self.claim.holder)
+        known = (lane.cost for lane in lanes if not lane.is_new)
+        return new or self.accounts.mean() or next(known, FIRST_COST)
 
     def ends_early(self, picks: list[Pick], missing: int) -> bool:
         """Tell whether a lane with a cap has to wait for what was just taken of it."""
@@ -319,7 +331,7 @@ class Search:
             lanes = self.with_accounts(keeper.lanes(queue, count, lineup.passed))
             parties = keeper.parties(lanes, missing)
             lineup.passed |= self.accounts.short & lanes.keys()
-            usual = lineup.usual(party.account for party in parties)
+            usual = self.usual(queue, [party.account for party in parties])
             terms: dict[str, Any] = {"usual": usual, "serial": self.serial}
             picks = party_picks(parties, keeper.gates, keeper.rooms(), missing, **terms)
             if not picks:
@@ -343,7 +355,7 @@ class Search:
 
     def with_accounts(self, rows: list[Row]) -> dict[int, OpenLane]:
         """Return lanes with their accounts, without those that can't be served."""
-        known = list({row[1]: (row[1], *row[4:]) for row in rows}.values())
+        known = list({row[1]: (row[1], *row[5:]) for row in rows}.values())
         served = self.lineup.with_room(self.lineup.current(known))
         accounts = {account.id: account for account in served}
         self.lineup.passed |= {row[0] for row in rows if row[1] not in accounts}

@@ -101,7 +101,7 @@ def rouse(*, using: str) -> int:
     if not ids:
         return 0
     with unit(using) as (cursor, dialect):
-        return wake(cursor, dialect, owners_of(cursor, dialect, ids))
+        return wake(cursor, dialect, owners_of(cursor, dialect, ids), None)
 
 
 def asleep(cursor: Any, dialect: Dialect) -> list[int]:
@@ -133,4 +133,4 @@ def admit(cursor: Any, dialect: Dialect, ids: list[int], accounts: Accounts) -> 
     accounts.lock(cursor, dialect, {owner.account for owner in owners})
     if ids:
         dialect.execute(cursor, READMIT.replace("{ids}", numbers(sorted(ids))))
-        wake(cursor, dialect, owners)
+        wake(cursor, dialect, owners, accounts.now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from ..models import EVERYONE
@@ -10,7 +11,7 @@ from .bell import ring
 from .carry import correct, outdated, write
 from .dialects import Dialect
 from .dialects.base import Waking
-from .lanes import FIRST_COST, lane_id
+from .lanes import lane_id, unmeasured
 from .policies import rule_of
 from .shares import Share, shares_of
 from .transaction import reading, repeated, unit
@@ -65,7 +66,7 @@ def apply_to_accounts(user: str, *, using: str) -> set[str]:
         ]
         lanes.sort(key=lambda lane: lane.lane)
         if lanes:
-            dialect.wake(cursor, lanes)
+            dialect.wake(cursor, lanes, None)
             # Now that the lanes are locked, so that of two edits the later one stays.
             shares = shares_of(cursor, dialect, owners)
         for lane in lanes:
@@ -77,14 +78,15 @@ def apply_to_accounts(user: str, *, using: str) -> set[str]:
 
 def new_lane(cursor: Any, dialect: Dialect, queue: str, user: str, share: Share) -> Waking:
     lane = lane_id(queue, user)
+    start = floor(cursor, dialect, queue)
     return Waking(
         lane=lane,
         account=lane,
         gate=0,
         queue=queue,
         user=user,
-        virtual_time=floor(cursor, dialect, queue),
-        cost=FIRST_COST,
+        virtual_time=start.virtual_time,
+        cost=unmeasured(share.weight, start.usual),
         weight=share.weight,
         max_running=share.max_running,
         paused=share.paused,
@@ -132,7 +134,8 @@ def apply_to(lanes: Sequence[int], *, using: str) -> set[str]:
     if not changed:
         return set()
     with unit(using) as (cursor, dialect):
-        return correct(cursor, dialect, changed, lambda queue: floor(cursor, dialect, queue))
+        start = partial(floor, cursor, dialect)
+        return correct(cursor, dialect, changed, lambda queue: start(queue).virtual_time)
 
 
 def queues_of(cursor: Any, dialect: Dialect, user: str) -> Iterator[str]:

@@ -66,7 +66,7 @@ class Claim:
                 self.accounts.begin(pick.lane, pick.cost, some)
             for _ in range(some):
                 row = line.popleft()
-                lease = leased(row, cost=pick.cost, capped=pick.lane in capped, **whose)
+                lease = leased(row, pick, capped=pick.lane in capped, **whose)
                 (late if row[7] else leases).append(lease)
                 if begun:
                     begun(pick.lane)
@@ -99,10 +99,10 @@ def short(wants: Mapping[int, int], lines: Mapping[int, Sequence[Row]], limit: i
 
 def leased(
     row: Sequence[Any],
+    pick: Pick,
     *,
     using: str,
     holder: int,
-    cost: float,
     moment: Callable[[Any], datetime],
     capped: bool = False,
 ) -> Lease:
@@ -114,7 +114,7 @@ def leased(
         attempt,
         holder,
         lane,
-        cost,
+        pick.cost,
         errors,
         crashes,
         queue,
@@ -128,4 +128,6 @@ def leased(
         time_limit,
         context,
         capped,
+        pick.finish_tag,
+        pick.is_new,
     )

@@ -50,7 +50,7 @@ def finish(
 def finish_one(done: Completion, *, using: str, worker: str, now: datetime | None) -> bool:
     """Close a task by one statement; return whether it was held indeed."""
     account = Account()
-    account.end(done.lease.charge, done.seconds)
+    account.end(done.lease, done.seconds)
     entry = account.entry(done.lease.lane)
     terms: dict[str, Any] = {"worker": worker, "monotonic": time.monotonic(), "now": now}
     with reading(using) as (cursor, dialect):

@@ -23,11 +23,11 @@ UNITED = 100
 
 FIRST = """
 SELECT * FROM (
-    SELECT "id", "account", "gate", "turn", "virtual_time", "cost", "weight", "max_running",
-        "running", "policy"
+    SELECT "id", "account", "gate", "turn", "since", "virtual_time", "cost", "weight",
+        "max_running", "running", "policy"
     FROM "perfectqueue_lane"
     WHERE "queue" = %(queue)s AND "gate" = {gate} AND "open" = TRUE AND "id" NOT IN ({passed})
-    ORDER BY "turn" LIMIT {count}
+    ORDER BY "turn", "since" LIMIT {count}
 ) AS "first"
 """
 HEADS = """
@@ -96,7 +96,7 @@ class Gatekeeper:
         statements = [first.replace("{gate}", str(gate)) for gate in gates]
         rows = self.united(statements, {"queue": queue})
         self.gate_of.update((row[0], row[2]) for row in rows)
-        return sorted(rows, key=lambda row: (row[3], row[0]))
+        return sorted(rows, key=lambda row: (row[3], row[4], row[0]))
 
     def united(
         self, statements: Sequence[str], values: Mapping[str, Any] | None = None

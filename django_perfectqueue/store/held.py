@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from .claim import leased
 from .dialects.base import TAKEN, numbers
-from .lanes import FIRST_COST, LEAST_COST
+from .lanes import FIRST_COST, LEAST_COST, Pick
 from .transaction import reading, repeated, timely
 from .values import Lease
 
@@ -55,8 +55,8 @@ def in_hand(holder: int, task_ids: Iterable[int], *, using: str) -> list[InHand]
         rows = dialect.execute(cursor, statement, {"holder": holder}).fetchall()
     found = []
     for *row, cancel_requested, cost in rows:
-        charge = max(FIRST_COST if cost is None else cost, LEAST_COST)
-        lease = leased(row, using=using, holder=holder, cost=charge, moment=dialect.moment)
+        pick = Pick(row[2], max(FIRST_COST if cost is None else abs(cost), LEAST_COST))
+        lease = leased(row, pick, using=using, holder=holder, moment=dialect.moment)
         found.append(InHand(lease, bool(cancel_requested)))
     return found
 

@@ -8,13 +8,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ..models import Policy
 from .policies import BY_CODE, rule_of
 
 LEAST_COST = 1e-4
 MEMORY = 0.75
 QUANTUM = 0.002
 FIRST_COST = QUANTUM
-"""What a lane that was never measured stands by; no mean is exactly so."""
+"""By what cost a lane takes its place that was never measured, if its weight is not small."""
 
 LANES_PROBED = 500
 CHOICE = 5
@@ -25,7 +26,8 @@ SERIAL_PART = 4
 class OpenLane:
     """
     A lane that may be served, and by which policy. ``room`` is how many more may run; None
-    is any number.
+    is any number. Where none of its tasks was ever measured ``cost`` is negative: see
+    ``unmeasured()``.
     """
 
     id: int
@@ -43,13 +45,24 @@ class OpenLane:
         """
         return BY_CODE[self.policy].key(self, number, cost)
 
+    @property
+    def is_new(self) -> bool:
+        """Whether none of its tasks was ever measured."""
+        return self.cost < 0
+
     def charge(self, usual: float) -> float:
         """Return what each of its tasks is charged; what is usual where none was measured."""
-        return max(usual if self.cost == FIRST_COST else self.cost, LEAST_COST)
+        return max(usual if self.is_new else self.cost, LEAST_COST)
 
     def first(self, cost: float) -> float:
         """Return by what cost it takes its place; one that was never measured by no large one."""
-        return min(cost, FIRST_COST) if self.cost == FIRST_COST else cost
+        return min(cost, -self.cost) if self.is_new else cost
+
+    def pick(self, cost: float, taken: int, count: int) -> Pick:
+        """Pick so many tasks behind those taken before, each charged this cost."""
+        by_time = self.policy == Policy.FAIR
+        tag = self.virtual_time + cost * (taken + count) / self.weight if by_time else 0.0
+        return Pick(self.id, cost, count, tag, self.is_new)
 
     def at_once(self, cost: float) -> int:
         """Return how many of its tasks are served in one turn."""
@@ -58,11 +71,30 @@ class OpenLane:
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Tasks to be taken from a lane in a row, and what each is expected to cost, in seconds."""
+    """
+    Tasks to be taken from a lane in a row, and what each is expected to cost, in seconds.
+
+    ``finish_tag`` is the virtual time that the lane will have reached with the last of
+    them, 0.0 where the policy keeps none; ``is_new`` tells that none of its tasks was ever
+    measured.
+    """
 
     lane: int
     cost: float
     count: int = 1
+    finish_tag: float = 0.0
+    is_new: bool = False
+
+
+def unmeasured(weight: float, usual: float) -> float:
+    """
+    Return the cost of a lane of whose tasks nothing is known, below 0.
+
+    It takes its place by a small cost, so that its first task comes soon: before those of
+    the others in its round. With a weight below 1 that would be many rounds too early,
+    and it takes its place by what tasks usually cost.
+    """
+    return -max(FIRST_COST, usual if weight < 1 else 0.0)
 
 
 def lane_id(queue: str, user: str, keys: Sequence[str] = ()) -> int:
@@ -108,7 +140,7 @@ def next_picks(
 ) -> list[Pick]:
     """
     Return whom to serve, in order: always the lane whose next task has the smallest key,
-    by its policy, and of equals the one whose turns are fewer.
+    by its policy, and of equals the one whose turns are fewer, and then the first given.
 
     Where the policy goes by time, very short tasks are served a quantum of seconds at a
     time, as in deficit round robin (Shreedhar and Varghese, 1995), so that a batch writes
@@ -143,7 +175,7 @@ def next_picks(
         if not room:
             return picks
         some = min(size, room, missing)
-        picks.append(Pick(lane.id, cost, some))
+        picks.append(lane.pick(cost, taken, some))
         missing -= some
         if some < room or serial:
             taken += some
@@ -155,7 +187,7 @@ def next_picks(
         if not taken:
             lane = lanes[position]
             some = size if lane.room is None else min(size, part_of(lane.room, serial))
-            picks.append(Pick(lane.id, cost, some))
+            picks.append(lane.pick(cost, 0, some))
     return picks
 
 

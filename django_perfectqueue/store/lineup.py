@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +9,7 @@ from .accounts import Accounts
 from .dialects import Dialect
 from .dialects.base import Row, numbers
 from .gates import ANY_LIMITS
-from .lanes import FIRST_COST, LANES_PROBED, OpenLane, lanes_read
+from .lanes import LANES_PROBED, OpenLane, lanes_read
 
 LANES_READ_AT_LEAST = 8
 LANE = 7
@@ -22,7 +21,7 @@ OPEN = """
 SELECT "id", "virtual_time", "cost", "weight", "max_running", "running", "policy"{more}
 FROM "perfectqueue_lane"
 WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = TRUE AND "id" NOT IN ({passed})
-ORDER BY "turn" LIMIT %(limit)s
+ORDER BY "turn", "since" LIMIT %(limit)s
 """
 PROBE = """
 SELECT "id", "virtual_time", "cost", "weight", "max_running", "running", "policy", (
@@ -31,7 +30,7 @@ SELECT "id", "virtual_time", "cost", "weight", "max_running", "running", "policy
 )
 FROM "perfectqueue_lane"
 WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = TRUE AND "id" NOT IN ({passed})
-ORDER BY "turn" LIMIT %(limit)s
+ORDER BY "turn", "since" LIMIT %(limit)s
 """
 LOCKED = """
 SELECT "id", "virtual_time", "cost", "weight", "max_running", "running", "policy"
@@ -178,12 +177,3 @@ class Lineup:
                 )
             )
         return lanes
-
-    def usual(self, lanes: Iterable[OpenLane]) -> float:
-        """
-        Return what a task is expected to cost in a lane that was never measured.
-
-        What has just been measured, or else what one of the first lanes that were.
-        """
-        known = (lane.cost for lane in lanes if lane.cost != FIRST_COST)
-        return self.accounts.mean() or next(known, FIRST_COST)

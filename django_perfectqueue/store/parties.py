@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .lanes import FIRST_COST, OpenLane, Pick, part_of
@@ -89,8 +89,9 @@ def party_picks(
                 continue
             # What it has taken in this batch holds it back.
             return picks
-        picks += [Pick(lane, cost) for lane in lanes]
-        taken += len(lanes)
+        for lane in lanes:
+            picks.append(replace(account.pick(cost, taken, 1), lane=lane))
+            taken += 1
         if (serial and lanes) or len(lanes) == some < room:
             heapq.heappush(turns, (*account.key(taken + 1, cost), position, cost, taken))
     return picks

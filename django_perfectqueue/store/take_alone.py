@@ -8,6 +8,7 @@ from .accounts import Accounts
 from .claim import leased
 from .dialects import dialect_of
 from .end import expire
+from .lanes import OpenLane
 from .transaction import reading, unit
 from .values import Lease
 
@@ -35,8 +36,12 @@ def take_alone(
         rows = dialect.claim_alone(cursor, queue, limit, holder=holder, seconds=alive_time, now=now)
     leases: list[Lease] = []
     late: list[Lease] = []
-    for *row, cost in rows:
-        lease = leased(row, using=using, holder=holder, cost=cost, moment=dialect.moment)
+    for *row, virtual_time, cost, weight, policy in rows:
+        lane = OpenLane(
+            id=row[2], virtual_time=virtual_time, cost=cost, weight=weight, room=None, policy=policy
+        )
+        pick = lane.pick(lane.charge(abs(cost)), 0, len(rows))
+        lease = leased(row, pick, using=using, holder=holder, moment=dialect.moment)
         (late if row[7] else leases).append(lease)
     if late:
         end_late(late, using=using, now=now)

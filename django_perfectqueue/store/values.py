@@ -42,9 +42,11 @@ class Lease(NamedTuple):
     A task in the hands of one holder.
 
     ``attempt`` and ``holder`` fence every write; ``charge`` is the seconds that its lane
-    has been charged in advance. ``capped`` tells that others may wait until it has ended,
-    by a cap or a limit. ``time_limit`` is what the submitter said, in seconds;
-    ``context`` is what it sent along of its surroundings, as JSON text.
+    has been charged in advance, and ``finish_tag`` the virtual time that it reaches with
+    them. ``is_new`` tells that none of its lane's tasks was measured before. ``capped``
+    tells that others may wait until it has ended, by a cap or a limit. ``time_limit`` is
+    what the submitter said, in seconds; ``context`` is what it sent along of its
+    surroundings, as JSON text.
     """
 
     using: str
@@ -66,6 +68,8 @@ class Lease(NamedTuple):
     time_limit: float | None = None
     context: str | None = None
     capped: bool = False
+    finish_tag: float = 0.0
+    is_new: bool = False
 
     def __repr__(self) -> str:
         """Name it without its payload, which must not get into logs and reports of errors."""

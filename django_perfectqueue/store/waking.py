@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from ..models import Policy
 from .carry import look_again
@@ -13,13 +14,17 @@ from .dialects import Dialect
 from .dialects.base import Waking, numbers
 from .gates import serving_gates
 from .keys import Keys, split, standing
-from .lanes import FIRST_COST, gate_id, is_gated, lane_id
+from .lanes import gate_id, is_gated, lane_id, unmeasured
 from .policies import rule_of
 from .shares import Share, shares_of
 
+LAST = 8
+"""How many of the lanes that were served last tell what tasks usually cost."""
+
 OWNERS = """
 SELECT "ticket"."lane", "task"."queue", "task"."user", "task"."type", "task"."limits",
-    "lane"."id" IS NULL, EXISTS (SELECT 1 FROM "perfectqueue_gate")
+    "ticket"."run_at", "task"."created_at", "lane"."id" IS NULL,
+    EXISTS (SELECT 1 FROM "perfectqueue_gate")
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
@@ -30,11 +35,23 @@ SELECT "virtual_time" FROM "perfectqueue_lane"
 WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "open" = TRUE{alike}
 ORDER BY "turn" LIMIT 1
 """
-GATES = 'INTO "perfectqueue_gate" ("id", "queue", "keys") VALUES {rows}'
 LAST_SHUT = """
 SELECT "virtual_time" FROM "perfectqueue_lane"
 WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = FALSE ORDER BY "turn" DESC LIMIT 1
 """
+CLOCK = """
+SELECT MAX("finish_tag") FROM "perfectqueue_lane"
+WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "finish_tag" > 0
+"""
+USUAL = f"""
+SELECT AVG("cost") FROM (
+    SELECT "cost" FROM "perfectqueue_lane"
+    WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "finish_tag" > 0
+    ORDER BY "finish_tag" DESC LIMIT {LAST}
+) AS "last" WHERE "cost" > 0
+"""
+FLOOR = f"SELECT ({CLOCK}), ({FIRST_OPEN}), ({LAST_SHUT}), ({USUAL})"
+GATES = 'INTO "perfectqueue_gate" ("id", "queue", "keys") VALUES {rows}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +59,8 @@ class Owner:
     """
     Whose a lane is: its queue, user and limits, and the lane whose account it has.
 
+    ``since`` is when the first of the tickets was due that are to wait there; no earlier
+    than it was submitted, so that no one passes others by a time of their choice.
     ``is_new`` tells that it has no row, and ``gated`` whether there are gates at all.
     """
 
@@ -50,6 +69,7 @@ class Owner:
     queue: str
     user: str
     keys: Keys
+    since: datetime
     is_new: bool
     gated: bool
 
@@ -58,23 +78,34 @@ class Owner:
         return gate_id(self.queue, self.keys)
 
 
+class Floor(NamedTuple):
+    """The virtual time of a queue, and what its tasks usually cost, in seconds."""
+
+    virtual_time: float
+    usual: float
+
+
 def owners_of(cursor: Any, dialect: Dialect, ids: list[int]) -> list[Owner]:
     """Return the owner of each lane in which these tickets stand."""
     rows = dialect.execute(cursor, OWNERS.replace("{ids}", numbers(ids))).fetchall()
-    owners = {}
-    for lane, queue, user, type_, limits, is_new, gated in rows:
-        if lane not in owners:
+    owners: dict[int, Owner] = {}
+    for lane, queue, user, type_, limits, run_at, created_at, is_new, gated in rows:
+        since = max(dialect.moment(run_at), dialect.moment(created_at))
+        if lane in owners:
+            owners[lane] = replace(owners[lane], since=min(owners[lane].since, since))
+        else:
             names = split(limits) if is_gated(lane) else []
             owner, keys = standing(lane, queue, type_, user, names)
             account = lane_id(queue, owner) if keys else lane
-            owners[lane] = Owner(lane, account, queue, owner, keys, bool(is_new), bool(gated))
+            whose = lane, account, queue, owner, keys
+            owners[lane] = Owner(*whose, since, bool(is_new), bool(gated))
     return list(owners.values())
 
 
-def wake(cursor: Any, dialect: Dialect, owners: list[Owner]) -> int:
+def wake(cursor: Any, dialect: Dialect, owners: list[Owner], now: datetime | None) -> int:
     """
-    Wake lanes, each at the smallest virtual time of those that are served; return how
-    many that is.
+    Wake lanes, each at the virtual time of its queue, or where it was if that is later;
+    return how many that is.
 
     A lane behind a gate is woken after the one whose account it has, which need not have
     waiting tickets itself.
@@ -94,22 +125,23 @@ def wake(cursor: Any, dialect: Dialect, owners: list[Owner]) -> int:
             gate=gate,
             queue=owner.queue,
             user=owner.user,
-            virtual_time=floors[owner.queue, owner.gate],
-            cost=FIRST_COST,
+            virtual_time=floors[owner.queue, owner.gate].virtual_time,
+            cost=unmeasured(share.weight, floors[owner.queue, owner.gate].usual),
             weight=share.weight,
             max_running=share.max_running,
             paused=share.paused,
             policy=rule_of(owner.queue).code,
+            since=owner.since,
             awake=awake,
         )
 
     behind = sorted((owner for owner in owners if owner.gate), key=lambda owner: owner.lane)
     own = {owner.account: waking(owner, owner.account, 0, awake=False) for owner in behind}
     own |= {owner.lane: waking(owner, owner.lane, 0) for owner in owners if not owner.gate}
-    dialect.wake(cursor, [own[lane] for lane in sorted(own)])
+    dialect.wake(cursor, [own[lane] for lane in sorted(own)], now)
     if behind:
         open_gates(cursor, dialect, behind)
-        dialect.wake(cursor, [waking(owner, owner.lane, owner.gate) for owner in behind])
+        dialect.wake(cursor, [waking(owner, owner.lane, owner.gate) for owner in behind], now)
     if behind or gated:
         dialect.copy_accounts(cursor, own)
     if fresh:
@@ -131,22 +163,25 @@ def open_gates(cursor: Any, dialect: Dialect, owners: list[Owner]) -> None:
 
 def floor(
     cursor: Any, dialect: Dialect, queue: str, gate: int = 0, *, gated: bool = False
-) -> float:
+) -> Floor:
     """
-    Return the virtual time at which a lane that wakes takes its place.
+    Return where a lane that wakes takes its place.
 
-    The smallest time of those being served: behind the same gate, or else of those whom
-    nothing holds back now, or else of any. Where none is, the largest that was reached, so
-    that neither credit nor debt outlives the work that competed. Lanes that have yet to
-    come from a policy without memory have no say in it.
+    Its virtual time is the finish tag of the task that ended last, as in self-clocked fair queueing
+    (Golestani, 1994): so it moves with the service that is given, and those who wait are
+    not passed for ever by others who come. It is no less than the virtual time of the lane
+    that is served next: behind the same gate, or else of those whom nothing holds back
+    now, or else of any. Where none is open, it is the largest virtual time that was
+    reached, so that neither credit nor debt outlives the work that competed. Lanes that
+    have yet to come from a policy without memory have no say in it.
     """
-    if gate and (first := first_open(cursor, dialect, queue, gate)) is not None:
-        return first
-    first = served(cursor, dialect, queue) if gated else first_open(cursor, dialect, queue, 0)
-    if first is not None:
-        return first
-    row = dialect.execute(cursor, LAST_SHUT, {"queue": queue}).fetchone()
-    return float(row[0]) if row else 0.0
+    statement = FLOOR.replace("{alike}", alike(queue))
+    row = dialect.execute(cursor, statement, {"queue": queue, "gate": gate}).fetchone()
+    clock, first, reached, usual = row
+    if (gate and first is None) or (gated and not gate):
+        first = served(cursor, dialect, queue)
+    least = (reached or 0.0) if first is None else first
+    return Floor(max(clock or 0.0, least), usual or 0.0)
 
 
 def served(cursor: Any, dialect: Dialect, queue: str, besides: int = 0) -> float | None:
@@ -163,7 +198,12 @@ def served(cursor: Any, dialect: Dialect, queue: str, besides: int = 0) -> float
 
 def first_open(cursor: Any, dialect: Dialect, queue: str, gate: int) -> float | None:
     """Return the virtual time of the lane that is served next behind a gate."""
-    by_time = rule_of(queue).code == Policy.FAIR
-    statement = FIRST_OPEN.replace("{alike}", f' AND "policy" = {Policy.FAIR}' if by_time else "")
+    statement = FIRST_OPEN.replace("{alike}", alike(queue))
     row = dialect.execute(cursor, statement, {"queue": queue, "gate": gate}).fetchone()
     return row and float(row[0])
+
+
+def alike(queue: str) -> str:
+    """Return the condition that leaves out lanes without virtual time where others have it."""
+    by_time = rule_of(queue).code == Policy.FAIR
+    return f' AND "policy" = {Policy.FAIR}' if by_time else ""

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import unittest
 import uuid
+from collections import Counter
 from pathlib import Path
 from unittest import mock
 
@@ -244,7 +246,7 @@ class ScenarioTests(Folder, SimpleTestCase):
             "users = 3": "users is 3, which is not a list of tables",
             "title = 'a'": "has no users. Add a table [[users]]",
             "a = [": "is not TOML",
-            "[[users]]": "users 1: nothing ever comes. Give a backlog or a rate.",
+            "[[users]]": "users 1: nothing ever comes. Give a backlog, a rate or at_once.",
             "[[users]]\nbacklog = 1\nwait = 2": "users 1: there is no 'wait'; there are name,",
             "[[users]]\nbacklog = 1.5": "backlog is 1.5, which is not a whole number",
             "[[users]]\nbacklog = true": "backlog is True, which is not a whole number",
@@ -425,6 +427,86 @@ JUMPS = st.lists(
     st.tuples(st.floats(0.0, 90_000.0), st.sampled_from([-86_400.0, 1.0, 3600.0, 1e7])),
     max_size=5,
 )
+
+
+LONGEST = 2.0
+OTHERS = 300
+ADVERSARY = st.fixed_dictionaries(
+    {
+        "processors": st.integers(1, 4),
+        "weight": st.sampled_from([0.5, 1.0, 3.0]),
+        "task": st.sampled_from([0.01, 0.3, LONGEST]),
+        "weights": st.lists(st.sampled_from([0.1, 0.5, 1.0, 2.0]), min_size=1, max_size=4),
+        "at_once": st.integers(1, 10),
+        "users": st.sampled_from([2, 12, 60, OTHERS]),
+        "costs": st.lists(
+            st.lists(st.sampled_from([0.001, 0.05, 0.5, LONGEST]), min_size=1, max_size=4),
+            min_size=1,
+            max_size=5,
+        ),
+        "pauses": st.lists(st.integers(0, 400), max_size=6),
+    }
+)
+
+
+class AdversaryTests(SimpleTestCase):
+    """
+    What a user with a backlog is owed at most, whatever the others do.
+
+    Self-clocked fair queueing owes it one task of its own and its part of one task of each
+    other user (Golestani, 1994). Ours knows no lengths beforehand: it may charge a user too
+    little by MEMORY / (1 - MEMORY) longest tasks in all, as its expected cost follows what
+    is measured, and as much for all newcomers together, once for each processor.
+    """
+
+    @settings(max_examples=120, deadline=None, derandomize=True)
+    @given(ADVERSARY)
+    def test_no_backlog_falls_behind_its_part(self, plan):
+        from django_perfectqueue.store.lanes import MEMORY
+
+        worst = self.owed(plan)
+        wrong = MEMORY / (1 - MEMORY)
+        known = 0 if plan["users"] == OTHERS else plan["users"]
+        others = plan["at_once"] + plan["processors"] * (1 + wrong) + known * wrong
+        self.assertLessEqual(worst, plan["task"] * 2 + LONGEST * (1 + others), plan)
+
+    def owed(self, plan):
+        """Return by how many seconds the user with a backlog was behind at the worst."""
+        from benchmarks.fairness.lines import Lines, Task
+        from benchmarks.fairness.simulation import Simulation
+
+        weights = [plan["weight"], *itertools.islice(itertools.cycle(plan["weights"]), OTHERS)]
+        lines = Lines([(weight, None) for weight in weights])
+        users = itertools.cycle(range(1, plan["users"] + 1))
+        costs = {
+            user: itertools.cycle(plan["costs"][user % len(plan["costs"])])
+            for user in range(1, OTHERS + 1)
+        }
+        tasks, ended = Counter({0: 1}), itertools.count()
+        owed = worst = 0.0
+
+        def come(now):
+            user = next(users)
+            tasks[user] += 1
+            return Task(user, now, next(costs[user]))
+
+        def follow(task, now):
+            nonlocal owed, worst
+            active = sum(weights[user] for user, count in tasks.items() if count)
+            owed += task.seconds * plan["weight"] / active
+            if task.lane:
+                tasks[task.lane] -= 1
+            else:
+                owed -= task.seconds
+            worst = max(worst, owed)
+            if next(ended) in plan["pauses"]:
+                lines.pause(1 + len(tasks) % plan["users"])
+            return come(now) if task.lane else None
+
+        coming = [(0.0, Task(0, 0.0, plan["task"])) for _ in range(2_000)]
+        coming += [(0.0, come(0.0)) for _ in range(plan["at_once"])]
+        Simulation(lines, coming, processors=plan["processors"], follow=follow).run(tasks=800)
+        return worst
 
 
 class SimulationTests(SimpleTestCase):

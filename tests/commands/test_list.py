@@ -69,10 +69,10 @@ class ListTests(TestCase):
         self.assertEqual(len({row["id"] for row in rows}), 2000)
 
     def test_it_is_narrowed_by_status_user_type_and_key(self):
+        running("b", now=None, priority=9)
         submit("a-1", now=None, user="u", type="x")
         submit("a-2", now=None)
         submit("A-3", now=None)
-        running("b", now=None, priority=9)
         for options, keys in (
             (["--status", "waiting"], ["A-3", "a-2", "a-1"]),
             (["--user", "u"], ["a-1"]),

@@ -70,7 +70,7 @@ class NextPicksTests(SimpleTestCase):
 
     def test_who_was_never_measured_goes_soon_but_not_with_all(self):
         """A newcomer among long tasks would else wait for a round, or take the whole batch."""
-        lanes = [lane(1, cost=1.0), lane(2, cost=FIRST_COST), lane(3, cost=2.0)]
+        lanes = [lane(1, cost=1.0), lane(2, cost=-FIRST_COST), lane(3, cost=2.0)]
 
         picks = next_picks(lanes, 10, holder=1, usual=1.0)
 
@@ -79,7 +79,7 @@ class NextPicksTests(SimpleTestCase):
         self.assertEqual({pick.cost for pick in picks if pick.lane == 2}, {1.0})
 
     def test_those_of_whom_none_was_measured_share_by_weight(self):
-        lanes = [lane(1, cost=FIRST_COST, weight=3.0), lane(2, cost=FIRST_COST)]
+        lanes = [lane(1, cost=-FIRST_COST, weight=3.0), lane(2, cost=FIRST_COST)]
 
         self.assertEqual(dict(Counter(order(lanes, 40))), {1: 30, 2: 10})
 

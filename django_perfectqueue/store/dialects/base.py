@@ -12,7 +12,6 @@ from typing import Any
 from django.db import NotSupportedError
 
 from ..ailments import Ailment
-from ..lanes import FIRST_COST
 from ..values import Completion, Submission
 
 Row = tuple[Any, ...]
@@ -30,7 +29,7 @@ FROM "perfectqueue_lane" AS "own"
 WHERE "own"."id" = "perfectqueue_lane"."account" AND NOT ("perfectqueue_lane"."gate" = 0)
     AND "perfectqueue_lane"."account" IN ({accounts})
 """
-ACCOUNT = ("virtual_time", "cost", "weight", "max_running", "paused", "policy", "running")
+ACCOUNT = ("virtual_time", "cost", "weight", "max_running", "paused", "policy", "running", "since")
 
 WAITING_LANES = """
     SELECT MIN("lane") AS "lane" FROM "perfectqueue_ticket" WHERE "state" = 0
@@ -45,18 +44,29 @@ WAITING_LANES = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What a lane is charged: tasks begun less ended, seconds, and the mean that was measured."""
+    """
+    What a lane is charged: tasks begun less ended, seconds, and the mean that was measured.
+
+    ``served`` tells that some have begun, and ``finish_tag`` how far those that have ended
+    bring its virtual time, by what they were charged in advance.
+    """
 
     lane: int
     running: int
     seconds: float
     mean: float
     keep: float
+    served: bool
+    finish_tag: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waking:
-    """A lane that has waiting tickets, as it is to be if it has no row yet or sleeps."""
+    """
+    A lane that has waiting tickets, as it is to be if it has no row yet or sleeps.
+
+    ``since`` is when the first of them was due; None is now.
+    """
 
     lane: int
     account: int
@@ -69,6 +79,7 @@ class Waking:
     max_running: int | None
     paused: bool
     policy: int
+    since: datetime | None = None
     awake: bool = True
 
 
@@ -224,7 +235,7 @@ class Dialect(ABC):
         self.execute(cursor, REMOVE, {"task_id": task_id})
 
     @abstractmethod
-    def charge(self, cursor: Any, entries: Sequence[Entry]) -> None:
+    def charge(self, cursor: Any, entries: Sequence[Entry], now: datetime | None) -> None:
         """Write to lanes in the order of their ids."""
 
     def copy_accounts(self, cursor: Any, accounts: Iterable[int]) -> None:
@@ -234,7 +245,7 @@ class Dialect(ABC):
         self.execute(cursor, statement.replace("{accounts}", numbers(sorted(accounts))))
 
     @abstractmethod
-    def wake(self, cursor: Any, lanes: Sequence[Waking]) -> None:
+    def wake(self, cursor: Any, lanes: Sequence[Waking], now: datetime | None) -> None:
         """
         Make or wake lanes, in the order of their ids; lock them even where awake.
 
@@ -326,7 +337,7 @@ def average(cost: str, *, mean: str, keep: str) -> str:
     The first measure takes the place of what an unmeasured lane was given.
     """
     moving = f"{cost} * {keep} + {mean} * (1 - {keep})"
-    return f"CASE WHEN {cost} = {FIRST_COST} AND {keep} < 1 THEN {mean} ELSE {moving} END"
+    return f"CASE WHEN {cost} < 0 AND {keep} < 1 THEN {mean} ELSE {moving} END"
 
 
 def naive(moment: datetime) -> datetime:

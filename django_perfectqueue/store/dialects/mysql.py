@@ -124,7 +124,9 @@ UPDATE ({given}) AS "given"
 STRAIGHT_JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "given"."lane"
 SET "lane"."running" = "lane"."running" + "given"."running",
     "lane"."virtual_time" = "lane"."virtual_time" + "given"."seconds" / "lane"."weight",
-    "lane"."cost" = {average}
+    "lane"."cost" = {average},
+    "lane"."since" = CASE WHEN "given"."served" THEN {now} ELSE "lane"."since" END,
+    "lane"."finish_tag" = GREATEST("lane"."finish_tag", "given"."finish_tag")
 """.replace("{average}", average('"lane"."cost"', mean='"given"."mean"', keep='"given"."keep"'))
 
 BEHIND = """
@@ -144,9 +146,10 @@ SET {columns}
 WAKE = """
 INSERT INTO "perfectqueue_lane" (
     "id", "account", "gate", "queue", "user", "virtual_time", "cost", "weight", "max_running",
-    "paused", "policy", "running", "awake"
+    "paused", "policy", "running", "awake", "since"
 ) VALUES {rows}
 ON DUPLICATE KEY UPDATE
+    "since" = CASE WHEN "awake" THEN "since" ELSE VALUES("since") END,
     "virtual_time" = CASE
         WHEN "policy" <> VALUES("policy") THEN VALUES("virtual_time")
         WHEN "awake" THEN "virtual_time"
@@ -438,14 +441,15 @@ class MySQL(Dialect):
         update = f'INSERT {into} ON DUPLICATE KEY UPDATE "{key}" = "{key}"'
         self.execute(cursor, update, parameters)
 
-    def charge(self, cursor: Any, entries: Sequence[Entry]) -> None:
+    def charge(self, cursor: Any, entries: Sequence[Entry], now: datetime | None) -> None:
         given = " UNION ALL ".join(
             f'SELECT {entry.lane} AS "lane", {entry.running} AS "running",'
             f' {float(entry.seconds)!r} AS "seconds", {float(entry.mean)!r} AS "mean",'
-            f' {float(entry.keep)!r} AS "keep"'
+            f' {float(entry.keep)!r} AS "keep", {int(entry.served)} AS "served",'
+            f' {float(entry.finish_tag)!r} AS "finish_tag"'
             for entry in entries
         )
-        self.execute(cursor, CHARGE.replace("{given}", given))
+        self.execute(cursor, CHARGE.replace("{given}", given), now=now)
 
     def copy_accounts(self, cursor: Any, accounts: Iterable[int]) -> None:
         # Read first: an UPDATE that joined would lock whatever rows it passes on its way.
@@ -458,7 +462,7 @@ class MySQL(Dialect):
         given = " UNION ALL ".join(
             f'SELECT {lane} AS "lane", '
             + ", ".join(
-                f'{"NULL" if value is None else repr(value)} AS "{column}"'
+                f'{literal(value)} AS "{column}"'
                 for column, value in zip(ACCOUNT, values, strict=True)
             )
             for lane, *values in rows
@@ -467,18 +471,27 @@ class MySQL(Dialect):
         copy = COPY.replace("{given}", given).replace("{columns}", columns)
         self.execute(cursor, copy)
 
-    def wake(self, cursor: Any, lanes: Sequence[Waking]) -> None:
+    def wake(self, cursor: Any, lanes: Sequence[Waking], now: datetime | None) -> None:
         values, parameters = [], {}
         for number, lane in enumerate(lanes):
             parameters[f"q{number}"] = lane.queue
             parameters[f"u{number}"] = lane.user
+            parameters[f"s{number}"] = self.parameter(lane.since)
+            since = "{now}" if lane.since is None else f"%(s{number})s"
             cap = "NULL" if lane.max_running is None else str(int(lane.max_running))
             values.append(
                 f"({lane.lane}, {lane.account}, {lane.gate}, %(q{number})s, %(u{number})s,"
                 f" {lane.virtual_time!r}, {lane.cost!r}, {lane.weight!r}, {cap},"
-                f" {int(lane.paused)}, {int(lane.policy)}, 0, {int(lane.awake)})"
+                f" {int(lane.paused)}, {int(lane.policy)}, 0, {int(lane.awake)}, {since})"
             )
-        self.execute(cursor, WAKE.replace("{rows}", ", ".join(values)), parameters)
+        self.execute(cursor, WAKE.replace("{rows}", ", ".join(values)), parameters, now=now)
+
+
+def literal(value: float | datetime | None) -> str:
+    """Return a value that the server gave as SQL."""
+    if value is None:
+        return "NULL"
+    return f"'{value}'" if isinstance(value, datetime) else repr(value)
 
 
 def number_of(error: Exception) -> int | None:

@@ -175,11 +175,12 @@ RETURNING "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."err
 
 CLAIM_ALONE = f"""
 WITH "open" AS (
-    SELECT "id", "cost", "max_running" FROM "perfectqueue_lane"
+    SELECT "id", "cost", "virtual_time", "weight", "policy", "max_running"
+    FROM "perfectqueue_lane"
     WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = TRUE ORDER BY "turn" LIMIT 2
 ),
 "only" AS (
-    SELECT "id", GREATEST("cost", {LEAST_COST}) AS "cost" FROM "open"
+    SELECT *, GREATEST(ABS("cost"), {LEAST_COST}) AS "charge" FROM "open"
     WHERE "max_running" IS NULL AND (SELECT count(*) FROM "open") = 1
         AND (
             SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {{now}}
@@ -208,11 +209,13 @@ WITH "open" AS (
     UPDATE "perfectqueue_lane" AS "lane"
     SET "running" = "lane"."running" + "count"."tasks",
         "virtual_time" = "lane"."virtual_time"
-            + "count"."tasks" * (SELECT "cost" FROM "only") / "lane"."weight"
+            + "count"."tasks" * (SELECT "charge" FROM "only") / "lane"."weight",
+        "since" = {{now}}
     FROM (SELECT count(*) AS "tasks" FROM "taken") AS "count"
     WHERE "lane"."id" = (SELECT "id" FROM "only") AND "count"."tasks" > 0
 )
-SELECT "taken".*, (SELECT "cost" FROM "only") FROM "taken"
+SELECT "taken".*, "only"."virtual_time", "only"."cost", "only"."weight", "only"."policy"
+FROM "taken", "only"
 ORDER BY "taken"."rank", "taken"."run_at", "taken"."task_id"
 """
 
@@ -253,7 +256,8 @@ WITH "closed" AS (
     UPDATE "perfectqueue_lane"
     SET "running" = "running" + %(running)s,
         "virtual_time" = "virtual_time" + %(seconds)s / "weight",
-        "cost" = {average('"cost"', mean="%(mean)s", keep="%(keep)s")}
+        "cost" = {average('"cost"', mean="%(mean)s", keep="%(keep)s")},
+        "finish_tag" = GREATEST("finish_tag", %(finish_tag)s)
     WHERE "id" = (SELECT "lane" FROM "closed")
     RETURNING "id", "virtual_time", "cost", "running"
 ),
@@ -282,8 +286,8 @@ CHARGE = f"""
 WITH "entry" AS (
     SELECT * FROM unnest(
         %(lane)s::bigint[], %(running)s::int[], %(seconds)s::float8[], %(mean)s::float8[],
-        %(keep)s::float8[]
-    ) AS "entry" ("lane", "running", "seconds", "mean", "keep")
+        %(keep)s::float8[], %(served)s::boolean[], %(finish_tag)s::float8[]
+    ) AS "entry" ("lane", "running", "seconds", "mean", "keep", "served", "finish_tag")
 ),
 "locked" AS (
     SELECT "lane"."id" FROM "perfectqueue_lane" AS "lane"
@@ -293,7 +297,9 @@ WITH "entry" AS (
 UPDATE "perfectqueue_lane" AS "lane"
 SET "running" = "lane"."running" + "entry"."running",
     "virtual_time" = "lane"."virtual_time" + "entry"."seconds" / "lane"."weight",
-    "cost" = {average('"lane"."cost"', mean='"entry"."mean"', keep='"entry"."keep"')}
+    "cost" = {average('"lane"."cost"', mean='"entry"."mean"', keep='"entry"."keep"')},
+    "since" = CASE WHEN "entry"."served" THEN {{now}} ELSE "lane"."since" END,
+    "finish_tag" = GREATEST("lane"."finish_tag", "entry"."finish_tag")
 FROM "entry"
 WHERE "lane"."id" = ANY(ARRAY(SELECT "id" FROM "locked")) AND "lane"."id" = "entry"."lane"
 """
@@ -301,22 +307,23 @@ WHERE "lane"."id" = ANY(ARRAY(SELECT "id" FROM "locked")) AND "lane"."id" = "ent
 WAKE = """
 INSERT INTO "perfectqueue_lane" AS "lane" (
     "id", "account", "gate", "queue", "user", "virtual_time", "cost", "weight", "max_running",
-    "paused", "policy", "running", "awake"
+    "paused", "policy", "running", "awake", "since"
 )
 SELECT "given"."lane", "given"."account", "given"."gate", "given"."queue", "given"."user",
     "given"."virtual_time", "given"."cost", "given"."weight", "given"."max_running",
-    "given"."paused", "given"."policy", 0, "given"."awake"
+    "given"."paused", "given"."policy", 0, "given"."awake", COALESCE("given"."since", {now})
 FROM unnest(
     %(lane)s::bigint[], %(account)s::bigint[], %(gate)s::bigint[], %(queue)s::text[],
     %(user)s::text[], %(virtual_time)s::float8[], %(cost)s::float8[], %(weight)s::float8[],
     %(max_running)s::int[], %(paused)s::boolean[], %(policy)s::smallint[],
-    %(awake)s::boolean[]
+    %(awake)s::boolean[], %(since)s::timestamptz[]
 ) AS "given" (
     "lane", "account", "gate", "queue", "user", "virtual_time", "cost", "weight",
-    "max_running", "paused", "policy", "awake"
+    "max_running", "paused", "policy", "awake", "since"
 )
 ON CONFLICT ("id") DO UPDATE
 SET "awake" = "lane"."awake" OR excluded."awake", "policy" = excluded."policy",
+    "since" = CASE WHEN "lane"."awake" THEN "lane"."since" ELSE excluded."since" END,
     "virtual_time" = CASE
         WHEN "lane"."policy" <> excluded."policy" THEN excluded."virtual_time"
         ELSE GREATEST("lane"."virtual_time", excluded."virtual_time")
@@ -508,18 +515,19 @@ class PostgreSQL(Dialect):
             "seconds": entry.seconds,
             "mean": entry.mean,
             "keep": entry.keep,
+            "finish_tag": entry.finish_tag,
         }
         return self.execute(cursor, FINISH_ONE, parameters, now=now).fetchone() is not None
 
     def remove(self, cursor: Any, task_id: int) -> None:
         self.execute(cursor, REMOVE, {"task_id": task_id})
 
-    def charge(self, cursor: Any, entries: Sequence[Entry]) -> None:
-        columns = ("lane", "running", "seconds", "mean", "keep")
+    def charge(self, cursor: Any, entries: Sequence[Entry], now: datetime | None) -> None:
+        columns = ("lane", "running", "seconds", "mean", "keep", "served", "finish_tag")
         values = {column: array(getattr(entry, column) for entry in entries) for column in columns}
-        self.execute(cursor, CHARGE, values)
+        self.execute(cursor, CHARGE, values, now=now)
 
-    def wake(self, cursor: Any, lanes: Sequence[Waking]) -> None:
+    def wake(self, cursor: Any, lanes: Sequence[Waking], now: datetime | None) -> None:
         columns = (
             "lane",
             "account",
@@ -536,8 +544,9 @@ class PostgreSQL(Dialect):
         values |= {
             "queue": texts(lane.queue for lane in lanes),
             "user": texts(lane.user for lane in lanes),
+            "since": array(time_of(lane.since) for lane in lanes),
         }
-        self.execute(cursor, WAKE, values)
+        self.execute(cursor, WAKE, values, now=now)
 
 
 def array(values: Iterable[Any]) -> str:

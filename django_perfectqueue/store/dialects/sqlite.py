@@ -117,7 +117,9 @@ CHARGE = portable(
 UPDATE "perfectqueue_lane"
 SET "running" = "running" + ("given"."value" ->> 1),
     "virtual_time" = "virtual_time" + ("given"."value" ->> 2) / "weight",
-    "cost" = {average('"cost"', mean='("given"."value" ->> 3)', keep='("given"."value" ->> 4)')}
+    "cost" = {average('"cost"', mean='("given"."value" ->> 3)', keep='("given"."value" ->> 4)')},
+    "since" = CASE WHEN "given"."value" ->> 5 THEN {{now}} ELSE "since" END,
+    "finish_tag" = MAX("finish_tag", "given"."value" ->> 6)
 FROM json_each(%(rows)s) AS "given"
 WHERE "perfectqueue_lane"."id" = "given"."value" ->> 0
 """
@@ -127,14 +129,15 @@ WAKE = portable(
     """
 INSERT INTO "perfectqueue_lane" (
     "id", "account", "gate", "queue", "user", "virtual_time", "cost", "weight", "max_running",
-    "paused", "policy", "running", "awake"
+    "paused", "policy", "running", "awake", "since"
 )
 SELECT "value" ->> 0, "value" ->> 1, "value" ->> 2, "value" ->> 3, "value" ->> 4,
     "value" ->> 5, "value" ->> 6, "value" ->> 7, "value" ->> 8, "value" ->> 9,
-    "value" ->> 10, 0, "value" ->> 11
+    "value" ->> 10, 0, "value" ->> 11, COALESCE("value" ->> 12, {now})
 FROM json_each(%(rows)s) WHERE true
 ON CONFLICT ("id") DO UPDATE
-SET "awake" = "awake" OR excluded."awake", "policy" = excluded."policy",
+SET "since" = CASE WHEN "awake" THEN "since" ELSE excluded."since" END,
+    "awake" = "awake" OR excluded."awake", "policy" = excluded."policy",
     "virtual_time" = CASE
         WHEN "policy" <> excluded."policy" THEN excluded."virtual_time"
         ELSE MAX("virtual_time", excluded."virtual_time")
@@ -281,13 +284,22 @@ class SQLite(Dialect):
             self.execute(cursor, FINISH, {"rows": written, "worker": worker})
         return ids
 
-    def charge(self, cursor: Any, entries: Sequence[Entry]) -> None:
+    def charge(self, cursor: Any, entries: Sequence[Entry], now: datetime | None) -> None:
         rows = [
-            (entry.lane, entry.running, entry.seconds, entry.mean, entry.keep) for entry in entries
+            (
+                entry.lane,
+                entry.running,
+                entry.seconds,
+                entry.mean,
+                entry.keep,
+                entry.served,
+                entry.finish_tag,
+            )
+            for entry in entries
         ]
-        self.execute(cursor, CHARGE, {"rows": json.dumps(rows)})
+        self.execute(cursor, CHARGE, {"rows": json.dumps(rows)}, now=now)
 
-    def wake(self, cursor: Any, lanes: Sequence[Waking]) -> None:
+    def wake(self, cursor: Any, lanes: Sequence[Waking], now: datetime | None) -> None:
         rows = [
             (
                 lane.lane,
@@ -302,10 +314,11 @@ class SQLite(Dialect):
                 lane.paused,
                 int(lane.policy),
                 lane.awake,
+                lane.since and stamp(lane.since),
             )
             for lane in lanes
         ]
-        self.execute(cursor, WAKE, {"rows": json.dumps(rows)})
+        self.execute(cursor, WAKE, {"rows": json.dumps(rows)}, now=now)
 
 
 def stamp(moment: datetime) -> str:

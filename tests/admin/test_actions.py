@@ -189,7 +189,7 @@ class RetryTests(AdminTestCase):
         self.client.force_login(may)
         asked = self.client.post(DEAD, data)
         self.assertContains(asked, "Delete these tasks")
-        self.assertContains(asked, "<li>k1</li>")
+        self.assertContains(asked, "<td>k1</td>")
         self.assertEqual(self.told(self.confirm(asked)), ["1 task was deleted."])
         self.assertFalse(gone.exists())
         self.assertTrue(kept.exists())

@@ -113,7 +113,7 @@ class UnreadableTests(TransactionTestCase):
         self.assertEqual([(lease.key, lease.crashes) for lease in held], [("good", 0)])
 
     def test_the_callers_transaction_is_the_callers(self):
-        submit("bad")
+        submit("bad", now=None)
         poison("bad")
         with self.assertRaises(DatabaseError), transaction.atomic():
             Queue().poll()

@@ -22,7 +22,7 @@ class Ship(Application):
 
 class DecisionTests(TestCase):
     def setUp(self):
-        submit("parcel")
+        submit("parcel", now=None)
         self.handler = Ship(Queue().poll())
 
     def test_a_decision_is_a_method_of_the_decider(self):

@@ -168,8 +168,8 @@ def share(tally: Tally, total: Tally, **facts: Any) -> UserShare:
         entitled_seconds=tally.entitled,
         received=tally.seconds / total.seconds if total.seconds else 0.0,
         entitled=tally.entitled / total.seconds if total.seconds else 0.0,
-        p50=percentile(tally.waits, 0.5),
-        p95=percentile(tally.waits, 0.95),
+        p50=percentile(tally.waits, 0.5, tally.longest),
+        p95=percentile(tally.waits, 0.95, tally.longest),
         **facts,
     )
 

@@ -147,7 +147,13 @@ def codecs() -> dict[str, Codec]:
     found = {codec.name: codec for codec in made}
     if len(found) < len(made):
         raise ConfigError(f"{SETTING}['CODECS'] has two codecs of one name.")
-    return found or {"": Codec()}
+    found = found or {"": Codec()}
+    if not (options().READ_PLAIN or next(iter(found))):
+        raise ConfigError(
+            f"{SETTING}['READ_PLAIN'] is False, but the first of CODECS writes plain JSON: name"
+            " one that seals, such as FernetCodec."
+        )
+    return found
 
 
 def codec_at(path: str) -> Codec:
@@ -182,13 +188,23 @@ def decode(text: str) -> Any:
     """
     name, colon, rest = text.partition(":") if text[:1].islower() else ("", "", "")
     if not colon or name == GZIP:
-        return read(Codec(), text)
+        return read_plain(text)
     if name in codecs():
         return read(codecs()[name], rest)
     if NAME.fullmatch(name):
         raise PayloadError(
             f"The stored text was written by a codec '{name}', which is not in"
             f" {SETTING}['CODECS'].{nearest(name, codecs())}"
+        )
+    return read_plain(text)
+
+
+def read_plain(text: str) -> Any:
+    """Return what a text means that no codec has sealed; raise PayloadError where none may be."""
+    if not options().READ_PLAIN:
+        raise PayloadError(
+            f"The stored text is plain, and {SETTING}['READ_PLAIN'] is False: who can write to"
+            " the database but has no key may have written it."
         )
     return read(Codec(), text)
 

@@ -79,6 +79,10 @@ def _positive(value: Any) -> str | None:
     return _number(value, 1, whole=True)
 
 
+def _two_or_more(value: Any) -> str | None:
+    return _number(value, 2, whole=True)
+
+
 def _characters(value: Any) -> str | None:
     return _number(value, 1_000, whole=True)
 
@@ -202,6 +206,7 @@ class Options:
     COMPRESS_ABOVE: int | None = _setting(None, _or_none(_count))
     CODECS: Sequence[str] = _setting((), _texts)
     ENCRYPTION_KEYS: Sequence[str] | None = _setting(None, _or_none(_texts))
+    READ_PLAIN: bool = _setting(True, _true_or_false)
     SENSITIVE: Sequence[str] = _setting(SENSITIVE, _words)
     CONTEXT: Sequence[str] = _setting((), _texts)
     TRACING: bool = _setting(False, _true_or_false)
@@ -217,6 +222,7 @@ class Options:
     RETENTION_TIME: float | None = _setting(DAY, _or_none(_seconds))
     RETENTION_TIMES: Mapping[str, float | None] = _setting({"failed": None}, _retention_times)
     RETENTION_COUNT: int | None = _setting(None, _or_none(_count))
+    ATTEMPTS_KEPT: int = _setting(100, _two_or_more)
     PURGE_INTERVAL: float = _setting(10.0, _positive_seconds)
     IDLE_TRANSACTION_LIMIT: float | None = _setting(300.0, _or_none(_positive_seconds))
     USAGE_TIME: float | None = _setting(30 * DAY, _or_none(_seconds))
@@ -289,8 +295,13 @@ WORDS: dict[str, tuple[str, ...]] = {
 RULES: dict[str, Rule] = {option.name: option.metadata["rule"] for option in fields(Options)}
 
 
+ALIASES = {"max_retries": "max_attempts", "retries": "max_attempts"}
+"""What other queues call it."""
+
+
 def nearest(word: str, words: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?``, or nothing when no word is near."""
+    word = ALIASES.get(word, word)
     close = difflib.get_close_matches(word, list(words), n=1)
     return f" Did you mean '{close[0]}'?" if close else ""
 

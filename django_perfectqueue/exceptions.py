@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from django.db import ProgrammingError
 from django.db.transaction import TransactionManagementError
 
 from .spans import seconds_of
 
-SHORTEST_SNOOZE = 1.0
+SHORTEST_WAIT = 1.0
 
 
 class PerfectQueueError(Exception):
@@ -25,6 +26,14 @@ class IdempotentError(Exception):
 
 class ConfigError(PerfectQueueError):
     """A setting, an option or a handler is not as it must be."""
+
+
+class NotMigratedError(PerfectQueueError, ProgrammingError):
+    """
+    The database lacks a table or a column of this release: run ``manage.py migrate``.
+
+    It is a ProgrammingError of Django's as well, which is what the database raised.
+    """
 
 
 class TaskError(PerfectQueueError):
@@ -198,11 +207,11 @@ class Snooze(Verdict):
     ``expires_at``. Raise InvalidTaskError where ``after`` is no length of time.
     """
 
-    after: float = SHORTEST_SNOOZE
+    after: float = SHORTEST_WAIT
 
     def __init__(self, after: timedelta | float | str) -> None:
         super().__init__(after)
-        self.after = max(SHORTEST_SNOOZE, wait_of(self, after))
+        self.after = max(SHORTEST_WAIT, wait_of(self, after))
 
 
 class Discard(Verdict):

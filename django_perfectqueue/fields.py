@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django.db import models
+
+from .spans import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -51,6 +54,45 @@ def exact_collation(connection: BaseDatabaseWrapper) -> str | None:
     if connection.vendor == "mysql":
         return "utf8mb4_nopad_bin" if connection.mysql_is_mariadb else "utf8mb4_0900_bin"  # type: ignore[attr-defined]
     return None
+
+
+class ClampedDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
+    """
+    A time that can be read whatever has been stored, and shown in every time zone.
+
+    PostgreSQL stores years that no driver can read, and SQLite any text: one such row would
+    break every list that it is in. It is read as the nearest time that can be, or the last
+    one where it is none.
+    """
+
+    def deconstruct(self) -> Any:
+        name, _path, args, kwargs = super().deconstruct()
+        return name, "django.db.models.DateTimeField", args, kwargs
+
+    def select_format(self, compiler: Any, sql: str, params: Any) -> Any:
+        marks = READABLE.get(compiler.connection.vendor, "{time}")
+        return marks.replace("{time}", sql), [*params] * marks.count("{time}")
+
+    def from_db_value(self, value: datetime | None, *given: Any) -> datetime | None:
+        return value if value is None else min(max(value, EARLIEST), LATEST)
+
+
+if TYPE_CHECKING:
+    ReadableDateTimeField = models.DateTimeField
+else:
+    ReadableDateTimeField = ClampedDateTimeField
+
+READABLE = {
+    "postgresql": (
+        f"CASE WHEN {{time}} < TIMESTAMPTZ '{EARLIEST}' THEN TIMESTAMPTZ '{EARLIEST}'"
+        f" WHEN {{time}} > TIMESTAMPTZ '{LATEST}' THEN TIMESTAMPTZ '{LATEST}' ELSE {{time}} END"
+    ),
+    "sqlite": (
+        "CASE WHEN {time} IS NULL OR date({time}, '+0 days') = substr({time}, 1, 10) THEN {time}"
+        f" ELSE '{LATEST:%Y-%m-%d} 00:00:00' END"
+    ),
+}
+"""The SQL of a time that the driver can read."""
 
 
 class ServerNow(models.Func):

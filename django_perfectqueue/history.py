@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import accumulate
 
 from django.utils.translation import gettext as _
 
@@ -30,6 +31,7 @@ class Try:
 
 def tries(task: Task, rows: Sequence[Attempt], *, before: int = 0) -> list[Try]:
     """Return a task's attempts; ``rows`` are those that did not finish it, but the first few."""
+    numbers = list(accumulate((1 + row.omitted for row in rows), initial=before))
     told = [
         Try(
             number=number,
@@ -43,11 +45,11 @@ def tries(task: Task, rows: Sequence[Attempt], *, before: int = 0) -> list[Try]:
             message=row.message,
             traceback=row.traceback,
         )
-        for number, row in enumerate(rows, before + 1)
+        for number, row in zip(numbers[1:], rows, strict=True)
     ]
     if task.outcome == Outcome.FINISHED and task.started_at and task.ended_at:
         success = Try(
-            number=before + len(rows) + 1,
+            number=numbers[-1] + 1,
             acquired=task.attempt,
             ending=Outcome.FINISHED.value,
             label=str(Outcome.FINISHED.label),
@@ -125,6 +127,21 @@ def due_at(task: Task) -> datetime:
     ticket: Ticket | None = getattr(task, "ticket", None)
     if ticket is None:
         return task.run_at
-    if ticket.state == State.SCHEDULED and ticket.alarm_at:
+    if ticket.state == State.SCHEDULED and ticket.alarm_at and not ticket.is_parked:
         return ticket.alarm_at
     return task.run_at if ticket.was_expected else ticket.run_at
+
+
+def waited(task: Task, attempts: Sequence[Try]) -> float | None:
+    """
+    Return the seconds from when it was first due until it first started.
+
+    None where that is not known: it has not started, or its first attempts are not here.
+    """
+    first = attempts[0] if attempts else None
+    if first is not None and first.number > 1:
+        return None
+    start = first.started_at if first else task.started_at
+    if start is None:
+        return None
+    return max(0.0, (start - max(task.run_at, task.created_at)).total_seconds())

@@ -44,8 +44,9 @@ def limit(name: str, *, scope: Scope = "name", using: str | None = None) -> Limi
 
     Raise ConfigError for names that can't be.
     """
-    rows = Limit.objects.using(using or database())
-    return rows.filter(**owner(scope, name)).first()
+    using = using or database()
+    rows = Limit.objects.using(using).filter(**owner(scope, name))
+    return store.patiently(rows.first, using=using)
 
 
 def set_limit(

@@ -19,6 +19,7 @@ from typing import Any
 from . import tracing
 from .running import running
 from .sensitive import STARS, masked
+from .texts import printable
 
 FIELDS = ("pq_queue", "pq_key", "pq_type", "pq_user", "pq_attempt", "pq_worker")
 NOTHING: Mapping[str, Any] = dict.fromkeys(FIELDS, "")
@@ -45,13 +46,15 @@ class TaskContext(logging.Filter):
     Adds the task that runs to each record, and lets all of them pass.
 
     The attributes are ``pq_queue``, ``pq_key``, ``pq_type``, ``pq_user``, ``pq_attempt``
-    and ``pq_worker``; outside of a task they are empty. It belongs to a handler: a filter
+    and ``pq_worker``; outside of a task they are empty. What is not printable in them is
+    spelt out, so that a key can't begin another line. It belongs to a handler: a filter
     of a logger does not see the records of the loggers below it.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
         if not hasattr(record, "pq_key"):
-            vars(record).update(context())
+            for name, value in context().items():
+                setattr(record, name, printable(value) if isinstance(value, str) else value)
         return True
 
 

@@ -10,25 +10,28 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import datetime, timedelta
-from typing import Any, NoReturn
+from datetime import datetime, timedelta, timezone
+from typing import Any, NoReturn, TypeVar
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
-from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Value, When
+from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Sum, Value, When
 from django.db.models.functions import Abs, Coalesce
-from django.utils import timezone
+from django.utils import timezone as clock
 from django.utils.translation import gettext_lazy as _
 
 from .codecs import decode
-from .fields import ExactCharField, ServerNow
+from .fields import ExactCharField, ReadableDateTimeField, ServerNow
 from .indexes import PartialIndex
 from .notes import Line, read
+from .texts import printable
 
 LAST_CHARACTER = chr(sys.maxunicode)
 EVERYONE = "*"
 LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000_000.0
 LEAST_PERIOD, MOST_PERIOD = 0.001, 31_622_400.0
+MOST_BURST_TIME = 31_622_400.0
+"""In seconds: for how long a rate may have to wait for what it has let start at once."""
 
 CHANGES_OF_ONE, CHANGES = 1_000, 100_000
 
@@ -38,8 +41,8 @@ UNSEEN = timedelta(seconds=30)
 WAIT_BUCKETS = 28
 
 UNDELETABLE = (
-    "Tasks can't be deleted so, as it would leave behind what belongs to them: use the command"
-    " pq_purge, or Queue.clear()."
+    "Tasks, tickets and dead letters can't be deleted so, as it would leave behind what belongs"
+    " to them: use the command pq_purge, Queue.purge() or Queue.clear()."
 )
 
 
@@ -69,6 +72,10 @@ class Status(models.TextChoices):
 
 DEAD = tuple(outcome for outcome in Outcome if outcome != Outcome.FINISHED)
 LIVE = tuple(status for status in Status if status.value not in Outcome.values)
+
+
+PARKED_FROM = datetime(9000, 1, 1, tzinfo=timezone.utc)
+"""From when on an alarm is no time, but tells that a ticket is parked: see ``store/park.py``."""
 
 
 class State(models.IntegerChoices):
@@ -121,7 +128,28 @@ def live_conditions(now: datetime | None = None, *, to: str = "") -> dict[Status
     }
 
 
-class TaskQuerySet(models.QuerySet["Task"]):
+M = TypeVar("M", bound=models.Model)
+
+
+class KeptQuerySet(models.QuerySet[M]):
+    """Rows of which one task has several, so that only the store may delete them."""
+
+    def delete(self) -> NoReturn:
+        """Refuse: that would leave behind what belongs to them, and their lanes' accounts."""
+        raise TypeError(UNDELETABLE)
+
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
+
+class Kept(models.Model):
+    class Meta:
+        abstract = True
+
+    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(UNDELETABLE)
+
+
+class TaskQuerySet(KeptQuerySet["Task"]):
     def with_status(self, now: datetime | None = None) -> TaskQuerySet:
         """Add ``status``: the outcome, or else what the ticket says."""
         live = [
@@ -130,7 +158,7 @@ class TaskQuerySet(models.QuerySet["Task"]):
         ]
         return self.annotate(  # type: ignore[no-redef]
             status=Case(
-                When(~Q(outcome=""), then=F("outcome")),
+                When(outcome__in=Outcome.values, then=F("outcome")),
                 *live,
                 default=Value(Status.WAITING.value),
                 output_field=models.CharField(),
@@ -140,7 +168,8 @@ class TaskQuerySet(models.QuerySet["Task"]):
     def with_tries(self) -> TaskQuerySet:
         """Add ``tries``: the attempts that count, the one that is running among them."""
         rows = Attempt.objects.filter(task_id=OuterRef("pk")).order_by().values("task_id")
-        counted = Subquery(rows.annotate(count=Count("pk")).values("count"))
+        count = Count("pk") + Sum("omitted")
+        counted = Subquery(rows.annotate(count=count).values("count"))
         finished = Q(outcome=Outcome.FINISHED, started_at__isnull=False)
         one_more = Case(
             When(finished | Q(ticket__state=State.RUNNING), then=1),
@@ -167,19 +196,13 @@ class TaskQuerySet(models.QuerySet["Task"]):
         """Keep the tasks that have not ended."""
         return self.filter(ticket__isnull=False)
 
-    def delete(self) -> NoReturn:
-        """Refuse: that would leave behind what belongs to them, and their lanes' accounts."""
-        raise TypeError(UNDELETABLE)
-
-    delete.queryset_only = True  # type: ignore[attr-defined]
-
 
 class TaskManager(models.Manager.from_queryset(TaskQuerySet)):  # type: ignore[misc]
     def get_queryset(self) -> TaskQuerySet:
         return super().get_queryset().with_status()  # type: ignore[no-any-return]
 
 
-class Task(models.Model):
+class Task(Kept):
     """
     One submission, kept from submit until retention has passed.
 
@@ -201,10 +224,10 @@ class Task(models.Model):
     user = ExactCharField(_("user"), max_length=255, blank=True, default="")
     payload = models.TextField(_("data"), db_column="data")
     priority = models.IntegerField(_("priority"), default=0)
-    created_at = models.DateTimeField(_("created at"))
-    run_at = models.DateTimeField(_("run at"))
-    expected_at = models.DateTimeField(_("expected at"), null=True, blank=True)
-    expires_at = models.DateTimeField(_("expires at"), null=True, blank=True)
+    created_at = ReadableDateTimeField(_("created at"))
+    run_at = ReadableDateTimeField(_("run at"))
+    expected_at = ReadableDateTimeField(_("expected at"), null=True, blank=True)
+    expires_at = ReadableDateTimeField(_("expires at"), null=True, blank=True)
     limits = ExactCharField(_("limits"), max_length=LIMITS_LENGTH, blank=True, default="")
     time_limit = models.FloatField(_("time limit"), null=True, blank=True)
     context = models.TextField(_("context"), null=True, blank=True)  # noqa: DJ001
@@ -214,8 +237,8 @@ class Task(models.Model):
     )
     attempt = models.IntegerField(_("attempt"), default=0)
     worker = models.CharField(_("worker"), max_length=255, blank=True, default="")
-    started_at = models.DateTimeField(_("started at"), null=True, blank=True)
-    ended_at = models.DateTimeField(_("ended at"), null=True, blank=True)
+    started_at = ReadableDateTimeField(_("started at"), null=True, blank=True)
+    ended_at = ReadableDateTimeField(_("ended at"), null=True, blank=True)
     result_text = models.TextField(_("result"), db_column="result", null=True, blank=True)  # noqa: DJ001
 
     objects = TaskManager()
@@ -233,6 +256,7 @@ class Task(models.Model):
             ("force_finish_task", "Can force finish task"),
             ("cancel_task", "Can request cancel of task"),
             ("retry_task", "Can retry task"),
+            ("purge_task", "Can delete ended task"),
         ]
         constraints = [
             models.UniqueConstraint(fields=["queue", "key"], name="perfectqueue_task_key"),
@@ -248,10 +272,7 @@ class Task(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.key
-
-    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise TypeError(UNDELETABLE)
+        return printable(self.key)
 
     @classmethod
     def check(cls, **kwargs: Any) -> list[Any]:
@@ -277,14 +298,15 @@ def without_partial_indexes(found: list[Any]) -> list[Any]:
     return [one for one in found if one.id != "models.W037"]
 
 
-class Ticket(models.Model):
+class Ticket(Kept):
     """
     A task's place in line, from submit until it ends.
 
     ``lane`` is a hash of queue, user and limits. ``rank`` is minus the priority, so that
     the smallest goes first; of equals the one with the earliest ``run_at``, which is when
-    it is due or, where that was said, expected to start. ``attempt`` counts acquires and,
-    with ``holder``, fences every write of the one who holds the task. ``alarm_at`` is when
+    it is due or, where that was said, expected to start. ``attempt`` counts acquires.
+    ``holder`` names the processor that has the task. ``token`` is drawn anew for every acquire
+    and fences every write of the one who made it. ``alarm_at`` is when
     the clock has something to do here: the due time of a scheduled task, the end of the
     lease of a running one, and on a waiting one a mark that its lane may be asleep.
     ``watched`` tells that someone waits for its end and is to be told at once.
@@ -301,14 +323,17 @@ class Ticket(models.Model):
     lane = models.BigIntegerField(_("lane"))
     state = models.SmallIntegerField(_("state"), choices=State.choices)
     rank = models.IntegerField(_("rank"), default=0)
-    run_at = models.DateTimeField(_("run at"))
-    alarm_at = models.DateTimeField(_("alarm at"), null=True)
+    run_at = ReadableDateTimeField(_("run at"))
+    alarm_at = ReadableDateTimeField(_("alarm at"), null=True)
     attempt = models.IntegerField(_("attempt"), default=0)
     errors = models.SmallIntegerField(_("errors"), default=0)
     crashes = models.SmallIntegerField(_("crashes"), default=0)
     holder = models.BigIntegerField(_("holder"), null=True)
+    token = models.BigIntegerField(_("token"), null=True)
     cancel_requested = models.BooleanField(_("cancel requested"), default=False)
     watched = models.BooleanField(_("watched"), db_default=False)
+
+    objects = KeptQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("ticket")
@@ -339,9 +364,16 @@ class Ticket(models.Model):
     @property
     def was_given_back(self) -> bool:
         """Whether a release has put it off: that leaves the time at which it was due before."""
+        if self.is_parked:
+            return True
         if self.state != State.SCHEDULED or self.alarm_at is None or self.was_expected:
             return False
         return self.attempt > 0 and self.alarm_at > self.run_at
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it waits for a worker that knows its type."""
+        return self.alarm_at is not None and self.alarm_at > PARKED_FROM
 
     @property
     def was_snoozed(self) -> bool:
@@ -361,7 +393,9 @@ class Attempt(models.Model):
     """
     One attempt that did not finish its task.
 
-    The attempt that finishes it is told by the task's own row.
+    The attempt that finishes it is told by the task's own row. Of very many the first and
+    the last are kept, as ATTEMPTS_KEPT says; ``omitted`` is how many there were just before
+    this one that are not.
     """
 
     class Ending(models.TextChoices):
@@ -380,11 +414,12 @@ class Attempt(models.Model):
     number = models.IntegerField(_("number"))
     ending = models.CharField(_("ending"), max_length=9, choices=Ending.choices)
     worker = models.CharField(_("worker"), max_length=255, blank=True, default="")
-    started_at = models.DateTimeField(_("started at"), null=True)
-    ended_at = models.DateTimeField(_("ended at"))
+    started_at = ReadableDateTimeField(_("started at"), null=True)
+    ended_at = ReadableDateTimeField(_("ended at"))
     error = models.CharField(_("error"), max_length=255, blank=True, default="")
     message = models.TextField(_("message"), blank=True, default="")
     traceback = models.TextField(_("traceback"), blank=True, default="")
+    omitted = models.IntegerField(_("omitted"), db_default=0)
 
     class Meta:
         verbose_name = _("attempt")
@@ -424,7 +459,7 @@ class Journal(models.Model):
     progress = models.FloatField(_("progress"), null=True, blank=True)
     stage = models.CharField(_("stage"), max_length=255, blank=True, default="")
     lines = models.TextField(_("log lines"), blank=True, default="")
-    updated_at = models.DateTimeField(_("updated at"))
+    updated_at = ReadableDateTimeField(_("updated at"))
 
     objects = JournalQuerySet.as_manager()
 
@@ -450,7 +485,7 @@ class Journal(models.Model):
         return list(read(self.lines))
 
 
-class DeadLetter(models.Model):
+class DeadLetter(Kept):
     """
     A task that ended without finishing: failed, cancelled or expired.
 
@@ -471,7 +506,9 @@ class DeadLetter(models.Model):
     message = models.TextField(_("message"), blank=True, default="")
     errors = models.SmallIntegerField(_("errors"), default=0)
     crashes = models.SmallIntegerField(_("crashes"), default=0)
-    ended_at = models.DateTimeField(_("ended at"))
+    ended_at = ReadableDateTimeField(_("ended at"))
+
+    objects = KeptQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("dead letter")
@@ -480,6 +517,9 @@ class DeadLetter(models.Model):
         indexes = [
             models.Index(fields=["status", "task"], name="perfectqueue_dead_status"),
             models.Index(fields=["group", "task"], name="perfectqueue_dead_group"),
+            models.Index(fields=["ended_at", "task"], name="perfectqueue_dead_ended"),
+            models.Index(fields=["status", "ended_at", "task"], name="perfectqueue_dead_failed"),
+            models.Index(fields=["group", "ended_at", "task"], name="perfectqueue_dead_cause"),
         ]
 
     def __str__(self) -> str:
@@ -522,7 +562,7 @@ class Lane(models.Model):
     paused = models.BooleanField(_("paused"), default=False)
     running = models.IntegerField(_("running"), default=0)
     awake = models.BooleanField(_("awake"), default=True)
-    since = models.DateTimeField(_("since"), default=timezone.now)
+    since = ReadableDateTimeField(_("since"), default=clock.now)
     finish_tag = models.FloatField(_("finish tag"), db_default=0.0)
     policy = models.SmallIntegerField(_("policy"), choices=Policy.choices, default=Policy.FAIR)
     turn = models.GeneratedField(
@@ -565,7 +605,7 @@ class Lane(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.queue}/{self.user}"
+        return printable(f"{self.queue}/{self.user}")
 
     @classmethod
     def check(cls, **kwargs: Any) -> list[Any]:
@@ -651,6 +691,16 @@ class Limit(models.Model):
                 & (Q(burst__isnull=True) | Q(burst__gte=1)),
                 name="perfectqueue_limit_rate",
             ),
+            models.CheckConstraint(
+                condition=Q(rate__isnull=True)
+                | Q(burst__isnull=True)
+                | Q(burst__lte=F("rate") * MOST_BURST_TIME / F("period")),
+                name="perfectqueue_limit_burst",
+                violation_error_message=_(
+                    "The burst is too large: at this rate it would come evenly in more than 366"
+                    " days."
+                ),
+            ),
         ]
 
     def __str__(self) -> str:
@@ -670,7 +720,7 @@ class Meter(models.Model):
 
     key = ExactCharField(_("limit"), max_length=LIMIT_LENGTH + 6, primary_key=True)
     running = models.IntegerField(_("running"), default=0)
-    next_at = models.DateTimeField(_("next at"), null=True)
+    next_at = ReadableDateTimeField(_("next at"), null=True)
 
     class Meta:
         verbose_name = _("meter")
@@ -701,7 +751,8 @@ class Worker(models.Model):
     that is ``leaving`` ends what runs and takes no more. ``routes_text`` is JSON: the types
     that its dispatch knows, and its patterns, each with the flags that it was compiled
     with; null where the dispatch decides by itself. ``version`` is that of this package.
-    ``seats_text`` is JSON: what each processor did when the worker was seen.
+    ``seats_text`` is JSON: what each processor did when the worker was seen. ``drifted_at``
+    is when it last had to correct a counter of what runs.
     """
 
     id = models.BigIntegerField(primary_key=True)
@@ -715,8 +766,9 @@ class Worker(models.Model):
     routes_text = models.TextField(_("types"), db_column="routes")
     seats_text = models.TextField(_("runs"), db_column="seats", default="[]")
     leaving = models.BooleanField(_("leaving"), default=False)
-    started_at = models.DateTimeField(_("started at"))
-    seen_at = models.DateTimeField(_("seen at"))
+    started_at = ReadableDateTimeField(_("started at"))
+    seen_at = ReadableDateTimeField(_("seen at"))
+    drifted_at = ReadableDateTimeField(_("drifted at"), null=True)
 
     objects = WorkerQuerySet.as_manager()
 
@@ -805,7 +857,7 @@ class FairShare(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.user or '-'} ({self.queue or '*'})"
+        return printable(f"{self.user or '-'} ({self.queue or _('every queue')})")
 
 
 class QueueShare(models.Model):
@@ -840,10 +892,11 @@ class QueueShare(models.Model):
 
 class Change(models.Model):
     """
-    One change of a fair share, of the share of a queue or of a limit: when, by whom, and
-    what it was before and after.
+    One change of a fair share, of the share of a queue, of a limit or of a task: when, by
+    whom, and what it was before and after.
 
-    ``before`` is empty for one that was added, ``after`` for one that was taken away. The
+    ``before`` is empty for one that was added, ``after`` for one that was taken away. Of a
+    task, whose key is the ``name``, ``after`` has the word for what a person did. The
     last CHANGES_OF_ONE of each are kept, and of all together the last CHANGES.
     """
 
@@ -851,8 +904,9 @@ class Change(models.Model):
         SHARE = "share", _("fair share")
         QUEUE = "queue", _("share of a queue")
         LIMIT = "limit", _("limit")
+        TASK = "task", _("task")
 
-    at = models.DateTimeField(_("at"))
+    at = ReadableDateTimeField(_("at"))
     by = models.CharField(_("by"), max_length=255, blank=True, default="")
     kind = models.CharField(_("kind"), max_length=5, choices=Kind.choices)
     name = ExactCharField(_("name"), max_length=261, blank=True, default="")
@@ -890,7 +944,7 @@ class Usage(models.Model):
     ``limited`` those in which they waited for that reason. ``entitled`` is known once the
     span has been summed up; for a slice it is computed when it is asked for. The columns
     ``wait_0`` to ``wait_27`` are a histogram of how long they waited, see
-    ``store.entitlement``.
+    ``store.entitlement``, and ``longest`` is the longest of these waits in seconds.
 
     Of very many users those with little time have one row together, with ``others``.
     """
@@ -898,7 +952,7 @@ class Usage(models.Model):
     id = models.BigAutoField(primary_key=True)
     queue = ExactCharField(_("queue"), max_length=100)
     span = models.SmallIntegerField(_("span"), choices=Span.choices)
-    start = models.DateTimeField(_("start"))
+    start = ReadableDateTimeField(_("start"))
     others = models.BooleanField(_("others"), default=False)
     user = ExactCharField(_("user"), max_length=255, blank=True, default="")
     ended = models.IntegerField(_("ended"), default=0)
@@ -908,6 +962,7 @@ class Usage(models.Model):
     paused = models.IntegerField(_("paused"), default=0)
     capped = models.IntegerField(_("capped"), default=0)
     limited = models.IntegerField(_("limited"), default=0)
+    longest = models.FloatField(_("longest wait"), default=0.0)
 
     class Meta:
         verbose_name = _("share received")

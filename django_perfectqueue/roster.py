@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,7 +12,7 @@ from django.db.models import OuterRef, Subquery
 from django.utils.translation import gettext as _
 
 from .fields import ServerNow
-from .models import Journal, Task, Worker
+from .models import Journal, State, Task, Ticket, Worker
 
 WORKERS = 1_000
 AT_ONCE = 500
@@ -121,12 +122,16 @@ def names_of(ids: Iterable[int], *, using: str) -> dict[int, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a task runs: the pid is its processor's."""
+    """
+    Which processor has a task: the pid is that processor's.
+
+    ``since`` is when its handler began, and None where the worker has not told that yet.
+    """
 
     host: str
     processor: int
     pid: int
-    since: datetime
+    since: datetime | None = None
 
     def __str__(self) -> str:
         words = {"worker": f"{self.host}:{self.pid}", "number": self.processor}
@@ -134,21 +139,50 @@ class Place:
 
     def facts(self) -> dict[str, Any]:
         """Return it for programs."""
-        return {**asdict(self), "since": self.since.isoformat()}
+        return {**asdict(self), "since": self.since.isoformat() if self.since else None}
 
 
-def place_of(task_id: int, *, using: str) -> Place | None:
-    """Return where a task runs, as its worker has told; None where none has told, or not yet."""
+def place_of(task: Task, *, using: str) -> Place | None:
+    """
+    Return which processor has a task, by its ticket's holder and the register.
+
+    None where nobody has it, or where the register does not know that holder, or not yet.
+    """
+    ticket: Ticket | None = getattr(task, "ticket", None)
+    workers = Worker.objects.using(using)
+    clock = workers.values_list(ServerNow(), flat=True).first()
+    if clock is None or ticket is None or ticket.holder is None:
+        return None
+    seen = workers.seen(clock).filter(seats_text__contains=f'"holder":{ticket.holder},')
+    for worker in seen.order_by("-seen_at")[:WORKERS]:
+        for seat in worker.seats:
+            if seat["holder"] == ticket.holder:
+                runs = processor(worker, seat, {}).runs
+                since = next((one.since for one in runs if one.task_id == task.pk), None)
+                return Place(
+                    host=worker.host, processor=seat["number"], pid=seat["pid"], since=since
+                )
+    return None
+
+
+def working(*, using: str) -> Counter[tuple[str, str]]:
+    """
+    Return how many tasks processors work on, by queue and user, as their workers told last.
+
+    What they have taken in advance is held, too, but is not among these.
+    """
     workers = Worker.objects.using(using)
     clock = workers.values_list(ServerNow(), flat=True).first()
     if clock is None:
-        return None
-    seen = workers.seen(clock).filter(seats_text__contains=f'"id":{task_id},')
-    for worker in seen.order_by("-seen_at")[:WORKERS]:
-        for one in (processor(worker, seat, {}) for seat in worker.seats):
-            for task in one.runs:
-                if task.task_id == task_id:
-                    return Place(
-                        host=worker.host, processor=one.number, pid=one.pid, since=task.since
-                    )
-    return None
+        return Counter()
+    seen = workers.seen(clock).order_by("-seen_at")[:WORKERS]
+    ids = [task["id"] for worker in seen for seat in worker.seats for task in seat["tasks"]]
+    names = held_names(ids, using=using)
+    return Counter((row["queue"], row["user"]) for row in names)
+
+
+def held_names(ids: Sequence[int], *, using: str) -> Iterator[dict[str, Any]]:
+    """Yield queue and user of those of these tasks that have yet to end."""
+    tasks = Task.objects.using(using).order_by().filter(ticket__state=State.RUNNING)
+    for start in range(0, len(ids), AT_ONCE):
+        yield from tasks.filter(id__in=ids[start : start + AT_ONCE]).values("queue", "user")

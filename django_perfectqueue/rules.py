@@ -13,6 +13,7 @@ from .models import (
     EVERYONE,
     LEAST_PERIOD,
     LEAST_WEIGHT,
+    MOST_BURST_TIME,
     MOST_PERIOD,
     MOST_WEIGHT,
     FairShare,
@@ -20,7 +21,7 @@ from .models import (
     QueueShare,
 )
 from .store.shares import places
-from .store.transaction import repeated, unit
+from .store.transaction import patiently, repeated, unit
 from .trail import acting
 
 R = TypeVar("R", FairShare, QueueShare, Limit)
@@ -36,7 +37,7 @@ def share_in_force(user: str, queue: str, *, using: str) -> FairShare:
     It may be the row of every queue, or of everyone; where there is none, it is a new one.
     """
     rows = FairShare.objects.using(using).filter(user__in=[user, EVERYONE], queue__in=[queue, ""])
-    found = {(row.queue, row.user): row for row in rows}
+    found = {(row.queue, row.user): row for row in patiently(lambda: list(rows), using=using)}
     held = (found[place] for place in places(queue, user) if place in found)
     return next(held, FairShare(user=user, queue=queue))
 
@@ -94,6 +95,7 @@ def change_limit(
         if row.rate is None:
             refuse_rest_of_rate(given)
             row.period, row.burst = 1.0, None
+        refuse_endless_burst(row)
         return row
 
     return changing(Limit, {"scope": scope, "name": name}, changed, by=by, using=using)
@@ -211,6 +213,18 @@ def refuse_rest_of_rate(given: Mapping[str, Any]) -> None:
     for name in ("period", "burst"):
         if given.get(name) is not None:
             raise ConfigError(f"A {name} says nothing without a rate: give the rate, too.")
+
+
+def refuse_endless_burst(row: Limit) -> None:
+    """Raise ConfigError where a burst stands for more time than can be reckoned with."""
+    if row.rate is None or row.burst is None:
+        return
+    most = int(row.rate * MOST_BURST_TIME / row.period)
+    if row.burst > most:
+        raise ConfigError(
+            f"The burst may be at most {most:,} at this rate, which is what may start in 366"
+            f" days, not {row.burst:,}."
+        )
 
 
 def checked(

@@ -27,15 +27,27 @@ def has_word(name: str, words: tuple[str, ...]) -> bool:
 
 
 def masked(value: Any) -> Any:
-    """Return a value as JSON holds it, with stars for what is sensitive."""
-    if isinstance(value, Mapping):
-        return {
-            name: STARS if is_sensitive(name) and inner is not None else masked(inner)
-            for name, inner in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [masked(inner) for inner in value]
-    return value
+    """
+    Return a value as JSON holds it, with stars for what is sensitive.
+
+    Without recursion, as in secrets_in().
+    """
+    result: list[Any] = [None]
+    rest: list[tuple[Any, Any, Any]] = [(value, result, 0)]
+    while rest:
+        outer, into, place = rest.pop()
+        into[place] = outer
+        if isinstance(outer, Mapping):
+            into[place] = {}
+            for name, inner in outer.items():
+                hide = inner is not None and is_sensitive(name)
+                rest.append((STARS if hide else inner, into[place], name))
+            # Taken from the end, but kept in the order in which they were given.
+            into[place].update(dict.fromkeys(outer))
+        elif isinstance(outer, list | tuple):
+            into[place] = [None] * len(outer)
+            rest += [(inner, into[place], number) for number, inner in enumerate(outer)]
+    return result[0]
 
 
 def without(text: str, secrets: Iterable[str]) -> str:

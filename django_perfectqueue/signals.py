@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 from django.dispatch import Signal
 
+from django_perfectqueue.texts import printable
+
 logger = logging.getLogger("django_perfectqueue.signals")
 
 task_submitted = Signal()
@@ -66,7 +68,7 @@ def send(
     except KeyboardInterrupt:
         raise
     except BaseException:
-        logger.exception("A receiver would have ended the process. key=%s", whom.key)
+        logger.exception("A receiver would have ended the process. key=%s", printable(whom.key))
 
 
 async def asend(signal: Signal, whom: Whom, *, sender: Any, task: Any) -> None:
@@ -74,7 +76,7 @@ async def asend(signal: Signal, whom: Whom, *, sender: Any, task: Any) -> None:
     try:
         await signal.asend_robust(sender=sender, task=task, error=None, **whom._asdict())
     except SystemExit:
-        logger.exception("A receiver would have ended the process. key=%s", whom.key)
+        logger.exception("A receiver would have ended the process. key=%s", printable(whom.key))
 
 
 def send_all(signal: Signal, tasks: Iterable[Whom]) -> None:

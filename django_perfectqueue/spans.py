@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any, TypeGuard
 
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -11,6 +11,9 @@ SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 LONGEST = 3_155_760_000.0
 """A hundred years, in seconds."""
+EARLIEST = datetime(1, 1, 2, tzinfo=timezone.utc)
+LATEST = datetime(9999, 12, 30, tzinfo=timezone.utc)
+"""The first and the last time that every database stores and every time zone can show."""
 
 
 def seconds_in(text: str) -> float | None:

@@ -1,8 +1,12 @@
-"""Who changed which share or limit, and when: kept whichever door it came through."""
+"""
+Who changed which share or limit, and when: kept whichever door it came through.
+
+And who steered which task, by a command or in the admin.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -11,12 +15,15 @@ from django.db.models import QuerySet
 from django.db.models.signals import post_delete, post_save, pre_save
 
 from .fields import ServerNow
-from .models import CHANGES, CHANGES_OF_ONE, Change, FairShare, Limit, QueueShare
+from .models import CHANGES, CHANGES_OF_ONE, Change, FairShare, Limit, QueueShare, Task
 from .store.values import as_text
 
 Rule = FairShare | QueueShare | Limit
 
 LONGEST_NAME = 255
+SIGNED = 500
+DEEDS = 20
+DID = "did"
 VALUES: dict[type[Rule], tuple[str, ...]] = {
     FairShare: ("weight", "max_running", "paused"),
     QueueShare: ("weight",),
@@ -83,6 +90,31 @@ def record(before: Rule | None, after: Rule | None, *, using: str) -> None:
     for last in over[CHANGES_OF_ONE : CHANGES_OF_ONE + 1]:
         changes_of(rule, using=using).filter(pk__lte=last).delete()
     rows.filter(pk__lte=change.pk - CHANGES).delete()
+
+
+def sign(tasks: Iterable[tuple[str, str]], word: str, *, by: str, using: str) -> None:
+    """
+    Write down what someone has done to tasks, given by queue and key, after it was done.
+
+    It is not in the transactions of these verbs, which lock rows that workers need; so it
+    may be missing where the process dies in between.
+    """
+    told = {"kind": Change.Kind.TASK.value, "by": as_text(by, LONGEST_NAME), "after": {DID: word}}
+    made = [Change(at=ServerNow(), name=key, queue=queue, **told) for queue, key in tasks]
+    if not made:
+        return
+    rows = Change.objects.using(using)
+    rows.bulk_create(made, batch_size=SIGNED)
+    if last := rows.order_by("-pk").values_list("pk", flat=True).first():
+        rows.filter(pk__lte=last - CHANGES).delete()
+
+
+def deeds_of(task: Task, *, using: str) -> list[Change]:
+    """Return what people did to a task, the last first; not to an earlier one of its key."""
+    rows = Change.objects.using(using).filter(
+        kind=Change.Kind.TASK, name=task.key, queue=task.queue, at__gte=task.created_at
+    )
+    return list(rows.order_by("-pk")[:DEEDS])
 
 
 def changes_of(rule: Rule, *, using: str) -> QuerySet[Change]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property, reduce
@@ -47,6 +47,7 @@ class Code(models.TextChoices):
     ENDED = "ended"
     RUNNING = "running"
     BLOCKED = "blocked"
+    EXPIRED = "expired"
     SCHEDULED = "scheduled"
     RETRYING = "retrying"
     NO_WORKER = "no_worker"
@@ -106,6 +107,7 @@ class Reason:
 SENTENCES = {
     Code.ENDED: _("It has ended."),
     Code.RUNNING: _("A processor has it, and renews the lease as long as it works on it."),
+    Code.EXPIRED: _("It expired %(wait)s ago; the next worker closes it, and does not run it."),
     Code.BLOCKED: _("It waits for other tasks."),
     Code.SCHEDULED: _("It is due in %(wait)s."),
     Code.RETRYING: _("An attempt did not finish it; it is due again in %(wait)s."),
@@ -151,6 +153,16 @@ def why_waiting(task: Task, *, using: str, now: datetime | None = None) -> Reaso
     return next(Case(task, ticket, using, now or ticket.clock).reasons())
 
 
+def workers_serving(*, using: str, now: datetime | None = None) -> Sequence[Worker]:
+    """Return the workers that take tasks, those seen last first; without ``now``, at present."""
+    workers = Worker.objects.using(using)
+    now = now or workers.values_list(ServerNow(), flat=True).first()
+    if now is None:
+        return ()
+    found = workers.serving(now).order_by("-seen_at")
+    return list(found.only("queues_text", "routes_text")[:WORKERS])
+
+
 class Case:
     """One task that has yet to end, looked at from all sides until one explains it."""
 
@@ -163,6 +175,7 @@ class Case:
     def reasons(self) -> Iterator[Reason]:
         """Yield what holds it back, the most decisive first; its place in line is the last."""
         yield from self.in_hand()
+        yield from self.by_its_expiry()
         yield from self.by_the_clock()
         yield from self.by_workers()
         yield from self.by_a_lapsed_lease()
@@ -176,12 +189,20 @@ class Case:
         elif self.ticket.state == State.BLOCKED:
             yield Reason(code=Code.BLOCKED)
 
+    def by_its_expiry(self) -> Iterator[Reason]:
+        at = self.task.expires_at
+        if at is not None and at <= self.now and self.ticket.state != State.RUNNING:
+            wait = (at - self.now).total_seconds()
+            yield Reason(code=Code.EXPIRED, at=at, wait=wait)
+
     def by_the_clock(self) -> Iterator[Reason]:
         """What a worker gave back for its type is told so before it is due again."""
         if self.ticket.state != State.SCHEDULED or self.wait <= 0:
             return
         if self.ticket.was_given_back:
             yield from self.by_workers()
+        if self.ticket.is_parked:
+            return
         tried = self.ticket.errors or self.ticket.crashes
         yield self.timed(Code.RETRYING if tried else Code.SCHEDULED)
 
@@ -194,8 +215,7 @@ class Case:
 
     def listening(self) -> Iterator[str]:
         """Yield the routes of the workers that serve its queue."""
-        living = Worker.objects.using(self.using).serving(self.now).order_by("-seen_at")
-        for worker in living.only("queues_text", "routes_text")[:WORKERS]:
+        for worker in workers_serving(using=self.using, now=self.now):
             if self.task.queue in worker.queues:
                 yield worker.routes_text
 
@@ -267,7 +287,9 @@ class Case:
         line = Ticket.objects.using(self.using).filter(lane=self.ticket.lane, state=State.WAITING)
         own = (self.ticket.rank, self.ticket.run_at, self.ticket.pk)
         first = line.order_by("rank", "run_at", "task_id")[:COUNTED]
-        return sum(place < own for place in first.values_list("rank", "run_at", "task_id"))
+        # No values_list(), of which Django would order by what is selected, past the index.
+        places = ((one.rank, one.run_at, one.pk) for one in first.only("rank", "run_at"))
+        return sum(place < own for place in places)
 
     def lanes_before(self) -> int | None:
         """Return how many open lanes have an earlier turn, or None where it has no turn yet."""

@@ -8,6 +8,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .models import EVERYONE, Change, FairShare, Limit, QueueShare
+from .trail import DID
 
 NOTHING = "-"
 RATES = {
@@ -15,6 +16,14 @@ RATES = {
     60.0: gettext_lazy("%(rate)s per minute"),
     3_600.0: gettext_lazy("%(rate)s per hour"),
     86_400.0: gettext_lazy("%(rate)s per day"),
+}
+DEEDS = {
+    "retried": gettext_lazy("put back in line"),
+    "cancelled": gettext_lazy("cancelled"),
+    "requested": gettext_lazy("cancel requested"),
+    "finished": gettext_lazy("closed as finished"),
+    "deleted": gettext_lazy("deleted"),
+    "reprioritized": gettext_lazy("given another priority"),
 }
 KINDS = {
     Change.Kind.SHARE: FairShare,
@@ -68,8 +77,16 @@ def queue_of(name: str) -> str:
     return _("queue '%s'") % name if name else _("every queue")
 
 
+def deed(change: Change) -> str:
+    """Return what a person did to a task."""
+    word = (change.after or {}).get(DID, "")
+    return str(DEEDS.get(word, word))
+
+
 def difference(change: Change) -> str:
     """Return what a change has changed."""
+    if change.kind == Change.Kind.TASK:
+        return deed(change)
     if change.after is None:
         return _("removed")
     kind = KINDS[Change.Kind(change.kind)]

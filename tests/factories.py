@@ -28,7 +28,7 @@ def after(seconds):
 def lease(**facts):
     """Return a lease of no task."""
     given = {
-        **dict.fromkeys(("task_id", "attempt", "holder", "lane"), 1),
+        **dict.fromkeys(("task_id", "attempt", "holder", "token", "lane"), 1),
         **dict.fromkeys(("errors", "crashes", "priority"), 0),
         "using": "default",
         "charge": 0.0,
@@ -81,11 +81,12 @@ def register(
     return worker
 
 
-def seat(number, *tasks, seconds=5.0, pid=None, memory=40 * 2**20, **counts):
+def seat(number, *tasks, seconds=5.0, pid=None, holder=0, memory=40 * 2**20, **counts):
     """Return what a worker tells of a processor that runs these tasks, for so many seconds."""
     return {
         "number": number,
         "pid": pid or 1000 + number,
+        "holder": holder,
         "memory": memory,
         "counts": counts,
         "tasks": [{"id": task_id, "seconds": seconds} for task_id in tasks],

@@ -112,6 +112,20 @@ def die_once(task):
     note(task, "end")
 
 
+@handler("shout")
+def shout(task):
+    """Print and log more than anyone reads."""
+    for number in range(task.data["lines"]):
+        sys.stdout.write(f"{number} {'!' * 1000}\n")
+        logger.warning("%s %s", number, "!" * 1000)
+
+
+@handler("stand-still")
+def stand_still(task):
+    """Stop the whole processor, as a frozen machine would."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 @handler("exit-once")
 def exit_once(task):
     """End the process as one that has nothing left to do would."""

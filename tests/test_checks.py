@@ -10,6 +10,7 @@ from django.core.checks.registry import registry
 from django.db import connection, connections
 from django.test import SimpleTestCase, TestCase, override_settings
 
+from django_perfectqueue import checks as package
 from django_perfectqueue.backoff import Exponential
 from django_perfectqueue.checks import (
     check_backoff,
@@ -22,6 +23,8 @@ from django_perfectqueue.checks import (
 )
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.management.commands import pq_worker
+
+from .commands.running import refused
 
 SQLITE = {"ENGINE": "django.db.backends.sqlite3", "NAME": "/nowhere/tasks.sqlite3"}
 GOOD_SQLITE = {"transaction_mode": "IMMEDIATE", "timeout": 20}
@@ -223,7 +226,8 @@ class DatabaseSettingsTests(SimpleTestCase):
 
 def levels():
     if connection.vendor == "mysql":
-        return {"bad": ["repeatable read", "SERIALIZABLE", None], "good": ["Read Committed"]}
+        # The store sets its own.
+        return {"bad": [], "good": ["Read Committed", "repeatable read", "SERIALIZABLE", None]}
     from django.db.backends.postgresql.psycopg_any import IsolationLevel
 
     return {
@@ -409,3 +413,12 @@ class RegistrationTests(SimpleTestCase):
         """
         self.assertIn("E001", ids(checks.run_checks()))
         self.assertEqual(ids(checks.run_checks(tags=["perfectqueue"])), ["E001"])
+
+    def test_each_check_of_the_package_is_registered(self):
+        registered = {check.__name__ for check in registry.registered_checks}
+        named = {name for name in vars(package) if name.startswith("check_")}
+        self.assertEqual(named - registered, set())
+
+    @override_settings(PERFECTQUEUE={"XYZZY": 1})
+    def test_a_command_waits_for_them(self):
+        self.assertIn("perfectqueue.E001", refused(self, "pq_list"))

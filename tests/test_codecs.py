@@ -128,6 +128,23 @@ class FernetTests(TestCase):
             with self.assertRaisesMessage(PayloadError, "none of the keys decrypts it"):
                 _data = Task.objects.get(key="old").data
 
+    def test_one_may_insist_that_it_is_sealed(self):
+        with using(FERNET):
+            submit("sealed", data=1)
+            submit("plain", data=2)
+        plain = Task.objects.filter(key="plain")
+        for text in ('{"who":"anyone"}', '"fernet"', "gzip:H4sIAAAAAAAC/w=="):
+            plain.update(payload=text)
+            with self.subTest(text), using(FERNET, READ_PLAIN=False):
+                self.assertEqual(Task.objects.get(key="sealed").data, 1)
+                with self.assertRaisesMessage(PayloadError, "READ_PLAIN"):
+                    _data = plain.get().data
+        with using(FERNET, READ_PLAIN=False):
+            self.assertEqual(check_codecs(), [])
+        for paths in ([], [JSON, FERNET]):
+            with using(*paths, READ_PLAIN=False):
+                self.assertIn("READ_PLAIN", check_codecs()[0].msg)
+
     def test_without_keys_it_takes_the_projects_own(self):
         with using(FERNET):
             with self.settings(SECRET_KEY="first", SECRET_KEY_FALLBACKS=[]):

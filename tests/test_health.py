@@ -3,16 +3,21 @@ import os
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from unittest import mock
+from unittest import mock, skipUnless
 
-from django.db import OperationalError, connections
+from django.db import OperationalError, connection, connections
+from django.db.models import F
 from django.test import SimpleTestCase, TestCase, override_settings
+from django.test.utils import CaptureQueriesContext
 from django.urls import include, path
 
 from django_perfectqueue import store
+from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.health import checks
+from django_perfectqueue.limits import set_limit
 from django_perfectqueue.models import UNSEEN, Worker
 from django_perfectqueue.runtime.board import Board, place_for
+from django_perfectqueue.shares import set_share
 
 from .commands.running import refused, run
 from .factories import register, submit
@@ -27,10 +32,10 @@ def unreachable():
     return mock.patch.object(connections["default"], "ensure_connection", side_effect=trouble)
 
 
-def old(seconds):
+def old(seconds, **options):
     """Have a task that has been due for so long, by the server's clock."""
     now = Worker.objects.get().seen_at - timedelta(seconds=seconds)
-    submit(now=now)
+    submit(now=now, **options)
     store.answer_alarms(using="default")
 
 
@@ -51,6 +56,7 @@ class CommandTests(HealthTestCase):
                 "1 worker serves queue 'default'.",
                 "Nothing waits in queue 'default'.",
                 "Nothing has been left lying.",
+                "The counters agree with what runs.",
             ],
         )
         self.assertEqual(run("pq_health", "--verbosity", "0"), "")
@@ -63,6 +69,28 @@ class CommandTests(HealthTestCase):
         self.assertIn("No worker serves queue 'default'.", told)
         Worker.objects.update(seen_at=Worker.objects.get(leaving=False).seen_at - UNSEEN)
         refused(self, "pq_health", "--queue", "mail")
+
+    def test_every_queue_in_which_a_task_is_due_is_looked_at(self):
+        register("default", now=None)
+        set_share("bob", weight=2)
+        submit(queue="later", now=Worker.objects.get().seen_at, run_at="1h")
+        self.assertNotIn("later", run("pq_health"))
+
+        old(90, queue="reports")
+        told = refused(self, "pq_health", "--oldest", "60")
+        self.assertIn("No worker serves queue 'reports'.", told)
+        self.assertIn("of queue 'reports' has waited for 1 min 30 s, over 1 min 0 s.", told)
+        self.assertNotIn("later", told)
+        run("pq_health", "--queue", "default", "--oldest", "60")
+
+    @skipUnless(HAS_TASKS, "needs Django's tasks")
+    def test_the_queues_of_the_backends_need_a_worker(self):
+        register("default", now=None)
+        backend = {"BACKEND": "django_perfectqueue.backend.PerfectQueueBackend"}
+        with override_settings(TASKS={"default": {**backend, "QUEUES": ["default", "mail"]}}):
+            told = refused(self, "pq_health")
+        self.assertIn("1 worker serves queue 'default'.", told)
+        self.assertIn("No worker serves queue 'mail'.", told)
 
     def test_the_oldest_task_has_waited_too_long(self):
         register(now=None)
@@ -83,6 +111,13 @@ class CommandTests(HealthTestCase):
             told = refused(self, "pq_health")
         self.assertIn(f"The database 'default' can't be reached. {SECRET}", told)
 
+    def test_a_counter_had_to_be_corrected_lately(self):
+        register(now=None)
+        Worker.objects.update(drifted_at=F("seen_at") - timedelta(minutes=5))
+        self.assertIn("were corrected, the last one 5 min 0 s ago", refused(self, "pq_health"))
+        Worker.objects.update(drifted_at=F("seen_at") - timedelta(days=1))
+        run("pq_health")
+
     def test_the_tables_are_missing(self):
         with mock.patch.object(checks, "lacks_tables", return_value=True):
             self.assertIn("is not migrated. Run: manage.py migrate", refused(self, "pq_health"))
@@ -94,7 +129,10 @@ class CommandTests(HealthTestCase):
         self.assertFalse(facts["ok"])
         self.assertEqual(
             found,
-            {"database": True, "tables": True, "workers": False, "oldest": True, "clock": True},
+            {
+                **dict.fromkeys(("database", "tables", "oldest", "clock", "counters"), True),
+                "workers": False,
+            },
         )
 
     def test_bad_input_is_refused(self):
@@ -177,6 +215,22 @@ class ViewTests(HealthTestCase):
         told = self.ask("queues", 503, queue=["default", "mail"], oldest=60)
         wrong = [check for check in told["checks"] if not check["ok"]]
         self.assertEqual([(one["name"], one["queue"]) for one in wrong], [("oldest", "default")])
+        old(90, queue="reports")
+        told = self.ask("queues", 503)
+        wrong = [check for check in told["checks"] if not check["ok"]]
+        self.assertEqual([(one["name"], one["queue"]) for one in wrong], [("workers", "reports")])
+
+    def test_what_anyone_may_ask_costs_a_few_statements(self):
+        set_limit("slow", max_running=5)
+        names = [f"q{number}" for number in range(20)]
+        for queue in names:
+            submit(queue=queue, limits=["slow"], now=None)
+        store.answer_alarms(using="default")
+        self.ask("queues", 503, queue="default")
+        for query in (["default"] * 20, names):
+            with CaptureQueriesContext(connection) as queries:
+                self.ask("queues", 503, queue=query)
+            self.assertLessEqual(len(queries), 10)
 
     def test_bad_questions_are_refused(self):
         for query in (

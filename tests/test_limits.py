@@ -1,7 +1,12 @@
+import io
 import math
 from unittest import mock
 
 from asgiref.sync import async_to_sync
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
+from django.core.management import call_command
+from django.db import DatabaseError, transaction
 from django.test import TestCase, TransactionTestCase
 
 from django_perfectqueue import limits as door
@@ -37,6 +42,34 @@ class LimitTests(TestCase):
         row = set_limit("smtp", rate=None)
 
         self.assertEqual((row.max_running, row.rate, row.period, row.burst), (2, None, 1, None))
+
+    def test_a_burst_that_can_not_be_reckoned_with_is_refused_at_every_door(self):
+        for rate, period, burst in ((1, 31_622_400, 20_000), (1, 60, 2**31 - 1)):
+            given = {"rate": rate, "period": period, "burst": burst}
+            with self.subTest(**given):
+                with self.assertRaisesMessage(ConfigError, "The burst may be at most"):
+                    set_limit("y", **given)
+                row = Limit(name="y", **given)
+                with self.assertRaisesMessage(ValidationError, "burst is too large"):
+                    row.full_clean()
+                with self.assertRaises(DatabaseError), transaction.atomic():
+                    row.save()
+        set_limit("y", rate=1, period=60, burst=500_000)
+        with self.assertRaisesMessage(ConfigError, "The burst may be at most"):
+            set_limit("y", period=3600)
+        self.assertEqual(limit("y").period, 60)
+
+    def test_the_largest_burst_starts_and_is_shown(self):
+        for period, burst in ((31_622_400, 1), (60, 527_040)):
+            set_limit("y", rate=1, period=period, burst=burst)
+            for _number in range(3):
+                submit(limits=["y"], now=None)
+            acquire(10, now=None)
+            call_command("pq_limit", stdout=io.StringIO())
+            self.client.force_login(
+                User.objects.get_or_create(username="boss", is_staff=True, is_superuser=True)[0]
+            )
+            self.assertEqual(self.client.get("/admin/perfectqueue/limit/").status_code, 200)
 
     def test_a_name_is_another_in_each_scope(self):
         for number, scope in enumerate(door.SCOPES):

@@ -1,3 +1,4 @@
+import math
 from datetime import timedelta
 from unittest import mock
 
@@ -7,13 +8,15 @@ from django.utils import timezone
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import (
+    AlreadyFinishedError,
     CancelRequestedError,
+    ConfigError,
     InvalidTaskError,
     NotFoundError,
     PayloadError,
     PreemptedError,
 )
-from django_perfectqueue.models import Task
+from django_perfectqueue.models import DeadLetter, Task, Ticket
 from django_perfectqueue.queue import Queue
 
 from .factories import MINUTE, NOON, after, submit
@@ -41,6 +44,12 @@ class QueueTests(TestCase):
         self.assertIsNone(queue.poll(now=after(5)))
         self.assertIsNotNone(queue.poll(now=after(10)))
 
+    def test_a_lease_has_an_end_on_the_calendar(self):
+        submit()
+        for alive_time in (1e12, 1e18, math.nan, math.inf, -5):
+            with self.subTest(alive_time=alive_time), self.assertRaises(InvalidTaskError):
+                Queue().poll(alive_time=alive_time, now=NOON)
+
     def test_a_heartbeat_extends_it(self):
         submit()
         queue = Queue()
@@ -64,6 +73,15 @@ class QueueTests(TestCase):
         queue.poll(now=NOON).release(now=NOON)
 
         self.assertIsNotNone(queue.poll(now=after(1)))
+
+    def test_a_release_with_no_delay_is_no_loop_over_the_database(self):
+        for delay in (0, 0.01, timedelta(0)):
+            with self.subTest(delay=delay):
+                task = submit()
+                Queue().poll(now=NOON).release(delay, now=NOON)
+
+                self.assertIsNone(Queue().poll(now=after(0.9)))
+                self.assertEqual(Queue().poll(now=after(1)).key, task.key)
 
     def test_update_data_merges_survives_a_release_and_keeps_the_type(self):
         submit(type="user_task", data={"a": 1, "b": 1})
@@ -101,12 +119,56 @@ class QueueTests(TestCase):
     def test_a_holder_who_was_preempted_is_told(self):
         task = submit()
         held = Queue().poll(now=NOON)
-        task.force_finish()
+        task.force_finish(now=after(1))
 
+        told = "no longer held by this attempt: finished at 2030-01-01 12:00:01 UTC, by force."
         for verb in ("heartbeat", "finish", "retry", "release", "fail", "cancel", "discard"):
-            with self.subTest(verb), self.assertRaises(PreemptedError):
+            with self.subTest(verb), self.assertRaisesMessage(PreemptedError, told):
                 getattr(held, verb)()
+        with self.assertRaisesMessage(PreemptedError, told):
+            held.update_data({})
         self.assertEqual(held.settled, "")
+
+    def test_a_refusal_says_where_the_task_stands(self):
+        def cancel(task):
+            Queue().poll(now=after(400)).cancel(now=after(400))
+
+        for does, told in (
+            (lambda task: Queue().poll(now=after(400)), "another attempt has it."),
+            (lambda task: Queue().poll(now=after(400)).release(), "it is in line for another"),
+            (lambda task: Queue().poll(now=after(400)).finish(now=after(400)), "finished at"),
+            (cancel, "cancelled at 2030-01-01 12:06:40 UTC."),
+            (lambda task: Queue().clear(), "it was deleted."),
+        ):
+            task = submit()
+            held = Queue().poll(now=NOON)
+            does(task)
+            for verb in ("heartbeat", "finish", "retry", "release"):
+                with self.subTest(told, verb=verb), self.assertRaisesMessage(PreemptedError, told):
+                    getattr(held, verb)()
+            Queue().clear()
+
+    def test_a_second_end_by_its_holder_is_refused_as_one(self):
+        """What it asks for would be dropped, its result above all."""
+        for first, error, told in (
+            ("finish", AlreadyFinishedError, "has ended: you finished it."),
+            ("fail", AlreadyFinishedError, "has ended: you failed it."),
+            ("cancel", AlreadyFinishedError, "has ended: it was cancelled."),
+            ("release", PreemptedError, "is no longer held: you released it."),
+            ("retry", PreemptedError, "is no longer held: you retried it."),
+        ):
+            submit("k1")
+            held = Queue().poll(now=NOON)
+            getattr(held, first)()
+            before = held.queue["k1"].metadata()
+            for second in ("finish", "retry", "release", "fail", "cancel", "discard"):
+                with self.subTest(first, second=second), self.assertRaisesMessage(error, told):
+                    getattr(held, second)()
+            with self.assertRaisesMessage(error, told):
+                held.update_data({"late": True})
+            after_it = held.queue["k1"].metadata()
+            self.assertEqual((after_it.status, after_it.data), (before.status, before.data))
+            Queue().clear()
 
     def test_a_holder_who_is_to_stop_is_told(self):
         task = submit()
@@ -227,11 +289,57 @@ class QueueTests(TestCase):
 
     def test_rows_are_not_deleted_past_the_store(self):
         """What belongs to them would be left behind."""
-        task = submit()
-        for delete in (task.queue.list().delete, task.metadata().delete):
+        task, failed = submit(), submit("failed")
+        failed.cancel_request()
+        for delete in (
+            task.queue.list().delete,
+            task.metadata().delete,
+            task.metadata().ticket.delete,
+            Ticket.objects.all().delete,
+            failed.metadata().dead_letter.delete,
+            DeadLetter.objects.all().delete,
+        ):
             with self.subTest(delete), self.assertRaisesMessage(TypeError, "pq_purge"):
                 delete()
         self.assertTrue(task.exists())
+        self.assertEqual(failed.metadata().status, "cancelled")
+
+
+class PurgeTests(TestCase):
+    def test_what_has_ended_long_enough_ago_goes(self):
+        queue = Queue()
+        for key in ("old", "young"):
+            submit(key)
+        queue.poll(now=NOON).finish(now=NOON)
+        queue.poll(now=NOON).finish(now=NOON + MINUTE)
+        submit("waits")
+        submit("other", queue="reports").cancel_request(now=NOON)
+
+        self.assertEqual(queue.purge("30s", now=NOON + MINUTE), 1)
+        self.assertFalse(queue["old"].exists())
+        self.assertEqual(queue.purge(now=NOON + MINUTE), 0)
+        self.assertEqual(async_to_sync(queue.apurge)(0, now=NOON + MINUTE), 1)
+        self.assertTrue(queue["waits"].exists())
+        self.assertTrue(Queue("reports")["other"].exists())
+
+    def test_failed_tasks_go_by_what_ended_them(self):
+        queue = Queue()
+        for key, error, user in (("a", "Down", "ann"), ("b", "Down", "bob"), ("c", "Up", "ann")):
+            submit(key, user=user)
+            queue.poll(now=NOON).fail(error, now=NOON)
+        later = {"status": "failed", "now": NOON + MINUTE}
+
+        self.assertEqual(queue.purge(0, now=NOON + MINUTE), 0)
+        self.assertEqual(queue.purge(0, group="Nothing", **later), 0)
+        self.assertEqual(queue.purge(0, group="Down", user="ann", **later), 1)
+        self.assertEqual(sorted(row.key for row in queue.list()), ["b", "c"])
+
+    def test_what_would_keep_everything_is_refused(self):
+        with self.assertRaisesMessage(ConfigError, "for ever"):
+            Queue().purge(status="failed")
+        for wrong in ({"status": "nosuch"}, {"older_than": "yesterday"}):
+            with self.subTest(wrong), self.assertRaises(ValueError):
+                Queue().purge(**wrong)
 
 
 class AsyncTests(TestCase):

@@ -93,6 +93,17 @@ class UnreadableTests(SimpleTestCase):
 
 
 class SeenTests(TestCase):
+    def test_what_is_nested_too_deep_is_not_shown_unmasked(self):
+        self.client.force_login(User.objects.create_superuser("admin"))
+        Queue().submit("k1", "report")
+        for depth in (600, 1_200, 100_000):
+            deep = "[" * depth + "]" * depth
+            Task.objects.update(payload='{"password":"hunter22","deep":' + deep + "}")
+            url = reverse("admin:perfectqueue_task_change", args=[Task.objects.get().pk])
+            page = self.client.get(url).content.decode()
+            with self.subTest(depth=depth):
+                self.assertEqual((STARS in page, "hunter22" in page), (True, False))
+
     def test_the_admin_shows_stars(self):
         self.client.force_login(User.objects.create_superuser("admin"))
         Queue().submit("k1", "report", DATA)

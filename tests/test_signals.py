@@ -21,6 +21,7 @@ from django_perfectqueue.store import known
 from django_perfectqueue.store.transaction import shared
 
 from .factories import acquire, after, submit
+from .runtime.forked import SILENT
 
 EVERY = {
     name.removeprefix("task_"): value
@@ -223,7 +224,7 @@ class StepTests(TransactionTestCase):
             using="default",
             options=options().replace(TIME_LIMIT=60.0),
         )
-        undertaker = Undertaker(plan, estate)
+        undertaker = Undertaker(plan, estate, SILENT)
         self.addCleanup(undertaker.bell.close)
         return undertaker
 

@@ -100,6 +100,12 @@ class StateTests(WaitingTestCase):
 
 
 class WorkerTests(WaitingTestCase):
+    def test_its_time_has_passed(self):
+        task = submit(expires_at=after(60))
+        told = self.why(task, now=after(90))
+        self.assertEqual((told.code, told.wait), ("expired", -30))
+        self.assertIn("It expired 30", told.sentence)
+
     def test_no_worker_listens_to_its_queue(self):
         task = submit("k1", queue="reports")
         sentence = "No worker serves queue 'reports'."

@@ -13,9 +13,10 @@ when the server crashes. What has begun on it is told apart: see ``forgotten``.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from itertools import combinations
+
+from benchmarks.findings import Checks, Violation
 
 from . import scenario
 from .history import RUNNING, Change, History, Run
@@ -28,38 +29,14 @@ FORGETFUL = 5.0
 """Seconds between a crash and the handlers of which the server may have forgotten."""
 
 
-@dataclass(frozen=True)
-class Violation:
-    """``kind`` is one of KINDS; ``told`` says what happened, to ``task`` if it was one."""
-
-    kind: str
-    task: int | None
-    told: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.told}"
-
-
 Finding = tuple[int | None, str]
-Check = Callable[[History], Iterator[Finding]]
-CHECKS: dict[str, Check] = {}
-
-
-def check(kind: str) -> Callable[[Check], Check]:
-    def put(function: Check) -> Check:
-        CHECKS[kind] = function
-        return function
-
-    return put
+CHECKS = Checks()
+check = CHECKS.kind
 
 
 def violations(history: History) -> list[Violation]:
     """Return all that a history has of what must not be."""
-    return [
-        Violation(kind, task, text if task is None else f"{name(history, task)}: {text}")
-        for kind, look in CHECKS.items()
-        for task, text in look(history)
-    ]
+    return CHECKS.violations(history, name)
 
 
 @check("lost")
@@ -344,8 +321,8 @@ def is_forgotten(history: History, run: Run, until: float) -> bool:
     """
     Tell whether the server has forgotten in a crash that it gave this attempt the task.
 
-    Its holder takes it back with its next write, under the same attempt, unless another
-    has it by then. So what counts is whether the database knew at that moment.
+    The task is then in line again, and its holder is told. So what counts is whether the
+    database knew at that moment.
     """
     if any(change.at <= until + TICK for change in acquires(history, run)):
         return False

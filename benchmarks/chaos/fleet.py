@@ -23,7 +23,6 @@ from .terms import FOLDER, HOST, Files, Terms
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MARK = "CHAOS_MARK"
-DISPATCH = "benchmarks.chaos.handlers.ChaosDispatch"
 RESTART_AFTER = 0.2
 
 
@@ -34,6 +33,9 @@ class Host:
     ``wanted`` says whether one is to run. What an earlier worker has left behind goes on
     by itself; ``orphans`` counts such workers' launchers no more.
     """
+
+    settings = "benchmarks.chaos.settings"
+    command: tuple[str, ...] = ("pq_worker", "benchmarks.chaos.handlers.ChaosDispatch")
 
     def __init__(self, name: str, mark: str, place: Place, files: Files, terms: Terms) -> None:
         self.name = name
@@ -81,14 +83,14 @@ class Host:
             name: value,
             HOST: self.name,
             FOLDER: str(self.files.folder),
-            "DJANGO_SETTINGS_MODULE": "benchmarks.chaos.settings",
+            "DJANGO_SETTINGS_MODULE": self.settings,
         }
 
     def start(self) -> None:
         self.wanted = True
         with self.log.open("ab") as log:
             self.launcher = subprocess.Popen(
-                [sys.executable, "-m", "django", "pq_worker", DISPATCH, "--verbosity", "0"],
+                [sys.executable, "-m", "django", *self.command, "--verbosity", "0"],
                 cwd=ROOT,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,

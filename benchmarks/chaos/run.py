@@ -16,6 +16,7 @@ import time
 import traceback
 import uuid
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,7 +27,7 @@ from tests.databases import Server
 from tests.databases.server import DATABASE
 
 from . import audit, checker, history, proxy, scenario
-from .faults import FAULTS
+from .faults import FAULTS, Fault
 from .fleet import Fleet, Host
 from .recovery import recoveries
 from .stage import Stage
@@ -41,6 +42,7 @@ END_WITHIN = 60.0
 SHOWN = 100
 SAMPLES = 20
 SAID_SO = (" CRITICAL ", "stumbled")
+CORRECTED = ("A counter did not agree",)
 
 
 class StuckError(Exception):
@@ -48,6 +50,8 @@ class StuckError(Exception):
 
 
 class Chaos:
+    faults: Mapping[str, Fault] = FAULTS
+
     def __init__(self, terms: Terms, folder: Path, server: Server) -> None:
         self.terms = terms
         self.files = Files(folder)
@@ -152,7 +156,7 @@ class Chaos:
         return {
             **self.judged(seen),
             "seconds": seconds,
-            "said": said(stage.fleet),
+            "said": said(stage.fleet, SAID_SO),
             "version": self.version(),
         }
 
@@ -179,7 +183,7 @@ class Chaos:
                 deck = list(self.terms.faults)
                 stage.drawn.shuffle(deck)
             name = deck.pop()
-            struck = FAULTS[name].act(stage)
+            struck = self.faults[name].act(stage)
             if struck is None:
                 deck.insert(0, name)
                 continue
@@ -231,7 +235,7 @@ class Chaos:
             effects=effects,
             caps=caps,
             limits={scenario.NARROW: scenario.WIDTH},
-            drift=history.read_drift(),
+            drift=history.read_drift() + said(stage.fleet, CORRECTED),
             leftovers=leftovers,
         )
 
@@ -266,12 +270,12 @@ def tell(struck: history.Strike) -> None:
     print(f"{struck.at:.3f} {struck.fault} {struck.host} {took:.1f} s {struck.pids}", flush=True)
 
 
-def said(fleet: Fleet) -> list[str]:
-    """Return the lines of the workers' logs that no fault of ours should lead to."""
+def said(fleet: Fleet, words: Iterable[str]) -> list[str]:
+    """Return the lines of the workers' logs with such words, to which no fault should lead."""
     found = []
     for host in fleet:
         for line in host.log.read_text(errors="replace").splitlines():
-            if any(word in line for word in SAID_SO):
+            if any(word in line for word in words):
                 found.append(f"{host.name}: {line}")
     return found[:SHOWN]
 

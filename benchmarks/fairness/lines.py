@@ -35,6 +35,7 @@ class Task:
     lane: int
     due: float
     seconds: float
+    releases: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -138,6 +139,12 @@ class Lines:
         for one in reversed([one for one in held if not one.lost]):
             self.take_back(one)
 
+    def give_up(self, held: Held) -> None:
+        """Take back a task whose handler has run and then released it."""
+        held.task.releases -= 1
+        self.finish([(held, held.task.seconds)])
+        self.take_back(held)
+
     def lapse(self, held: Sequence[Held]) -> None:
         """Take tasks from holders whose leases have run out: they stay charged as expected."""
         accounts = Accounts()
@@ -240,7 +247,7 @@ class Lines:
     def end(self, accounts: Accounts, ended: Iterable[tuple[Held, float | None]]) -> None:
         for held, seconds in ended:
             if not held.lost:
-                accounts.of(held.task.lane).end(held, seconds)
+                accounts.of(held.task.lane).close(held, seconds)
                 self.lanes[held.task.lane].held -= held.charge
 
     def write(self, accounts: Accounts) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import statistics
 import sys
 import time
 import traceback
@@ -136,7 +137,7 @@ class Feeder:
                     "key": str(index),
                     "type": "sleep",
                     "user": one.user,
-                    "data": {"i": index, "seconds": one.seconds},
+                    "data": {"i": index, "seconds": one.seconds, "releases": one.releases},
                 }
             )
         self.sent += due
@@ -162,7 +163,9 @@ def measured(stand: Stand, peer: Sleepers, processors: int) -> dict[str, Any]:
         stopped = time.monotonic()
         stop(stand, workers)
     seconds = stopped - began
-    return judged(scenario, runs_of(feeder.sent), processors=processors, seconds=seconds)
+    runs, sent = runs_of(feeder.sent), feeder.sent
+    runs += released(sent, stand.probe.read(), began, stretch=stretch_of(sent, runs))
+    return judged(scenario, runs, processors=processors, seconds=seconds)
 
 
 def feed(stand: Stand, feeder: Feeder, began: float) -> None:
@@ -197,9 +200,35 @@ def runs_of(sent: Sequence[Arrival]) -> list[Run]:
     found = []
     for key, user, due, started, ended in rows:
         begin, end = since(started), since(ended)
-        took = sent[int(key)].seconds if begin is None or end is None else end - begin
+        took = sent[int(key)].demand if begin is None or end is None else end - begin
         found.append(Run(user, since(due) or 0.0, begin, end, took))
     return sorted(found, key=attrgetter("due"))
+
+
+def stretch_of(coming: Sequence[Arrival], runs: Sequence[Run]) -> float:
+    """Return by how much tasks took longer than they were to, by those that have finished."""
+    expected = [one.seconds for one in coming]
+    took = [run.seconds for run in runs if run.ended is not None]
+    return statistics.fmean(took) / statistics.fmean(expected) if took else 1.0
+
+
+def released(
+    coming: Sequence[Arrival], starts: Sequence[Start], began: float, *, stretch: float
+) -> list[Run]:
+    """
+    Return the runs after which a task was released: all but its last, which its row tells.
+
+    No row tells how long they took: as much longer as those that finished did.
+    """
+    found, seen = [], set()
+    for start in reversed(starts):
+        one = coming[start.task]
+        if one.releases and start.task in seen:
+            at = start.at / 1e9 - began
+            took = one.seconds * stretch
+            found.append(Run(one.user, at, at, at + took, took))
+        seen.add(start.task)
+    return found
 
 
 def main() -> None:

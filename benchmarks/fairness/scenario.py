@@ -54,7 +54,8 @@ class Group:
     ``backlog`` tasks of each come at each of the times ``at``; beside them come ``rate``
     a second, from ``begin`` until ``end``. Both are for each processor where the
     scenario says so. Of ``at_once`` of the users there is a task at every moment, one of
-    each: when it ends, the next user in turn comes with one.
+    each: when it ends, the next user in turn comes with one. Each task is released
+    ``releases`` times, after its time, before it ends.
 
     Where a scenario has several queues, each has one group with one user, and the weight is
     that of the queue.
@@ -73,6 +74,7 @@ class Group:
     at_once: int = 0
     begin: float = 0.0
     end: float = math.inf
+    releases: int = 0
 
     def users(self) -> list[str]:
         if self.count == 1:
@@ -114,6 +116,12 @@ class Arrival:
     at: float
     user: str
     seconds: float
+    releases: int = 0
+
+    @property
+    def demand(self) -> float:
+        """Return how long all its runs will take."""
+        return self.seconds * (1 + self.releases)
 
 
 def arrivals(scenario: Scenario, processors: int) -> list[Arrival]:
@@ -162,11 +170,11 @@ def arrivals_of(
     for moment in group.at:
         if moment < seconds:
             for _ in range(group.backlog * times):
-                yield Arrival(moment, user, group.task.draw(chance))
+                yield Arrival(moment, user, group.task.draw(chance), group.releases)
     rate = group.rate * times
     moment = group.begin
     while rate and (moment := moment + chance.expovariate(rate)) < min(group.end, seconds):
-        yield Arrival(moment, user, group.task.draw(chance))
+        yield Arrival(moment, user, group.task.draw(chance), group.releases)
 
 
 def check_number(scenario: Scenario, times: int) -> None:
@@ -264,6 +272,7 @@ def group(place: str, given: dict[str, Any], number: int) -> Group:
         at_once=fields.whole("at_once", 0, least=0),
         begin=fields.number("from", 0.0, least=0.0),
         end=fields.number("until", math.inf, least=0.0),
+        releases=fields.whole("releases", 0, least=0),
     )
     fields.done()
     if not (found.backlog or found.rate or found.at_once):

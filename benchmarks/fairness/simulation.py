@@ -146,10 +146,13 @@ class Simulation:
     def end(self, processor: Processor, held: Held, now: float) -> None:
         processor.running = None
         processor.pace.ran(TYPE, held.task.seconds)
-        processor.done.append((held, held.task.seconds, now))
-        if next_one := self.follow(held.task, now):
-            self.lines.submit(next_one)
-            self.wake_one(now)
+        if held.task.releases and not held.lost:
+            self.lines.give_up(held)
+        else:
+            processor.done.append((held, held.task.seconds, now))
+            if next_one := self.follow(held.task, now):
+                self.lines.submit(next_one)
+                self.wake_one(now)
         self.go_on(processor, now)
 
     def keep(self, processor: Processor, held: Held) -> None:
@@ -187,7 +190,7 @@ def simulated(scenario: Scenario, processors: int) -> tuple[list[Run], float]:
     users, followers, tasks = list(owners), Followers(scenario), []
 
     def task_of(one: Arrival) -> Task:
-        tasks.append(Task(numbers[one.user], one.at, one.seconds))
+        tasks.append(Task(numbers[one.user], one.at, one.seconds, one.releases))
         return tasks[-1]
 
     def follow(task: Task, now: float) -> Task | None:
@@ -205,9 +208,15 @@ def simulated(scenario: Scenario, processors: int) -> tuple[list[Run], float]:
 
 
 def records(users: Sequence[str], tasks: Sequence[Task], simulation: Simulation) -> list[Run]:
-    times = {id(task): (started, ended) for task, started, ended in simulation.began}
-    nothing = (None, None)
+    ran = {id(task) for task, _started, _ended in simulation.began}
     return [
-        Run(users[task.lane], task.due, *times.get(id(task), nothing), task.seconds)
-        for task in tasks
+        *(
+            Run(users[task.lane], task.due, started, ended, task.seconds)
+            for task, started, ended in simulation.began
+        ),
+        *(
+            Run(users[task.lane], task.due, None, None, task.seconds * (1 + task.releases))
+            for task in tasks
+            if task.releases or id(task) not in ran
+        ),
     ]

@@ -18,11 +18,12 @@ from benchmarks.report import read
 from benchmarks.runner import Runner
 from benchmarks.servers import Site
 
-from .live import Job
+from . import deadly, deaths, live
 from .report import growing, report, trends
 
 MODULE = "benchmarks.soak"
 SPARE = 300.0
+LONGEST_DEATH = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,9 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with contextlib.ExitStack() as stack:
         sites = started(options.databases or plan.DATABASES, stack)
         servers = {database: site.version() for database, site in sites.items()}
-        runner = stack.enter_context(Runner(patience=options.minutes * 60 + SPARE))
+        patience = options.minutes * 60 + SPARE + options.deaths * LONGEST_DEATH
+        runner = stack.enter_context(Runner(patience=patience))
         output = options.output or new_file("soak")
-        say(f"{options.minutes:g} minutes on {', '.join(sites)}; written to {output}")
+        howlong = f"{options.deaths:,} deaths" if options.deaths else f"{options.minutes:g} minutes"
+        say(f"{howlong} on {', '.join(sites)}; written to {output}")
         records: list[dict[str, Any]] = [
             {"machine": machine.described(["perfectqueue"], servers, module=MODULE)}
         ]
@@ -58,6 +61,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     option = parser.add_argument
     option("--databases", type=names(plan.DATABASES), help="of " + ", ".join(plan.DATABASES))
     option("--minutes", type=from_on(6, "minutes"), default=60.0, help="for how long; 60")
+    option("--deaths", type=count, default=0, help="have so many processors die instead")
     option("--processors", type=count, default=2, help="2")
     option("--rate", type=count, default=200, help="tasks a second while there is work; 200")
     option("--seed", type=int, default=1, help="what comes is drawn by this; 1")
@@ -70,12 +74,19 @@ def soaks(
     options: argparse.Namespace, sites: dict[str, Site], runner: Runner
 ) -> list[dict[str, Any]]:
     """Soak one database after the other; return what came of each."""
-    job = Job(options.minutes, options.processors, options.rate, options.seed)
+    job, module = job_of(options)
     found = []
     for database, site in sites.items():
-        result = runner.run_module(f"{MODULE}.live", dict(vars(job)), site)
+        result = runner.run_module(module, dict(vars(job)), site)
         found.append({"database": database, **vars(job), **result})
     return found
+
+
+def job_of(options: argparse.Namespace) -> tuple[deaths.Job | live.Job, str]:
+    """Return what is to be done on each database, and the module that does it."""
+    if options.deaths:
+        return deaths.Job(options.deaths, options.processors, options.seed), deaths.__name__
+    return live.Job(options.minutes, options.processors, options.rate, options.seed), live.__name__
 
 
 def show(records: Sequence[dict[str, Any]]) -> int:
@@ -85,6 +96,9 @@ def show(records: Sequence[dict[str, Any]]) -> int:
         if "error" in record:
             say(f"{record['database']}: FAILED: {record['error']}")
             bad = 1
+        elif "deaths" in record:
+            print(deadly.report(record), end="\n\n")
+            bad = bad or int(bool(deadly.growing(record["samples"])))
         elif "samples" in record:
             print(report(record), end="\n\n")
             bad = bad or int(bool(growing(trends(record["samples"]))))

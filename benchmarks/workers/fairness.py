@@ -13,6 +13,8 @@ class Sleep(Application):
         data = self.task.data
         note(data["i"])
         time.sleep(data["seconds"])
+        if self.task.lease.attempt <= data["releases"]:
+            self.task.release()
 
 
 class SleepDispatch(Dispatch):

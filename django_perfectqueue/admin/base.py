@@ -8,10 +8,11 @@ from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
+from django.utils.text import capfirst
 
 from django_perfectqueue.queue import database
 
-from .paginator import BoundedPaginator
+from .paginator import AtLeast, BoundedPaginator
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
@@ -55,7 +56,19 @@ class ReadOnlyAdmin(QueueAdmin):
 
 
 class OneOrder(ChangeList):
-    """A list that a URL can't have sorted otherwise."""
+    """A list that a URL can't have sorted otherwise, and that counts only so far."""
+
+    def __init__(self, *values: Any, **words: Any) -> None:
+        super().__init__(*values, **words)
+        self.title = capfirst(str(self.opts.verbose_name_plural))
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        if self.paginator.bounded:
+            self.result_count = AtLeast(self.result_count)
+        # There is no total beside which the count would mean something, nor a list of all.
+        self.full_result_count = self.result_count
+        self.within_reach = any(getattr(spec, "is_bounding", False) for spec in self.filter_specs)
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
         return list(self.model_admin.get_ordering(request))

@@ -8,13 +8,14 @@ from typing import Any
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue import spans
 from django_perfectqueue.history import due_at
 from django_perfectqueue.models import Status, Task
+from django_perfectqueue.texts import printable
 
 NOTHING = "\N{EN DASH}"
 WHEN = {
@@ -30,6 +31,26 @@ WHEN = {
 def badge(status: str) -> SafeString:
     """Return the status as a word; its colour only helps."""
     return format_html('<span class="pq-status pq-{}">{}</span>', status, Status(status).label)
+
+
+def broken_at_dots(type_: str) -> SafeString:
+    """Return the type of a task, to be broken after a dot rather than anywhere."""
+    parts = ([part] for part in printable(type_).split("."))
+    return format_html_join(mark_safe(".<wbr>"), "{}", parts)
+
+
+def with_fold(shown: Any, *more: str) -> SafeString:
+    """Return a cell that also has what a narrow page shows of other columns."""
+    told = printable(", ".join(filter(None, more)))
+    return format_html('{} <span class="pq-fold pq-quiet">{}</span>', shown, told)
+
+
+def paused_badge(name: Any, *, paused: bool) -> Any:
+    """Return a name, with a mark beside it if it is paused."""
+    if not paused:
+        return name
+    word = _("paused")
+    return format_html('{} <span class="pq-status pq-failed">{}</span>', name, word)
 
 
 def moment(value: datetime | None) -> str:
@@ -60,5 +81,7 @@ def next_moment(task: Task) -> tuple[Any, datetime | None]:
         return _("ended"), task.ended_at
     ticket = getattr(task, "ticket", None)
     held = task.status in (Status.RUNNING, Status.STALLED)
+    if not held and task.expires_at and task.expires_at <= timezone.now():
+        return _("expired"), task.expires_at
     at = None if ticket is None else ticket.alarm_at if held else due_at(task)
     return WHEN.get(Status(task.status), ""), at

@@ -12,6 +12,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.models import Change
+from django_perfectqueue.texts import printable
 from django_perfectqueue.wording import difference, queue_of, user_of
 
 from .base import ReadOnlyAdmin
@@ -35,7 +36,7 @@ class ChangeAdmin(ReadOnlyAdmin):
     list_per_page = 50
     ordering = ["-id"]
     search_fields = ["name"]
-    search_help_text = _("A user, or a limit such as name:smtp, exactly.")
+    search_help_text = _("A user, a key, or a limit such as name:smtp, exactly.")
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -58,6 +59,9 @@ class ChangeAdmin(ReadOnlyAdmin):
             return gettext("limit %s") % change.name
         if change.kind == Change.Kind.QUEUE:
             return queue_of(change.queue)
+        if change.kind == Change.Kind.TASK:
+            words = {"key": change.name, "queue": queue_of(change.queue)}
+            return printable(gettext("task '%(key)s', %(queue)s") % words)
         return f"{user_of(change.name)}, {queue_of(change.queue)}"
 
     @admin.display(description=_("change"))

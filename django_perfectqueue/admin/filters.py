@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from django.contrib import admin
@@ -15,12 +15,14 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.models import DEAD, LIVE, DeadLetter, Lane, Status, Ticket
+from django_perfectqueue.names import names
 from django_perfectqueue.queue import database
+from django_perfectqueue.texts import printable
 
-from .names import names
 from .search import plain, queue_names
 
 REACH = 100_000
+ALL = "all"
 FEW = (*DEAD, Status.RUNNING, Status.STALLED)
 
 
@@ -42,6 +44,11 @@ class ValueFilter(admin.SimpleListFilter):
         return Q(**{str(self.parameter_name): value})
 
 
+def told(values: Iterable[str]) -> list[tuple[str, str]]:
+    """Return values to choose from, each with how it is shown."""
+    return [(value, printable(value)) for value in values]
+
+
 class StatusFilter(ValueFilter):
     title = _("status")
     parameter_name = "status"
@@ -57,12 +64,29 @@ class StatusFilter(ValueFilter):
             raise IncorrectLookupParameters from error
 
 
-class EndingFilter(ValueFilter):
+class EndingFilter(admin.SimpleListFilter):
+    """How it ended: failed unless another is chosen, since others were mostly meant to end so."""
+
     title = _("status")
     parameter_name = "status"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [(outcome.value, str(outcome.label)) for outcome in DEAD]
+
+    def value(self) -> str:
+        return super().value() or Status.FAILED.value
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        return queryset if value == ALL else queryset.filter(status=value)
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        for value, title in [*self.lookup_choices, (ALL, gettext("All"))]:
+            yield {
+                "selected": self.value() == str(value),
+                "query_string": changelist.get_query_string({self.parameter_name: value}),
+                "display": title,
+            }
 
 
 class QueueFilter(ValueFilter):
@@ -70,12 +94,12 @@ class QueueFilter(ValueFilter):
     parameter_name = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, name) for name in queue_names(database())]
+        return told(queue_names(database()))
 
 
 class LaneQueueFilter(QueueFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, name) for name in names(Lane.objects.using(database()), "queue")]
+        return told(names(Lane.objects.using(database()), "queue"))
 
 
 class GroupFilter(ValueFilter):
@@ -83,7 +107,7 @@ class GroupFilter(ValueFilter):
     parameter_name = "group"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, name) for name in names(DeadLetter.objects.using(database()), "group")]
+        return told(names(DeadLetter.objects.using(database()), "group"))
 
 
 class TextFilter(ValueFilter):
@@ -144,8 +168,13 @@ class ReachFilter(ValueFilter):
             return False
         return bool(status or chosen.get("queue") or chosen.get("type"))
 
+    @property
+    def is_bounding(self) -> bool:
+        """Whether it leaves out what is too far back."""
+        return self.has_output() and self.value() != ALL
+
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        if self.value() == "all":
+        if self.value() == ALL:
             return queryset
         if request.GET.get("status") in LIVE:
             return self.newest_live(queryset)
@@ -168,12 +197,47 @@ class ReachFilter(ValueFilter):
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         count = number_format(REACH, force_grouping=True)
         yield {
-            "selected": self.value() != "all",
+            "selected": self.value() != ALL,
             "query_string": changelist.get_query_string(remove=[self.parameter_name]),
             "display": gettext("The newest %(count)s tasks") % {"count": count},
         }
         yield {
-            "selected": self.value() == "all",
-            "query_string": changelist.get_query_string({self.parameter_name: "all"}),
+            "selected": self.value() == ALL,
+            "query_string": changelist.get_query_string({self.parameter_name: ALL}),
             "display": gettext("All (may be slow)"),
         }
+
+
+class OfTask(ValueFilter):
+    """Keeps dead letters by what their tasks have."""
+
+    def condition(self, value: str) -> Q:
+        told = super().condition(value)
+        return Q(**{f"task__{name}": sought for name, sought in told.children})  # type: ignore[misc]
+
+
+class DeadQueueFilter(OfTask, QueueFilter):
+    pass
+
+
+class DeadUserFilter(OfTask, UserFilter):
+    pass
+
+
+class DeadTypeFilter(OfTask, TypeFilter):
+    pass
+
+
+class DeadReachFilter(ReachFilter):
+    """The same for dead letters, of which no index finds those of a type, a user or a queue."""
+
+    def has_output(self) -> bool:
+        return any(self.request.GET.get(name) for name in ("type", "user", "queue"))
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() == ALL or not self.has_output():
+            return queryset
+        times = DeadLetter.objects.using(database()).order_by("-ended_at")
+        for oldest in times.values_list("ended_at", flat=True)[REACH : REACH + 1]:
+            return queryset.filter(ended_at__gt=oldest)
+        return queryset

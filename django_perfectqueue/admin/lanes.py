@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
@@ -14,24 +15,43 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_perfectqueue.models import Lane, State, Ticket
+from django_perfectqueue.models import Lane
+from django_perfectqueue.names import names
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.lanes import lane_id, lane_of
+from django_perfectqueue.store.spans import waiting
+from django_perfectqueue.store.transaction import reading
+from django_perfectqueue.texts import printable
+from django_perfectqueue.waiting import workers_serving
 
-from .base import ReadOnlyAdmin
-from .cells import NOTHING
+from .base import OneOrder, ReadOnlyAdmin
+from .cells import NOTHING, with_fold
 from .filters import LaneQueueFilter
-from .names import names
 
 COUNTED = 1_000
+
+
+class Counted(OneOrder):
+    """A page of lanes that know how many tasks wait, and whether a worker serves their queue."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        lanes: list[Any] = list(self.result_list)
+        with reading(database()) as (cursor, dialect):
+            counts = waiting(cursor, dialect, [lane.pk for lane in lanes], COUNTED)
+        served = {queue for worker in workers_serving(using=database()) for queue in worker.queues}
+        for lane in lanes:
+            lane.waiting = counts.get(lane.pk, 0)
+            lane.has_worker = lane.queue in served
+        self.result_list = lanes
 
 
 @admin.register(Lane)
 class LaneAdmin(ReadOnlyAdmin):
     list_display = [
-        "queue",
-        "for_user",
         "standing",
+        "for_user",
+        "of_queue",
         "running",
         "most",
         "waiting",
@@ -55,15 +75,24 @@ class LaneAdmin(ReadOnlyAdmin):
         ids = {lane(queue, search_term) for queue in queues for lane in (lane_id, lane_of)}
         return queryset.filter(pk__in=ids), False
 
-    @admin.display(description=_("user"), empty_value=NOTHING)
-    def for_user(self, lane: Lane) -> SafeString | None:
-        if not lane.user:
-            return None
-        url = reverse("admin:perfectqueue_task_changelist")
-        return format_html('<a href="{}?{}">{}</a>', url, urlencode({"user": lane.user}), lane.user)
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return Counted
 
-    @admin.display(description=_("standing"))
-    def standing(self, lane: Lane) -> SafeString:
+    @admin.display(description=_("queue"))
+    def of_queue(self, lane: Lane) -> str:
+        return printable(lane.queue)
+
+    @admin.display(description=_("user"))
+    def for_user(self, lane: Lane) -> SafeString:
+        if not lane.user:
+            return with_fold(NOTHING, lane.queue)
+        url = reverse("admin:perfectqueue_task_changelist")
+        query = urlencode({"user": lane.user})
+        link = format_html('<a href="{}?{}">{}</a>', url, query, printable(lane.user))
+        return with_fold(link, lane.queue)
+
+    @admin.display(description=_("status"))
+    def standing(self, lane: Any) -> SafeString:
         kind, word = stand(lane)
         return format_html('<span class="pq-status pq-{}">{}</span>', kind, word)
 
@@ -72,12 +101,8 @@ class LaneAdmin(ReadOnlyAdmin):
         return NOTHING if lane.max_running is None else lane.max_running
 
     @admin.display(description=_("waiting"))
-    def waiting(self, lane: Lane) -> str:
-        if not lane.awake:
-            return "0"
-        tickets = Ticket.objects.using(database()).filter(lane=lane.pk, state=State.WAITING)
-        count = tickets[: COUNTED + 1].count()
-        return f"{COUNTED}+" if count > COUNTED else str(count)
+    def waiting(self, lane: Any) -> str:
+        return f"{COUNTED}+" if lane.waiting > COUNTED else str(lane.waiting)
 
     @admin.display(description=_("virtual time"))
     def spent(self, lane: Lane) -> str:
@@ -88,12 +113,14 @@ class LaneAdmin(ReadOnlyAdmin):
         return f"{abs(lane.cost):.2g} s"
 
 
-def stand(lane: Lane) -> tuple[str, str]:
+def stand(lane: Any) -> tuple[str, str]:
     """Return whether a lane is served, as a colour and a word."""
+    if not lane.waiting and not lane.running:
+        return "cancelled", gettext("nothing waits")
     if lane.paused:
         return "failed", gettext("paused")
     if lane.max_running is not None and lane.running >= lane.max_running:
         return "retrying", gettext("at its limit")
-    if lane.awake:
-        return "running", gettext("served")
-    return "cancelled", gettext("nothing waits")
+    if not lane.has_worker:
+        return "failed", gettext("no worker")
+    return "running", gettext("served")

@@ -15,9 +15,10 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.limits import next_at, unfit
 from django_perfectqueue.models import Limit, Meter
 from django_perfectqueue.queue import database
+from django_perfectqueue.texts import printable
 from django_perfectqueue.wording import rate_of
 
-from .cells import NOTHING, short
+from .cells import NOTHING, paused_badge, short
 from .rules import RuleAdmin, RuleForm
 
 OWNER = ("scope", "name")
@@ -50,16 +51,16 @@ class LimitAdmin(RuleAdmin):
     form = LimitForm
     owner = OWNER
     list_display = [
-        "name",
+        "named",
+        "paused",
         "of_scope",
         "running",
         "max_running",
         "rate_in_words",
         "at_once",
         "next",
-        "paused",
     ]
-    list_display_links = ["name"]
+    list_display_links = ["named"]
     list_editable = ["max_running", "paused"]
     list_filter = ["scope", "paused"]
     ordering = ["scope", "name"]
@@ -80,6 +81,10 @@ class LimitAdmin(RuleAdmin):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return Metered
+
+    @admin.display(description=_("name"), ordering="name")
+    def named(self, limit: Limit) -> Any:
+        return paused_badge(printable(limit.name), paused=limit.paused)
 
     @admin.display(description=_("scope"), ordering="scope")
     def of_scope(self, limit: Limit) -> Any:

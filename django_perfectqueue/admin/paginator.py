@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from django.core import paginator
+from django.utils.formats import number_format
 
 if TYPE_CHECKING:
     Paginator = paginator.Paginator[Any]
@@ -13,6 +14,13 @@ else:
     Paginator = paginator.Paginator
 
 COUNTED = 10_000
+
+
+class AtLeast(int):
+    """A number of which only so much was counted: it is shown with a plus."""
+
+    def __str__(self) -> str:
+        return f"{number_format(int(self), force_grouping=True)}+"
 
 
 class BoundedPaginator(Paginator):

@@ -50,6 +50,15 @@ class RuleAdmin(QueueAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
         return self.owner if obj else ()
 
+    def formfield_for_dbfield(
+        self, db_field: Any, request: HttpRequest, **kwargs: Any
+    ) -> forms.Field | None:
+        """Name the fields that are edited in the list, where they have no label."""
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if field is not None and db_field.name in self.list_editable:
+            field.widget.attrs["aria-label"] = db_field.verbose_name
+        return field
+
     def save_model(self, request: HttpRequest, obj: Model, form: Any, change: bool) -> None:
         with acting(request):
             obj.save(using=database())

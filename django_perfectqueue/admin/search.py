@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from django_perfectqueue.models import Task, TaskQuerySet
+from django.http import HttpRequest
 
-from .names import NAMES, names
+from django_perfectqueue.models import Task, TaskQuerySet
+from django_perfectqueue.names import NAMES, names
+from django_perfectqueue.queue import database
 
 FOUND = 1_000
 
@@ -12,6 +14,11 @@ FOUND = 1_000
 def queue_names(using: str, *, limit: int = NAMES) -> list[str]:
     """Return the queues that have tasks, or the first so many of them."""
     return names(plain(using), "queue", limit=limit)
+
+
+def one_queue(request: HttpRequest) -> bool:
+    """Tell whether a list shows one queue only: there is no other, or it was chosen."""
+    return "queue" in request.GET or len(queue_names(database(), limit=2)) < 2
 
 
 def ids_by_key(start: str, queues: list[str], *, using: str) -> list[int]:

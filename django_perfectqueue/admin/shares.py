@@ -8,7 +8,9 @@ from django.contrib import admin
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.models import EVERYONE, FairShare, QueueShare
+from django_perfectqueue.texts import printable
 
+from .cells import paused_badge
 from .rules import RuleAdmin
 
 OWNER = ("user", "queue")
@@ -17,7 +19,7 @@ OWNER = ("user", "queue")
 @admin.register(FairShare)
 class FairShareAdmin(RuleAdmin):
     owner = OWNER
-    list_display = ["whose", "of_queue", "weight", "max_running", "paused"]
+    list_display = ["whose", "paused", "of_queue", "weight", "max_running"]
     list_editable = ["weight", "max_running", "paused"]
     list_filter = ["paused"]
     ordering = ["user", "queue"]
@@ -38,9 +40,10 @@ class FairShareAdmin(RuleAdmin):
 
     @admin.display(description=_("user"), ordering="user")
     def whose(self, share: FairShare) -> Any:
+        name: Any = printable(share.user) or _("(tasks without a user)")
         if share.user == EVERYONE:
-            return _("(everyone else)")
-        return share.user or _("(tasks without a user)")
+            name = _("(everyone else)")
+        return paused_badge(name, paused=share.paused)
 
     @admin.display(description=_("queue"), ordering="queue")
     def of_queue(self, share: FairShare) -> Any:

@@ -9,6 +9,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -16,11 +17,15 @@ from django.urls import URLPattern, path, reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
 
+from django_perfectqueue import trail
+from django_perfectqueue.models import Task, TaskQuerySet
 from django_perfectqueue.queue import database
+from django_perfectqueue.texts import printable
 
 from .base import ReadOnlyAdmin
+from .cells import NOTHING, badge
 from .search import plain
-from .verbs import CANCEL, FORCE_FINISH, RETRY, VERBS, Report, Verb, steer
+from .verbs import CANCEL, FORCE_FINISH, PURGE, RETRY, VERBS, Report, Verb, steer
 
 CAP = 1_000
 SHOWN = 20
@@ -41,6 +46,10 @@ class SteeringAdmin(ReadOnlyAdmin):
     def retry(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         return self.act(request, RETRY, queryset)
 
+    @admin.action(description=PURGE.title, permissions=[PURGE.name])
+    def purge(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        return self.act(request, PURGE, queryset)
+
     def has_force_finish_permission(self, request: HttpRequest) -> bool:
         return may(request, FORCE_FINISH)
 
@@ -50,15 +59,22 @@ class SteeringAdmin(ReadOnlyAdmin):
     def has_retry_permission(self, request: HttpRequest) -> bool:
         return may(request, RETRY)
 
+    def has_purge_permission(self, request: HttpRequest) -> bool:
+        return may(request, PURGE)
+
     def get_urls(self) -> list[URLPattern]:
+        """Return the pages; with ATOMIC_REQUESTS, too, each task is steered by itself."""
         view = self.admin_site.admin_view(self.steer_view)
         name = f"{self.opts.app_label}_{self.opts.model_name}_steer"
-        return [path("steer/<slug:name>/", view, name=name), *super().get_urls()]
+        urls = [path("steer/<slug:name>/", view, name=name), *super().get_urls()]
+        for url in urls:
+            transaction.non_atomic_requests(database())(url.callback)
+        return urls
 
     def act(self, request: HttpRequest, verb: Verb, queryset: QuerySet[Any]) -> HttpResponse | None:
         """Do a verb to the rows chosen in the list, or ask first."""
         ids = chosen(request, queryset)
-        if verb.question:
+        if verb.asks(len(ids)):
             return self.ask(request, verb, ids, back=request.get_full_path())
         self.carry_out(request, verb, ids)
         return None
@@ -74,7 +90,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         ids = numbers(request.POST.get("ids", "").split(","))
         back = self.way_back(request)
-        if verb.question and "confirmed" not in request.POST:
+        if verb.asks(len(ids)) and "confirmed" not in request.POST:
             return self.ask(request, verb, ids, back=back)
         self.carry_out(request, verb, ids)
         return HttpResponseRedirect(back)
@@ -88,7 +104,7 @@ class SteeringAdmin(ReadOnlyAdmin):
     def ask(
         self, request: HttpRequest, verb: Verb, ids: Sequence[int], *, back: str
     ) -> HttpResponse:
-        shown = self.get_queryset(request).filter(pk__in=ids[:SHOWN]).order_by("-pk")
+        shown = TaskQuerySet(Task, using=database()).with_status().filter(pk__in=ids[:SHOWN])
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -100,7 +116,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             "count": min(len(ids), CAP),
             "capped": len(ids) > CAP,
             "cap": CAP,
-            "rows": shown,
+            "rows": [cells_of(task) for task in shown.order_by("-pk")],
             "more": max(0, min(len(ids), CAP) - SHOWN),
             "ids": ",".join(map(str, ids)),
             "back": back,
@@ -112,16 +128,18 @@ class SteeringAdmin(ReadOnlyAdmin):
         """Do a verb to at most CAP tasks, and say what came of it."""
         wanted = list(ids[:CAP])
         seen = set(self.get_queryset(request).filter(pk__in=wanted).values_list("pk", flat=True))
+        tasks = list(plain(database()).filter(pk__in=seen).only("queue", "key"))
         report = steer(verb, [task_id for task_id in wanted if task_id in seen], using=database())
         if unseen := len(wanted) - len(seen):
             report.refused["gone"] += unseen
-        self.log(request, verb, report)
+        self.log(request, verb, [task for task in tasks if task.pk in set(report.ids)])
         self.tell(request, report, capped=len(ids) > CAP)
 
-    def log(self, request: HttpRequest, verb: Verb, report: Report) -> None:
+    def log(self, request: HttpRequest, verb: Verb, tasks: Sequence[Any]) -> None:
         """Keep who did it in the tasks' histories."""
-        if report.ids:
-            tasks = plain(database()).filter(pk__in=report.ids).only("key")
+        if tasks:
+            names = [(task.queue, task.key) for task in tasks]
+            trail.sign(names, verb.word, by=str(request.user), using=database())
             user: Any = request.user.pk
             LogEntry.objects.log_actions(user, tasks, CHANGE, str(verb.label))
 
@@ -133,6 +151,12 @@ class SteeringAdmin(ReadOnlyAdmin):
         if capped:
             text = gettext("At most %(cap)s tasks are taken at a time: repeat it for the rest.")
             self.message_user(request, text % {"cap": CAP}, messages.WARNING)
+
+
+def cells_of(task: Any) -> list[str]:
+    """Return what a task is recognized by."""
+    names = [str(task), *map(printable, (task.type, task.user or NOTHING, task.queue))]
+    return [badge(task.status), *names]
 
 
 def may(request: HttpRequest, verb: Verb) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Count, QuerySet, Sum
 from django.utils import timezone
 from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
 from django.utils.translation import gettext as _
@@ -23,6 +24,7 @@ from django_perfectqueue.history import (
     present,
     remark,
     tries,
+    waited,
 )
 from django_perfectqueue.models import (
     Attempt,
@@ -36,8 +38,11 @@ from django_perfectqueue.models import (
 )
 from django_perfectqueue.notes import Line
 from django_perfectqueue.roster import place_of
-from django_perfectqueue.sensitive import masked
+from django_perfectqueue.sensitive import STARS, masked
+from django_perfectqueue.texts import printable
+from django_perfectqueue.trail import deeds_of
 from django_perfectqueue.waiting import Code, why_waiting
+from django_perfectqueue.wording import deed
 
 from .cells import NOTHING, badge, moment, next_moment, span
 
@@ -99,12 +104,13 @@ def tell(task: Task, *, using: str, now: datetime | None = None) -> dict[str, An
         "badge": badge(task.status),
         "sentences": [explain(task), *reasons(task, ticket, using)],
         "about": [*about(task), *place(task, using)],
-        "times": times(task, ticket, now),
+        "times": times(task, ticket, told, now),
         "line": line(task, ticket, lane),
         "letter": letter,
         "data": shown(task.payload),
         "result": None if task.result_text is None else shown(task.result_text),
         "context": None if task.context is None else shown(task.context),
+        "deeds": [(moment(one.at), one.by, deed(one)) for one in deeds_of(task, using=using)],
         "progress": how_far(present(task, journals)),
         "attempts": [as_shown(task, one) for one in episodes(task, told, journals)],
         "attempts_shown": ATTEMPTS,
@@ -148,8 +154,8 @@ def reasons(task: Task, ticket: Ticket | None, using: str) -> list[str]:
 
 def about(task: Task) -> list[tuple[str, str]]:
     return [
-        (_("queue"), task.queue),
-        (_("type"), task.type),
+        (_("queue"), printable(task.queue)),
+        (_("type"), printable(task.type)),
         (_("priority"), str(task.priority)),
         *([(_("limits"), task.limits.replace(",", ", "))] if task.limits else []),
         *([(_("time limit"), span(task.time_limit))] if task.time_limit else []),
@@ -161,12 +167,16 @@ def about(task: Task) -> list[tuple[str, str]]:
 def place(task: Task, using: str) -> list[tuple[str, str]]:
     """Return which processor runs a task, and since when, as far as its worker has told."""
     held = task.status in (Status.RUNNING, Status.STALLED)
-    if not held or (found := place_of(task.pk, using=using)) is None:
+    if not held or (found := place_of(task, using=using)) is None:
         return []
+    if found.since is None:
+        return [(_("held by"), str(found))]
     return [(_("runs on"), str(found)), (_("runs since"), moment(found.since))]
 
 
-def times(task: Task, ticket: Ticket | None, now: datetime) -> list[tuple[str, str]]:
+def times(
+    task: Task, ticket: Ticket | None, attempts: Sequence[Try], now: datetime
+) -> list[tuple[str, str]]:
     """Return its moments in order, and how long it waited and ran."""
     told = [(_("submitted"), moment(task.created_at))]
     if task.run_at != task.created_at:
@@ -180,10 +190,10 @@ def times(task: Task, ticket: Ticket | None, now: datetime) -> list[tuple[str, s
         told.append((str(word), moment(at)))
     if ticket and task.status == Status.WAITING:
         told.append((_("waiting for"), span(seconds(due_at(task), now))))
+    if (wait := waited(task, attempts)) is not None:
+        told.append((_("waited"), span(wait)))
     if task.started_at:
-        ready = max(task.created_at, task.run_at)
         told.append((_("last started"), moment(task.started_at)))
-        told.append((_("started after"), span(seconds(ready, task.started_at))))
     if task.ended_at:
         told.append((_("ended"), moment(task.ended_at)))
     if task.started_at and task.ended_at:
@@ -228,8 +238,9 @@ def attempts(task: Task, using: str) -> list[Try]:
     """Return its newest attempts, the first of them first."""
     rows: QuerySet[Attempt] = Attempt.objects.using(using).filter(task_id=task.pk)
     newest = list(rows.order_by("-pk")[:ATTEMPTS])[::-1]
-    before = rows.count() - len(newest) if len(newest) == ATTEMPTS else 0
-    return tries(task, newest, before=before)
+    older = rows.filter(pk__lt=newest[0].pk) if len(newest) == ATTEMPTS else rows.none()
+    told = older.aggregate(count=Count("pk"), omitted=Sum("omitted", default=0))
+    return tries(task, newest, before=told["count"] + told["omitted"])
 
 
 def as_shown(task: Any, episode: Episode) -> Shown:
@@ -263,11 +274,16 @@ def how_far(journal: Journal | None) -> HowFar | None:
 
 
 def shown(text: str) -> Text:
-    """Return JSON set out to be read, without what is sensitive; or else the text as it is."""
+    """
+    Return JSON set out to be read, without what is sensitive; or else the text as it is.
+
+    Of what is nested too deep for that nothing is shown: it may well be JSON with secrets.
+    """
     try:
         pretty, problem = readable(masked(decode(text))), ""
     except (PayloadError, RecursionError) as error:
-        pretty, problem = text, str(error)
+        is_deep = isinstance(error.__cause__ or error, RecursionError)
+        pretty, problem = STARS if is_deep else text, str(error)
     return Text(pretty[:LONGEST], problem, cut=max(0, len(pretty) - LONGEST))
 
 

@@ -12,16 +12,17 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.models import Status, Task, TaskQuerySet, id_for
 from django_perfectqueue.queue import database
+from django_perfectqueue.texts import printable
 
-from .cells import NOTHING, badge, next_moment, short
+from .cells import NOTHING, badge, broken_at_dots, next_moment, short, with_fold
 from .filters import QueueFilter, ReachFilter, StatusFilter, TypeFilter, UserFilter
-from .search import ids_by_key, queue_names
+from .search import ids_by_key, one_queue, queue_names
 from .steering import SteeringAdmin, may
 from .story import tell
 from .verbs import VERBS
@@ -29,7 +30,8 @@ from .verbs import VERBS
 
 @admin.register(Task)
 class TaskAdmin(SteeringAdmin):
-    list_display = ["key", "kind", "for_user", "queue", "badge", "created", "when", "attempts"]
+    list_display = ["badge", "named", "kind", "for_user", "of_queue", "created", "when", "attempts"]
+    list_display_links = ["named"]
     list_filter = [StatusFilter, QueueFilter, UserFilter, TypeFilter, ReachFilter]
     actions = ["force_finish", "cancel", "retry"]
     search_fields = ["key"]
@@ -50,7 +52,7 @@ class TaskAdmin(SteeringAdmin):
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Leave out the queue where each row would name the same."""
-        hidden = {"queue"} if one_queue(request) else set()
+        hidden = {"of_queue"} if one_queue(request) else set()
         return [column for column in self.list_display if column not in hidden]
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
@@ -87,7 +89,8 @@ class TaskAdmin(SteeringAdmin):
             "opts": self.opts,
             "media": self.media,
             "title": _("Task"),
-            "subtitle": task.key,
+            "subtitle": str(task),
+            "for_user": printable(task.user),
             "original": task,
             "change": True,
             "has_view_permission": True,
@@ -104,19 +107,24 @@ class TaskAdmin(SteeringAdmin):
         status = Status(task.status)
         return [verb for verb in VERBS.values() if status in verb.statuses and may(request, verb)]
 
+    @admin.display(description=_("key"))
+    def named(self, task: Task) -> SafeString:
+        return with_fold(task, task.type, task.user, task.queue)
+
+    @admin.display(description=_("queue"))
+    def of_queue(self, task: Task) -> str:
+        return printable(task.queue)
+
     @admin.display(description=_("type"))
     def kind(self, task: Task) -> SafeString:
-        """Return its type, to be broken after a dot rather than anywhere."""
-        return format_html_join(
-            mark_safe(".<wbr>"), "{}", ([part] for part in task.type.split("."))
-        )
+        return broken_at_dots(task.type)
 
     @admin.display(description=_("user"), empty_value=NOTHING)
     def for_user(self, task: Task) -> SafeString | None:
         if not task.user:
             return None
         query = urlencode({"user": task.user})
-        return format_html('<a href="?{}">{}</a>', query, task.user)
+        return format_html('<a href="?{}">{}</a>', query, printable(task.user))
 
     @admin.display(description=_("status"))
     def badge(self, task: Task) -> SafeString:
@@ -134,8 +142,3 @@ class TaskAdmin(SteeringAdmin):
     @admin.display(description=_("attempts"))
     def attempts(self, task: Any) -> int:
         return int(task.tries)
-
-
-def one_queue(request: HttpRequest) -> bool:
-    """Tell whether a list shows one queue only: there is no other, or it was chosen."""
-    return "queue" in request.GET or len(queue_names(database(), limit=2)) < 2

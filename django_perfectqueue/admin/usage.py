@@ -18,11 +18,14 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.balance import COUNTED, WINDOWS, UserShare, balance
 from django_perfectqueue.conf import options
 from django_perfectqueue.models import Usage
+from django_perfectqueue.names import names
 from django_perfectqueue.queue import QUEUE_LENGTH, database
+from django_perfectqueue.store import oldest_due
+from django_perfectqueue.texts import printable
+from django_perfectqueue.waiting import workers_serving
 
 from .base import ReadOnlyAdmin
 from .cells import NOTHING, span
-from .names import names
 
 TOP = 50
 OVER = {"minute": _("Last minute"), "hour": _("Last hour"), "day": _("Last day")}
@@ -34,6 +37,7 @@ class Row:
     """One line of the page; ``entitled_bar`` and ``received_bar`` are from 0 to 100."""
 
     share: UserShare
+    user: str
     tasks_query: str
     entitled_bar: str
     received_bar: str
@@ -73,10 +77,11 @@ class UsageAdmin(ReadOnlyAdmin):
             "opts": self.opts,
             "media": self.media,
             "title": _("Shares received"),
-            "subtitle": queue,
+            "subtitle": printable(queue),
             "original": OVER[over],
             "has_view_permission": True,
             "queue": queue,
+            "queue_name": printable(queue),
             "over": over,
             "user_asked": user or "",
             "windows": [
@@ -84,17 +89,26 @@ class UsageAdmin(ReadOnlyAdmin):
                 for word, label in OVER.items()
             ],
             "queues": [
-                (name, f"?{query(name, over, user)}", name == queue)
+                (printable(name), f"?{query(name, over, user)}", name == queue)
                 for name in sorted({queue, *queues})
             ],
             "clear": f"?{query(queue, over, None)}",
             "rows": rows(found.shares, queue),
             "total": rows([found.total], queue)[0],
             "kept": options().USAGE_TIME != 0,
+            "unserved": unserved(queue),
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/perfectqueue/usage/shares.html", context)
+
+
+def unserved(queue: str) -> str:
+    """Return for how long a task has been due in a queue that no worker serves, or nothing."""
+    if any(queue in worker.queues for worker in workers_serving(using=database())):
+        return ""
+    wait = oldest_due([queue], using=database())[queue]
+    return "" if wait is None else span(wait)
 
 
 def chosen_queue(request: HttpRequest, queues: list[str]) -> str:
@@ -116,6 +130,7 @@ def rows(shares: list[UserShare], queue: str) -> list[Row]:
     return [
         Row(
             share=share,
+            user=printable(share.user),
             tasks_query=urlencode({"user": share.user, "queue": queue}),
             entitled_bar=f"{share.entitled / largest * 100:.2f}",
             received_bar=f"{share.received / largest * 100:.2f}",

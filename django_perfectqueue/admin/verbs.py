@@ -18,10 +18,10 @@ from django_perfectqueue.models import LIVE, Status
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
     """
-    One verb of the store. ``statuses`` are those in which it makes sense.
+    One verb of the store. ``statuses`` are those in which a task's page offers it.
 
-    ``act`` answers what it has done, as a word that done() knows. A verb with a ``question`` is
-    asked about first.
+    ``act`` answers what it has done, as a word that done() knows. The ``question`` is asked
+    first where it is about more than ``asks_above`` tasks. ``word`` is what is written down.
     """
 
     name: str
@@ -29,7 +29,13 @@ class Verb:
     title: Any
     act: Callable[[int, str], str]
     statuses: frozenset[Status]
-    question: Any = ""
+    question: Any
+    word: str
+    asks_above: int = 0
+
+    def asks(self, count: int) -> bool:
+        """Tell whether a person is asked before it is done to so many tasks."""
+        return count > self.asks_above
 
     @property
     def permission(self) -> str:
@@ -83,8 +89,14 @@ def retry(task_id: int, using: str) -> str:
     return "retried"
 
 
+def purge(task_id: int, using: str) -> str:
+    store.discard(task_id, using=using)
+    return "deleted"
+
+
 def done(what: str, count: int) -> str:
     sentences = {
+        "deleted": ngettext("%(count)d task was deleted.", "%(count)d tasks were deleted.", count),
         "finished": ngettext(
             "%(count)d task was force-finished.", "%(count)d tasks were force-finished.", count
         ),
@@ -118,6 +130,7 @@ def refused(why: str, count: int) -> str:
 
 FORCE_FINISH = Verb(
     name="force_finish",
+    word="finished",
     label=_("Force finish"),
     title=_("Force finish selected tasks"),
     act=force_finish,
@@ -129,6 +142,7 @@ FORCE_FINISH = Verb(
 )
 CANCEL = Verb(
     name="cancel",
+    word="requested",
     label=_("Request cancel"),
     title=_("Request cancel of selected tasks"),
     act=cancel,
@@ -141,11 +155,26 @@ CANCEL = Verb(
 )
 RETRY = Verb(
     name="retry",
+    word="retried",
     label=_("Retry"),
     title=_("Retry selected tasks"),
     act=retry,
     statuses=frozenset(
         {Status.FAILED, Status.CANCELLED, Status.EXPIRED, Status.SCHEDULED, Status.RETRYING}
     ),
+    question=_(
+        "Put these tasks back in line? They run as soon as there is a free processor, and have "
+        "all their attempts again."
+    ),
+    asks_above=20,
 )
-VERBS = {verb.name: verb for verb in (FORCE_FINISH, CANCEL, RETRY)}
+PURGE = Verb(
+    name="purge",
+    word="deleted",
+    label=_("Delete"),
+    title=_("Delete selected tasks"),
+    act=purge,
+    statuses=frozenset(),
+    question=_("Delete these tasks with all that is known of them? Their keys are free then."),
+)
+VERBS = {verb.name: verb for verb in (FORCE_FINISH, CANCEL, RETRY, PURGE)}

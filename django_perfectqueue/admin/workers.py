@@ -18,6 +18,7 @@ from django_perfectqueue.fields import ServerNow
 from django_perfectqueue.models import Worker
 from django_perfectqueue.queue import database
 from django_perfectqueue.roster import Assignment, Processor, processors_of
+from django_perfectqueue.texts import printable
 
 from .base import OneOrder, ReadOnlyAdmin
 from .cells import NOTHING, short, span
@@ -42,9 +43,9 @@ class WithProcessors(OneOrder):
 @admin.register(Worker)
 class WorkerAdmin(ReadOnlyAdmin):
     list_display = [
+        "standing",
         "host",
         "pid",
-        "standing",
         "round",
         "since",
         "serves",
@@ -63,9 +64,9 @@ class WorkerAdmin(ReadOnlyAdmin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return WithProcessors
 
-    @admin.display(description=_("standing"))
+    @admin.display(description=_("status"))
     def standing(self, worker: Any) -> SafeString:
-        kind, word = "running", gettext("there")
+        kind, word = "running", gettext("alive")
         if worker.is_gone(worker.clock):
             kind, word = "failed", gettext("gone")
         elif worker.leaving:
@@ -118,9 +119,11 @@ def line(worker: Any, processor: Processor, task: Assignment) -> SafeString:
         "pid": processor.pid,
     }
     lasts = span((worker.clock - task.since).total_seconds())
-    words = ", ".join(filter(None, [task.type, task.user, lasts, task.how_far]))
+    words = ", ".join(
+        filter(None, [printable(task.type), printable(task.user), lasts, task.how_far])
+    )
     quiet = format_html('<span class="pq-quiet" title="{}">{}</span>', where, words)
     if not task.key:
         return format_html("#{} {}", task.task_id, quiet)
     url = reverse("admin:perfectqueue_task_change", args=[task.task_id])
-    return format_html('<a href="{}">{}</a> {}', url, task.key, quiet)
+    return format_html('<a href="{}">{}</a> {}', url, printable(task.key), quiet)

@@ -18,6 +18,9 @@ from .time_limits import check_time_limits
 Pattern = str | re.Pattern[str]
 Route = type[Application] | Function | str
 
+MOST_TYPES = 1_000
+"""How many types are remembered; a pattern may match any number of them."""
+
 
 class Dispatch:
     """
@@ -48,7 +51,10 @@ class Dispatch:
         try:
             return cls._found[type_]
         except KeyError:
-            found = cls._found[type_] = cls.look_up(type_)
+            found = cls.look_up(type_)
+            if len(cls._found) >= MOST_TYPES:
+                cls._found.clear()
+            cls._found[type_] = found
             return found
 
     @classmethod

@@ -16,6 +16,7 @@ from django_perfectqueue.exceptions import ConfigError, Discard, Retry, Snooze, 
 from django_perfectqueue.paths import path_of
 from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.spans import LONGEST, seconds_of
+from django_perfectqueue.texts import printable
 
 if TYPE_CHECKING:
     from .handler import Application
@@ -134,7 +135,9 @@ def wait_by(
                 return asked_of(backoff, task, handler, error)
     except BaseException:
         logger.exception(
-            "A backoff will not do; the usual wait holds. type=%s key=%s", task.type, task.key
+            "A backoff will not do; the usual wait holds. type=%s key=%s",
+            printable(task.type),
+            printable(task.key),
         )
     return usual(handler).wait(task.lease.errors + 1)
 

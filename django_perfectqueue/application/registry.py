@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from django.utils.module_loading import autodiscover_modules
 
+from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.paths import path_of
 
@@ -57,10 +58,14 @@ def handler(*patterns: Pattern, **attributes: Any) -> Callable[[T], T]:
         attributes["backoff"] = staticmethod(attributes["backoff"])
     unknown = [name for name in attributes if not hasattr(Application, name)]
     if unknown:
-        raise ConfigError(f"@handler takes the attributes of Application, not '{unknown[0]}'.")
+        near = nearest(unknown[0], (name for name in vars(Application) if name[0] != "_"))
+        raise ConfigError(
+            f"@handler takes the attributes of Application, not '{unknown[0]}'.{near}"
+        )
 
     def register(target: T) -> T:
         if not isinstance(target, type):
+            check_parameters(target)
             made = from_function(target, **attributes)
         elif issubclass(target, Application):
             made = with_attributes(target, attributes) if attributes else target
@@ -71,6 +76,19 @@ def handler(*patterns: Pattern, **attributes: Any) -> Callable[[T], T]:
         return target
 
     return register
+
+
+def check_parameters(function: Callable[..., Any]) -> None:
+    """Raise ConfigError for a function that can't be called with the task alone."""
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        name = getattr(function, "__name__", repr(function))
+        raise ConfigError(
+            f"A function under @handler takes the task, as in def {name}(task): {error}."
+        ) from None
+    except ValueError:
+        return  # Nobody knows what one written in C takes.
 
 
 def with_attributes(target: type[Application], attributes: dict[str, Any]) -> type[Application]:

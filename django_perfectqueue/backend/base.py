@@ -11,6 +11,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.core.checks import CheckMessage
+from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 from django.utils import timezone
 from django.utils.module_loading import import_string
@@ -26,10 +27,11 @@ from django_perfectqueue.compat import (
     task_backends,
 )
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, PayloadError
+from django_perfectqueue.names import names
 
 from . import registry
 from .call import Call, words_of
-from .checks import problems
+from .checks import is_installed, not_installed
 from .definition import QueueTask, check_words, word
 
 TaskCall = tuple[Any, Iterable[Any], Mapping[str, Any]]
@@ -55,6 +57,7 @@ class PerfectQueueBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
+        self.params = params
         given = {
             name.lower(): params[name] for name in ("MAX_ATTEMPTS", "BACKOFF") if name in params
         }
@@ -69,7 +72,15 @@ class PerfectQueueBackend(BaseTaskBackend):
         return str(self.options.get("database") or database())
 
     def validate_task(self, task: Any) -> None:
-        """Raise InvalidTask when the task can't be run as it is."""
+        """
+        Raise InvalidTask when the task can't be run as it is.
+
+        Raise ImproperlyConfigured where the app with the tables is not installed. ``@task``
+        calls this, so the module of the tasks can't be imported then.
+        """
+        if not is_installed():
+            problem = not_installed(self.alias)
+            raise ImproperlyConfigured(f"{problem.msg} {problem.hint}")
         super().validate_task(task)
         check_words(task)
 
@@ -244,8 +255,13 @@ class PerfectQueueBackend(BaseTaskBackend):
         return await sync_to_async(self.get_result)(found.id)
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """Return what is wrong with this backend's settings."""
-        return [*super().check(**kwargs), *problems(self)]
+        """
+        Return that the app is not installed, if so.
+
+        An installed app checks its backends itself, once, whether Django asks them or not.
+        """
+        missing = [] if is_installed() else [not_installed(self.alias)]
+        return [*super().check(**kwargs), *missing]
 
 
 @contextmanager
@@ -305,11 +321,7 @@ def is_id(value: Any) -> bool:
 
 
 def stored_queues(using: str) -> list[str]:
-    """Return the names of the queues that have tasks, by a look at the index for each."""
+    """Return the names of all queues that have tasks, by a look at the index for each."""
     from django_perfectqueue.models import Task
 
-    names: list[str] = []
-    rows = Task.objects.using(using).order_by("queue").values_list("queue", flat=True)
-    while name := rows.filter(queue__gt=names[-1] if names else "").first():
-        names.append(name)
-    return names
+    return names(Task.objects.using(using), "queue", limit=None)

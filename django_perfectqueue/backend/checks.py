@@ -1,8 +1,8 @@
-"""What can be found wrong with a backend of ours in TASKS."""
+"""What can be found wrong with TASKS, where it names this package's backend."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -22,23 +22,22 @@ if TYPE_CHECKING:
     from .base import PerfectQueueBackend
 
 NAME = "django_perfectqueue"
+KEYS = ("BACKEND", "QUEUES", "OPTIONS", "MAX_ATTEMPTS", "BACKOFF", "ENQUEUE_ON_COMMIT")
 OPTIONS = ("backoff", "database", "id_function", "max_attempts", "modules", "time_limit")
 
 
 def problems(backend: PerfectQueueBackend) -> Iterator[CheckMessage]:
+    """Yield what is wrong with one backend, whose app is installed."""
     place = f"TASKS['{backend.alias}']"
-    if not apps.is_installed(NAME):
-        yield error(
-            30,
-            f"{place} keeps its tasks in tables that are not there: '{NAME}' is not installed.",
-            f"Add '{NAME}' to INSTALLED_APPS, and migrate.",
-        )
     if APP and not apps.is_installed(APP):
         yield error(
             31,
             f"{place} needs the app '{APP}', which is not installed.",
             f"Add '{APP}' to INSTALLED_APPS.",
         )
+    for name in backend.params:
+        if name not in KEYS:
+            yield unknown(place, name, KEYS)
     for name, value in backend.options.items():
         yield from option_problems(f"{place}['OPTIONS']", name, value)
     for name in backend.queue_names:
@@ -50,15 +49,31 @@ def problems(backend: PerfectQueueBackend) -> Iterator[CheckMessage]:
             )
 
 
+def not_installed(alias: str) -> CheckMessage:
+    return error(
+        30,
+        f"TASKS['{alias}'] keeps its tasks in tables that are not there: '{NAME}' is not"
+        " installed.",
+        f"Add '{NAME}' to INSTALLED_APPS, and migrate.",
+    )
+
+
+def is_installed() -> bool:
+    """Tell whether the app is installed; until Django has loaded the apps nobody can tell."""
+    return not apps.apps_ready or apps.is_installed(NAME)
+
+
 def option_problems(place: str, name: str, value: Any) -> Iterator[CheckMessage]:
     if name not in OPTIONS:
-        yield error(
-            33,
-            f"{place} has no '{name}'.{nearest(str(name), OPTIONS)}",
-            f"There is {', '.join(OPTIONS)}.",
-        )
+        yield unknown(place, name, OPTIONS)
     elif problem := RULES[name](value):
         yield error(34, f"{place}['{name}'] {problem}, not {value!r}.", "Mend it, or take it out.")
+
+
+def unknown(place: str, name: Any, names: Sequence[str]) -> CheckMessage:
+    return error(
+        33, f"{place} has no '{name}'.{nearest(str(name), names)}", f"There is {', '.join(names)}."
+    )
 
 
 def database(value: Any) -> str:

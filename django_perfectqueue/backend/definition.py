@@ -12,6 +12,7 @@ from asgiref.sync import iscoroutinefunction
 from django_perfectqueue import error_rules
 from django_perfectqueue.backoff import backoff_problem
 from django_perfectqueue.compat import InvalidTask, Task
+from django_perfectqueue.conf import nearest
 from django_perfectqueue.error_rules import Rule, RuleWithWaits
 
 from . import registry
@@ -67,6 +68,14 @@ class QueueTask(Base[P, R]):
     """When it is expected to start, at the latest."""
     limits: Iterable[str] = ()
     """The names of the limits that it keeps to."""
+
+    def __new__(cls, *values: Any, **words: Any) -> Any:
+        """Raise TypeError, with the nearest one, for a word that there is not."""
+        for name in words:
+            if name not in DJANGOS and name not in DEFAULTS:
+                near = nearest(name, (*DJANGOS, *DEFAULTS))
+                raise TypeError(f"A task has no '{name}'.{near} There is {', '.join(DEFAULTS)}.")
+        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         if not isinstance(self.limits, str):

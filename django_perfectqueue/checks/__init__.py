@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from django.core import checks
 
+from .backends import check_backends
 from .databases import check_database_settings, check_sqlite_options
 from .named import check_backoff, check_codecs, check_context, check_dispatch, check_middleware
 from .servers import check_server, check_server_settings
 from .settings import check_settings
 
 __all__ = [
+    "check_backends",
     "check_backoff",
     "check_codecs",
     "check_context",
@@ -37,3 +39,4 @@ def register() -> None:
     checks.register(check_middleware)
     checks.register(check_codecs, TAG)
     checks.register(check_context, TAG)
+    checks.register(check_backends, TAG)

@@ -35,7 +35,9 @@ def check_database_settings(app_configs: Any = None, **kwargs: Any) -> list[Chec
                 f"Use PostgreSQL, MySQL, MariaDB or SQLite, and name it in {SETTING}['DATABASE'].",
             )
         ]
-    found = list(in_no_file(alias, entry) if vendor == "sqlite" else isolation(alias, entry))
+    found = list(in_no_file(alias, entry)) if vendor == "sqlite" else []
+    if vendor == "postgresql":
+        found += isolation(alias, entry)
     if not entry["AUTOCOMMIT"]:
         found.append(
             error(
@@ -131,8 +133,10 @@ def bell_problems(folder: str) -> Iterator[CheckMessage]:
         f"Set {SETTING}['BELL_FOLDER'] to another folder, which workers and those who submit"
         f" share, or {SETTING}['BELL'] to False."
     )
-    place = folder if os.path.lexists(folder) else parent
-    if not (os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)):
+    # Where a worker has made its folder already, others need only ring there.
+    is_made = os.path.lexists(folder)
+    place, needed = (folder, os.R_OK) if is_made else (parent, os.W_OK)
+    if not (os.path.isdir(place) and os.access(place, needed | os.X_OK)):
         yield warning(
             6,
             f"There can be no bell in '{parent}': it is no folder, or not for this user to write"
@@ -155,19 +159,18 @@ def in_memory(name: str) -> bool:
 
 def isolation(alias: str, entry: Mapping[str, Any]) -> Iterator[CheckMessage]:
     given = entry["OPTIONS"]
-    if "isolation_level" in given and not reads_committed(alias, given["isolation_level"]):
+    if "isolation_level" in given and not reads_committed(given["isolation_level"]):
         yield warning(
             4,
             f"The database '{alias}' has the isolation level {given['isolation_level']!r}, at which"
-            " processors hinder each other and see old rows.",
+            " the server refuses one of two processors that meet, again and again: nothing goes"
+            " wrong, but it is slow.",
             f"Take 'isolation_level' out of DATABASES['{alias}']['OPTIONS'], or set it to read"
             " committed.",
         )
 
 
-def reads_committed(alias: str, level: Any) -> bool:
-    if connections[alias].vendor == "mysql":
-        return str(level).lower() == "read committed"
+def reads_committed(level: Any) -> bool:
     from django.db.backends.postgresql.psycopg_any import IsolationLevel
 
     return level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,16 +17,34 @@ from .told import error, warning
 
 def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """Check what needs no database: PERFECTQUEUE itself, and USE_TZ."""
+    found = list(misspelt())
     values = given()
     if not isinstance(values, Mapping):
         kind = type(values).__name__
         return [error(2, f"{SETTING} must be a dict, not {kind}.", f"Write {SETTING} = {{...}}.")]
-    found = [setting_error(problem) for problem in problems(values)]
-    if not found:
+    wrong = [setting_error(problem) for problem in problems(values)]
+    found += wrong
+    if not wrong:
         found += relations(Options().replace(**values))
     if not settings.USE_TZ:
         found.append(error(3, "USE_TZ is False, but tasks are kept in UTC.", "Set USE_TZ = True."))
     return found
+
+
+def misspelt() -> Iterator[CheckMessage]:
+    """Yield a warning for each setting whose name is nearly that of this package's."""
+    for name in dir(settings):
+        if name != SETTING and close(name):
+            yield warning(
+                18,
+                f"The setting {name} has no effect.",
+                f"Did you mean {SETTING}? Rename it, or silence perfectqueue.W018.",
+            )
+
+
+def close(name: str) -> bool:
+    plain = name.upper().replace("_", "").removeprefix("DJANGO")
+    return name.isupper() and difflib.SequenceMatcher(None, plain, SETTING).ratio() > 0.9
 
 
 def setting_error(problem: str) -> CheckMessage:

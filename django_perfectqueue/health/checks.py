@@ -14,11 +14,13 @@ from django.utils.translation import ngettext
 from django_perfectqueue import spans, store
 from django_perfectqueue.fields import ServerNow
 from django_perfectqueue.models import Worker
+from django_perfectqueue.waiting import workers_serving
 
+from .queues import named_queues, used_queues
 from .tables import lacks_tables, unmigrated
 
 OVERDUE = 60.0
-WORKERS = 1_000
+LATELY = 3600.0
 
 migrated: set[str] = set()
 """Databases that were found to have their tables; these don't go away."""
@@ -66,6 +68,8 @@ def findings(
     """
     Yield whether the tasks of these queues are being run.
 
+    Where no queue is given these are all that the settings name and all in which a task is
+    due; the former need a worker even while they are empty.
     ``oldest`` is for how many seconds a task may have been due; without it, that is only
     told. Each look is into an index, and reads a bounded number of rows.
     """
@@ -84,20 +88,26 @@ def findings(
 
 def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> Iterator[Finding]:
     serving = workers_of(using)
-    for queue in queues:
-        yield of_workers(queue, sum(queue in names for names in serving))
-        yield of_oldest(queue, store.oldest_due(queue, using=using), oldest)
+    asked = queues or named_queues(using)
+    others = [] if queues else [name for name in used_queues(using) if name not in asked]
+    for queue, wait in store.oldest_due([*asked, *others], using=using).items():
+        if queue in asked or wait is not None:
+            yield of_workers(queue, sum(queue in names for names in serving))
+            yield of_oldest(queue, wait, oldest)
     yield of_clock(store.overdue(using=using))
+    yield of_counters(last_drift(using))
 
 
 def workers_of(using: str) -> list[list[str]]:
     """Return the queues of each worker that takes tasks."""
-    workers = Worker.objects.using(using)
-    clock = workers.values_list(ServerNow(), flat=True).first()
-    if clock is None:
-        return []
-    serving = workers.serving(clock).order_by("-seen_at").only("queues_text")
-    return [worker.queues for worker in serving[:WORKERS]]
+    return [worker.queues for worker in workers_serving(using=using)]
+
+
+def last_drift(using: str) -> float | None:
+    """Return how many seconds ago a worker had to correct a counter of what runs."""
+    drifted = Worker.objects.using(using).filter(drifted_at__isnull=False)
+    row = drifted.order_by("-drifted_at").values_list(ServerNow(), "drifted_at").first()
+    return None if row is None else float((row[0] - row[1]).total_seconds())
 
 
 def of_workers(queue: str, count: int) -> Finding:
@@ -130,6 +140,17 @@ def of_clock(wait: float | None) -> Finding:
         return Finding("clock", True, _("Nothing has been left lying."), known)
     told = _("Leases that lapsed or tasks that fell due %s ago have been left lying.")
     return Finding("clock", False, told % spans.span(wait), known)
+
+
+def of_counters(ago: float | None) -> Finding:
+    known = {"seconds": ago}
+    if ago is None or ago > LATELY:
+        return Finding("counters", True, _("The counters agree with what runs."), known)
+    told = _(
+        "Counters did not agree with what runs and were corrected, the last one %s ago;"
+        " the log of the workers names them."
+    )
+    return Finding("counters", False, told % spans.span(ago), known)
 
 
 def seconds(text: str) -> float:

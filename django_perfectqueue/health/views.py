@@ -11,7 +11,6 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from django_perfectqueue import conf
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.queue import QUEUE_LENGTH, checked, database
 
@@ -42,7 +41,11 @@ def ready(request: HttpRequest) -> HttpResponse:
 
 @probe
 def queues(request: HttpRequest) -> HttpResponse:
-    """Tell whether tasks are being run: of each ``queue``, with none ``oldest`` seconds old."""
+    """
+    Tell whether tasks are being run, with none ``oldest`` seconds old.
+
+    It is about each ``queue`` that is named, or else about all.
+    """
     try:
         names, oldest = asked(request.GET)
     except (ValueError, InvalidTaskError) as error:
@@ -61,7 +64,7 @@ def asked(query: QueryDict) -> tuple[list[str], float | None]:
         raise ValueError(_("At most %d queues at once.") % MOST_QUEUES)
     given = query.get("oldest")
     oldest = None if given is None else seconds(given)
-    return names or [conf.options().DEFAULT_QUEUE], oldest
+    return names, oldest
 
 
 def answer(found: Iterable[Finding]) -> JsonResponse:

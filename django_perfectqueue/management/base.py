@@ -17,11 +17,11 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_perfectqueue.exceptions import AlreadyExistsError, PerfectQueueError
+from django_perfectqueue.checks.told import SQLITE_OPTIONS
+from django_perfectqueue.exceptions import AlreadyExistsError, NotMigratedError, PerfectQueueError
 from django_perfectqueue.health.tables import lacks_tables, unmigrated
 from django_perfectqueue.queue import Queue, database
-
-from .words import on_one_line
+from django_perfectqueue.texts import on_one_line, printable
 
 TAKEN = 3
 INTERRUPTED = 130
@@ -84,10 +84,10 @@ class QueueCommand(SummedUpCommand):
 
     def say(self, text: str) -> None:
         if self.verbosity:
-            self.stdout.write(text)
+            self.stdout.write(printable(text))
 
     def complain(self, text: str) -> None:
-        self.stderr.write(text)
+        self.stderr.write(printable(text))
 
     def print_json(self, value: Any) -> None:
         self.stdout.write(json.dumps(value))
@@ -114,10 +114,15 @@ def speaking(using: str | None = None) -> Iterator[None]:
     """Turn what a user may have to do with into a CommandError without a traceback."""
     try:
         yield
+    except CommandError as error:
+        error.args = (printable(str(error)),)
+        raise
     except AlreadyExistsError as error:
-        raise CommandError(str(error), returncode=TAKEN) from error
+        raise CommandError(printable(str(error)), returncode=TAKEN) from error
+    except NotMigratedError as error:
+        raise CommandError(diagnosis(using, error)) from error
     except (PerfectQueueError, ImproperlyConfigured) as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(printable(str(error))) from error
     except Error as error:
         raise CommandError(diagnosis(using, error)) from error
     except KeyboardInterrupt as interrupt:
@@ -163,10 +168,14 @@ def diagnosis(using: str | None, error: Error) -> str:
         }
     if lacking:
         return unmigrated(using)
-    return _("The database '%(using)s' refused: %(error)s") % {
+    refused = _("The database '%(using)s' refused: %(error)s") % {
         "using": using,
         "error": on_one_line(error),
     }
+    if connection.vendor == "sqlite" and "locked" in str(error):
+        advice = _("Give DATABASES['%(using)s'] %(options)s, so that it waits for its lock.")
+        refused += ". " + advice % {"using": using, "options": SQLITE_OPTIONS}
+    return refused
 
 
 def nearest(word: str, words: Iterable[str]) -> str:

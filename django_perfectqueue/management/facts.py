@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 
 from django_perfectqueue.codecs import decode
 from django_perfectqueue.exceptions import PayloadError
-from django_perfectqueue.history import Episode, Try, due_at, remark
+from django_perfectqueue.history import Episode, Try, due_at, remark, waited
 from django_perfectqueue.models import DeadLetter, Journal, Status, Task, Ticket
 from django_perfectqueue.sensitive import masked
 
@@ -41,6 +41,8 @@ def situation(task: Task, now: datetime) -> str:
         return _("ended %s ago") % readable((now - task.ended_at).total_seconds())
     if task.status == Status.BLOCKED:
         return ""
+    if task.expires_at and task.expires_at <= now:
+        return _("expired %s ago") % readable((now - task.expires_at).total_seconds())
     wait = (due_at(task) - now).total_seconds()
     return (_("due in %s") if wait > 0 else _("due for %s")) % readable(wait)
 
@@ -137,14 +139,6 @@ def content(name: str, text: str | None) -> dict[str, Any]:
 def context_of(task: Task) -> dict[str, Any]:
     """Return what a task has taken along of its submitter's surroundings, for all eyes."""
     return {name: masked(value) for name, value in content("context", task.context).items()}
-
-
-def waited(task: Task, attempts: Sequence[Try]) -> float | None:
-    """Return the seconds from when it was first due until it first started."""
-    start = attempts[0].started_at if attempts else task.started_at
-    if start is None:
-        return None
-    return max(0.0, (start - max(task.run_at, task.created_at)).total_seconds())
 
 
 def ran(attempts: Sequence[Try]) -> float | None:

@@ -21,6 +21,7 @@ from django_perfectqueue.models import (
     Ticket,
     live_conditions,
 )
+from django_perfectqueue.roster import working
 
 BOUND = 10_000
 
@@ -31,6 +32,7 @@ class User:
 
     user: str
     counts: Counter[str]
+    working: int = 0
     weight: float = 1.0
     max_running: int | None = None
     paused: bool = False
@@ -49,14 +51,16 @@ class Figures:
     """
     What is in one queue.
 
-    ``finished`` and ``dead``, by status and group, are counted up to BOUND: one more says
-    that there are more. ``oldest`` is the seconds that the first of those that wait has
-    been due for.
+    ``working`` is how many of those that are held a handler works on, as workers told last;
+    the others were taken in advance. ``finished`` and ``dead``, by status and group, are
+    counted up to BOUND: one more says that there are more. ``oldest`` is the seconds that
+    the first of those that wait has been due for.
     """
 
     queue: str
     counts: Counter[str] = field(default_factory=Counter)
     oldest: float | None = None
+    working: int = 0
     users: list[User] = field(default_factory=list)
     finished: int = 0
     dead: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -72,6 +76,7 @@ def figures(using: str, queue: str | None = None) -> list[Figures]:
     if queue is not None:
         found[queue] = Figures(queue)
     add_live(found, using, queue)
+    add_working(found, using)
     add_dead(found, using, queue)
     for one in found.values():
         one.users.sort(key=lambda user: (-user.running, -user.waiting, user.user))
@@ -91,6 +96,19 @@ def add_live(found: dict[str, Figures], using: str, queue: str | None) -> None:
         lane = lanes.get(row["lane"]) or owners.get(row["first"])
         if lane and queue in (None, lane.queue):
             add_lane(found.setdefault(lane.queue, Figures(lane.queue)), lane, row, now)
+
+
+def add_working(found: dict[str, Figures], using: str) -> None:
+    """Count what handlers work on; what is told may be older than what is held."""
+    for (queue, user), count in working(using=using).items():
+        if (one := found.get(queue)) is None:
+            continue
+        one.working += count
+        for whose in one.users:
+            if whose.user == user:
+                whose.working = min(count, whose.running)
+    for one in found.values():
+        one.working = min(one.working, one.counts["running"] + one.counts["stalled"])
 
 
 def by_lane(using: str) -> Iterable[Any]:
@@ -131,7 +149,14 @@ def server_now(using: str) -> datetime | None:
 def add_lane(figures: Figures, lane: Lane, row: dict[str, Any], now: datetime | None) -> None:
     counts = Counter({word.value: row[word.value] for word in LIVE})
     figures.counts += counts
-    figures.users.append(User(lane.user, counts, lane.weight, lane.max_running, lane.paused))
+    user = User(
+        lane.user,
+        counts,
+        weight=lane.weight,
+        max_running=lane.max_running,
+        paused=lane.paused,
+    )
+    figures.users.append(user)
     if row["oldest"] and now:
         wait = max(0.0, (now - row["oldest"]).total_seconds())
         figures.oldest = max(wait, figures.oldest or 0.0)

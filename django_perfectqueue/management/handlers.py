@@ -14,8 +14,7 @@ from django.utils.translation import gettext as _
 from django_perfectqueue.application import Dispatch, Registry, autodiscover
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.exceptions import ConfigError, PerfectQueueError
-
-from .words import on_one_line
+from django_perfectqueue.texts import on_one_line
 
 REFUSED = tuple(
     f"{name}() got an unexpected keyword argument" for name in ("Task.__init__", "task")

@@ -8,15 +8,14 @@ from contextlib import contextmanager
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import NotFoundError
-from django_perfectqueue.models import DeadLetter
+from django_perfectqueue.models import DeadLetter, TaskQuerySet
 from django_perfectqueue.models import Task as Row
+from django_perfectqueue.names import names
 from django_perfectqueue.queue import Queue, Task
 
 from .base import nearest
 
-QUEUES = 50
 NEIGHBOURS = 50
-GROUPS = 50
 LISTED = 10
 
 
@@ -31,35 +30,27 @@ def with_hint(task: Task) -> Iterator[None]:
 
 def hint(task: Task) -> str:
     """Name the other queue that has the key, or else the nearest key; by an index or not at all."""
-    queues = list(queue_names(task.using))
-    elsewhere = Row.objects.using(task.using).filter(queue__in=queues, key=task.key)
+    elsewhere = Row.objects.using(task.using).filter(queue__in=queues(task.using), key=task.key)
     for queue in elsewhere.values_list("queue", flat=True)[:1]:
         return " " + str(_("Queue '%s' has one.") % queue)
     return nearest(task.key, neighbours(task))
 
 
-def queue_names(using: str) -> Iterator[str]:
-    """Yield the names of the queues that have tasks, with one look into the index for each."""
-    names = Row.objects.using(using).order_by("queue", "key").values_list("queue", flat=True)
-    last = ""
-    for _turn in range(QUEUES):
-        if not (found := list(names.filter(queue__gt=last)[:1])):
-            return
-        [last] = found
-        yield last
+def queues(using: str) -> list[str]:
+    """Return the names of the queues that have tasks."""
+    return names(TaskQuerySet(Row, using=using), "queue")
 
 
 def no_tasks(queue: Queue) -> str:
     """Say that a queue is empty, and what else there is, for who asked for the wrong one."""
-    names = list(queue_names(queue.using))
-    return _("Queue '%s' has no tasks.") % queue.name + instead(queue.name, names)
+    return _("Queue '%s' has no tasks.") % queue.name + instead(queue.name, queues(queue.using))
 
 
 def no_group(queue: Queue, group: str) -> str:
     """Say that no task ended for this reason, and for which ones others did."""
     text = _("No task of queue '%(queue)s' ended for the reason '%(group)s'.")
     told = text % {"queue": queue.name, "group": group}
-    return told + instead(group, list(groups(queue)))
+    return told + instead(group, groups(queue))
 
 
 def instead(word: str, words: list[str]) -> str:
@@ -68,16 +59,9 @@ def instead(word: str, words: list[str]) -> str:
     return nearest(word, words) or (" " + _("There is %s.") % listed if words else "")
 
 
-def groups(queue: Queue) -> Iterator[str]:
-    """Yield the groups of its dead letters, in the order of the index of groups."""
-    letters = DeadLetter.objects.using(queue.using).filter(task__queue=queue.name)
-    names = letters.order_by("group").values_list("group", flat=True)
-    last = ""
-    for _turn in range(GROUPS):
-        if not (found := list(names.filter(group__gt=last)[:1])):
-            return
-        [last] = found
-        yield last
+def groups(queue: Queue) -> list[str]:
+    """Return the groups of its dead letters, in the order of the index of groups."""
+    return names(DeadLetter.objects.using(queue.using).filter(task__queue=queue.name), "group")
 
 
 def neighbours(task: Task) -> list[str]:

@@ -10,11 +10,11 @@ from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import IdempotentError, NotFoundError, NotSupportedError
 from django_perfectqueue.models import TaskQuerySet
+from django_perfectqueue.texts import printable
 
 from .base import at_least
 from .progress import Progress
 from .steering import SteeringCommand
-from .words import printable
 
 PAGE = 500
 KEYS_SHOWN = 100
@@ -74,7 +74,7 @@ class SelectingCommand(SteeringCommand):
             return
         chosen = self.chosen(**options)
         if not chosen.exists() and (why := self.none_found(**options)) and not self.as_json:
-            self.say(printable(why))
+            self.say(why)
             return
         keys = self.keys_of(chosen, options["limit"])
         if options["dry_run"]:
@@ -149,13 +149,22 @@ class SelectingCommand(SteeringCommand):
     def steer_many(self, keys: Iterator[str]) -> None:
         progress = Progress(self.stderr, _("%s tasks"))
         done = dict.fromkeys(self.words, 0)
-        for number, key in enumerate(keys, 1):
-            try:
-                _sentence, word = self.steer(self.queue[key])
-            except (IdempotentError, NotFoundError, NotSupportedError):
-                continue
-            done[word] += 1
-            progress.show(number)
+        unsigned: dict[str, list[str]] = {word: [] for word in self.words}
+        try:
+            for number, key in enumerate(keys, 1):
+                try:
+                    _sentence, word = self.steer(self.queue[key])
+                except (IdempotentError, NotFoundError, NotSupportedError):
+                    continue
+                done[word] += 1
+                unsigned[word].append(key)
+                if len(unsigned[word]) == PAGE:
+                    self.sign(unsigned[word], word)
+                    unsigned[word] = []
+                progress.show(number)
+        finally:
+            for word, left in unsigned.items():
+                self.sign(left, word)
         progress.clear()
         if self.as_json:
             self.print_json(done)

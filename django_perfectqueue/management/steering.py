@@ -8,12 +8,14 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 
+from django_perfectqueue import trail
 from django_perfectqueue.exceptions import TaskError
 from django_perfectqueue.queue import Task
+from django_perfectqueue.texts import printable
 
 from .base import QueueCommand
 from .hints import with_hint
-from .words import printable
+from .rules import person
 
 
 class SteeringCommand(QueueCommand):
@@ -54,6 +56,11 @@ class SteeringCommand(QueueCommand):
                 % {"count": len(refused), "total": total}
             )
 
+    def sign(self, keys: Iterable[str], word: str) -> None:
+        """Write down who did it."""
+        names = ((self.queue.name, key) for key in keys)
+        trail.sign(names, word, by=person(), using=self.queue.using)
+
     def refused(self, task: Task) -> str:
         """Steer one task; return why it could not be done, or nothing."""
         try:
@@ -65,8 +72,9 @@ class SteeringCommand(QueueCommand):
                     {"key": task.key, "error": type(error).__name__, "message": str(error)}
                 )
             return printable(str(error))
+        self.sign([task.key], word)
         if self.as_json:
             self.print_json({"key": task.key, "done": word})
         else:
-            self.say(printable(sentence))
+            self.say(sentence)
         return ""

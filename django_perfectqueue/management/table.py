@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
-from .words import columns_of, cut, padded, printable
+from django_perfectqueue.texts import printable
+
+from .words import columns_of, cut, padded
 
 SAMPLE = 200
 NARROWEST = 8
@@ -18,11 +20,17 @@ GAP = "  "
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``elastic`` ones give way when the terminal is narrow; numbers go to the ``right``."""
+    """
+    How a column is shown: numbers go to the ``right``.
+
+    Where the terminal is narrow the ``spare`` ones are left out first, and then the
+    ``elastic`` ones give way.
+    """
 
     title: str
     elastic: bool = False
     right: bool = False
+    spare: bool = False
 
 
 def lines(
@@ -42,6 +50,7 @@ def lines(
         yield [
             padded(cell if width is None else cut(cell, room), room, right=column.right)
             for column, cell, room in zip(columns, row, widths, strict=True)
+            if room
         ]
 
 
@@ -50,10 +59,18 @@ def widest(rows: Sequence[Sequence[str]]) -> list[int]:
 
 
 def fitting(columns: Sequence[Column], widths: list[int], width: int | None) -> list[int]:
-    """Return widths whose sum fits: of the elastic columns the widest is narrowed first."""
+    """
+    Return widths whose sum fits; 0 is for a column that is left out.
+
+    The spare columns are left out from the left, then the widest elastic one is narrowed.
+    """
     widths = list(widths)
     elastic = [place for place, column in enumerate(columns) if column.elastic]
     over = 0 if width is None else sum(widths) + len(GAP) * (len(widths) - 1) - width
+    for place, column in enumerate(columns):
+        if over > 0 and column.spare:
+            over -= widths[place] + len(GAP)
+            widths[place] = 0
     while over > 0 and elastic:
         place = max(elastic, key=lambda place: widths[place])
         if widths[place] <= NARROWEST:

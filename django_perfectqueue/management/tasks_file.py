@@ -11,9 +11,10 @@ from typing import IO, Any
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.texts import printable
 
 from .base import nearest
-from .words import point, printable
+from .words import point
 
 NEEDED = ("key", "type")
 OPTIONAL = ("data", "user", "priority", "limits", "time_limit")

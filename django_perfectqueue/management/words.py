@@ -108,17 +108,6 @@ def local(moment: datetime) -> str:
     return localtime(moment).isoformat(" ", "milliseconds")
 
 
-def on_one_line(text: Any) -> str:
-    return " ".join(printable(str(text).replace("\n", " ").replace("\t", " ")).split())
-
-
-def printable(text: str) -> str:
-    """Return a text that can't steer the terminal: what is not printable is spelt out."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
 def columns_of(text: str) -> int:
     """Return how many columns of a terminal a text takes."""
     if text.isascii():

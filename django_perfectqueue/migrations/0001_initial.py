@@ -49,6 +49,7 @@ class Migration(migrations.Migration):
                 ),
                 ("message", models.TextField(blank=True, default="", verbose_name="message")),
                 ("traceback", models.TextField(blank=True, default="", verbose_name="traceback")),
+                ("omitted", models.IntegerField(db_default=0, verbose_name="omitted")),
             ],
             options={
                 "verbose_name": "attempt",
@@ -138,6 +139,7 @@ class Migration(migrations.Migration):
                     ("force_finish_task", "Can force finish task"),
                     ("cancel_task", "Can request cancel of task"),
                     ("retry_task", "Can retry task"),
+                    ("purge_task", "Can delete ended task"),
                 ],
                 "default_permissions": ("view",),
                 "base_manager_name": "objects",
@@ -501,6 +503,7 @@ class Migration(migrations.Migration):
                 ("paused", models.IntegerField(default=0, verbose_name="paused")),
                 ("capped", models.IntegerField(default=0, verbose_name="capped")),
                 ("limited", models.IntegerField(default=0, verbose_name="limited")),
+                ("longest", models.FloatField(default=0.0, verbose_name="longest wait")),
                 ("wait_0", models.IntegerField(default=0, verbose_name="waits")),
                 ("wait_1", models.IntegerField(default=0, verbose_name="waits")),
                 ("wait_2", models.IntegerField(default=0, verbose_name="waits")),
@@ -555,6 +558,7 @@ class Migration(migrations.Migration):
                 ("leaving", models.BooleanField(default=False, verbose_name="leaving")),
                 ("started_at", models.DateTimeField(verbose_name="started at")),
                 ("seen_at", models.DateTimeField(verbose_name="seen at")),
+                ("drifted_at", models.DateTimeField(null=True, verbose_name="drifted at")),
             ],
             options={
                 "verbose_name": "worker",
@@ -580,6 +584,7 @@ class Migration(migrations.Migration):
                             ("share", "fair share"),
                             ("queue", "share of a queue"),
                             ("limit", "limit"),
+                            ("task", "task"),
                         ],
                         max_length=5,
                         verbose_name="kind",
@@ -691,6 +696,7 @@ class Migration(migrations.Migration):
                 ("errors", models.SmallIntegerField(default=0, verbose_name="errors")),
                 ("crashes", models.SmallIntegerField(default=0, verbose_name="crashes")),
                 ("holder", models.BigIntegerField(null=True, verbose_name="holder")),
+                ("token", models.BigIntegerField(null=True, verbose_name="token")),
                 (
                     "cancel_requested",
                     models.BooleanField(default=False, verbose_name="cancel requested"),
@@ -807,6 +813,22 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.AddConstraint(
+            model_name="limit",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("rate__isnull", True),
+                    ("burst__isnull", True),
+                    (
+                        "burst__lte",
+                        models.F("rate") * models.Value(31622400.0) / models.F("period"),
+                    ),
+                    _connector="OR",
+                ),
+                name="perfectqueue_limit_burst",
+                violation_error_message="The burst is too large: at this rate it would come evenly in more than 366 days.",
+            ),
+        ),
+        migrations.AddConstraint(
             model_name="usage",
             constraint=models.UniqueConstraint(
                 fields=("queue", "span", "start", "others", "user"), name="perfectqueue_usage_key"
@@ -823,6 +845,22 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="deadletter",
             index=models.Index(fields=["group", "task"], name="perfectqueue_dead_group"),
+        ),
+        migrations.AddIndex(
+            model_name="deadletter",
+            index=models.Index(fields=["ended_at", "task"], name="perfectqueue_dead_ended"),
+        ),
+        migrations.AddIndex(
+            model_name="deadletter",
+            index=models.Index(
+                fields=["status", "ended_at", "task"], name="perfectqueue_dead_failed"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="deadletter",
+            index=models.Index(
+                fields=["group", "ended_at", "task"], name="perfectqueue_dead_cause"
+            ),
         ),
         migrations.AddIndex(
             model_name="ticket",

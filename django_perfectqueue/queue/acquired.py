@@ -15,8 +15,11 @@ from django.db import Error, connections, transaction
 from django_perfectqueue import codecs, store
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import (
+    SHORTEST_WAIT,
+    AlreadyFinishedError,
     CancelRequestedError,
     Discard,
+    InvalidTaskError,
     PayloadError,
     PerfectQueueError,
     PreemptedError,
@@ -26,6 +29,7 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.notes import Notes, entry, part_of
 from django_perfectqueue.paths import path_of
 from django_perfectqueue.sensitive import secrets_of, without
+from django_perfectqueue.texts import printable
 
 from .deferred import Deferred, Doubt, or_deferred
 from .given import Span, encoded, encoded_result
@@ -34,6 +38,7 @@ from .twins import in_event_loop, twin
 logger = logging.getLogger("django_perfectqueue.queue")
 
 GRAVE = "discarded"
+ENDED = ("finished", "failed", "cancelled", "discarded")
 DISCARDED = path_of(Discard)
 
 if TYPE_CHECKING:
@@ -47,11 +52,12 @@ class AcquiredTask:
 
     One of finish(), retry(), snooze(), release(), fail(), discard() and cancel() settles
     it, once and durably; each raises PreemptedError, and writes nothing, when the lease
-    has passed to another. In a transaction of the caller's it is settled with that; in an
-    atomic handler they are ``deferred``, and written when it has returned.
-    ``django_result`` is what Django's signals are told of one of its tasks. ``notes`` are
-    what it has told by progress() and log(), which is written by the worker that runs it,
-    or where there is none by the task itself.
+    has passed to another, and AlreadyFinishedError when this object has ended the task. In
+    a transaction of the caller's it is settled with that; in an atomic handler they are
+    ``deferred``, and written when it has returned. ``django_result`` is what Django's
+    signals are told of one of its tasks. ``notes`` are what it has told by progress() and
+    log(), which is written by the worker that runs it, or where there is none by the task
+    itself.
     """
 
     lease: store.Lease
@@ -181,10 +187,18 @@ class AcquiredTask:
             raise CancelRequestedError(f"Task '{self.key}' is to be cancelled.")
 
     def update_data(self, changes: Mapping[str, Any], *, now: datetime | None = None) -> None:
-        """Merge into the stored data, and renew the lease."""
+        """
+        Merge into the stored data, and renew the lease.
+
+        Raise PreemptedError when the lease has passed to another, AlreadyFinishedError when
+        this has ended the task.
+        """
+        self._refuse_if_settled()
         merged = {**self.data, **changes}
         self._secrets_in_data()  # What is sensitive before still is afterwards.
         payload = encoded(merged)
+        if why := store.too_long(payload, using=self.lease.using):
+            raise InvalidTaskError(f"The data can't be stored: {why}.")
 
         def write() -> None:
             terms: dict[str, Any] = {"alive_time": self.alive_time, "using": self.lease.using}
@@ -232,7 +246,9 @@ class AcquiredTask:
             with transaction.atomic(using=using) if apart else nullcontext(), store.one_call():
                 store.tell([note], using=using)
         except Error as error:
-            logger.warning("What a task tells can't be written. key=%s error=%s", self.key, error)
+            logger.warning(
+                "What a task tells can't be written. key=%s error=%s", printable(self.key), error
+            )
 
     def redacted(self, text: str) -> str:
         """Return a text with stars for what is sensitive in the task's data."""
@@ -279,11 +295,11 @@ class AcquiredTask:
         Return what finish() would write.
 
         Raise InvalidResultError when the codec can't write the result, or it is larger than
-        MAX_RESULT_SIZE.
+        MAX_RESULT_SIZE, or than what the server takes.
         """
         return store.Completion(
             lease=self.lease,
-            result=None if result is None else encoded_result(result),
+            result=None if result is None else encoded_result(result, using=self.lease.using),
             started=self.started,
             ended=time.monotonic(),
         )
@@ -324,14 +340,28 @@ class AcquiredTask:
     @or_deferred
     def release(self, delay: Span = 0.0, *, now: datetime | None = None) -> None:
         """
-        Give it back untried: this counts as no attempt.
+        Give it back: this counts as no attempt, and its user is charged for the time that
+        it has run.
 
-        Raise InvalidTaskError where the delay is no length of time.
+        It waits for a second at least, as after snooze(): a handler that gives it back again
+        and again would keep the database busy. Raise InvalidTaskError where the delay is no
+        length of time.
         """
-        wait = wait_of("release()", delay)
+        self._let_go(max(SHORTEST_WAIT, wait_of("release()", delay)), now=now)
+
+    def _let_go(self, wait: float = 0.0, *, now: datetime | None = None) -> None:
+        """
+        Give it back untried, to be taken again after so many seconds, or at once.
+
+        For who runs it, where its handler has not begun, or ended by no fault of its own.
+        """
         with self._settling():
             cancelled: list[store.Lease] = []
-            terms: dict[str, Any] = {"using": self.lease.using, "now": now}
+            terms: dict[str, Any] = {
+                "seconds": self.seconds,
+                "using": self.lease.using,
+                "now": now,
+            }
             if store.release([self.lease], delay=wait, cancelled=cancelled, **terms):
                 raise self._preempted()
             self._settle("cancelled" if cancelled else "released")
@@ -341,7 +371,7 @@ class AcquiredTask:
         """
         Put it off for so long: this counts as no attempt and as no error.
 
-        Unlike after release(), its user is charged for the time that it has run.
+        Its user is charged for the time that it has run, as after release().
         """
         wait = Snooze(after).after
         terms: dict[str, Any] = {"seconds": self.seconds, "using": self.lease.using, "now": now}
@@ -411,8 +441,19 @@ class AcquiredTask:
         connection = connections[self.lease.using]
         self._doubt = Doubt(connection) if connection.in_atomic_block else None
 
+    def _refuse_if_settled(self) -> None:
+        """Raise the error for a write to a task that this has settled."""
+        word = self.settled or (self.deferred.settled if self.deferred else "")
+        # What was to be retried is cancelled where someone has asked for that.
+        what = "it was cancelled" if word == "cancelled" else f"you {word} it"
+        if word in ENDED:
+            raise AlreadyFinishedError(f"Task '{self.key}' has ended: {what}.")
+        if word:
+            raise PreemptedError(f"Task '{self.key}' is no longer held: {what}.")
+
     def _preempted(self) -> PreemptedError:
-        return PreemptedError(f"Task '{self.key}' is no longer held by this attempt.")
+        """Return the error for a lease that the store has refused."""
+        return store.refusal(self.lease, using=self.lease.using)
 
     def _terms(self, now: datetime | None) -> dict[str, Any]:
         return {
@@ -452,6 +493,7 @@ def note_of(task: AcquiredTask) -> store.Note | None:
     part, stage = told.standing
     return store.Note(
         task_id=task.lease.task_id,
+        key=task.key,
         attempt=task.lease.attempt,
         progress=part,
         stage=stage,

@@ -37,10 +37,14 @@ class Doubt:
 
 @dataclass(slots=True, eq=False)
 class Act:
-    """Something to be done, as long as the transaction in which that was asked for stands."""
+    """
+    Something to be done, as long as the transaction in which that was asked for stands.
+
+    ``word`` is what it settles the task as, or empty.
+    """
 
     do: Callable[[], None]
-    settles: bool
+    word: str
 
     def __call__(self) -> None:
         """Do nothing: that it waits for the commit is what tells that it stands."""
@@ -59,12 +63,12 @@ class Deferred:
     acts: list[Act] = field(default_factory=list)
 
     @property
-    def settles(self) -> bool:
-        """Whether anything of it settles the task."""
-        return any(act.settles for act in self.standing())
+    def settled(self) -> str:
+        """What it settles the task as; nothing where it does not."""
+        return next((act.word for act in self.standing() if act.word), "")
 
-    def add(self, do: Callable[[], None], *, settles: bool = False) -> None:
-        act = Act(do, settles)
+    def add(self, do: Callable[[], None], *, word: str = "") -> None:
+        act = Act(do, word)
         self.connection.on_commit(act, robust=True)
         self.acts.append(act)
 
@@ -80,19 +84,33 @@ class Deferred:
             act.do()
 
 
+WORDS = {
+    "finish": "finished",
+    "retry": "retried",
+    "release": "released",
+    "snooze": "snoozed",
+    "fail": "failed",
+    "cancel": "cancelled",
+    "discard": "discarded",
+}
+"""What each verb settles a task as."""
+
+
 def or_deferred(
     verb: Callable[Concatenate[T, P], None],
 ) -> Callable[Concatenate[T, P], None]:
-    """Have a verb that settles a task do so when its handler returns, where that is atomic."""
+    """
+    Have a verb settle a task, once; where its handler is atomic when that returns.
+
+    Raise AlreadyFinishedError or PreemptedError when the task was settled before.
+    """
 
     @wraps(verb)
     def now_or_then(self: T, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        deferred = self.deferred
-        if deferred is None:
+        self._refuse_if_settled()
+        if self.deferred is None:
             return verb(self, *args, **kwargs)
-        if deferred.settles:
-            raise self._preempted()
-        deferred.add(partial(verb, self, *args, **kwargs), settles=True)
+        self.deferred.add(partial(verb, self, *args, **kwargs), word=WORDS[verb.__name__])
         return None
 
     return now_or_then

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal
 
@@ -20,7 +20,9 @@ from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError,
 from django_perfectqueue.tracing import telemetry
 from django_perfectqueue.waiting import Reason, why_waiting
 
+from . import retention
 from .acquired import AcquiredTask
+from .due import DueWait
 from .given import (
     KEY_LENGTH,
     QUEUE_LENGTH,
@@ -190,7 +192,7 @@ class Queue:
         names, type_ = checked_limits(limits), checked("type", type, KEY_LENGTH)
         user = checked_user(user)
         may_hold = store.may_hold(self.name, type_, user, names)
-        if starts and ends and ends <= starts:
+        if expires_first(starts, ends):
             raise InvalidTaskError(
                 f"The task could never run: it expires at {ends}, before run_at."
             )
@@ -220,8 +222,12 @@ class Queue:
         alive_time: float | None = None,
         now: datetime | None = None,
     ) -> list[AcquiredTask]:
-        """Take up to so many due tasks, in fair order, each for ``alive_time`` seconds."""
-        alive_time = alive_time or options().ALIVE_TIME
+        """
+        Take up to so many due tasks, in fair order, each for ``alive_time`` seconds.
+
+        Raise InvalidTaskError when that is no length of time.
+        """
+        alive_time = checked_span("alive_time", alive_time or None) or options().ALIVE_TIME
         leases = store.acquire(
             [self.name],
             limit=limit,
@@ -233,11 +239,64 @@ class Queue:
         return [AcquiredTask(lease, alive_time=alive_time, _writes=True) for lease in leases]
 
     def poll(
-        self, *, alive_time: float | None = None, now: datetime | None = None
+        self,
+        timeout: Span | None = 0,
+        *,
+        alive_time: float | None = None,
+        now: datetime | None = None,
     ) -> AcquiredTask | None:
-        """Take the next due task, or None when nothing is due."""
-        taken = self.acquire(1, alive_time=alive_time, now=now)
+        """
+        Take the next due task, or None when nothing is due.
+
+        With a ``timeout``, a timedelta, seconds or a span, wait so long for one; None is for
+        ever. Raise WaitInTransactionError when it has to wait in an open transaction,
+        ValueError for a timeout that is none.
+        """
+        seconds = checked_timeout(timeout)
+        take = partial(self.acquire, 1, alive_time=alive_time, now=now)
+        if (taken := take()) or seconds == 0:
+            return taken[0] if taken else None
+        with DueWait(self.name, using=self.using, timeout=seconds) as watch:
+            while not (taken := take()) and watch.wait():
+                pass
         return taken[0] if taken else None
+
+    async def apoll(
+        self,
+        timeout: Span | None = 0,
+        *,
+        alive_time: float | None = None,
+        now: datetime | None = None,
+    ) -> AcquiredTask | None:
+        """Do what poll() does, without holding up the event loop."""
+        seconds = checked_timeout(timeout)
+        take = partial(self.aacquire, 1, alive_time=alive_time, now=now)
+        if (taken := await take()) or seconds == 0:
+            return taken[0] if taken else None
+        terms: dict[str, Any] = {"using": self.using, "timeout": seconds}
+        watch = await sync_to_async(DueWait)(self.name, **terms)
+        while not taken and await watch.wait_async():
+            taken = await take()
+        return taken[0] if taken else None
+
+    def consume(
+        self, timeout: Span | None = None, *, alive_time: float | None = None
+    ) -> Iterator[AcquiredTask]:
+        """
+        Take one task after another, and wait for the next; end when none has come for so long.
+
+        Unlike ``for task in queue``, which ends when nothing is due. The timeout is one of
+        poll(), None for ever; raise what that does.
+        """
+        while task := self.poll(timeout, alive_time=alive_time):
+            yield task
+
+    async def consume_async(
+        self, timeout: Span | None = None, *, alive_time: float | None = None
+    ) -> AsyncIterator[AcquiredTask]:
+        """Do what consume() does, without holding up the event loop."""
+        while task := await self.apoll(timeout, alive_time=alive_time):
+            yield task
 
     def __iter__(self) -> Iterator[AcquiredTask]:
         while task := self.poll():
@@ -277,6 +336,34 @@ class Queue:
         """Forget all its tasks, whatever their status; return how many."""
         return store.clear(self.name, using=self.using)
 
+    def purge(
+        self,
+        older_than: Span | None = None,
+        *,
+        status: str | None = None,
+        group: str | None = None,
+        type: str | None = None,  # noqa: A002
+        user: str | None = None,
+        now: datetime | None = None,
+    ) -> int:
+        """
+        Delete its tasks that ended so long ago that their retention has passed; return how many.
+
+        ``older_than`` takes the place of the retention: a timedelta, seconds or a span, 0 for
+        all that have ended. What the settings keep for ever, as failed tasks by default, stays
+        unless its ``status`` is named. ``group`` is an error's class or the reason of a dead
+        letter; with that, a ``type`` or a ``user`` only such tasks are deleted.
+
+        Raise ConfigError where the settings keep all of them for ever, ValueError for an
+        unknown status or what is no length of time.
+        """
+        rule = retention.Rule.of(
+            older_than=checked_timeout(older_than, "older_than"),
+            statuses=[] if status is None else [status],
+            only={"queue": self.name, "group": group, "type": type, "user": user},
+        )
+        return retention.purge(rule, using=self.using, now=now).total()
+
     def as_completed(self, keys: Iterable[str], timeout: Span | None = None) -> Iterator[End]:
         """
         Yield how tasks of these keys have ended, each once it has.
@@ -315,8 +402,8 @@ class Queue:
     asubmit = twin(submit)
     asubmit_many = twin(submit_many)
     aacquire = twin(acquire)
-    apoll = twin(poll)
     aclear = twin(clear)
+    apurge = twin(purge)
     apause = twin(pause)
     aunpause = twin(unpause)
     ais_paused = twin(is_paused)
@@ -408,8 +495,9 @@ class Task:
         """
         Cancel it if it has yet to run; if it is running, ask it to stop.
 
-        Return whether it is cancelled already. Raise NotFoundError or
-        AlreadyFinishedError.
+        Return whether it is cancelled already. In an open transaction it is not: there this
+        is done after the commit, and what has ended by then stays as it is. Raise
+        NotFoundError or AlreadyFinishedError.
         """
         return store.cancel_request(self.id, using=self.using, now=now)
 
@@ -417,7 +505,8 @@ class Task:
         """
         Close it as finished, even while it runs: its holder is then preempted.
 
-        Raise NotFoundError or AlreadyFinishedError.
+        In an open transaction this is done after the commit. Raise NotFoundError or
+        AlreadyFinishedError.
         """
         store.force_finish(self.id, using=self.using, now=now)
 
@@ -426,7 +515,8 @@ class Task:
         Put it back if it has failed, was cancelled or expired; hasten it if it waits for
         its time.
 
-        Raise NotFoundError, AlreadyFinishedError or NotSupportedError.
+        In an open transaction this is done after the commit. Raise NotFoundError,
+        AlreadyFinishedError or NotSupportedError.
         """
         store.redrive(self.id, using=self.using, now=now)
 
@@ -434,8 +524,9 @@ class Task:
         """
         Give it another priority, and with it another place in its line.
 
-        If it is running it goes on, and the priority holds if it is tried again. Raise
-        NotFoundError, AlreadyFinishedError or InvalidTaskError.
+        If it is running it goes on, and the priority holds if it is tried again. In an open
+        transaction this is done after the commit. Raise NotFoundError, AlreadyFinishedError
+        or InvalidTaskError.
         """
         store.reprioritize(self.id, checked_priority(priority), using=self.using)
 
@@ -451,9 +542,22 @@ class Task:
 
 def until(submission: store.Submission, now: datetime | None) -> float:
     """Return in how many seconds a task may run."""
-    if submission.run_at is None:
+    starts = submission.run_at
+    if starts is None:
         return 0.0
-    return max(0.0, (submission.run_at - (now or timezone.now())).total_seconds())
+    wait = starts if isinstance(starts, timedelta) else starts - (now or timezone.now())
+    return max(0.0, wait.total_seconds())
+
+
+def expires_first(starts: store.Moment | None, ends: store.Moment | None) -> bool:
+    """
+    Tell whether a task ends before it begins.
+
+    Of a time and a span only the server's clock could tell: the task then expires unrun.
+    """
+    if isinstance(starts, datetime) and isinstance(ends, datetime):
+        return ends <= starts
+    return isinstance(starts, timedelta) and isinstance(ends, timedelta) and ends <= starts
 
 
 def already(

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from django.utils import timezone
 
-from django_perfectqueue import codecs, context, models
+from django_perfectqueue import codecs, context, models, store
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import InvalidResultError, InvalidTaskError
+from django_perfectqueue.spans import EARLIEST, LATEST, is_number, seconds_in
 from django_perfectqueue.spans import LONGEST as LONGEST_SPAN
-from django_perfectqueue.spans import is_number, seconds_in
 
 OnConflict = Literal["raise", "ignore", "replace"]
 Span = timedelta | float | str
@@ -114,16 +114,16 @@ def checked_keys(value: Iterable[str]) -> Iterable[str]:
     return value
 
 
-def checked_timeout(value: Span | None) -> float | None:
+def checked_timeout(value: Span | None, name: str = "timeout") -> float | None:
     """
-    Return for how many seconds to wait.
+    Return a length of time in seconds, such as for how long to wait.
 
     Raise ValueError when it is no timedelta, number or span, or below 0.
     """
     if value == 0 or value == timedelta():
         return 0.0
     try:
-        return checked_span("timeout", value)
+        return checked_span(name, value)
     except InvalidTaskError as error:
         raise ValueError(str(error).replace("above 0", "0 or above")) from None
 
@@ -151,13 +151,16 @@ def encoded(
     return codecs.stored(text, codec)
 
 
-def encoded_result(value: Any) -> str:
+def encoded_result(value: Any, *, using: str) -> str:
     limit = options().MAX_RESULT_SIZE
     by = "MAX_PAYLOAD_SIZE" if limit is None else "MAX_RESULT_SIZE"
     try:
-        return encoded(value, "The result", limit=limit, by=by)
+        text = encoded(value, "The result", limit=limit, by=by)
     except InvalidTaskError as error:
         raise InvalidResultError(str(error)) from error
+    if why := store.too_long(text, using=using):
+        raise InvalidResultError(f"The result can't be stored: {why}. Raise that, or return less.")
+    return text
 
 
 def captured() -> str | None:
@@ -172,18 +175,20 @@ def captured() -> str | None:
     return encoded(values, name, limit=context.LONGEST, by="django_perfectqueue.context")
 
 
-def moment(name: str, value: When | None, now: datetime | None = None) -> datetime | None:
+def moment(name: str, value: When | None, now: datetime | None = None) -> store.Moment | None:
     """
-    Return a point in time from a datetime, a timedelta, seconds or a span such as "5m30s".
+    Return a point in time: a datetime as it is, and seconds, a timedelta or a span such as
+    "5m30s" as a timedelta, which the server adds to its own clock; or to ``now``.
 
-    Raise InvalidTaskError when it is none of these, or a datetime without a time zone.
+    Raise InvalidTaskError when it is none of these, a datetime without a time zone, or
+    further away than every database and every time zone can show.
     """
     if value is None:
         return None
     if isinstance(value, datetime):
         if timezone.is_naive(value):
             raise InvalidTaskError(f"{name} must be an aware datetime: {value} has no time zone.")
-        return value
+        return on_the_calendar(name, value)
     if isinstance(value, str):
         value = span(name, value)
     if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
@@ -193,9 +198,27 @@ def moment(name: str, value: When | None, now: datetime | None = None) -> dateti
         )
     try:
         wait = value if isinstance(value, timedelta) else timedelta(seconds=value)
-        return (now or timezone.now()) + wait
+        at = on_the_calendar(name, (now or timezone.now()) + wait)
     except (OverflowError, ValueError) as error:
         raise InvalidTaskError(f"{name} is too far away: {value}.") from error
+    return wait if now is None else at
+
+
+def on_the_calendar(name: str, value: datetime) -> datetime:
+    """
+    Return a time.
+
+    Raise InvalidTaskError when some database could not store it, or some time zone not show
+    it: PostgreSQL stores what no driver of Python can read.
+    """
+    try:
+        if EARLIEST <= value <= LATEST:
+            return value
+    except OverflowError:
+        pass  # A time zone whose offset goes by the time itself can't compare it.
+    raise InvalidTaskError(
+        f"{name} must be from 0001-01-02 to {LATEST:%Y-%m-%d} in UTC, not {value}."
+    )
 
 
 def span(name: str, text: str) -> float:

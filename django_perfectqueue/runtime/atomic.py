@@ -12,6 +12,7 @@ from django_perfectqueue import store
 from django_perfectqueue.application import Application, time_limits
 from django_perfectqueue.conf import options
 from django_perfectqueue.queue import Deferred
+from django_perfectqueue.texts import printable
 
 from .database import AwayError
 from .ending import Ending
@@ -65,7 +66,7 @@ class Atomic:
 
     def is_left(self) -> bool:
         deferred = self.task.deferred
-        return not self.handler.auto_finish and not (deferred and deferred.settles)
+        return not self.handler.auto_finish and not (deferred and deferred.settled)
 
     def leave(self) -> Ending:
         """Undo what was done for a task that was not settled: it will be done again."""
@@ -78,7 +79,7 @@ class Atomic:
         task, deferred = self.task, self.task.deferred
         assert deferred is not None
         task.deferred = None
-        if not deferred.settles:
+        if not deferred.settled:
             deferred.add(functools.partial(task.finish, result))
         self.ending = True
 
@@ -122,7 +123,7 @@ class Atomic:
         if came:
             logger.warning(
                 "The answer to a commit was lost, but it had come through. key=%s error=%s",
-                task.key,
+                printable(task.key),
                 type(error).__qualname__,
             )
             return self.after_commit()
@@ -130,7 +131,7 @@ class Atomic:
         if came is False:
             return runner.preempted(task, handler, error)
         if self.is_no_fault_of_its(error):
-            return runner.settle(task, handler, lambda: task.release(self.delay), error)
+            return runner.settle(task, handler, lambda: task._let_go(self.delay), error)
         return runner.after_error(task, handler, from_handler(error))
 
     def undo(self) -> None:

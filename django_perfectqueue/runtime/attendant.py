@@ -6,6 +6,7 @@ from typing import Any
 
 from django.db import connections
 
+from . import outlet
 from .bell import Bell, readable
 from .database import AwayError, Link
 from .plan import Plan
@@ -66,6 +67,7 @@ class Attendant:
         if self.logs_moved:
             self.logs_moved = False
             reopen_logs()
+        outlet.push()
         numbers = [file.fileno() for file in files]
         if self.lifeline in readable([self.bell.ear, self.lifeline, *numbers], seconds):
             self.stopping = self.orphaned = True

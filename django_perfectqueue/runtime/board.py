@@ -6,6 +6,7 @@ import contextlib
 import logging
 import mmap
 import os
+import secrets
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,9 +22,9 @@ logger = logging.getLogger("django_perfectqueue.supervisor")
 
 PREFIX = "perfectqueue-worker-"
 PID_SPACE = Path("/proc/self/ns/pid")
-FORM = 0x5051_0001
+FORM = 0x5051_0002
 MICROSECONDS = 1_000_000
-PLACES = FORM_AT, SUPERVISOR, LAUNCHER, PORT, TURNED, REACHED, SEATED, LEAVING = range(8)
+PLACES = FORM_AT, SUPERVISOR, LAUNCHER, PORT, TURNED, REACHED, SEATED, LEAVING, DROPPED = range(9)
 SIZE = len(PLACES) * 8
 ALIVE_FOR = 30.0
 LONG_AGO = 1e9
@@ -39,7 +40,8 @@ class Standing:
     ``port`` is where it answers probes, or 0. ``turned`` is how many seconds ago its
     supervisor last saw to its processes, and ``reached`` how long ago its janitor last had
     an answer from the database; None is never. ``seated`` is how many processors it has. A
-    ``leaving`` one takes no more tasks.
+    ``leaving`` one takes no more tasks. ``dropped`` is how many lines of its output were
+    dropped, as nobody read them.
     """
 
     supervisor: int
@@ -49,6 +51,7 @@ class Standing:
     reached: float | None
     seated: int
     leaving: bool
+    dropped: int = 0
 
     @property
     def is_live(self) -> bool:
@@ -70,6 +73,7 @@ class Standing:
             "processors": self.seated,
             "supervisor": self.supervisor,
             "launcher": self.launcher,
+            "dropped_lines": self.dropped,
             "supervisor_seen": round(self.turned, 3),
             "database_seen": None if self.reached is None else round(self.reached, 3),
         }
@@ -116,6 +120,10 @@ class Board:
         """Say that the database has answered."""
         self.numbers[REACHED] = microseconds()
 
+    def drop(self, lines: int) -> None:
+        """Say how many lines of output were dropped so far."""
+        self.numbers[DROPPED] = lines
+
     def leave(self) -> None:
         """Say that the worker takes no more tasks, and ring once."""
         if not self.leaving:
@@ -158,9 +166,10 @@ def place_for(pid: int) -> Path:
     """
     Return where a supervisor puts its board.
 
-    Containers may share the folder, and have the same pids: each sees its own boards.
+    Containers may share the folder, and have the same pids: each sees its own boards. No
+    other user can know the name before, and lay something there.
     """
-    return folder() / f"{PREFIX}{pid_space()}-{pid}"
+    return folder() / f"{PREFIX}{pid_space()}-{pid}-{secrets.token_hex(4)}"
 
 
 def pid_space() -> int:
@@ -219,6 +228,7 @@ def standing(numbers: memoryview) -> Standing:
         reached=since(numbers[REACHED]) if numbers[REACHED] else None,
         seated=numbers[SEATED],
         leaving=bool(numbers[LEAVING]),
+        dropped=numbers[DROPPED],
     )
 
 

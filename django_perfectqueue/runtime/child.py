@@ -13,6 +13,8 @@ from typing import NoReturn
 
 from django_perfectqueue.processes import kill_tree, send, send_to_group
 
+from . import outlet
+from .pulse import Pulse
 from .signals import held_back
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
@@ -29,10 +31,11 @@ class Child:
     A process that a supervisor has forked, and what it has been told.
 
     Told to stop, it is told again every so often, and killed with all that it has
-    started when that takes longer than a limit.
+    started when that takes longer than a limit. One with a ``pulse`` shows that it goes on.
     """
 
     pid: int
+    pulse: Pulse | None = None
     born: float = field(default_factory=time.monotonic)
     stopping_since: float | None = None
     told_at: float = 0.0
@@ -67,6 +70,10 @@ class Child:
             self.told_at = now
             send(self.pid, signal.SIGTERM)
 
+    def silence(self, now: float) -> float:
+        """Return for how many seconds it has stood still."""
+        return 0.0 if self.pulse is None else max(0.0, now - self.pulse.at)
+
     def reap(self) -> int | None:
         """
         Return its exit code, negative for a signal, once it is dead.
@@ -88,7 +95,7 @@ class Child:
         return code
 
 
-def fork(body: Body) -> Child:
+def fork(body: Body, pulse: Pulse | None = None) -> Child:
     """
     Run something in a process of its own, which ends with it.
 
@@ -100,7 +107,7 @@ def fork(body: Body) -> Child:
         pid = os.fork()
         if pid == 0:
             become(body)
-    return Child(pid)
+    return Child(pid, pulse)
 
 
 def become(body: Body) -> NoReturn:
@@ -120,6 +127,7 @@ def end(code: int) -> NoReturn:
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
+        outlet.finish()
     finally:
         os._exit(code)
 

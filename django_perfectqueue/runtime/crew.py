@@ -82,14 +82,22 @@ class Crew(Processor):
     def next_lease(self) -> store.Lease | None:
         if self.stopping or self.sorting or self.unsure:
             return None
-        try:
-            lease = self.batch.popleft()
-        except IndexError:
-            return None
-        if not self.unsure:
-            return lease
-        self.batch.appendleft(lease)
+        for _lease in range(len(self.batch)):
+            try:
+                lease = self.batch.popleft()
+            except IndexError:
+                return None
+            if self.unsure:
+                self.batch.appendleft(lease)
+                return None
+            if not self.runs(lease.task_id):
+                return lease
+            # The handler whose lease was lost has yet to end.
+            self.batch.append(lease)
         return None
+
+    def runs(self, task_id: int) -> bool:
+        return any(one is not None and one.task.lease.task_id == task_id for one in self.going)
 
     def ended(self, running: Running, ending: Ending) -> None:
         """Note what has become of a task, and free its place."""
@@ -132,7 +140,7 @@ class Crew(Processor):
     def running(self) -> list[Running]:
         return [one for one in self.going if one is not None]
 
-    def kept(self) -> set[int]:
+    def kept(self) -> set[tuple[int, int]]:
         with self.lock:
             return super().kept()
 

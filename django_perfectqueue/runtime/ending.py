@@ -29,8 +29,8 @@ class Ending:
     One attempt that is over.
 
     ``word`` is what became of the task: finished, retried, snoozed, failed, discarded,
-    cancelled, released, preempted, or left to its lease. With a ``completion`` it has yet
-    to be written.
+    cancelled, released, preempted, left to its lease, or crashed with its processor. With
+    a ``completion`` it has yet to be written.
     """
 
     word: str

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import CancelRequestedError, PreemptedError
 from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.texts import printable
 
 from .ending import announce
 from .runner import Running
@@ -78,7 +79,7 @@ class Heart:
             self.renewed_at = max(self.renewed_at, before)
         told = list(zip(held, pulses, strict=True))
         for lease in [lease for lease, pulse in told if not pulse.held]:
-            self.lost(lease)
+            self.lost(lease, store.refusal(lease, using=using) if self.running(lease) else None)
         for lease in [lease for lease, pulse in told if pulse.held and pulse.cancel_requested]:
             self.cancelled(lease)
 
@@ -100,13 +101,14 @@ class Heart:
         for lease in self.held():
             self.lost(lease)
 
-    def lost(self, lease: store.Lease) -> None:
-        reason = PreemptedError(f"Task '{lease.key}' is no longer held by this attempt.")
+    def lost(self, lease: store.Lease, reason: PreemptedError | None = None) -> None:
+        if reason is None:
+            reason = PreemptedError(f"Task '{lease.key}' is no longer held: its lease ran out.")
         running = self.running(lease)
         if running is not None:
             self.tell_unsettled(running, reason)
         elif self.processor.drop(lease):
-            logger.warning("A task was taken away before it ran. key=%s", lease.key)
+            logger.warning("A task was taken away before it ran. key=%s", printable(lease.key))
 
     def cancelled(self, lease: store.Lease) -> None:
         running = self.running(lease)
@@ -136,7 +138,7 @@ class Heart:
         try:
             store.cancel(lease, seconds=0.0, using=using, worker=worker)
         except PreemptedError:
-            logger.warning("A task was taken away before it ran. key=%s", lease.key)
+            logger.warning("A task was taken away before it ran. key=%s", printable(lease.key))
         except BaseException:
             self.processor.hold_again([lease])
             raise
@@ -147,8 +149,7 @@ class Heart:
             announce(task.settled, task, self.processor.plan.handler_for(lease))
 
     def running(self, lease: store.Lease) -> Running | None:
-        wanted = (lease.task_id, lease.attempt)
         for one in self.processor.running:
-            if (one.task.lease.task_id, one.task.lease.attempt) == wanted:
+            if one.task.lease.fence == lease.fence:
                 return one
         return None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django_perfectqueue import store
+from django_perfectqueue.models import PARKED_FROM
 from django_perfectqueue.store.alarms import BATCH as LANES
 from django_perfectqueue.store.dozing import Rounds
 from django_perfectqueue.store.purge import BATCH
@@ -20,6 +21,7 @@ from .bookkeeper import Bookkeeper
 from .database_file import DatabaseFile
 from .plan import Plan
 from .presence import Presence
+from .recounter import Recounter
 from .stand_in import StandIn
 
 logger = logging.getLogger("django_perfectqueue.database")
@@ -34,8 +36,8 @@ ENDED = ("finished", "failed", "cancelled", "expired")
 
 class Janitor(Attendant):
     """
-    Answers alarms, has the books kept, and deletes what retention lets go, in small
-    batches; and keeps telling other hosts that its worker is there.
+    Answers alarms, has the books kept and counters compared, and deletes what retention
+    lets go, in small batches; and keeps telling other hosts that its worker is there.
 
     Processors do the former themselves when they acquire; but all may be busy for long.
     While one is free the listener sees to it. It also stands in for a processor that can't
@@ -50,6 +52,8 @@ class Janitor(Attendant):
         self.purge = Purge(plan)
         self.idle_lanes = IdleLanes(plan.using)
         self.bookkeeper = Bookkeeper(plan)
+        self.recounter = Recounter(plan.using, self.link, presence)
+        self.parked = Parked(plan)
         self.file = DatabaseFile(plan.using)
         self.rounds = Rounds(SWEEP_INTERVAL / 2)
 
@@ -60,6 +64,8 @@ class Janitor(Attendant):
             self.look_after()
             self.sweep()
             self.link.insist(self.bookkeeper.work)
+            self.recounter.work()
+            self.link.insist(self.parked.work)
             if time.monotonic() >= next_purge:
                 self.purge_some()
                 next_purge = time.monotonic() + self.plan.options.PURGE_INTERVAL
@@ -114,7 +120,7 @@ class Janitor(Attendant):
     def purge_some(self) -> None:
         """Delete batch after batch, for no longer than half of the time there is."""
         deadline = time.monotonic() + self.plan.options.PURGE_INTERVAL / 2
-        self.purge.begin()
+        self.link.insist(self.purge.begin)
         for _batch in range(MOST_BATCHES):
             if self.stopping or time.monotonic() > deadline:
                 return
@@ -125,6 +131,30 @@ class Janitor(Attendant):
             self.look_after()
             if not self.link.insist(self.idle_lanes.batch):
                 return
+
+
+class Parked:
+    """
+    Has parked tasks be due again: every RETRY_WAIT those whose type is known here, and every
+    RETRY_WAIT_LIMIT all of them, for programs that are no workers, and so that they expire.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.next_look = 0.0
+        self.all_at = time.monotonic() + plan.options.RETRY_WAIT_LIMIT
+        self.reached = PARKED_FROM
+
+    def work(self) -> None:
+        """Do what is due; called every few seconds."""
+        now, options = time.monotonic(), self.plan.options
+        if now >= self.all_at:
+            self.all_at = now + max(options.RETRY_WAIT_LIMIT, SWEEP_INTERVAL)
+            store.unpark(lambda _type: True, using=self.plan.using)
+        elif now >= self.next_look:
+            self.next_look = now + options.RETRY_WAIT
+            knows = self.plan.dispatch.knows
+            self.reached = store.unpark(knows, using=self.plan.using, after=self.reached)
 
 
 class IdleLanes:
@@ -171,11 +201,25 @@ class Purge:
     plan: Plan
     front: int = 0
     slow: int = 0
+    surplus: store.Surplus | None = None
     at_front: bool = field(default=True, init=False)
 
     def begin(self) -> None:
         """Start a round: the slow hand, then the front one."""
         self.at_front = False
+        if self.plan.options.RETENTION_COUNT is not None:
+            self.count(self.plan.options.RETENTION_COUNT)
+
+    def count(self, keep: int) -> None:
+        """
+        Find out which tasks are too many, once there may be enough of them to be worth it.
+
+        A tenth as many new tasks as rows were read the last time: so a submit costs no more
+        than ten of them, and no more than a tenth too many are kept.
+        """
+        newest, known = store.newest_id(using=self.plan.using), self.surplus
+        if known is None or newest - known.newest >= known.read / 10:
+            self.surplus = store.surplus(keep, using=self.plan.using)
 
     def batch(self) -> bool:
         """Delete one batch; return whether the round goes on."""
@@ -203,5 +247,5 @@ class Purge:
             {status: options.retention_time(status) for status in ENDED},
             using=self.plan.using,
             after=after,
-            keep=options.RETENTION_COUNT,
+            over=self.surplus.last if self.surplus else {},
         )

@@ -16,7 +16,9 @@ from django_perfectqueue.exceptions import (
     TimeLimitError,
 )
 from django_perfectqueue.processes import kill_own_tree
+from django_perfectqueue.texts import printable
 
+from . import outlet
 from .bell import Bell, drain, readable
 from .errands import Errand, Errands
 from .runner import Running
@@ -103,6 +105,7 @@ class Keeper:
 
     def tick(self, now: float) -> None:
         self.beat(now)
+        outlet.push()
         self.watch.look(now)
         if self.logs_moved:
             self.logs_moved = False
@@ -158,7 +161,9 @@ class Keeper:
             reason = f"Task '{task.key}' has run for longer than its time limit of {limit:g} s."
             self.processor.heart.tell(running, TimeLimitError(reason))
         if self.orphaned and self.processor.slate.overdue(now):
-            logger.error("A handler goes on after its time; its process ends. key=%s", task.key)
+            logger.error(
+                "A handler goes on after its time; its process ends. key=%s", printable(task.key)
+            )
             kill_own_tree()
 
     def errand(self, now: float) -> Errand | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
+from . import outlet
 from .bell import drain, readable
 from .notifier import Notifier
 from .pid_file import PidFile
@@ -25,12 +26,15 @@ from .signals import (
     DETACH,
     DUMP,
     READY,
+    REOPEN_LOGS,
     RESTART,
     RESTART_NOW,
     STOP,
     STOP_NOW,
     Mailbox,
     held_back,
+    hold_back,
+    reopen_logs,
 )
 from .stacks import put_title
 
@@ -174,6 +178,7 @@ class Launcher:
         self.leave_at = float("inf")
         self.stopping = False
         self.by_hand = os.isatty(0)
+        self.interrupted = False
 
     def run(self) -> int:
         """
@@ -191,17 +196,18 @@ class Launcher:
 
     def launch(self) -> int:
         before = {signum: signal.getsignal(signum) for signum in (*ALL, DUMP, signal.SIGCHLD)}
+        # A signal that comes when it is over is left to the caller; the command itself ends.
         with held_back():
             self.notifier.starting()
             self.current = self.start()
             self.mailbox.open(signal.SIGCHLD)
-        self.mailbox.let_in()
-        try:
-            return self.stay()
-        finally:
-            self.close()
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
+            try:
+                return self.stay()
+            finally:
+                hold_back(signal.SIGCHLD, DUMP)
+                self.close()
+                for signum, handler in before.items():
+                    signal.signal(signum, handler)
 
     def start(self) -> Generation:
         self.started += 1
@@ -215,7 +221,7 @@ class Launcher:
                 self.pass_on(signum)
             self.hand_over()
             self.attend()
-            self.older = [old for old in self.older if old.code() is None]
+            self.forget_ended()
             code = self.current.code()
             if code is not None and (code or not (self.older or self.next)):
                 return code
@@ -224,7 +230,14 @@ class Launcher:
                 self.say(_("What is running goes on in the background, under pid %s.") % pids)
                 return 0
 
+    def forget_ended(self) -> None:
+        """Let go of the older generations that have ended."""
+        for old in [old for old in self.older if old.code() is not None]:
+            self.older.remove(old)
+            old.close()
+
     def wait(self) -> None:
+        outlet.push()
         generations = self.generations()
         ears = [ear for one in generations for ear in one.ears]
         tick = min(TICK, self.notifier.interval or TICK)
@@ -252,6 +265,8 @@ class Launcher:
                 if signum == DUMP:
                     put_title(f"Supervisor, pid {one.process.pid}:")
                 one.send(signum)
+        if signum == REOPEN_LOGS:
+            reopen_logs()
         if signum == DETACH:
             self.detach()
         elif signum == STOP_NOW:
@@ -263,13 +278,20 @@ class Launcher:
         self.leave_at = time.monotonic() + (0.0 if again else self.detach_wait)
         if self.pid_file is not None:
             self.pid_file.let_go()
-        if self.by_hand:
-            self.say(_("Press Ctrl-C again to end what is running at once."))
 
     def meant_by(self, signum: signal.Signals) -> signal.Signals:
-        """Return what a signal means: at a terminal a second Ctrl-C, or its end, is a stop."""
-        if self.by_hand and signum == DETACH and self.leave_at < float("inf"):
-            return STOP_NOW
+        """
+        Return what a signal means.
+
+        At a terminal nothing is left in the background: Ctrl-C and the terminal's end are
+        stops, and a second Ctrl-C ends at once what is running.
+        """
+        if self.by_hand and signum == DETACH:
+            again, self.interrupted = self.interrupted, True
+            if again:
+                return STOP_NOW
+            self.say(_("Press Ctrl-C again to end what is running at once."))
+            return STOP
         if self.by_hand and signum == RESTART_NOW:
             return STOP
         return signum

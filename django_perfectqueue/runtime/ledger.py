@@ -9,7 +9,6 @@ from datetime import datetime
 from django_perfectqueue import store
 from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.store import Tally, Whose
-from django_perfectqueue.store.entitlement import bucket_of
 from django_perfectqueue.store.usage import MOST_ROWS
 
 INTERVAL = 10.0
@@ -70,7 +69,7 @@ class Ledger:
         if self.booked_until and id(task) in self.booked_until:
             began = self.booked_until[id(task)]
         else:
-            tally.waits[bucket_of(began + self.ahead - lease.run_at.timestamp())] += 1
+            tally.wait(began + self.ahead - lease.run_at.timestamp())
         tally.seconds += max(0.0, until - began)
         return tally
 

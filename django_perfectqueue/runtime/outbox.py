@@ -59,8 +59,9 @@ class Outbox:
             return None
         return None if oldest is None else oldest.ended + after
 
-    def task_ids(self) -> set[int]:
-        return {ending.task.lease.task_id for ending in (*self.posting_now, *self.waiting)}
+    def fences(self) -> set[tuple[int, int]]:
+        """Return the fences of the leases under which these ended."""
+        return {ending.task.lease.fence for ending in (*self.posting_now, *self.waiting)}
 
     @contextmanager
     def post(self) -> Iterator[Post]:
@@ -82,7 +83,7 @@ class Outbox:
     def take(self) -> list[Ending]:
         taken = self.posting_now = []
         while self.waiting:
-            # In both for a moment, and never in neither: task_ids() is asked from elsewhere.
+            # In both for a moment, and never in neither: fences() is asked from elsewhere.
             taken.append(self.waiting[0])
             self.waiting.popleft()
         self.characters = 0

@@ -8,6 +8,7 @@ MOST = 200
 GROWTH = 4
 TOO_FAR = 1.5
 MEMORY = 0.9
+MOST_TYPES = 1_000
 
 
 class Pace:
@@ -27,6 +28,8 @@ class Pace:
 
     def ran(self, type_: str, seconds: float) -> None:
         before = self.means.get(type_, seconds)
+        if len(self.means) >= MOST_TYPES:
+            self.means.clear()
         self.means[type_] = before * MEMORY + seconds * (1 - MEMORY)
         self.mean = self.mean * MEMORY + seconds * (1 - MEMORY) if self.mean else seconds
 

@@ -13,6 +13,8 @@ from django_perfectqueue.conf import Options
 from .outage import Outage
 from .watch import timeout_for
 
+MOST_TYPES = 1_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -53,6 +55,8 @@ class Plan:
             return self.limits_of_types[lease.type]
         except KeyError:
             found = time_limits(self.handler_for(lease), None, self.options)
+            if len(self.limits_of_types) >= MOST_TYPES:
+                self.limits_of_types.clear()
             return self.limits_of_types.setdefault(lease.type, found)
 
 

@@ -27,7 +27,8 @@ class Presence:
     """
     Keeps a worker's row in the register young, over its janitor's connection.
 
-    With the row goes what each of its processors does at that moment.
+    With the row goes what each of its processors does at that moment, and its holder, by
+    which the tasks that it has taken are known as its own.
     """
 
     def __init__(self, worker: store.Registration, board: Board, slates: Sequence[Slate]) -> None:
@@ -36,20 +37,28 @@ class Presence:
         self.slates = slates
         self.due_at = 0.0
         self.leaving = False
+        self.drifted_at: float | None = None
+        self.holders: list[int] = []
 
     def tell(self, link: Link) -> None:
-        """Say that the worker is there, or leaving, unless that was said a moment ago."""
-        news = self.board.leaving and not self.leaving
+        """Say that the worker is there, leaving, or has a new processor, or was said long ago."""
+        holders = [slate.holder for slate in self.slates]
+        news = (self.board.leaving and not self.leaving) or holders != self.holders
         if time.monotonic() >= self.due_at or news:
             self.board.bell.wait(0)
-            self.leaving = self.board.leaving
+            self.leaving, self.holders = self.board.leaving, holders
             link.insist(lambda: self.write(link.using))
             self.board.reach()
             self.due_at = time.monotonic() + INTERVAL
 
+    def tell_of_drift(self, at: float) -> None:
+        """Write soon into the register that a counter had to be corrected."""
+        self.drifted_at, self.due_at = at, 0.0
+
     def write(self, using: str) -> None:
         seats = json.dumps(seats_of(self.slates), separators=(",", ":"))
-        store.register(self.worker, seats=seats, leaving=self.leaving, using=using)
+        drifted = None if self.drifted_at is None else time.monotonic() - self.drifted_at
+        store.register(self.worker, seats=seats, leaving=self.leaving, drifted=drifted, using=using)
 
     def end(self, link: Link) -> None:
         """Say that all its tasks have ended."""
@@ -81,6 +90,7 @@ def seat_of(slate: Slate) -> dict[str, Any]:
     now = time.monotonic()
     return {
         "pid": slate.pid,
+        "holder": slate.holder,
         "memory": memory_of(slate.pid),
         "counts": {word: count for word, count in slate.counts().items() if count},
         "tasks": [

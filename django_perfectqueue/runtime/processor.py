@@ -17,6 +17,7 @@ from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.conf import FAIR
 from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.texts import printable
 from django_perfectqueue.tracing import telemetry
 
 from . import capture
@@ -43,6 +44,7 @@ logger = logging.getLogger("django_perfectqueue.processor")
 DONE = 0
 RECYCLED = 3
 LAST_TRIES = 10.0
+MOST_TYPES = 1_000
 LOOK_UP_AFTER = 5.0
 LOOK_AFTER = 60.0
 WEIGHTS_AFTER = 5.0
@@ -116,6 +118,7 @@ class Processor:
         self.keeper.start()
         try:
             self.link.insist(self.ledger.set_clock)
+            self.link.insist(self.unpark)
             return self.work()
         except AwayError:
             return DONE
@@ -270,17 +273,31 @@ class Processor:
             self.seat.belfry.wake_one()
 
     def put_strange_back(self) -> None:
-        """Let tasks of unknown types wait for a release that knows them."""
+        """Let tasks of unknown types wait for a release that knows them, and those behind them."""
         knows = self.plan.dispatch.knows
         strange = [lease for lease in self.batch if not knows(lease.type)]
         if not strange:
             return
         for type_ in sorted({lease.type for lease in strange} - self.strange):
-            self.strange.add(type_)
-            near = conf.nearest(type_, map(in_words, self.plan.dispatch.load()))
-            logger.warning("No handler for tasks of this type; they wait.%s type=%s", near, type_)
+            self.warn_of(type_)
         dropped = [lease for lease in strange if self.drop(lease)]
+        # What is only released, because this process dies now, is looked at again in a while.
         self.link.insist(lambda: self.release(dropped, delay=self.options.RETRY_WAIT))
+        self.link.insist(lambda: store.park(dropped, knows, using=self.plan.using))
+
+    def warn_of(self, type_: str) -> None:
+        """Say that nobody here knows a type; of very many types each is said now and then."""
+        if len(self.strange) >= MOST_TYPES:
+            self.strange.clear()
+        self.strange.add(type_)
+        near = conf.nearest(type_, map(in_words, self.plan.dispatch.load()))
+        logger.warning(
+            "No handler for tasks of this type; they wait.%s type=%s", near, printable(type_)
+        )
+
+    def unpark(self) -> None:
+        """Have those be due that waited for a worker like this one."""
+        store.unpark(self.plan.dispatch.knows, using=self.plan.using)
 
     def make_sure(self) -> None:
         """Let go of what the database says is not held: it may have been given back unheard."""
@@ -324,7 +341,7 @@ class Processor:
     def posted(self, endings: Sequence[Ending]) -> None:
         for ending in endings:
             if ending.word == "preempted":
-                logger.warning("A result came too late. key=%s", ending.task.key)
+                logger.warning("A result came too late. key=%s", printable(ending.task.key))
             announce(ending.word, ending.task, ending.handler)
         self.tell(endings)
 
@@ -363,12 +380,15 @@ class Processor:
         refused = store.release(leases, using=self.plan.using, delay=delay)
         self.slate.count("released", len(leases) - len(refused))
 
-    def kept(self) -> set[int]:
-        """Return the ids of the tasks that this processor knows it has."""
-        return {lease.task_id for lease in self.heart.held()} | self.outbox.task_ids()
+    def kept(self) -> set[tuple[int, int]]:
+        """Return the fences of the leases that this processor knows it has."""
+        return {lease.fence for lease in self.heart.held()} | self.outbox.fences()
 
     def give_back_uncertain(self) -> None:
-        """After trouble: what was acquired without our knowing must not stay leased."""
+        """
+        After trouble: what was acquired without our knowing must not stay leased, and what a
+        crashed server has forgotten must not run on.
+        """
         store.give_back(
             self.seat.holder,
             using=self.plan.using,
@@ -377,6 +397,8 @@ class Processor:
             worker=self.worker,
             why=UNCERTAIN,
         )
+        if held := self.heart.held():
+            self.heart.beat(held, None)
 
     def close(self) -> None:
         """Leave nothing behind that another could be running, or that has run."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import socket
 import socketserver
-import threading
+import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -20,6 +21,7 @@ logger = logging.getLogger("django_perfectqueue.health")
 
 LONGEST_WAIT = 5.0
 LONGEST_REQUEST = 5.0
+SOON = 0.5
 MOST_AT_ONCE = 32
 
 
@@ -44,18 +46,26 @@ class Receptionist(Attendant):
             return
         with server:
             while not self.stopping:
-                self.wait(LONGEST_WAIT, server)
+                self.wait(SOON if server.since else LONGEST_WAIT, server)
+                server.hang_up_late(time.monotonic())
                 server.handle_request()
 
 
 class Desk(ThreadingHTTPServer):
-    """Listens at an address that its predecessor may still have."""
+    """
+    Listens at an address that its predecessor may still have.
+
+    Whoever sends a request byte by byte has a few seconds for all of it, and makes way for
+    others before that: of too many connections the oldest goes, for a probe takes a moment.
+    """
 
     daemon_threads = True
     timeout = 0
+    request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], board: Board) -> None:
         self.board = board
+        self.since: dict[Any, float] = {}
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, Answer)
@@ -68,10 +78,25 @@ class Desk(ThreadingHTTPServer):
         self.server_name, self.server_port = "", self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if threading.active_count() > MOST_AT_ONCE:
-            self.shutdown_request(request)
-        else:
-            super().process_request(request, client_address)
+        if len(self.since) >= MOST_AT_ONCE:
+            self.hang_up_oldest()
+        self.since[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def hang_up_oldest(self) -> None:
+        for request in list(self.since)[:1]:
+            self.since.pop(request, None)
+            hang_up(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.since.pop(request, None)
+        super().shutdown_request(request)
+
+    def hang_up_late(self, now: float) -> None:
+        """End the connections that take too long."""
+        for request, since in list(self.since.items()):
+            if now - since > LONGEST_REQUEST:
+                hang_up(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         logger.debug("A probe broke off.", exc_info=True)
@@ -105,6 +130,12 @@ class Answer(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         logger.debug(format, *args)
+
+
+def hang_up(request: Any) -> None:
+    """End a connection whose thread waits for it; that closes it then."""
+    with contextlib.suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
 
 
 def best(own: Standing) -> Standing:

@@ -9,6 +9,8 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
+from django_perfectqueue.texts import printable
+
 from .ending import Ending
 
 LONGEST_WRITE = 4096
@@ -37,6 +39,7 @@ class Reporter:
             "preempted": style.WARNING,
             "left": style.WARNING,
             "failed": style.ERROR,
+            "crashed": style.ERROR,
         }
         self.bold = style.MIGRATE_HEADING
 
@@ -64,15 +67,18 @@ class Reporter:
 
     def line(self, ending: Ending) -> str:
         lease = ending.task.lease
-        user = f" user={lease.user}" if lease.user else ""
+        user = f" user={printable(lease.user)}" if lease.user else ""
         error = f" error={type(ending.error).__name__}" if ending.error is not None else ""
         word = self.paint[ending.word](f"{ending.word:<9}")
         text = (
-            f"{word} {lease.key} type={lease.type}{user} attempt={lease.tries}"
+            f"{word} {printable(lease.key)} type={printable(lease.type)}{user}"
+            f" attempt={lease.tries}"
             f" {ending.seconds:.3f}s{error}"
         )
         if self.verbosity >= FULL:
-            text = f"{time.strftime('%H:%M:%S')} {os.getpid()} {text} queue={lease.queue}"
+            text = (
+                f"{time.strftime('%H:%M:%S')} {os.getpid()} {text} queue={printable(lease.queue)}"
+            )
         return text
 
     def summary(self, counts: Mapping[str, int], seconds: float) -> None:
@@ -87,6 +93,7 @@ class Reporter:
             "released": _("released"),
             "preempted": _("preempted"),
             "left": _("left"),
+            "crashed": _("crashed"),
         }
         always = ("finished", "retried", "failed")
         parts = [

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from django.db import Error
+
 from django_perfectqueue import logs, store
 from django_perfectqueue.application import Application, Dispatch
 from django_perfectqueue.application.policy import Ruling, failure, plain_failure, ruling
@@ -22,6 +24,7 @@ from django_perfectqueue.exceptions import (
     Verdict,
 )
 from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.texts import printable
 from django_perfectqueue.tracing import telemetry
 
 from .atomic import Atomic
@@ -211,12 +214,12 @@ class Runner:
             )
             announce(task.settled, task, kind_of(handler), error)
             return Ending(task.settled, task, kind_of(handler), task.seconds, error=error)
-        if isinstance(error, PreemptedError):
+        if isinstance(error, PreemptedError) and not self.is_held(task):
             return self.preempted(task, handler, error)
         if isinstance(error, CancelRequestedError) and self.is_cancel_requested(task):
             return self.settle(task, handler, task.cancel, error)
         if isinstance(error, self.stops):
-            ending = self.settle(task, handler, task.release, error)
+            ending = self.settle(task, handler, task._let_go, error)
             ending.stop = True
             return ending
         if isinstance(error, PayloadError | InvalidResultError):
@@ -228,6 +231,19 @@ class Runner:
         what = None if task.settled else ruling_for(task, handler, error)
         self.tidy.up()
         return self.settle(task, handler, lambda: carry_out(what, task, error), error)
+
+    def is_held(self, task: AcquiredTask) -> bool:
+        """
+        Tell whether a task is held for sure, whatever its handler was refused: it may have
+        settled the task twice in a transaction that was rolled back, or held another as well.
+        """
+        terms: dict[str, Any] = {"alive_time": None, "using": task.lease.using}
+        try:
+            [pulse] = self.link.once(lambda: store.heartbeat([task.lease], **terms))
+        except Error:
+            self.tidy.up(suspect=True)
+            return False
+        return pulse.held
 
     def is_cancel_requested(self, task: AcquiredTask) -> bool:
         terms: dict[str, Any] = {"alive_time": None, "using": task.lease.using}
@@ -327,6 +343,10 @@ def log_ending(task: AcquiredTask, error: BaseException) -> None:
     level, traced = LEVELS.get(task.settled, (logging.INFO, False))
     if isinstance(error, Verdict) and task.settled != "failed":
         level, traced = logging.INFO, False
+    if isinstance(error, InvalidResultError):
+        # The message says what is wrong; the traceback is mostly that of this package.
+        logger.log(level, "Task %s: %s %s", task.settled, error, about(task))
+        return
     trace = error if traced else None
     logger.log(level, "Task %s. %s", task.settled, about(task), exc_info=trace)
 
@@ -334,7 +354,7 @@ def log_ending(task: AcquiredTask, error: BaseException) -> None:
 def about(task: AcquiredTask) -> str:
     """Return which task it is, for the log: never what is in it."""
     lease = task.lease
-    return (
+    return printable(
         f"queue={lease.queue} key={lease.key} type={lease.type} user={lease.user}"
         f" attempt={lease.tries}"
     )

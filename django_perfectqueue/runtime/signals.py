@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 
+from . import outlet
 from .bell import drain
 
 logger = logging.getLogger("django_perfectqueue.worker")
@@ -49,10 +50,6 @@ class Mailbox:
         dump_when_asked()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ALL, DUMP, *extra})
 
-    def let_in(self) -> None:
-        """Let those in that were held back before this mailbox was made."""
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ALL, signal.SIGCHLD})
-
     def read(self) -> list[signal.Signals]:
         return [signal.Signals(number) for number in drain(self.ear) or b""]
 
@@ -87,13 +84,14 @@ def dump_when_asked() -> None:
 
     It is done by the signal handler itself, even while C code keeps the interpreter's lock.
     """
-    if sys.__stderr__ is not None:
-        faulthandler.register(DUMP, file=sys.__stderr__, chain=True)
+    file = outlet.errors() or sys.__stderr__
+    if file is not None:
+        faulthandler.register(DUMP, file=file, chain=True)
 
 
-def hold_back() -> None:
+def hold_back(*extra: signal.Signals) -> None:
     """Have signals wait until a mailbox is there for them."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, ALL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*ALL, *extra})
 
 
 @contextlib.contextmanager

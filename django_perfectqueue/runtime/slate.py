@@ -18,6 +18,7 @@ COUNTED = (
     "released",
     "preempted",
     "left",
+    "crashed",
 )
 SIGNED_OFF, SEEKING, RUNG, SERVES, CALLED, HOLDER, PID, BEAT, RENEWED = range(9)
 FIRST_COUNT = 9

@@ -48,5 +48,5 @@ class Stacks:
 def put_title(title: str) -> None:
     """Write the line below which a process writes its stacks."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        sys.__stderr__.write(f"\n{title}\n")  # type: ignore[union-attr]
-        sys.__stderr__.flush()  # type: ignore[union-attr]
+        sys.stderr.write(f"\n{title}\n")
+        sys.stderr.flush()

@@ -26,6 +26,7 @@ from django_perfectqueue.processes import (
     terminate_descendants,
 )
 
+from . import outlet
 from .belfry import Belfry
 from .bell import Bell, drain, readable
 from .board import Board, place_for
@@ -38,6 +39,7 @@ from .listener import Listener
 from .plan import Plan
 from .presence import Presence, registration
 from .processor import DONE, RECYCLED, Seat
+from .pulse import Pulse
 from .queue_order import QueueAccounts
 from .receptionist import Receptionist
 from .report import Reporter
@@ -190,6 +192,8 @@ class Supervisor:
         while True:
             self.now = time.monotonic()
             self.board.turn(sum(place.child is not None for place in self.places))
+            outlet.push()
+            self.board.drop(outlet.dropped.total())
             self.obey(self.mailbox.read())
             self.stacks.go_on(self.now)
             self.reap()
@@ -314,7 +318,7 @@ class Supervisor:
             self.reporter.say(_("Processor %(number)s has ended.") % {"number": place.number})
 
     def give_back(self, place: Place, child: Child, code: int) -> None:
-        running = tuple(begun.task_id for begun in place.slate.begun)
+        running = {begun.task_id: self.now - begun.since for begun in place.slate.begun}
         overdue = place.slate.overdue(self.now) if place.forced else []
         as_told = place.forced or (child.killed and child.stopping_since is not None)
         message = how_it_ended(code, place.silence)
@@ -322,17 +326,24 @@ class Supervisor:
             logger.error(
                 "A processor died. pid=%s task_ids=%s: %s", child.pid, list(running), message
             )
+            place.slate.count("crashed", len(running))
         estate = Estate(
             holder=place.holder,
             worker=f"{socket.gethostname()}:{child.pid}",
-            crashed=() if as_told else running,
+            crashed=() if as_told else tuple(running),
             why=store.Failure(error="crashed", message=message),
-            overdue={begun.task_id: self.now - begun.since for begun in overdue},
+            overdue={begun.task_id: running[begun.task_id] for begun in overdue},
+            seconds=running,
         )
         try:
-            self.undertakers.append(self.fork("undertaker", Undertaker(self.plan, estate).run))
+            # Made in the child: what it opens is closed when that ends.
+            child = self.fork_helper(
+                "undertaker", lambda: Undertaker(self.plan, estate, self.reporter).run()
+            )
         except OSError as error:
             logger.error("What it held comes back with its lease. %s", error)
+        else:
+            self.undertakers.append(child)
 
     def listen(self) -> None:
         """
@@ -359,6 +370,22 @@ class Supervisor:
                 place.silence = silent
                 place.child.kill()
                 place.child.stopping_since = None
+        for helper in self.helpers:
+            if helper.child is not None:
+                self.listen_to(helper.child, helper.name, frozen)
+        for child in self.undertakers:
+            self.listen_to(child, "undertaker", frozen)
+
+    def listen_to(self, child: Child, name: str, frozen: bool) -> None:
+        """End a helper that stands still: another takes its place."""
+        if frozen and child.pulse is not None:
+            child.pulse.beat()
+        silent = child.silence(self.now)
+        if silent > self.options.CHILD_HEARTBEAT_LIMIT and not child.killed:
+            logger.error(
+                "The %s is silent; it is killed. pid=%s seconds=%.0f", name, child.pid, silent
+            )
+            child.kill()
 
     def feel(self, place: Place, child: Child) -> None:
         """
@@ -435,7 +462,7 @@ class Supervisor:
                     self.try_to_seat(place)
         for helper in self.helpers:
             if not self.stopping or (helper.lasting and self.has_processors()):
-                helper.fill(self.fork, self.now)
+                helper.fill(self.fork_helper, self.now)
 
     def has_processors(self) -> bool:
         return any(place.child is not None for place in self.places)
@@ -487,14 +514,24 @@ class Supervisor:
         words = {"number": place.number, "pid": place.child.pid}
         self.reporter.say(_("Processor %(number)s started, pid %(pid)s.") % words)
 
-    def fork(self, role: str, body: Body) -> Child:
+    def fork_helper(self, role: str, body: Body) -> Child:
+        """Fork what shows by a pulse that it goes on; a processor has a keeper for that."""
+        pulse = Pulse()
+
+        def with_pulse() -> int:
+            pulse.start(self.options.CHILD_HEARTBEAT_INTERVAL)
+            return body()
+
+        return self.fork(role, with_pulse, pulse)
+
+    def fork(self, role: str, body: Body, pulse: Pulse | None = None) -> Child:
         def alone() -> int:
             set_title(role)
             self.let_go()
             return body()
 
         close_for_fork()
-        return fork(alone)
+        return fork(alone, pulse)
 
     def let_go(self) -> None:
         """Close, in a child, what only the supervisor may hold."""

@@ -20,12 +20,14 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.paths import path_of
 from django_perfectqueue.queue import GRAVE, AcquiredTask
+from django_perfectqueue.texts import printable
 
 from .bell import Bell
 from .database import AwayError, Link
-from .ending import announce
+from .ending import Ending, announce
 from .plan import Plan
-from .runner import ruling_for
+from .report import Reporter
+from .runner import about, ruling_for
 from .signals import REOPEN_LOGS, take_signals
 from .watch import Watch
 
@@ -43,7 +45,7 @@ class Estate:
     What a processor has left: what it held, and the tasks it died of, if it did.
 
     ``overdue`` are the tasks for which it was killed, as they did not end when told to, with
-    the seconds for which they had run.
+    the seconds for which they had run; ``seconds`` are those of all that it had begun.
     """
 
     holder: int
@@ -51,6 +53,7 @@ class Estate:
     crashed: tuple[int, ...]
     why: store.Failure
     overdue: Mapping[int, float] = field(default_factory=dict)
+    seconds: Mapping[int, float] = field(default_factory=dict)
 
 
 class Undertaker:
@@ -61,9 +64,10 @@ class Undertaker:
     It is a process of its own, so that the supervisor never waits for a database.
     """
 
-    def __init__(self, plan: Plan, estate: Estate) -> None:
+    def __init__(self, plan: Plan, estate: Estate, reporter: Reporter) -> None:
         self.plan = plan
         self.estate = estate
+        self.reporter = reporter
         self.bell = Bell()
         self.stopping = False
         self.told: list[Callable[[], None]] = []
@@ -75,7 +79,10 @@ class Undertaker:
         self.watch.start()
         try:
             unclear = self.settle_overdue()
-            self.link.insist(lambda: self.give_back(unclear))
+            crashed = (*self.estate.crashed, *unclear)
+            lost = self.link.insist(lambda: self.held(crashed)) if crashed else []
+            self.link.insist(lambda: self.give_back(crashed))
+            self.tell(lost)
         except AwayError:
             logger.debug("The database is away; what is left comes back with its lease.")
         for tell in self.told:
@@ -120,7 +127,9 @@ class Undertaker:
             act = self.link.insist(lambda: verb(task, handler, error))
             task.settled = self.link.insist(act)
         except PreemptedError:
-            logger.warning("A task was taken away before it was ended by force. key=%s", lease.key)
+            logger.warning(
+                "A task was taken away before it was ended by force. key=%s", printable(lease.key)
+            )
         else:
             kind = handler if isinstance(handler, type) or handler is None else type(handler)
             self.told.append(partial(announce, task.settled, task, kind, error))
@@ -128,8 +137,8 @@ class Undertaker:
                 "A task was ended by force: %s, %s. key=%s type=%s",
                 word,
                 task.settled,
-                lease.key,
-                lease.type,
+                printable(lease.key),
+                printable(lease.type),
             )
         return True
 
@@ -173,7 +182,7 @@ class Undertaker:
         try:
             return None if kind is None else kind(task)
         except Exception:
-            logger.debug("A handler can't be made. type=%s", task.type, exc_info=True)
+            logger.debug("A handler can't be made. type=%s", printable(task.type), exc_info=True)
             return kind
 
     def terms(self, lease: store.Lease) -> dict[str, Any]:
@@ -183,12 +192,24 @@ class Undertaker:
             "worker": self.estate.worker,
         }
 
-    def give_back(self, unclear: tuple[int, ...]) -> int:
+    def held(self, crashed: tuple[int, ...]) -> list[store.InHand]:
+        return store.in_hand(self.estate.holder, crashed, using=self.plan.using)
+
+    def tell(self, lost: list[store.InHand]) -> None:
+        """Log and print of which tasks the processor died."""
+        for lease, _cancel in lost:
+            task = AcquiredTask(lease, worker=self.estate.worker)
+            logger.error("A task crashed: %s %s", self.estate.why.message, about(task))
+            seconds = self.estate.seconds.get(lease.task_id, 0.0)
+            self.reporter.tell([Ending("crashed", task, None, seconds)])
+
+    def give_back(self, crashed: tuple[int, ...]) -> int:
         return store.give_back(
             self.estate.holder,
             using=self.plan.using,
             alive_time=self.plan.options.ALIVE_TIME,
-            crashed=(*self.estate.crashed, *unclear),
+            crashed=crashed,
+            seconds=self.estate.seconds,
             worker=self.estate.worker,
             why=self.estate.why,
         )

@@ -12,9 +12,10 @@ from .alarms import answer_alarms, rouse
 from .announce import announce
 from .apply import apply_shares
 from .apply_limit import apply_limit
-from .bell import ear, ring
+from .bell import doorbell, ear, ring
 from .clear import clear
 from .datagrams import Datagrams
+from .fence import refusal
 from .finish import finish
 from .give_back import give_back
 from .heartbeat import heartbeat
@@ -27,7 +28,11 @@ from .known import forget_limits, known_limits
 from .look import Outlook, look
 from .notices import EndNotices, Notices
 from .oldest import oldest_due, overdue
-from .purge import Swept, purge
+from .once_committed import steer_waiting
+from .packet import too_long
+from .park import park, unpark
+from .purge import Surplus, Swept, discard, newest_id, purge, surplus
+from .recount import Drift, Position, recount
 from .register import Registration, register, sign_off
 from .replace import replace
 from .reprioritize import reprioritize
@@ -42,7 +47,7 @@ from .tell import tell
 from .transaction import ailment, calls_of_others, one_call, patiently, together
 from .update import update_payload
 from .usage import Tally, Whose, add_usage, clock, folded, note_waiting
-from .values import Completion, Failure, Lease, Note, Pulse, Submission, new_holder
+from .values import Completion, Failure, Lease, Moment, Note, Pulse, Submission, new_holder
 from .watch import Ended, end_notices, ends, find_all, in_callers_transaction, live, watch
 
 __all__ = [
@@ -52,19 +57,23 @@ __all__ = [
     "Call",
     "Completion",
     "Datagrams",
+    "Drift",
     "EndNotices",
     "Ended",
     "Failure",
     "InHand",
     "Joint",
     "Lease",
+    "Moment",
     "Note",
     "Notices",
     "Outlook",
+    "Position",
     "Pulse",
     "Registration",
     "Ring",
     "Submission",
+    "Surplus",
     "Swept",
     "Tally",
     "Whose",
@@ -81,6 +90,8 @@ __all__ = [
     "cancel_request",
     "clear",
     "clock",
+    "discard",
+    "doorbell",
     "ear",
     "end_idle_transactions",
     "end_notices",
@@ -105,14 +116,18 @@ __all__ = [
     "look",
     "may_hold",
     "new_holder",
+    "newest_id",
     "note_waiting",
     "oldest_due",
     "one_call",
     "overdue",
+    "park",
     "patiently",
     "purge",
     "queue_weights",
+    "recount",
     "redrive",
+    "refusal",
     "register",
     "release",
     "renew",
@@ -124,11 +139,15 @@ __all__ = [
     "rouse",
     "sign_off",
     "snooze",
+    "steer_waiting",
     "submit",
     "submit_all",
+    "surplus",
     "take_alone",
     "tell",
     "together",
+    "too_long",
+    "unpark",
     "update_payload",
     "wanted",
     "watch",

@@ -10,7 +10,7 @@ from typing import Any
 
 from .dialects import Dialect
 from .dialects.base import Entry, numbers
-from .lanes import LEAST_COST, MEMORY, is_gated
+from .lanes import FIRST_COST, LEAST_COST, MEMORY, is_gated
 from .meters import Meters
 from .newcomers import learn
 from .values import Lease
@@ -50,18 +50,23 @@ class Account:
         self.seconds += cost * tasks
         self.served = True
 
-    def end(self, lease: Lease, seconds: float | None) -> None:
-        """A task that was charged in advance has left its holder."""
+    def end(self, charge: float, seconds: float | None) -> None:
+        """A task that was charged so much in advance has left its holder."""
         self.running -= 1
-        self.seconds += (seconds or 0.0) - lease.charge
+        self.seconds += (seconds or 0.0) - charge
         if seconds is None:
             self.untried += 1
-            return
-        self.measured += seconds
-        self.runs += 1
-        self.finish_tag = max(self.finish_tag, lease.finish_tag)
-        if lease.is_new:
-            learn(lease.using, lease.queue, lease.holder, seconds)
+        else:
+            self.measured += seconds
+            self.runs += 1
+
+    def close(self, lease: Lease, seconds: float | None) -> None:
+        """A task has left its holder, who can tell of it."""
+        self.end(lease.charge, seconds)
+        if seconds is not None:
+            self.finish_tag = max(self.finish_tag, lease.finish_tag)
+            if lease.is_new:
+                learn(lease.using, lease.queue, lease.holder, seconds)
 
     def add(self, other: Account) -> None:
         self.running += other.running
@@ -82,6 +87,11 @@ class Account:
             served=self.served,
             finish_tag=self.finish_tag,
         )
+
+
+def expected_cost(cost: float | None) -> float:
+    """Return what a task is charged in advance by the cost of its lane, which may be gone."""
+    return max(FIRST_COST if cost is None else abs(cost), LEAST_COST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +139,27 @@ class Accounts:
 
     def end(self, lease: Lease, seconds: float | None) -> None:
         """A task has left its holder after so many seconds; None gives the charge back."""
-        self.of(lease.lane).end(lease, seconds)
+        self.of(lease.lane).close(lease, seconds)
 
-    def lose(self, lane: int, *, untried: bool = False) -> None:
-        """A task has left a holder who could not tell for how long it ran, if it did."""
+    def lose(
+        self,
+        lane: int,
+        *,
+        untried: bool = False,
+        charge: float = 0.0,
+        seconds: float | None = None,
+    ) -> None:
+        """
+        A task has left a holder who can't tell of it. Where others know for how many seconds
+        it ran, these are charged in place of about what was charged in advance.
+        """
         account = self.of(lane)
         account.running -= 1
         account.untried += untried
+        if seconds is not None:
+            account.seconds += seconds - charge
+            account.measured += seconds
+            account.runs += 1
 
     def found_short(self, lane: int) -> None:
         """A lane had fewer waiting tickets than were wanted: it may be empty."""
@@ -146,6 +170,7 @@ class Accounts:
         """Return whose accounts the lanes behind gates have, of those to be charged."""
         if unknown := [lane for lane in self.lanes if is_gated(lane) and lane not in self._places]:
             statement = PLACES.replace("{lanes}", numbers(unknown))
+            statement += dialect.current_clause(cursor)
             for lane, account, keys in dialect.execute(cursor, statement).fetchall():
                 self._places[lane] = Place(account, json.loads(keys) if keys else [])
         return self._places

@@ -14,7 +14,7 @@ from django.db import connections
 from ..models import State
 from .accounts import Accounts
 from .alarms import BATCH, answer_alarms, answer_ringing, rouse_in_turn
-from .claim import Claim
+from .claim import Claim, UnreadableError
 from .dialects import Dialect
 from .dialects.base import Row, numbers
 from .dozing import put_to_sleep
@@ -25,6 +25,7 @@ from .lanes import FIRST_COST, OpenLane, Pick, is_gated, next_picks
 from .lineup import LANES_READ_AT_LEAST, RINGS, Lineup
 from .newcomers import expected
 from .parties import party_picks
+from .set_aside import set_aside
 from .transaction import REPEATS, Tries, is_callers, pauses, reading, recalled, repeated, unit
 from .values import Completion, Lease
 
@@ -43,7 +44,7 @@ WAITING = """(
     ORDER BY "turn" LIMIT 1
 ) IS NOT NULL"""
 TAKEN = """
-SELECT "task_id", "attempt", "holder", "state" FROM "perfectqueue_ticket"
+SELECT "task_id", "token", "state" FROM "perfectqueue_ticket"
 WHERE "task_id" IN ({ids}) ORDER BY "task_id"
 """
 
@@ -174,8 +175,22 @@ class Haul:
     contended: bool
 
 
+def take(queues: Sequence[str], *, using: str, now: datetime | None, **terms: Any) -> Haul:
+    """
+    Take tasks in one transaction; and again once what can't be read is out of the line.
+
+    In a transaction of the caller's the error goes up: it is the caller's to roll back.
+    """
+    while True:
+        try:
+            return take_readable(queues, using=using, now=now, **terms)
+        except UnreadableError as error:
+            if is_callers(connections[using]) or not set_aside(error.wants, using=using, now=now):
+                raise error.__cause__ or error from None
+
+
 @recalled
-def take(
+def take_readable(
     tries: Tries,
     queues: Sequence[str],
     *,
@@ -190,7 +205,8 @@ def take(
     serial: bool = False,
 ) -> Haul:
     """
-    Take tasks in one transaction; with ``heed`` none while an alarm rings.
+    Take tasks in one transaction; with ``heed`` none while an alarm rings. Raise
+    UnreadableError where one can't be taken for what is in its row.
 
     What it writes may be lost in a crash of the server, and is then taken again; but not
     where it finishes tasks, nor what has a cap: others would fill that, while these run on.
@@ -242,11 +258,7 @@ def still_held(cursor: Any, dialect: Dialect, leases: list[Lease]) -> list[Lease
     ids = numbers(lease.task_id for lease in leases)
     statement = TAKEN.replace("{ids}", ids) + dialect.lock_clause()
     rows = set(dialect.execute(cursor, statement).fetchall())
-    return [
-        lease
-        for lease in leases
-        if (lease.task_id, lease.attempt, lease.holder, State.RUNNING) in rows
-    ]
+    return [lease for lease in leases if (*lease.fence, State.RUNNING) in rows]
 
 
 @dataclass(slots=True)

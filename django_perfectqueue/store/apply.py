@@ -90,6 +90,7 @@ def new_lane(cursor: Any, dialect: Dialect, queue: str, user: str, share: Share)
         weight=share.weight,
         max_running=share.max_running,
         paused=share.paused,
+        awake=False,
         policy=rule_of(queue).code,
     )
 

@@ -14,9 +14,9 @@ from django.utils.module_loading import import_string
 from ..conf import options
 from ..running import running
 from . import datagrams, notices
-from .datagrams import Datagrams
+from .datagrams import Datagrams, QueueDatagrams
 from .dialects import dialect_of
-from .notices import Notices
+from .notices import Notices, QueueNotices
 from .rings import Call, Ring
 
 logger = logging.getLogger("django_perfectqueue.bell")
@@ -94,6 +94,22 @@ class Ringing:
 def ear(using: str) -> Datagrams | Notices:
     """Return what hears the bell of this database, not yet open."""
     return Notices(using) if dialect_of(using).notifies else Datagrams(using)
+
+
+def doorbell(queue: str, *, using: str) -> QueueDatagrams | QueueNotices | None:
+    """
+    Return what hears the bell of a queue in a program, not yet open, or None where none is rung.
+
+    It takes no connection of its own. Behind a pooler that lends out connections for one
+    transaction nothing is heard; Django has to be told of those by
+    DISABLE_SERVER_SIDE_CURSORS.
+    """
+    if not options().BELL:
+        return None
+    if not dialect_of(using).notifies:
+        return QueueDatagrams(queue, using)
+    pooled = connections[using].settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
+    return None if pooled else QueueNotices(queue, using)
 
 
 # By connection, and by queue or holder, the ring that was asked for last.

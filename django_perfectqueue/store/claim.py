@@ -4,21 +4,42 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from .accounts import Accounts
+from .ailments import Ailment
 from .dialects import Dialect
 from .dialects.base import Row
 from .end import expire
 from .lanes import Pick, counted
-from .values import Lease
+from .values import Lease, new_token
+
+
+class UnreadableError(Exception):
+    """
+    Taking tickets has failed, maybe for what is in a row: one of so many of these lanes.
+
+    It rolls back what it comes from; set_aside() then finds the row.
+    """
+
+    def __init__(self, wants: Mapping[int, int]) -> None:
+        super().__init__(wants)
+        self.wants = wants
+
+
+def may_be_a_row(error: Exception, dialect: Dialect) -> bool:
+    """Tell whether an error may come from what is in a row, and not from the database."""
+    return dialect.ailment(error) is Ailment.OTHER
 
 
 @dataclass(slots=True, kw_only=True)
 class Claim:
-    """For whom one transaction takes tickets, and how many of them it found expired."""
+    """
+    For whom one transaction takes tickets, under which token, and how many of them it found
+    expired.
+    """
 
     cursor: Any
     dialect: Dialect
@@ -28,6 +49,7 @@ class Claim:
     alive_time: float
     now: datetime | None
     expired: int = 0
+    token: int = field(default_factory=new_token)
 
     def take(
         self,
@@ -43,10 +65,34 @@ class Claim:
         ``capped`` are the lanes that have a cap or keep to limits.
 
         A lane that has less than was picked is asleep from now on, unless it is alone.
+        Raise UnreadableError where one can't be taken for what is in its row.
         """
         wants = counted(picks)
+        try:
+            return self.take_some(picks, wants, limit, alone=alone, begun=begun, capped=capped)
+        except Exception as error:
+            if may_be_a_row(error, self.dialect):
+                raise UnreadableError(wants) from error
+            raise
+
+    def take_some(
+        self,
+        picks: list[Pick],
+        wants: Mapping[int, int],
+        limit: int,
+        *,
+        alone: bool,
+        begun: Callable[[int], None] | None,
+        capped: Collection[int],
+    ) -> list[Lease]:
         rows = self.dialect.claim(
-            self.cursor, wants, limit, holder=self.holder, seconds=self.alive_time, now=self.now
+            self.cursor,
+            wants,
+            limit,
+            holder=self.holder,
+            token=self.token,
+            seconds=self.alive_time,
+            now=self.now,
         )
         lines = in_lines(rows)
         if not alone:
@@ -57,6 +103,7 @@ class Claim:
         whose: dict[str, Any] = {
             "using": self.using,
             "holder": self.holder,
+            "token": self.token,
             "moment": self.dialect.moment,
         }
         for pick in picks:
@@ -103,6 +150,7 @@ def leased(
     *,
     using: str,
     holder: int,
+    token: int,
     moment: Callable[[Any], datetime],
     capped: bool = False,
 ) -> Lease:
@@ -113,6 +161,7 @@ def leased(
         task_id,
         attempt,
         holder,
+        token,
         lane,
         pick.cost,
         errors,

@@ -1,8 +1,8 @@
 """
 The bell of one host: a folder with a socket for each worker that listens.
 
-Anyone on the host may ring or listen there, as it is with a bell at a door: a ring tells
-the name of a queue and makes someone look for tasks, no more.
+Anyone on the host may ring, as it is with a bell at a door: a ring tells the name of a
+queue and makes someone look for tasks, no more. Only its owner may listen there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import secrets
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
@@ -23,10 +24,13 @@ from typing import Any
 from django.db import connections
 
 from ..conf import options
+from .notices import is_for, is_readable
 from .rings import Call, Ring, parsed
 
 PREFIX = "perfectqueue-"
-OPEN_TO_ALL = 0o1777
+OPEN_TO_RING = 0o755
+WRITABLE_BY_OTHERS = 0o022
+ROOT = 0
 WRITABLE_BY_ALL = 0o666
 LONGEST_PATH = 103
 LONGEST_NAME = 18
@@ -165,10 +169,34 @@ class Datagrams:
                 os.rmdir(os.path.dirname(self.path))
 
 
+class QueueDatagrams(Datagrams):
+    """Hears the bell of one queue."""
+
+    def __init__(self, queue: str, using: str) -> None:
+        super().__init__(using)
+        self.queue = queue
+
+    def wait(self, seconds: float) -> None:
+        """Wait until its bell is rung, or so many seconds."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0 and is_readable(self, left):
+            if is_for(self.queue, self.hear()):
+                return
+
+
 def make(folder: str) -> None:
-    """Make a folder in which everyone may have sockets, and remove only their own."""
+    """
+    Make a folder in which only this user may have sockets, and everyone may ring them.
+
+    Raise OSError when there is one already that others may write to: they could take sockets
+    away, or lay so many there that none of ours is rung.
+    """
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
-        os.chmod(folder, OPEN_TO_ALL)
-    if not is_folder(folder):
+        os.chmod(folder, OPEN_TO_RING)
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, "This is no folder", folder)
+    if found.st_uid not in (os.geteuid(), ROOT) or found.st_mode & WRITABLE_BY_OTHERS:
+        reason = "Another user may write to it; set BELL_FOLDER to a folder of the worker's own"
+        raise PermissionError(errno.EACCES, reason, folder)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from .. import signals
 from ..backoff import next_wait
 from ..conf import options
 from ..models import Attempt, Outcome
-from .accounts import Accounts
+from .accounts import Accounts, expected_cost
 from .announce import announce, announce_ids
 from .dialects import Dialect
 from .dialects.base import numbers
 from .values import Failure, Lease, as_text
 
 MOST_COUNTED = 32_767
+NONE_KNOWN: Mapping[int, float] = MappingProxyType({})
 
 CLOSE = """
 UPDATE "perfectqueue_task"
@@ -40,8 +42,18 @@ INSERT INTO "perfectqueue_attempt" (
     %(message)s, %(traceback)s
 )
 """
+AFTER_FIRST = """
+SELECT "id", "omitted" FROM "perfectqueue_attempt" WHERE "task_id" = %(task_id)s
+ORDER BY "id" LIMIT 1000 OFFSET %(first)s
+"""
+OMIT = (
+    'DELETE FROM "perfectqueue_attempt" WHERE "id" IN ({ids})',
+    'UPDATE "perfectqueue_attempt" SET "omitted" = %(omitted)s WHERE "id" = %(next)s',
+)
 LOST = """
-SELECT "task_id", "attempt", "lane", "errors", "crashes", "cancel_requested"
+SELECT "task_id", "attempt", "lane", "errors", "crashes", "cancel_requested", (
+        SELECT "cost" FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
+    )
 FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids})
 """
 LET_GO = """
@@ -52,7 +64,9 @@ WHERE "task_id" IN ({ids})
 """
 PUT_OFF = """
 UPDATE "perfectqueue_ticket"
-SET "holder" = NULL, "state" = 1, "alarm_at" = {due},
+SET "state" = 1, "alarm_at" = {due}, "holder" = NULL, "run_at" = COALESCE((
+        SELECT "expected_at" FROM "perfectqueue_task" WHERE "id" = %(task_id)s
+    ), {due}),
     "crashes" = CASE WHEN "crashes" < 32767 THEN "crashes" + 1 ELSE "crashes" END
 WHERE "task_id" = %(task_id)s
 """
@@ -134,6 +148,21 @@ def record(
         "traceback": as_text(why.traceback, 100_000),
     }
     dialect.execute(cursor, RECORD, values, now=now, after=held.after)
+    if held.attempt > options().ATTEMPTS_KEPT:
+        omit(cursor, dialect, held.task_id, options().ATTEMPTS_KEPT)
+
+
+def omit(cursor: Any, dialect: Dialect, task_id: int, keep: int) -> None:
+    """Keep the first and the last attempts of a task, so many in all; note how many are gone."""
+    first = keep // 2
+    values = {"task_id": task_id, "first": first}
+    rows = dialect.execute(cursor, AFTER_FIRST, values).fetchall()
+    gone, left = rows[: first - keep], rows[first - keep :]
+    if gone:
+        told = {"omitted": sum(1 + omitted for _id, omitted in gone) + left[0][1]}
+        for statement in OMIT:
+            statement = statement.replace("{ids}", numbers(id_ for id_, _omitted in gone))
+            dialect.execute(cursor, statement, {**told, "next": left[0][0]})
 
 
 def expire(
@@ -153,6 +182,7 @@ def lose(
     ids: Sequence[int],
     *,
     now: datetime | None,
+    seconds: Mapping[int, float] = NONE_KNOWN,
     worker: str = "",
     why: Failure = LAPSED,
 ) -> list[int]:
@@ -161,17 +191,19 @@ def lose(
 
     Return those that may be tried again at once. One that was to be cancelled is, and one
     that has lost its processor too often is failed: it may well be what kills them. From
-    the second time on it waits before it is tried again.
+    the second time on it waits before it is tried again. ``seconds`` is for how long each
+    has run, where that is known.
     """
     if not ids:
         return []
     back = []
     cancelled, failed = [], []
-    rows = dialect.execute(cursor, LOST.replace("{ids}", numbers(sorted(ids)))).fetchall()
-    for task_id, attempt, lane, errors, crashes, cancel_requested in rows:
+    statement = LOST.replace("{ids}", numbers(sorted(ids))) + dialect.current_clause(cursor)
+    rows = dialect.execute(cursor, statement).fetchall()
+    for task_id, attempt, lane, errors, crashes, cancel_requested, cost in rows:
         crashes = min(crashes + 1, MOST_COUNTED)
         held = Held(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes, worker=worker)
-        accounts.lose(lane)
+        accounts.lose(lane, charge=expected_cost(cost), seconds=seconds.get(task_id))
         record(cursor, dialect, held, Attempt.Ending.LOST, why, now=now)
         if cancel_requested:
             bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)

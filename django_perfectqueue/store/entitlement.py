@@ -64,12 +64,13 @@ def bucket_of(wait: float) -> int:
     return min(max(exponent - FASTEST, 0), WAIT_BUCKETS - 1)
 
 
-def percentile(buckets: Sequence[int], part: float) -> float | None:
+def percentile(buckets: Sequence[int], part: float, longest: float = math.inf) -> float | None:
     """
     Return the wait in seconds that this part of all were not longer than; None without any.
 
     It is taken to lie in its bucket as the logarithms of waits would, if they were spread
-    evenly. For the last bucket its lower bound is returned.
+    evenly, and is never more than the ``longest`` wait. For the last bucket its lower bound
+    is returned.
     """
     total = sum(buckets)
     if not total:
@@ -77,7 +78,7 @@ def percentile(buckets: Sequence[int], part: float) -> float | None:
     rank, before = part * total, 0
     for number, count in enumerate(buckets):
         if count and before + count >= rank:
-            return within(number, max(0.0, (rank - before) / count))
+            return min(longest, within(number, max(0.0, (rank - before) / count)))
         before += count
     raise AssertionError("The last bucket with waits reaches the total.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,12 +11,11 @@ from .accounts import Account, Accounts
 from .dialects import Dialect, dialect_of
 from .dialects.base import numbers
 from .lanes import is_gated
-from .recover import retake
 from .transaction import reading, repeated, unit
-from .values import Completion
+from .values import Completion, Lease
 
 WRITTEN = """
-SELECT "id", "attempt", "worker" FROM "perfectqueue_task"
+SELECT "id", "queue", "key", "attempt", "worker" FROM "perfectqueue_task"
 WHERE "id" IN ({ids}) AND "outcome" = 'finished' AND "started_at" IS NOT NULL
 """
 
@@ -34,7 +33,7 @@ def finish(
 
     Refused is what another attempt holds by now, or someone has ended. What this same
     attempt has finished already is not refused: a commit whose answer was lost may be
-    repeated. Nor is what this attempt holds but for a crash of the server.
+    repeated.
     """
     alone = len(completions) == 1 and dialect_of(using).single_statement
     alone = alone and not is_gated(completions[0].lease.lane)
@@ -50,7 +49,7 @@ def finish(
 def finish_one(done: Completion, *, using: str, worker: str, now: datetime | None) -> bool:
     """Close a task by one statement; return whether it was held indeed."""
     account = Account()
-    account.end(done.lease, done.seconds)
+    account.close(done.lease, done.seconds)
     entry = account.entry(done.lease.lane)
     terms: dict[str, Any] = {"worker": worker, "monotonic": time.monotonic(), "now": now}
     with reading(using) as (cursor, dialect):
@@ -67,24 +66,32 @@ def close(
     now: datetime | None,
 ) -> list[Completion]:
     terms: dict[str, Any] = {"worker": worker, "monotonic": time.monotonic(), "now": now}
-    ids = dialect.finish(cursor, completions, **terms)
-    missed = [done for done in completions if done.lease.task_id not in ids]
-    refused = without_written(cursor, dialect, missed, worker) if missed else []
-    leases = [done.lease for done in refused]
-    if back := retake(cursor, dialect, accounts, leases, alive_time=0.0, now=now):
-        ids |= dialect.finish(cursor, [done for done in refused if done.lease in back], **terms)
-        refused = [done for done in refused if done.lease not in back]
+    each: dict[tuple[int, int], Completion] = {}
     for done in completions:
-        if done.lease.task_id in ids:
+        each.setdefault(done.lease.fence, done)
+    closed = dialect.finish(cursor, list(each.values()), **terms)
+    for fence, done in each.items():
+        if fence in closed:
             accounts.end(done.lease, done.seconds)
-    return refused
+    missed = [done for fence, done in each.items() if fence not in closed]
+    # Of two leases of one task the other one was refused, though the task is finished now.
+    just_now = {task_id for task_id, _token in closed}
+    return missed and without_written(cursor, dialect, missed, worker, just_now)
 
 
 def without_written(
-    cursor: Any, dialect: Dialect, missed: list[Completion], worker: str
+    cursor: Any,
+    dialect: Dialect,
+    missed: list[Completion],
+    worker: str,
+    just_now: Collection[int],
 ) -> list[Completion]:
-    statement = WRITTEN.replace("{ids}", numbers(done.lease.task_id for done in missed))
-    written = set(dialect.execute(cursor, statement).fetchall())
-    return [
-        done for done in missed if (done.lease.task_id, done.lease.attempt, worker) not in written
-    ]
+    """Return which of these an earlier try, whose answer was lost, has not written."""
+    ids = sorted({done.lease.task_id for done in missed}.difference(just_now))
+    written = set(dialect.execute(cursor, WRITTEN.replace("{ids}", numbers(ids))).fetchall())
+    return [done for done in missed if mark_of(done.lease, worker) not in written]
+
+
+def mark_of(lease: Lease, worker: str) -> tuple[int, str, str, int, str]:
+    """Return what WRITTEN tells of a task that this lease has finished."""
+    return lease.task_id, lease.queue, lease.key, lease.attempt, worker

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
 from .. import signals
 from ..models import Outcome
-from .accounts import Accounts
+from .accounts import Accounts, expected_cost
 from .alarms import admit
 from .announce import announce_ids
 from .bell import ring
 from .dialects import Dialect
 from .dialects.base import Row, numbers
-from .end import CANCELLED, Held, bury, lose
+from .end import CANCELLED, NONE_KNOWN, Held, bury, lose
 from .transaction import repeated, unit
 from .values import Failure
 
 HELD = """
-SELECT "task_id", "lane", "attempt", "errors", "crashes", "cancel_requested"
+SELECT "task_id", "token", "lane", "attempt", "errors", "crashes", "cancel_requested", (
+        SELECT "cost" FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
+    )
 FROM "perfectqueue_ticket"
 WHERE "state" = 2 AND "holder" = %(holder)s AND "alarm_at" <= {horizon}
 ORDER BY "task_id" + 0
@@ -36,7 +38,8 @@ def give_back(
     using: str,
     alive_time: float,
     crashed: Collection[int] = (),
-    keep: Collection[int] = (),
+    seconds: Mapping[int, float] = NONE_KNOWN,
+    keep: Collection[tuple[int, int]] = (),
     worker: str = "",
     why: Failure,
     now: datetime | None = None,
@@ -45,21 +48,22 @@ def give_back(
     Let others take what a holder has; return how many tasks that is.
 
     ``crashed`` are the ids of the tasks that were running, for which it counts as a
-    crash; ``keep`` are those that it still works on. No lease of the holder may be
-    longer than ``alive_time``.
+    crash; ``keep`` are the fences of the leases that it still works under. ``seconds`` is
+    for how long each that was begun has run, which is charged. No lease of the holder may
+    be longer than ``alive_time``.
     """
     with unit(using) as (cursor, dialect):
         statement = HELD + dialect.lock_clause()
         found = dialect.execute(
             cursor, statement, {"holder": holder}, now=now, after={"horizon": alive_time + 1}
         ).fetchall()
-        left = [row for row in found if row[0] not in keep]
+        left = [(task_id, *row) for task_id, token, *row in found if (task_id, token) not in keep]
         accounts = Accounts(now)
         lost = [row[0] for row in left if row[0] in crashed]
-        back = lose(cursor, dialect, accounts, lost, worker=worker, why=why, now=now)
-        back += let_go(
-            cursor, dialect, accounts, [row for row in left if row[0] not in crashed], now
-        )
+        terms: dict[str, Any] = {"seconds": seconds, "worker": worker, "why": why, "now": now}
+        back = lose(cursor, dialect, accounts, lost, **terms)
+        others = [row for row in left if row[0] not in crashed]
+        back += let_go(cursor, dialect, accounts, others, seconds, now)
         admit(cursor, dialect, sorted(back), accounts)
         accounts.write(cursor, dialect)
     if back:
@@ -68,12 +72,18 @@ def give_back(
 
 
 def let_go(
-    cursor: Any, dialect: Dialect, accounts: Accounts, rows: list[Row], now: datetime | None
+    cursor: Any,
+    dialect: Dialect,
+    accounts: Accounts,
+    rows: list[Row],
+    seconds: Mapping[int, float],
+    now: datetime | None,
 ) -> list[int]:
-    """Free tasks that were never begun; return those that are not to be cancelled."""
+    """Free tasks that have not crashed; return those that are not to be cancelled."""
     back, cancelled = [], []
-    for task_id, lane, attempt, errors, crashes, cancel_requested in rows:
-        accounts.lose(lane, untried=True)
+    for task_id, lane, attempt, errors, crashes, cancel_requested, cost in rows:
+        took = seconds.get(task_id)
+        accounts.lose(lane, untried=took is None, charge=expected_cost(cost), seconds=took)
         if cancel_requested:
             held = Held(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes)
             bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)

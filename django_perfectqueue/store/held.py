@@ -6,16 +6,17 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
+from .accounts import expected_cost
 from .claim import leased
 from .dialects.base import TAKEN, numbers
-from .lanes import FIRST_COST, LEAST_COST, Pick
+from .lanes import Pick
 from .transaction import reading, repeated, timely
 from .values import Lease
 
 IN_HAND = f"""
 SELECT "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
     "ticket"."crashes", "ticket"."rank", "ticket"."run_at", 0, {TAKEN},
-    "ticket"."cancel_requested", "lane"."cost"
+    "ticket"."token", "ticket"."cancel_requested", "lane"."cost"
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
@@ -54,9 +55,10 @@ def in_hand(holder: int, task_ids: Iterable[int], *, using: str) -> list[InHand]
     with reading(using) as (cursor, dialect):
         rows = dialect.execute(cursor, statement, {"holder": holder}).fetchall()
     found = []
-    for *row, cancel_requested, cost in rows:
-        pick = Pick(row[2], max(FIRST_COST if cost is None else abs(cost), LEAST_COST))
-        lease = leased(row, pick, using=using, holder=holder, moment=dialect.moment)
+    for *row, token, cancel_requested, cost in rows:
+        pick = Pick(row[2], expected_cost(cost))
+        whose = {"holder": holder, "token": token}
+        lease = leased(row, pick, using=using, moment=dialect.moment, **whose)
         found.append(InHand(lease, bool(cancel_requested)))
     return found
 

@@ -44,7 +44,7 @@ WHERE "id" IN ({lanes}) AND "awake" = FALSE AND "running" = 0 ORDER BY "id"
 """
 LAST_TAG = f"""
 SELECT "finish_tag" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "finish_tag" > 0
+WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "finish_tag" > 0.0
 ORDER BY "finish_tag" DESC LIMIT 1 OFFSET {LAST - 1}
 """
 COMPETING = """

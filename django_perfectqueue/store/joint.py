@@ -11,7 +11,7 @@ from django.db import Error, connections, transaction
 from .dialects import dialect_of
 from .dialects.base import numbers
 from .fence import HELD
-from .finish import WRITTEN
+from .finish import WRITTEN, mark_of
 from .settle import CLOSED_BY, TRACE
 from .transaction import reading, repeated, unit
 from .values import Lease
@@ -124,7 +124,7 @@ def came_through(lease: Lease, word: str, *, using: str, worker: str) -> bool | 
     others have ended it. A commit on which the server has yet to decide is waited for: it has
     the lock of the ticket.
     """
-    values = {"task_id": lease.task_id, "attempt": lease.attempt, "holder": lease.holder}
+    values = {"task_id": lease.task_id, "attempt": lease.attempt, "token": lease.token}
     with unit(using) as (cursor, dialect):
         if dialect.execute(cursor, HELD + dialect.lock_clause(), values).fetchone():
             return None
@@ -132,7 +132,7 @@ def came_through(lease: Lease, word: str, *, using: str, worker: str) -> bool | 
         if word == "finished":
             statement = WRITTEN.replace("{ids}", numbers([lease.task_id]))
             rows = dialect.execute(cursor, statement).fetchall()
-            return (lease.task_id, lease.attempt, worker) in rows
+            return mark_of(lease, worker) in rows
         ended = bool(dialect.execute(cursor, ENDED, values).fetchone())
         if word not in TRACELESS:
             return ended

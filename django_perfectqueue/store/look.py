@@ -12,7 +12,7 @@ from .transaction import reading
 
 LOOK = """
 SELECT {now}, {any_limits}, (
-    SELECT "alarm_at" FROM "perfectqueue_ticket"
+    SELECT {alarm_at} FROM "perfectqueue_ticket"
     WHERE "alarm_at" IS NOT NULL ORDER BY "alarm_at" LIMIT 1
 ), EXISTS (
     SELECT 1 FROM (
@@ -52,6 +52,7 @@ def look(queues: Sequence[str], *, using: str, now: datetime | None = None) -> O
         statement = LOOK.replace("{any_limits}", ANY_LIMITS)
         statement = statement.replace("{in_lane}", dialect.in_lane.replace("{lane}", '"lane"."id"'))
         statement = statement.replace("{queues}", ", ".join(f"%({name})s" for name in names))
+        statement = statement.replace("{alarm_at}", dialect.readable('"alarm_at"'))
         values = {**names, "most": LANES_PROBED}
         row = dialect.execute(cursor, statement, values, now=now).fetchone()
         moment, limited, alarm, waiting, many = row

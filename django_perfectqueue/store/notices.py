@@ -115,9 +115,9 @@ def apart(using: str) -> Any:
     return connection
 
 
-class EndNotices:
+class Overheard:
     """
-    Hears, over the connection of this thread, that tasks have ended which are watched.
+    Hears what is told on some channels, over the connection of this thread.
 
     What others listen for on the same connection is left to them.
     """
@@ -132,29 +132,29 @@ class EndNotices:
     def is_open(self) -> bool:
         return self.listening is not None and self.listening is connections[self.using].connection
 
-    def hears(self, ids: Iterable[int]) -> bool:
-        """Tell whether it listens for the ends of all these tasks."""
-        return self.is_open and {f"{ENDED}{task_id}" for task_id in ids} <= self.channels
-
-    def open(self, ids: Iterable[int]) -> None:
-        """Listen for the ends of these tasks alone. Raise what the database does."""
+    def listen(self, channels: set[str]) -> None:
+        """Listen on these channels alone. Raise what the database does."""
         self.close()
-        self.channels = {f"{ENDED}{task_id}" for task_id in ids}
+        self.channels = channels
         self.execute("LISTEN")
         self.listening = connections[self.using].connection
         if hasattr(self.listening, "add_notify_handler"):
             self.listening.add_notify_handler(self.note)
+
+    def is_news(self, payload: str) -> bool:
+        """Tell whether what was told on these channels is for this one."""
+        return True
 
     def execute(self, verb: str) -> None:
         with connections[self.using].cursor() as cursor:
             cursor.execute("; ".join(f"{verb} {channel}" for channel in sorted(self.channels)))
 
     def note(self, notice: Any) -> None:
-        if notice.channel in self.channels:
-            self.heard.append(notice.channel)
+        if notice.channel in self.channels and self.is_news(notice.payload):
+            self.heard.append(notice.payload)
 
     def wait(self, seconds: float) -> None:
-        """Wait until an end has been told, or so many seconds; less if the connection breaks."""
+        """Wait until something is told, or so many seconds; less if the connection breaks."""
         deadline = time.monotonic() + seconds
         try:
             with connections[self.using].wrap_database_errors:
@@ -169,12 +169,12 @@ class EndNotices:
             time.sleep(min(AFTER_TROUBLE, max(0.0, deadline - time.monotonic())))
 
     def take(self) -> bool:
-        """Tell whether an end was told since this was asked last."""
+        """Tell whether something was told since this was asked last."""
         if not hasattr(self.listening, "add_notify_handler"):
-            others: list[Any] = []
-            for notice in list(self.listening.notifies):
-                (self.heard if notice.channel in self.channels else others).append(notice)
-            self.listening.notifies[:] = others
+            come = list(self.listening.notifies)
+            for notice in come:
+                self.note(notice)
+            self.listening.notifies[:] = [one for one in come if one.channel not in self.channels]
         told, self.heard = bool(self.heard), []
         return told
 
@@ -199,8 +199,39 @@ class EndNotices:
         self.listening = None
 
 
-def is_readable(connection: Any, seconds: float) -> bool:
-    """Wait for something to come over a connection; tell whether it has."""
+class EndNotices(Overheard):
+    """Hears that tasks have ended which are watched."""
+
+    def hears(self, ids: Iterable[int]) -> bool:
+        """Tell whether it listens for the ends of all these tasks."""
+        return self.is_open and {f"{ENDED}{task_id}" for task_id in ids} <= self.channels
+
+    def open(self, ids: Iterable[int]) -> None:
+        """Listen for the ends of these tasks alone. Raise what the database does."""
+        self.listen({f"{ENDED}{task_id}" for task_id in ids})
+
+
+class QueueNotices(Overheard):
+    """Hears the bell of one queue, without a connection of its own."""
+
+    def __init__(self, queue: str, using: str) -> None:
+        super().__init__(using)
+        self.queue = queue
+
+    def open(self) -> None:
+        self.listen({CHANNEL})
+
+    def is_news(self, payload: str) -> bool:
+        return is_for(self.queue, parsed([payload]))
+
+
+def is_for(queue: str, heard: Iterable[Ring | Call]) -> bool:
+    """Tell whether some of what was heard is a ring for this queue."""
+    return any(isinstance(one, Ring) and one.queue in ("", queue) for one in heard)
+
+
+def is_readable(source: Any, seconds: float) -> bool:
+    """Wait for something to come over a connection or a socket; tell whether it has."""
     poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
+    poll.register(source.fileno(), select.POLLIN)
     return bool(poll.poll(seconds * 1000))

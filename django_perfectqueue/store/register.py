@@ -17,16 +17,18 @@ KEPT = 3600.0
 BATCH = 100
 
 RENEW = """
-UPDATE "perfectqueue_worker" SET "seen_at" = {now}, "leaving" = %(leaving)s, "seats" = %(seats)s
+UPDATE "perfectqueue_worker"
+SET "seen_at" = {now}, "leaving" = %(leaving)s, "seats" = %(seats)s, "drifted_at" = {drifted_at}
 WHERE "id" = %(id)s
 """
 ENTER = """
 INSERT INTO "perfectqueue_worker" (
     "id", "host", "pid", "launcher", "generation", "version", "processors", "queues", "routes",
-    "seats", "leaving", "started_at", "seen_at"
+    "seats", "leaving", "started_at", "seen_at", "drifted_at"
 ) VALUES (
     %(id)s, %(host)s, %(pid)s, %(launcher)s, %(generation)s, %(version)s, %(processors)s,
-    %(queues)s, %(routes)s, %(seats)s, %(leaving)s, {started_at}, {now}
+    %(queues)s, %(routes)s, %(seats)s, %(leaving)s, {started_at}, {now},
+    {drifted_at}
 )
 """
 STRIKE = 'DELETE FROM "perfectqueue_worker" WHERE "id" IN ({ids})'
@@ -65,17 +67,20 @@ def register(
     using: str,
     seats: str = "[]",
     leaving: bool = False,
+    drifted: float | None = None,
     now: datetime | None = None,
 ) -> None:
     """
     Say that a worker is alive, which is good until UNSEEN has passed.
 
     ``seats`` is JSON: what each processor does. One that is ``leaving`` takes no more
-    tasks. Who enters the register strikes out those that are long gone.
+    tasks. ``drifted`` is how many seconds ago it had to correct a counter, if it had. Who
+    enters the register strikes out those that are long gone.
     """
     with timely(using) as (cursor, dialect):
         state = {"id": worker.id, "seats": seats, "leaving": leaving}
-        if dialect.execute(cursor, RENEW, state, now=now).rowcount:
+        then = {"drifted_at": None if drifted is None else -drifted}
+        if dialect.execute(cursor, RENEW, state, now=now, after=then).rowcount:
             return
         values = {
             **state,
@@ -88,8 +93,8 @@ def register(
             "queues": worker.queues,
             "routes": worker.routes,
         }
-        started = {"started_at": worker.born - time.monotonic()}
-        dialect.execute(cursor, ENTER, values, now=now, after=started)
+        then["started_at"] = worker.born - time.monotonic()
+        dialect.execute(cursor, ENTER, values, now=now, after=then)
         forget(cursor, dialect, now)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ..exceptions import AlreadyFinishedError
 from .dialects import Dialect
+from .once_committed import once_committed
 from .steer import known, live
 from .transaction import Tries, recalled, unit
 
@@ -13,14 +15,20 @@ TICKET = 'UPDATE "perfectqueue_ticket" SET "rank" = %(rank)s WHERE "task_id" = %
 TASK = 'UPDATE "perfectqueue_task" SET "priority" = %(priority)s WHERE "id" = %(task_id)s'
 
 
-@recalled
-def reprioritize(tries: Tries, task_id: int, priority: int, *, using: str) -> None:
+def reprioritize(task_id: int, priority: int, *, using: str) -> None:
     """
     Give a task that has yet to end another priority, and with it another place in its line.
 
-    One that is running goes on; the priority holds if it is tried again. Raise
-    NotFoundError when it is gone, AlreadyFinishedError when it has ended.
+    One that is running goes on; the priority holds if it is tried again. In a transaction
+    of the caller's it is done after the commit. Raise NotFoundError when it is gone,
+    AlreadyFinishedError when it has ended.
     """
+    act = partial(reprioritize_now, task_id, priority, using=using)
+    once_committed(act, task_id, using=using)
+
+
+@recalled
+def reprioritize_now(tries: Tries, task_id: int, priority: int, *, using: str) -> None:
     with unit(using) as (cursor, dialect):
         try:
             live(cursor, dialect, task_id)

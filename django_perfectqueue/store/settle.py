@@ -245,15 +245,17 @@ def release(
     *,
     using: str,
     delay: float = 0.0,
+    seconds: float | None = None,
     cancelled: list[Lease] | None = None,
     now: datetime | None = None,
 ) -> list[Lease]:
     """
-    Give tasks back untried, to be taken again after so many seconds.
+    Give tasks back, to be taken again after so many seconds; this counts as no attempt.
 
-    It counts as no attempt and charges nothing. Return those that were refused: the
-    lease had passed on. One that is to be cancelled is; a caller who tells of that by
-    itself gives a list, to which these are added.
+    ``seconds`` is for how long they have run, which is charged; None is for tasks that were
+    not begun, and charges nothing. Return those that were refused: the lease had passed
+    on. One that is to be cancelled is; a caller who tells of that by itself gives a list,
+    to which these are added.
     """
     with unit(using) as (cursor, dialect):
         accounts = Accounts(now)
@@ -268,7 +270,7 @@ def release(
         else:
             cancelled += unwanted
         for lease in held:
-            accounts.end(lease, None)
+            accounts.end(lease, seconds)
         accounts.write(cursor, dialect)
         missed = [lease for lease in leases if lease not in held]
         refused = [lease for lease in missed if not was_released(cursor, dialect, tries, lease)]

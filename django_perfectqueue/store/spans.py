@@ -22,8 +22,14 @@ PLACE = """
 FROM "perfectqueue_usage"
 WHERE "queue" = %(queue)s AND "span" = %(span)s AND "start" >= %(since)s AND "start" < %(until)s
 """
+
+
+def summed(column: str) -> str:
+    return f'{"MAX" if column == "longest" else "SUM"}("{column}")'
+
+
 SUMS = f"""
-SELECT "others", "user", {", ".join(f'SUM("{column}")' for column in AMOUNTS)} {PLACE}
+SELECT "others", "user", {", ".join(map(summed, AMOUNTS))} {PLACE}
 GROUP BY "others", "user"
 """
 ROWS = f"""

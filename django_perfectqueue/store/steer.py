@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from .. import signals
@@ -17,6 +18,7 @@ from .end import CANCELLED, Held, bury
 from .keys import may_hold, split
 from .known import known_limits
 from .lanes import lane_of
+from .once_committed import once_committed
 from .transaction import Tries, reading, recalled, repeated, unit
 
 FIND = 'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %(key)s'
@@ -85,13 +87,19 @@ def find(queue: str, key: str, *, using: str) -> int:
     return int(row[0])
 
 
-@recalled
-def force_finish(tries: Tries, task_id: int, *, using: str, now: datetime | None = None) -> None:
+def force_finish(task_id: int, *, using: str, now: datetime | None = None) -> None:
     """
     Close a task as finished, whoever holds it; the holder learns it by its next write.
 
-    Raise NotFoundError when it is gone, AlreadyFinishedError when it has ended.
+    In a transaction of the caller's it is done after the commit. Raise NotFoundError when
+    it is gone, AlreadyFinishedError when it has ended.
     """
+    act = partial(force_finish_now, task_id, using=using, now=now)
+    once_committed(act, task_id, using=using)
+
+
+@recalled
+def force_finish_now(tries: Tries, task_id: int, *, using: str, now: datetime | None) -> None:
     with unit(using) as (cursor, dialect):
         try:
             ticket = live(cursor, dialect, task_id)
@@ -111,14 +119,20 @@ def force_finish(tries: Tries, task_id: int, *, using: str, now: datetime | None
         call(ticket.holder or 0, using=using)
 
 
-@recalled
-def cancel_request(tries: Tries, task_id: int, *, using: str, now: datetime | None = None) -> bool:
+def cancel_request(task_id: int, *, using: str, now: datetime | None = None) -> bool:
     """
     Cancel a task that has yet to run, or ask the one who runs it to stop.
 
-    Return whether it is cancelled already. Raise NotFoundError when it is gone,
-    AlreadyFinishedError when it has ended.
+    Return whether it is cancelled already; in a transaction of the caller's it is not, as
+    that is done after the commit. Raise NotFoundError when it is gone, AlreadyFinishedError
+    when it has ended.
     """
+    act = partial(cancel_request_now, task_id, using=using, now=now)
+    return bool(once_committed(act, task_id, using=using))
+
+
+@recalled
+def cancel_request_now(tries: Tries, task_id: int, *, using: str, now: datetime | None) -> bool:
     with unit(using) as (cursor, dialect):
         try:
             ticket = live(cursor, dialect, task_id)
@@ -142,15 +156,30 @@ def cancel_request(tries: Tries, task_id: int, *, using: str, now: datetime | No
         return True
 
 
-@recalled
-def redrive(tries: Tries, task_id: int, *, using: str, now: datetime | None = None) -> None:
+def redrive(task_id: int, *, using: str, now: datetime | None = None) -> None:
     """
     Put a failed, cancelled or expired task back in its line, or hasten one that waits.
 
-    Its counts of errors and crashes begin anew, and it expires no more. Raise
-    NotFoundError when it is gone, AlreadyFinishedError when it has finished,
-    NotSupportedError while it is waiting or running.
+    Its counts of errors and crashes begin anew, and it expires no more. In a transaction
+    of the caller's it is done after the commit. Raise NotFoundError when it is gone,
+    AlreadyFinishedError when it has finished, NotSupportedError while it is waiting or
+    running.
     """
+    act = partial(redrive_now, task_id, using=using, now=now)
+    once_committed(act, task_id, using=using, check=refuse_unfit)
+
+
+def refuse_unfit(key: str, outcome: str, state: int | None) -> None:
+    """Raise AlreadyFinishedError or NotSupportedError where a task can't be put back."""
+    if outcome == Outcome.FINISHED:
+        raise AlreadyFinishedError(f"Task '{key}' has finished.")
+    if state not in (None, State.SCHEDULED):
+        words = {known.value: known.name.lower() for known in State}
+        raise NotSupportedError(f"Task '{key}' is {words.get(state, 'in no known state')} already.")
+
+
+@recalled
+def redrive_now(tries: Tries, task_id: int, *, using: str, now: datetime | None) -> None:
     try:
         with unit(using) as (cursor, dialect):
             queue = put_back(cursor, dialect, task_id, using, now)
@@ -168,7 +197,7 @@ def put_back(cursor: Any, dialect: Dialect, task_id: int, using: str, now: datet
     task = known(cursor, dialect, task_id)
     queue, key, type_, user, limits, priority, outcome, attempt = task
     if outcome == Outcome.FINISHED:
-        raise AlreadyFinishedError(f"Task '{key}' has finished.")
+        refuse_unfit(key, outcome, None)
     values = {"task_id": task_id}
     if not outcome:
         hasten(cursor, dialect, task_id, key, now)
@@ -187,9 +216,7 @@ def put_back(cursor: Any, dialect: Dialect, task_id: int, using: str, now: datet
 
 def hasten(cursor: Any, dialect: Dialect, task_id: int, key: str, now: datetime | None) -> None:
     ticket = live(cursor, dialect, task_id)
-    if ticket.state != State.SCHEDULED:
-        word = State(ticket.state).name.lower()
-        raise NotSupportedError(f"Task '{key}' is {word} already.")
+    refuse_unfit(key, "", ticket.state)
     dialect.execute(cursor, HASTEN, {"task_id": task_id}, now=now)
 
 

@@ -8,11 +8,13 @@ from typing import Any
 
 from django.db import transaction
 
+from ..exceptions import InvalidTaskError
 from .dialects import Dialect, dialect_of
 from .dialects.base import numbers
 from .lanes import lane_of
+from .packet import LONG
 from .transaction import PATIENCE, Tries, reading, recalled, unit
-from .values import Submission, new_holder
+from .values import Submission, new_token
 
 CHUNK = 1000
 CHUNK_LETTERS = 4 * 1024 * 1024
@@ -21,7 +23,7 @@ STORED = """
 SELECT "task"."id" FROM "perfectqueue_task" AS "task"
 LEFT JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."task_id" = "task"."id"
 WHERE "task"."queue" = %(queue)s AND "task"."key" = %(key)s AND (
-    ("ticket"."attempt" = 0 AND "ticket"."holder" IN ({marks}))
+    ("ticket"."attempt" = 0 AND "ticket"."token" IN ({marks}))
     OR (
         COALESCE("ticket"."attempt", 1) > 0
         AND "task"."type" = %(type)s AND "task"."user" = %(user)s
@@ -62,7 +64,7 @@ def submit_one(
     So its id is not known before the commit, and its ticket carries a token until someone
     takes it.
     """
-    token, known = new_holder(), list(tries.doubtful)
+    token, known = new_token(), list(tries.doubtful)
     tries.commits(token)
     with reading(using) as (cursor, dialect):
         lane = lane_of(task.queue, task.user, task.keys)
@@ -121,6 +123,8 @@ def store_some(
 ) -> dict[tuple[str, str], int]:
     given, seen, marked = [], set(), set()
     for task in submissions:
+        if len(task.payload) > LONG and (why := dialect.too_long(cursor, task.payload)):
+            raise InvalidTaskError(f"The data of task '{task.key}' can't be stored: {why}.")
         if (task.queue, task.key) in seen:
             continue
         seen.add((task.queue, task.key))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from .accounts import Accounts
-from .claim import leased
+from .claim import leased, may_be_a_row
 from .dialects import dialect_of
 from .end import expire
+from .give_back import give_back
 from .lanes import OpenLane
 from .transaction import reading, unit
-from .values import Lease
+from .values import Failure, Lease, new_token
 
 
 def take_alone(
@@ -26,14 +28,22 @@ def take_alone(
     Take up to ``limit`` due tasks where a single lane is open, it has no cap, and no alarm
     rings; else none. Where the database needs several statements for it, none either.
 
-    For one that has nothing to do: it may be what starts a lone task. It commits
+    For a holder that has nothing to do: it may be what starts a lone task. It commits
     asynchronously and is not repeated, so the caller must know what to do with tasks that
     were taken when the answer was lost, as acquire() does by itself.
     """
     if not dialect_of(using).single_statement:
         return []
-    with reading(using) as (cursor, dialect):
-        rows = dialect.claim_alone(cursor, queue, limit, holder=holder, seconds=alive_time, now=now)
+    whose: dict[str, Any] = {"holder": holder, "token": new_token()}
+    try:
+        with reading(using) as (cursor, dialect):
+            rows = dialect.claim_alone(cursor, queue, limit, seconds=alive_time, now=now, **whose)
+    except Exception as error:
+        if not may_be_a_row(error, dialect_of(using)):
+            raise
+        # It has been committed all the same; acquire() sets aside what can't be read.
+        give_back(holder, using=using, alive_time=alive_time, why=Failure(), now=now)
+        return []
     leases: list[Lease] = []
     late: list[Lease] = []
     for *row, virtual_time, cost, weight, policy in rows:
@@ -41,7 +51,7 @@ def take_alone(
             id=row[2], virtual_time=virtual_time, cost=cost, weight=weight, room=None, policy=policy
         )
         pick = lane.pick(lane.charge(abs(cost)), 0, len(rows))
-        lease = leased(row, pick, using=using, holder=holder, moment=dialect.moment)
+        lease = leased(row, pick, using=using, moment=dialect.moment, **whose)
         (late if row[7] else leases).append(lease)
     if late:
         end_late(late, using=using, now=now)

@@ -25,7 +25,8 @@ INSERT INTO "perfectqueue_journal"
 SELECT "told"."task_id", "told"."number", "told"."progress", "told"."stage", "told"."lines", {now}
 FROM ({rows}) AS "told"
 WHERE EXISTS (
-    SELECT 1 FROM "perfectqueue_task" AS "task" WHERE "task"."id" = "told"."task_id"
+    SELECT 1 FROM "perfectqueue_task" AS "task"
+    WHERE "task"."id" = "told"."task_id" AND "task"."key" = CASE "task"."id" {keys} END
 ) AND ("told"."task_id"{asynchronous_commit}) IS NOT NULL
 """
 FORGET = 'DELETE FROM "perfectqueue_journal" WHERE {over}'
@@ -37,8 +38,8 @@ def tell(notes: Sequence[Note], *, using: str, now: datetime | None = None) -> N
     Write what attempts have told, in place of what they had told before.
 
     It is one statement, unless that would be a very long one.
-    What is told of a task that is gone is dropped. On PostgreSQL the last second of it may
-    be lost in a crash of the server.
+    What is told of a task that is gone is dropped, also where another has got its id. On
+    PostgreSQL the last second of it may be lost in a crash of the server.
     """
     lasting = is_callers(connections[using])
     with reading(using) as (cursor, dialect):
@@ -68,9 +69,12 @@ def write(
     statement = TELL.replace("{rows}", " UNION ALL ".join(map(row, range(len(notes)), notes)))
     more = "" if lasting else dialect.asynchronous_commit
     statement = statement.replace("{asynchronous_commit}", more)
+    keys = " ".join(f"WHEN {int(note.task_id)} THEN %(key{n})s" for n, note in enumerate(notes))
+    statement = statement.replace("{keys}", keys)
     clause = dialect.upsert("perfectqueue_journal", KEY, dict.fromkeys(COLUMNS, "{new}"))
     values = {}
     for number, note in enumerate(notes):
+        values[f"key{number}"] = note.key
         values[f"stage{number}"] = as_text(note.stage, STAGE_LENGTH)
         values[f"lines{number}"] = as_text(note.lines, LONGEST_ESCAPE * len(note.lines))
     dialect.execute(cursor, statement + clause, values, now=now)

@@ -12,8 +12,9 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from django.db import Error, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
 
+from ..exceptions import NotMigratedError
 from .ailments import Ailment
 from .dialects import Dialect, dialect_of
 
@@ -26,6 +27,7 @@ PATIENCE = 10.0
 PATIENCE_OF_ONE_CALL = 1.0
 REPEATS = 10
 LONGEST_PAUSE = 0.5
+LACKING = Ailment.UNMIGRATED
 
 
 @contextmanager
@@ -43,6 +45,7 @@ def unit(using: str, *, apart: bool = False) -> Iterator[tuple[Any, Dialect]]:
     dialect = dialect_of(using)
     with (
         dialect.writing(connections[using]),
+        dialect.committed(connections[using]),
         transaction.atomic(using=using),
         reading(using) as opened,
     ):
@@ -153,10 +156,18 @@ def patiently(act: Callable[[], R], tries: Tries | None = None, *, using: str) -
     connection.
 
     Once it is repeated in any case: a connection may have been dead for long. Inside a
-    caller's transaction it is the caller's to repeat, and the error goes up.
+    caller's transaction it is the caller's to repeat, and the error goes up. Raise
+    NotMigratedError where a table or a column is missing.
     """
-    if is_callers(connections[using]):
-        return act()
+    try:
+        return act() if is_callers(connections[using]) else insistently(act, tries, using=using)
+    except Error as error:
+        if isinstance(error, NotMigratedError) or ailment(error, using=using) != LACKING:
+            raise
+        raise unmigrated(error, using) from error.__cause__
+
+
+def insistently(act: Callable[[], R], tries: Tries | None, *, using: str) -> R:
     trouble = Trouble(using, tries or Tries())
     for pause in pauses():
         known = len(trouble.tries.doubtful)
@@ -169,8 +180,16 @@ def patiently(act: Callable[[], R], tries: Tries | None = None, *, using: str) -
     raise AssertionError("There is always another pause.")
 
 
+def unmigrated(error: Error, using: str) -> NotMigratedError:
+    command = "manage.py migrate" + ("" if using == DEFAULT_DB_ALIAS else f" --database {using}")
+    why = str(error).partition("\n")[0]
+    return NotMigratedError(f"The database '{using}' is not migrated ({why}). Run: {command}")
+
+
 def ailment(error: Error, *, using: str) -> Ailment:
     """Return what ails a database, by what it or its driver has said."""
+    if isinstance(error, NotMigratedError):
+        return LACKING
     return dialect_of(using).ailment(error)
 
 

@@ -11,6 +11,7 @@ from django.db import connections
 
 from ..models import WAIT_BUCKETS, Span
 from .dialects import Dialect
+from .entitlement import bucket_of
 from .gates import shut_gates
 from .transaction import is_callers, reading, repeated, unit
 
@@ -23,7 +24,7 @@ TABLE = "perfectqueue_usage"
 KEY = ("queue", "span", "start", "others", "user")
 SEEN = ("eager", "paused", "capped", "limited")
 WAITS = tuple(f"wait_{number}" for number in range(WAIT_BUCKETS))
-AMOUNTS = ("ended", "seconds", "entitled", *SEEN, *WAITS)
+AMOUNTS = ("ended", "seconds", "entitled", *SEEN, "longest", *WAITS)
 
 SUM = "{old} + {new}"
 ONCE = "CASE WHEN {new} > {old} THEN {new} ELSE {old} END"
@@ -58,13 +59,15 @@ class Tally:
     paused: int = 0
     capped: int = 0
     limited: int = 0
+    longest: float = 0.0
     waits: list[int] = field(default_factory=lambda: [0] * WAIT_BUCKETS)
 
     @classmethod
     def of(cls, amounts: Iterable[Any]) -> Tally:
         """Return one from the columns of AMOUNTS; sums come as decimals from some databases."""
         ended, seconds, entitled, *counts = amounts
-        eager, paused, capped, limited, *waits = (int(count) for count in counts)
+        eager, paused, capped, limited = map(int, counts[:4])
+        longest, *waits = counts[4:]
         return cls(
             ended=int(ended),
             seconds=float(seconds),
@@ -73,12 +76,18 @@ class Tally:
             paused=paused,
             capped=capped,
             limited=limited,
-            waits=waits,
+            longest=float(longest),
+            waits=list(map(int, waits)),
         )
 
     def amounts(self) -> tuple[Any, ...]:
         seen = (self.eager, self.paused, self.capped, self.limited)
-        return (self.ended, self.seconds, self.entitled, *seen, *self.waits)
+        return (self.ended, self.seconds, self.entitled, *seen, self.longest, *self.waits)
+
+    def wait(self, seconds: float) -> None:
+        """Count a task that has waited so long."""
+        self.waits[bucket_of(seconds)] += 1
+        self.longest = max(self.longest, seconds)
 
     def add(self, other: Tally) -> None:
         self.ended += other.ended
@@ -88,6 +97,7 @@ class Tally:
         self.paused += other.paused
         self.capped += other.capped
         self.limited += other.limited
+        self.longest = max(self.longest, other.longest)
         for number, count in enumerate(other.waits):
             self.waits[number] += count
 
@@ -186,13 +196,14 @@ def write(
 ) -> None:
     """
     Store tallies of one span. With ``how`` being SUM they are added to those that are there,
-    but of what was seen no more than once; with LATEST they take their place.
+    but of what was seen, and of the longest wait, the larger is kept; with LATEST they take
+    their place.
 
     Rows are written in the order of their key, so two writers never wait in a ring.
     """
     changes = dict.fromkeys(AMOUNTS, how)
     if how == SUM:
-        changes.update(dict.fromkeys(SEEN, ONCE))
+        changes.update(dict.fromkeys((*SEEN, "longest"), ONCE))
     clause = dialect.upsert(TABLE, KEY, changes)
     columns = ", ".join(f'"{column}"' for column in (*KEY, *AMOUNTS))
     everyone = sorted(tallies)

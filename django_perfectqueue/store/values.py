@@ -5,10 +5,13 @@ from __future__ import annotations
 import secrets
 import traceback
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from ..paths import path_of
+
+Moment = datetime | timedelta
+"""A point in time; a timedelta counts from the server's clock when the task is stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +31,9 @@ class Submission:
     payload: str
     user: str = ""
     priority: int = 0
-    run_at: datetime | None = None
-    expires_at: datetime | None = None
-    expected_at: datetime | None = None
+    run_at: Moment | None = None
+    expires_at: Moment | None = None
+    expected_at: Moment | None = None
     limits: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     time_limit: float | None = None
@@ -41,19 +44,20 @@ class Lease(NamedTuple):
     """
     A task in the hands of one holder.
 
-    ``attempt`` and ``holder`` fence every write; ``charge`` is the seconds that its lane
-    has been charged in advance, and ``finish_tag`` the virtual time that it reaches with
-    them. ``is_new`` tells that none of its lane's tasks was measured before. ``capped``
-    tells that others may wait until it has ended, by a cap or a limit. ``time_limit`` is
-    what the submitter said, in seconds; ``context`` is what it sent along of its
-    surroundings, as JSON text. ``limits`` are the names of the limits that it lists, with
-    commas between.
+    ``token`` fences every write: no other acquire, by whatever holder, has the same for this
+    task. ``charge`` is the seconds that its lane has been charged in advance, and
+    ``finish_tag`` the virtual time that it reaches with them. ``is_new`` tells that none of
+    its lane's tasks was measured before. ``capped`` tells that others may wait until it has
+    ended, by a cap or a limit. ``time_limit`` is what the submitter said, in seconds;
+    ``context`` is what it sent along of its surroundings, as JSON text. ``limits`` are the
+    names of the limits that it lists, with commas between.
     """
 
     using: str
     task_id: int
     attempt: int
     holder: int
+    token: int
     lane: int
     charge: float
     errors: int
@@ -76,6 +80,11 @@ class Lease(NamedTuple):
     def __repr__(self) -> str:
         """Name it without its payload, which must not get into logs and reports of errors."""
         return f"<Lease {self.task_id} key={self.key!r} attempt={self.attempt}>"
+
+    @property
+    def fence(self) -> tuple[int, int]:
+        """What every write names of it: the task and the acquire."""
+        return self.task_id, self.token
 
     @property
     def tries(self) -> int:
@@ -116,12 +125,14 @@ class Completion(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
     """
-    What a handler has told so far in one attempt; ``progress`` is a part of 1.
+    What a handler has told so far in one attempt; ``progress`` is a part of 1. ``key`` is
+    that of its task, which tells whether the task of this id is still the same.
 
     ``is_first`` tells that nothing of this attempt has been written before.
     """
 
     task_id: int
+    key: str
     attempt: int
     progress: float | None = None
     stage: str = ""
@@ -138,7 +149,12 @@ class Pulse:
 
 
 def new_holder() -> int:
-    """Return a token that no other holder has."""
+    """Return a number that no other holder has."""
+    return secrets.randbits(63)
+
+
+def new_token() -> int:
+    """Return a number that no other acquire has, and no other submit."""
     return secrets.randbits(63)
 
 

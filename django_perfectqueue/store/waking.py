@@ -25,7 +25,7 @@ LAST = 8
 
 OWNERS = """
 SELECT "ticket"."lane", "task"."queue", "task"."user", "task"."type", "task"."limits",
-    "ticket"."run_at", "task"."created_at", "lane"."id" IS NULL,
+    {run_at}, {created_at}, "lane"."id" IS NULL,
     EXISTS (SELECT 1 FROM "perfectqueue_gate")
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
@@ -43,12 +43,12 @@ WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = FALSE ORDER BY "turn" DESC
 """
 CLOCK = """
 SELECT MAX("finish_tag") FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "finish_tag" > 0
+WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "finish_tag" > 0.0
 """
 USUAL = f"""
 SELECT AVG("cost") FROM (
     SELECT "cost" FROM "perfectqueue_lane"
-    WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "finish_tag" > 0
+    WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "finish_tag" > 0.0
     ORDER BY "finish_tag" DESC LIMIT {LAST}
 ) AS "last" WHERE "cost" > 0
 """
@@ -90,7 +90,10 @@ class Floor(NamedTuple):
 
 def owners_of(cursor: Any, dialect: Dialect, ids: list[int]) -> list[Owner]:
     """Return the owner of each lane in which these tickets stand."""
-    rows = dialect.execute(cursor, OWNERS.replace("{ids}", numbers(ids))).fetchall()
+    statement = OWNERS.replace("{ids}", numbers(ids))
+    statement = statement.replace("{run_at}", dialect.readable('"ticket"."run_at"'))
+    statement = statement.replace("{created_at}", dialect.readable('"task"."created_at"'))
+    rows = dialect.execute(cursor, statement).fetchall()
     owners: dict[int, Owner] = {}
     for lane, queue, user, type_, limits, run_at, created_at, is_new, gated in rows:
         since = max(dialect.moment(run_at), dialect.moment(created_at))

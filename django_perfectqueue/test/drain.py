@@ -122,6 +122,7 @@ class Drain:
                 self.run(task)
 
     def take(self) -> HeldTask | None:
+        store.steer_waiting(using=self.using)
         queues = [self.queue] if self.queue else self.queues_with_tasks()
         terms: dict[str, Any] = {
             "limit": 1,
@@ -160,7 +161,7 @@ class Drain:
     def give_back(self) -> None:
         """Let go of what was taken and is not to run: this counts no attempt."""
         for task in self.others:
-            task.release()
+            task._let_go()
 
     def next_alarm(self, after: datetime, end: datetime) -> datetime | None:
         """Return when the clock has something to do next, if that is not after the end."""

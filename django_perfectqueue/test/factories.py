@@ -131,7 +131,7 @@ class Making:
             return None
         finally:
             for task in others:
-                task.release(now=now)
+                task._let_go(now=now)
 
 
 WAYS: dict[str, Callable[[Making], Task]] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import Snooze, wait_of
+from django_perfectqueue.exceptions import SHORTEST_WAIT, Snooze, wait_of
 from django_perfectqueue.queue import AcquiredTask, Span
 
 
@@ -49,8 +49,11 @@ class HeldTask(AcquiredTask):
         self.wait = options().RETRY_WAIT if wait is None else wait_of("retry()", wait)
 
     def release(self, delay: Span = 0.0, *, now: datetime | None = None) -> None:
-        super().release(delay, now=now or self.moment)
-        self.wait = wait_of("release()", delay)
+        super().release(delay, now=now)
+        self.wait = max(SHORTEST_WAIT, wait_of("release()", delay))
+
+    def _let_go(self, wait: float = 0.0, *, now: datetime | None = None) -> None:
+        super()._let_go(wait, now=now or self.moment)
 
     def snooze(self, after: Span, *, now: datetime | None = None) -> None:
         super().snooze(after, now=now or self.moment)

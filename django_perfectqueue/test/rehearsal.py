@@ -12,7 +12,7 @@ from django.utils import timezone
 from django_perfectqueue import store
 from django_perfectqueue.application import Application
 from django_perfectqueue.conf import options
-from django_perfectqueue.exceptions import CancelRequestedError, PreemptedError, Snooze, wait_of
+from django_perfectqueue.exceptions import CancelRequestedError, Snooze, wait_of
 from django_perfectqueue.queue import AcquiredTask, Queue, Span, checked_span, encoded
 from django_perfectqueue.queue.acquired import DISCARDED
 from django_perfectqueue.queue.deferred import or_deferred
@@ -48,8 +48,7 @@ class RehearsedTask(HeldTask):
         """Leave in ``notes`` what it has told."""
 
     def settle(self, word: str) -> None:
-        if self.settled:
-            raise PreemptedError(f"Task '{self.key}' was {self.settled} already.")
+        self._refuse_if_settled()
         self._settle(word)
 
     def heartbeat(self, *, now: datetime | None = None) -> None:
@@ -57,6 +56,7 @@ class RehearsedTask(HeldTask):
             raise CancelRequestedError(f"Task '{self.key}' is to be cancelled.")
 
     def update_data(self, changes: Mapping[str, Any], *, now: datetime | None = None) -> None:
+        self._refuse_if_settled()
         merged = {**self.data, **changes}
         self.lease = self.lease._replace(payload=encoded(merged))
         self._data = merged
@@ -140,6 +140,7 @@ def make_acquired(
         task_id=number,
         attempt=attempt,
         holder=store.new_holder(),
+        token=0,
         lane=0,
         charge=0.0,
         errors=attempt - 1,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 from unittest import mock
+
+from django.utils import timezone
 
 from django_perfectqueue import models, store
 from django_perfectqueue.codecs import decode
@@ -41,6 +43,7 @@ class SubmittedTask:
 
     @classmethod
     def of_submission(cls, given: store.Submission, *, using: str) -> SubmittedTask:
+        given = replace(given, run_at=on_clock(given.run_at), expires_at=on_clock(given.expires_at))
         return cls.of(given, data=decode(given.payload), limits=given.limits, using=using)
 
     @classmethod
@@ -68,6 +71,11 @@ class SubmittedTask:
         priority = f" priority={self.priority}" if self.priority else ""
         data = shortened(repr(masked(self.data)))
         return f"{self.queue}/{self.key} type={self.type!r}{user}{priority} data={data}"
+
+
+def on_clock(moment: store.Moment | None) -> datetime | None:
+    """Return a time, of a span from now by the clock here: no server is asked."""
+    return timezone.now() + moment if isinstance(moment, timedelta) else moment
 
 
 Source = Callable[[], list[SubmittedTask]]

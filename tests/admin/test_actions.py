@@ -1,13 +1,14 @@
+from datetime import timedelta
 from unittest import mock
 
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.urls import reverse
 
-from django_perfectqueue.admin import steering
+from django_perfectqueue.admin import filters, steering
 from django_perfectqueue.models import DeadLetter, Task, Ticket
 
-from ..factories import failed, finish, running, status, submit, submit_many
+from ..factories import NOON, fail, failed, finish, running, status, submit, submit_many
 from .staff import LIST, AdminTestCase, row, staff
 
 DEAD = "/admin/perfectqueue/deadletter/"
@@ -79,6 +80,17 @@ class CancelTests(AdminTestCase):
         self.assertTrue(Ticket.objects.get(task_id=row(held).pk).cancel_requested)
 
 
+class WhoTests(AdminTestCase):
+    def test_the_story_and_the_changes_tell_who_did_it(self):
+        task = submit("k1", now=None)
+        self.confirm(self.choose("cancel", task))
+        page = self.story(task)
+        self.assertContains(page, "cancel requested")
+        self.assertEqual([by for _at, by, _what in page.context["deeds"]], ["boss"])
+        changes = self.client.get("/admin/perfectqueue/change/")
+        self.assertContains(changes, "task &#x27;k1&#x27;, queue &#x27;default&#x27;")
+
+
 class RetryTests(AdminTestCase):
     def test_the_failed_go_back_in_line(self):
         lost, waiting = failed("k1"), submit("k2")
@@ -100,6 +112,96 @@ class RetryTests(AdminTestCase):
         self.client.post(DEAD, data)
         self.assertFalse(DeadLetter.objects.exists())
         self.assertEqual(Task.objects.get(pk=pk).outcome, "")
+
+    def test_the_letter_of_the_last_failure_comes_first(self):
+        """By when they ended: of these the one that was submitted first failed last."""
+        _task, lease = running("early")
+        failed("late")
+        fail(lease, now=NOON + timedelta(hours=1))
+        submit("unwanted").cancel_request()
+
+        self.assertEqual(self.letters(), ["early", "late"])
+        self.assertEqual(self.letters(status="cancelled"), ["unwanted"])
+        self.assertCountEqual(self.letters(status="all"), ["early", "late", "unwanted"])
+
+    def test_letters_are_found_by_what_their_tasks_are(self):
+        failed("a", type="mail.send", user="ann")
+        failed("b", type="mail.fetch", user="bob")
+        self.assertEqual(self.letters(user="ann"), ["a"])
+        self.assertEqual(self.letters(type="mail.fetch"), ["b"])
+        self.assertEqual(self.letters(type="mail.*"), ["b", "a"])
+        self.assertEqual(self.letters(queue="default"), ["b", "a"])
+        self.assertEqual(self.letters(queue="mail"), [])
+        with mock.patch.object(filters, "REACH", 1):
+            DeadLetter.objects.filter(task__key="b").update(ended_at=NOON + timedelta(hours=1))
+            self.assertEqual(self.letters(user="ann"), [])
+            self.assertEqual(self.letters(user="ann", reach="all"), ["a"])
+
+    def test_a_row_tells_whose_it_was(self):
+        failed("a", type="mail.send", user="ann")
+        response = self.client.get(DEAD)
+        for text in ("mail.<wbr>send", "ann", "?status=failed&amp;group=boom"):
+            self.assertContains(response, text)
+
+    def test_a_whole_group_is_retried(self):
+        for number in range(25):
+            failed(f"k{number}", user="ann")
+        failed("other", user="bob")
+        DeadLetter.objects.filter(task__key="other").update(group="bang")
+
+        page = self.client.get(DEAD, {"group": "boom"})
+        self.assertContains(page, "Retry all of the group boom")
+        self.assertNotContains(self.client.get(DEAD), "Retry all of")
+        data = {"group": "boom", "status": "", "back": DEAD}
+        response = self.client.post(f"{DEAD}retry-group/", data)
+        for text in ("Put these tasks back in line?", "failed", "report", "ann", "and 5 more"):
+            self.assertContains(response, text)
+        self.assertEqual(self.told(self.confirm(response)), ["25 tasks were put back in line."])
+        self.assertEqual(self.letters(), ["other"])
+
+    def test_a_group_is_retried_only_by_who_may(self):
+        failed("k1")
+        self.client.force_login(staff("view_deadletter"))
+        self.assertNotContains(self.client.get(DEAD, {"group": "boom"}), "Retry all of")
+        response = self.client.post(f"{DEAD}retry-group/", {"group": "boom"})
+        self.assertEqual(response.status_code, 403)
+
+    def test_many_are_retried_only_after_a_question(self):
+        many = [failed(f"k{number}") for number in range(21)]
+        response = self.choose("retry", *many)
+        self.assertEqual(DeadLetter.objects.count(), 21)
+        self.confirm(response)
+        self.assertFalse(DeadLetter.objects.exists())
+
+    def letters(self, **query):
+        response = self.client.get(DEAD, query)
+        self.assertEqual(response.status_code, 200)
+        return [letter.task.key for letter in response.context["cl"].result_list]
+
+    def test_dead_letters_are_deleted_by_who_may(self):
+        gone, kept = failed("k1"), failed("k2")
+        data = {"action": "purge", "_selected_action": [row(gone).pk]}
+        self.client.force_login(staff("view_task", "view_deadletter", "retry_task"))
+        self.assertNotContains(self.client.get(DEAD), "Delete selected tasks")
+        self.assertEqual(self.steer("purge", ids=row(gone).pk, confirmed="1").status_code, 403)
+
+        may = staff("view_task", "view_deadletter", "purge_task", name="may")
+        self.client.force_login(may)
+        asked = self.client.post(DEAD, data)
+        self.assertContains(asked, "Delete these tasks")
+        self.assertContains(asked, "<td>k1</td>")
+        self.assertEqual(self.told(self.confirm(asked)), ["1 task was deleted."])
+        self.assertFalse(gone.exists())
+        self.assertTrue(kept.exists())
+        self.assertEqual(LogEntry.objects.get().object_repr, "k1")
+
+    def test_what_has_yet_to_end_is_not_deleted(self):
+        task = failed("k1")
+        pk = row(task).pk
+        task.retry()
+        told = self.told(self.steer("purge", ids=pk, confirmed="1"))
+        self.assertEqual(told, ["Not done: 1 is waiting, running or blocked."])
+        self.assertTrue(task.exists())
 
     def test_a_dead_letters_page_is_its_tasks_story(self):
         pk = row(failed("k1")).pk

@@ -127,7 +127,9 @@ class BrowserTests(StaticLiveServerTestCase):
     def test_nothing_is_wider_than_a_phone(self):
         task, held = running("a-rather-long-key-" * 8)
         lines = entry(1.9e9, "WARNING", "some_package.some_module", "x" * 300)
-        told = store.Note(task_id=task.id, attempt=1, progress=0.4, stage="s" * 99, lines=lines)
+        told = store.Note(
+            task_id=task.id, key=task.key, attempt=1, progress=0.4, stage="s" * 99, lines=lines
+        )
         store.tell([told], using="default")
         fail(held, error="some_package.some_module.errors.ARatherLongError", message="m" * 90)
         running("k2")
@@ -139,6 +141,39 @@ class BrowserTests(StaticLiveServerTestCase):
         self.picture("story")
         width = self.page.evaluate("document.documentElement.scrollWidth")
         self.assertLessEqual(width, PHONE["width"])
+
+    def test_what_matters_is_in_sight(self):
+        for number in range(3):
+            submit(f"measure-upload-{number}", user="aurora-travel", type="reports.summarise")
+        failed("k" * 255, user="cobalt-couriers", type="reports.summarise")
+        submit("elsewhere", queue="reports", now=None)
+        store.answer_alarms(using="default")
+        set_limit("mail", scope="queue", paused=True)
+        set_share("aurora-travel", weight=2, paused=True)
+        pages = {
+            "task": (".field-badge .pq-status", ".field-named"),
+            "deadletter": (".field-badge .pq-status", ".field-named", ".field-ended"),
+            "lane": (".field-standing .pq-status", ".field-for_user"),
+            "limit": (".field-named .pq-status",),
+            "fairshare": (".field-whose .pq-status",),
+        }
+        for name, viewport, scheme in (("desk", DESK, "light"), ("phone", PHONE, "dark")):
+            User.objects.all().delete()
+            self.open(f"sight-{name}", viewport=viewport, color_scheme=scheme)
+            for page, cells in pages.items():
+                self.page.goto(f"{self.live_server_url}/admin/perfectqueue/{page}/")
+                self.picture(page)
+                for cell in cells:
+                    with self.subTest(name, page=page, cell=cell):
+                        box = self.page.locator(f"#result_list {cell}").first.bounding_box()
+                        self.assertLessEqual(box["x"] + box["width"], viewport["width"])
+            fold = self.page.locator(".pq-fold").first
+            self.page.goto(f"{self.live_server_url}{LIST}")
+            self.assertEqual(fold.is_visible(), name == "phone")
+            self.page.click(f"text={'k' * 255}")
+            self.picture("story")
+            width = self.page.evaluate("document.documentElement.scrollWidth")
+            self.assertLessEqual(width, viewport["width"])
 
     def test_the_shares_received_fit_a_desk_and_a_phone(self):
         compete()

@@ -19,6 +19,12 @@ def filled(**values):
 
 
 class LimitTests(AdminTestCase):
+    def test_what_is_edited_in_the_list_has_a_name(self):
+        set_limit("smtp", max_running=2)
+        page = self.client.get(LIMITS)
+        for name in ("max running", "paused"):
+            self.assertContains(page, f'aria-label="{name}"')
+
     def act(self, action, *rows, **data):
         data = {"action": action, "_selected_action": [row.pk for row in rows], **data}
         return self.client.post(LIMITS, data, follow=True)

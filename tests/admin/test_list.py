@@ -119,9 +119,9 @@ class SearchTests(AdminTestCase):
 
     def test_the_queue_is_told_where_there_are_several(self):
         submit("a", queue="only-one")
-        self.assertNotContains(self.client.get(LIST), 'class="field-queue"')
+        self.assertNotContains(self.client.get(LIST), 'class="field-of_queue"')
         submit("b", queue="other")
-        self.assertContains(self.client.get(LIST), 'class="field-queue"')
+        self.assertContains(self.client.get(LIST), 'class="field-of_queue"')
 
     def test_the_help_is_short_where_there_is_one_queue(self):
         submit("a")
@@ -251,3 +251,29 @@ FULL_SCAN = {
     "postgresql": r"Seq Scan on perfectqueue_task",
     "mysql": r"'perfectqueue_task', 'ALL'",
 }
+
+
+class CountTests(AdminTestCase):
+    def test_a_count_that_goes_no_further_says_so(self):
+        submit_many(4)
+        with mock.patch.object(paginator, "COUNTED", 3):
+            page = self.client.get(LIST)
+        self.assertContains(page, "3+ tasks")
+        self.assertNotContains(page, "Show all")
+        self.assertContains(self.client.get(LIST), "4 tasks")
+
+    def test_how_far_back_was_looked_is_told(self):
+        submit("k1")
+        told = "Found among the newest 100,000"
+        self.assertContains(self.client.get(LIST, {"type": "report"}), told)
+        self.assertNotContains(self.client.get(LIST, {"type": "report", "reach": "all"}), told)
+        self.assertNotContains(self.client.get(LIST), told)
+
+    def test_a_list_from_which_nothing_is_chosen_has_a_plain_title(self):
+        for page, title in (
+            ("lane", "Lanes"),
+            ("worker", "Workers"),
+            ("deadletter", "Dead letters"),
+        ):
+            response = self.client.get(f"/admin/perfectqueue/{page}/")
+            self.assertEqual(response.context["title"], title)

@@ -1,10 +1,11 @@
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.test import override_settings
 
+from django_perfectqueue import store
 from django_perfectqueue.models import Change, FairShare, Lane, QueueShare
 from django_perfectqueue.shares import set_share
 
-from ..factories import acquire, submit
+from ..factories import acquire, register, submit
 from .staff import AdminTestCase, staff
 
 QUEUES = "/admin/perfectqueue/queueshare/"
@@ -145,6 +146,7 @@ class FairShareTests(AdminTestCase):
 
 class LaneTests(AdminTestCase):
     def test_it_shows_who_is_served_and_what_waits(self):
+        register("default", now=None)
         for user in ("ann", "ann", "bob"):
             submit(user=user)
         acquire()
@@ -154,6 +156,38 @@ class LaneTests(AdminTestCase):
         self.assertContains(response, "served")
         self.assertContains(response, "paused")
         self.assertContains(response, '<td class="field-waiting">1</td>', 2)
+
+    def test_nobody_is_served_where_there_is_no_worker(self):
+        register("default", now=None)
+        submit(queue="reports", user="ann", now=None)
+        store.answer_alarms(using="default")
+
+        response = self.client.get(LANES)
+        self.assertContains(response, '<span class="pq-status pq-failed">no worker</span>')
+        self.assertNotContains(response, "pq-running")
+
+    def test_nobody_is_served_who_has_no_task(self):
+        register("default", now=None)
+        submit(user="ann", now=None)
+        store.answer_alarms(using="default")
+        with self.captureOnCommitCallbacks(execute=True):
+            set_share("bob", weight=2)
+        self.assertFalse(Lane.objects.get(user="bob").awake)
+        Lane.objects.filter(user="bob").update(awake=True)
+
+        response = self.client.get(LANES, {"q": "bob"})
+        self.assertContains(response, "nothing waits")
+        self.assertNotContains(response, "pq-running")
+
+    def test_many_lanes_take_no_more_statements(self):
+        for number in range(3):
+            submit(user=f"user-{number}", now=None)
+        store.answer_alarms(using="default")
+        few = len(self.statements(LANES))
+        for number in range(20):
+            submit(user=f"other-{number}", now=None)
+        store.answer_alarms(using="default")
+        self.assertEqual(len(self.statements(LANES)), few)
 
     def test_a_user_is_found(self):
         for user in ("ann", "bob"):

@@ -1,14 +1,16 @@
+from datetime import timedelta
 from unittest import mock
 
 from django.test import SimpleTestCase
 from django.utils import timezone
 
-from django_perfectqueue import store
+from django_perfectqueue import spans, store
 from django_perfectqueue.admin import story
 from django_perfectqueue.admin.cells import span
 from django_perfectqueue.models import FairShare, Lane, Task
 from django_perfectqueue.queue import Queue
 
+from ..commands.running import run, run_json
 from ..factories import NOON, acquire, after, failed, finish, register, retry, running, seat, submit
 from .staff import LIST, AdminTestCase, row
 
@@ -29,10 +31,29 @@ class StoryTests(AdminTestCase):
         self.assertContains(response, "host:1")
         self.assertNotContains(response, "Retry")
 
+    def test_it_waited_as_long_as_the_command_says(self):
+        """Until its first start: that of its last attempt comes after a wait for another try."""
+        task, held = running("k1")
+        retry(held)
+        [again] = acquire(now=after(900))
+        finish(again, now=after(960), seconds=10.0)
+        [told] = run_json("pq_show", "k1")
+        self.assertLess(told["waited"], 60)
+        shown = dict(self.story(task).context["times"])["waited"]
+        self.assertEqual(shown, spans.span(told["waited"]))
+
+    def test_one_that_has_expired_says_so(self):
+        task = submit("k1", now=None)
+        Task.objects.update(expires_at=timezone.now() - timedelta(seconds=90))
+        self.assertContains(self.story(task), "It expired 1 min 30")
+        self.assertContains(self.client.get(LIST), "expired</span>")
+        self.assertRegex(run("pq_list"), r"waiting +\S+ ago +expired 1m3\ds ago")
+
     def test_where_it_runs_is_told(self):
-        task, _held = running("k1", now=None)
+        task, held = running("k1", now=None)
         self.assertNotContains(self.story(task), "runs on")
-        register(host="app1", now=None, seats=[seat(2, task.id, pid=77)])
+        own = seat(2, task.id, pid=77, holder=held.holder)
+        register(host="app1", now=None, seats=[own])
 
         self.assertContains(self.story(task), "app1:77, processor 2")
 

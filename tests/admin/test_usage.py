@@ -5,7 +5,7 @@ from django_perfectqueue import store
 from django_perfectqueue.models import FairShare, Lane
 from django_perfectqueue.store import Tally, Whose
 
-from ..factories import acquire, submit_many
+from ..factories import acquire, register, submit_many
 from .staff import AdminTestCase, staff
 
 USAGE = "/admin/perfectqueue/usage/"
@@ -15,7 +15,8 @@ def add(queue="default", **seconds):
     tallies = {}
     for user, amount in seconds.items():
         tally = Tally(ended=2, seconds=amount)
-        tally.waits[10] = 2
+        tally.wait(1.0)
+        tally.wait(1.9)
         tallies[Whose(queue, others=False, user=user)] = tally
     store.add_usage(tallies, using="default", at=store.clock(using="default"))
 
@@ -47,6 +48,16 @@ class SharesReceivedTests(AdminTestCase):
         self.assertContains(response, '<rect class="pq-bar-received" width="66.67"')
         self.assertContains(response, "paused")
         self.assertContains(response, "1 min 40 s")
+
+    def test_it_says_that_no_worker_serves_the_queue(self):
+        told = "No worker serves queue 'reports'; its oldest task has been due for"
+        add(ann=1.0)
+        submit_many(2, queue="reports", user="ann", now=None)
+        store.answer_alarms(using="default")
+        self.assertContains(self.client.get(USAGE, {"queue": "reports"}), told)
+        self.assertNotContains(self.client.get(USAGE), "No worker serves")
+        register("reports", now=None)
+        self.assertNotContains(self.client.get(USAGE, {"queue": "reports"}), "No worker serves")
 
     def test_a_window_and_a_queue_are_chosen(self):
         add(ann=1.0)

@@ -49,6 +49,22 @@ class RegistryTests(SimpleTestCase):
         """
         handler("echo")(tasks.echo)
 
+    def test_what_others_call_it_is_understood(self):
+        for name in ("max_retries", "max_attempt"):
+            with self.assertRaisesMessage(ConfigError, "Did you mean 'max_attempts'?"):
+                handler("new", **{name: 3})
+
+    def test_a_function_that_takes_no_task_is_refused(self):
+        def forgetful():
+            pass
+
+        def greedy(task, name):
+            pass
+
+        for function in (forgetful, greedy):
+            with self.assertRaisesMessage(ConfigError, f"def {function.__name__}(task)"):
+                handler("new")(function)
+
     def test_the_type_must_be_given(self):
         with self.assertRaisesMessage(ConfigError, "@handler needs the type"):
             handler(lambda task: None)

@@ -3,6 +3,7 @@ import subprocess
 import sys
 from unittest import mock, skipIf
 
+from django.core.checks import run_checks
 from django.test import SimpleTestCase
 
 from . import case  # isort: skip
@@ -68,9 +69,8 @@ class CompatTests(SimpleTestCase):
 
     @skipIf(compat.APP, "The backport has an app to be installed.")
     def test_the_backports_app_is_missed(self):
-        backend = mock.Mock(alias="default", options={}, queue_names=[])
         with mock.patch.object(checks, "APP", "django_tasks"):
-            [problem] = checks.problems(backend)
+            [problem] = run_checks(tags=["perfectqueue"])
         self.assertEqual(problem.id, "perfectqueue.E031")
         self.assertIn("'django_tasks'", problem.hint)
 

@@ -195,10 +195,13 @@ class WordTests(TestCase):
             jobs.add.using(backoff=lambda exception, result: 1).enqueue(1, 2)
 
     def test_a_word_that_there_is_not(self):
-        with self.assertRaises(TypeError):
-            jobs.add.using(max_attempt=5)
-        with self.assertRaises(TypeError):
-            compat.task(max_attempt=5)(jobs.add.func)
+        told = "Did you mean 'max_attempts'?"
+        for name in ("max_attempt", "max_retries", "retries"):
+            with self.subTest(name):
+                with self.assertRaisesMessage(TypeError, told):
+                    jobs.add.using(**{name: 5})
+                with self.assertRaisesMessage(TypeError, told):
+                    compat.task(**{name: 5})(jobs.add.func)
 
 
 class DecoratorTests(TestCase):

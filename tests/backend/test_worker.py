@@ -27,6 +27,7 @@ from django_perfectqueue.runtime.plan import Plan
 from django_perfectqueue.runtime.undertaker import Estate, Undertaker
 
 from ..application import surroundings
+from ..runtime.forked import SILENT
 from ..runtime.workers import WorkerTestCase
 from .inline import run_due
 
@@ -252,7 +253,7 @@ class ForceTests(TestCase):
             using="default",
             options=options(),
         )
-        undertaker = Undertaker(plan, estate)
+        undertaker = Undertaker(plan, estate, SILENT)
         self.addCleanup(undertaker.bell.close)
         with self.assertLogs("django_perfectqueue.supervisor", "ERROR"):
             undertaker.settle_overdue()

@@ -1,5 +1,6 @@
 from django.test import SimpleTestCase
 
+from benchmarks.soak import deadly
 from benchmarks.soak.load import BUSY, CYCLE, KINDS, is_busy, portions
 from benchmarks.soak.report import growing, report, trends
 from benchmarks.soak.trend import trend
@@ -54,6 +55,21 @@ class ReportTests(SimpleTestCase):
         lines = report(record).splitlines()
         self.assertIn("grows", next(line for line in lines if "MiB (PSS)" in line))
         self.assertIn("flat", next(line for line in lines if "rows of `task`" in line))
+
+
+class DeadlyTests(SimpleTestCase):
+    def test_a_file_more_at_the_end_is_growth(self):
+        first = {**dict.fromkeys(deadly.NAMES, 8.0), "deaths": 200.0}
+        self.assertEqual(deadly.growing([first, {**first, "deaths": 900.0}]), [])
+        self.assertEqual(deadly.growing([first, {**first, "files": 9.0}]), ["files"])
+
+    def test_what_the_allocator_keeps_is_no_growth(self):
+        first = dict.fromkeys(deadly.NAMES, 8.0)
+        more = deadly.ALLOWED["memory_kib"]
+        self.assertEqual(deadly.growing([first, {**first, "memory_kib": 8.0 + more}]), [])
+        self.assertEqual(
+            deadly.growing([first, {**first, "memory_kib": 9.0 + more}]), ["memory_kib"]
+        )
 
 
 class LoadTests(SimpleTestCase):

@@ -4,7 +4,12 @@ import io
 import json
 from unittest import mock
 
-from django.core.management import CommandError, call_command
+from django.core.management import (
+    CommandError,
+    call_command,
+    get_commands,
+    load_command_class,
+)
 
 from tests.factories import fail, running
 
@@ -16,10 +21,17 @@ class Terminal(io.StringIO):
         return True
 
 
+def entered(name, *arguments, **streams):
+    """Call a command as manage.py does: with the system checks that it asks for."""
+    command = load_command_class(get_commands()[name], name)
+    checked = {"skip_checks": False} if command.requires_system_checks else {}
+    call_command(command, *arguments, no_color=True, **checked, **streams)
+
+
 def run(name, *arguments):
     """Return what a command printed."""
     out = io.StringIO()
-    call_command(name, *arguments, stdout=out, stderr=io.StringIO(), no_color=True)
+    entered(name, *arguments, stdout=out, stderr=io.StringIO())
     return out.getvalue()
 
 
@@ -32,7 +44,7 @@ def refused(case, name, *arguments, code=1):
     """Return what a command said when it would not do it, and did say on the way."""
     out, err = io.StringIO(), io.StringIO()
     with case.assertRaises(CommandError) as caught:
-        call_command(name, *arguments, stdout=out, stderr=err, no_color=True)
+        entered(name, *arguments, stdout=out, stderr=err)
     case.assertEqual(caught.exception.returncode, code)
     return out.getvalue() + err.getvalue() + str(caught.exception)
 

@@ -1,8 +1,8 @@
 from django.test import TestCase, override_settings
 
-from django_perfectqueue.models import Task
+from django_perfectqueue.models import DeadLetter, Task
 from django_perfectqueue.queue import Queue
-from tests.factories import finish, running, submit
+from tests.factories import finish, running, submit, submit_many
 
 from .running import broken, refused, run, run_json
 
@@ -69,7 +69,38 @@ class PurgeTests(TestCase):
         self.assertEqual(run_json("pq_purge", *options, "--dry-run")[0]["would_delete"], 2)
         self.assertEqual(run_json("pq_purge", *options), [{"deleted": 2}])
 
-    @override_settings(PERFECTQUEUE={"RETENTION_COUNT": 3})
+    def test_those_of_one_kind_alone_go(self):
+        """Failed tasks by what ended them, of which type and for whom; others stay."""
+        Queue()["live"].cancel_request()
+        broken("other", user="ann", type="other")
+        old = ("--older-than", "0s", "--status", "failed")
+
+        for option, value, gone in (
+            ("--group", "Nothing", []),
+            ("--user", "bob", []),
+            ("--queue", "reports", []),
+            ("--type", "other", ["other"]),
+        ):
+            with self.subTest(option):
+                told = run_json("pq_purge", *old, option, value, "--dry-run")[0]
+                self.assertEqual(told["would_delete"], len(gone))
+                left = sorted(set(keys()) - set(gone))
+                self.assertEqual(run_json("pq_purge", *old, option, value)[0]["deleted"], len(gone))
+                self.assertEqual(keys(), left)
+        broken("other", user="ann")
+        group = DeadLetter.objects.get(task__key="other").group
+        run("pq_purge", *old, "--group", group, "--user", "ann")
+        self.assertEqual(keys(), ["broken", "done", "gone", "live"])
+
+    @override_settings(PERFECTQUEUE={"RETENTION_COUNT": 3, "RETENTION_TIME": None})
+    def test_a_count_is_of_a_queue(self):
+        """Tasks of other queues, and those that have yet to end, push none out."""
+        submit_many(20, queue="reports")
+        submit_many(20)
+        run("pq_purge")
+        self.assertEqual(Task.objects.filter(outcome="finished").count(), 1)
+
+    @override_settings(PERFECTQUEUE={"RETENTION_COUNT": 2})
     def test_a_count_that_is_kept_is_told_by_a_dry_run_too(self):
         told = run_json("pq_purge", "--dry-run")[0]["would_delete"]
 
@@ -93,6 +124,7 @@ class PurgeTests(TestCase):
         self.assertEqual(len(Queue()), 0)
 
     def test_options_that_do_not_go_together(self):
-        self.assertIn("--queue is for --all", refused(self, "pq_purge", "--queue", "x"))
+        message = refused(self, "pq_purge", "--all", "--yes", "--group", "X")
+        self.assertIn("takes no --group", message)
         message = refused(self, "pq_purge", "--all", "--yes", "--older-than", "1d")
         self.assertIn("takes no --older-than", message)

@@ -12,7 +12,7 @@ def add(**seconds):
     tallies = {}
     for user, amount in seconds.items():
         tally = Tally(ended=2, seconds=amount)
-        tally.waits[10] = 2
+        tally.longest, tally.waits[10] = 2.0, 2
         tallies[Whose("default", others=False, user=user)] = tally
     store.add_usage(tallies, using="default", at=store.clock(using="default"))
 

@@ -37,13 +37,23 @@ class ShowTests(TestCase):
         self.assertIn('Result\n  {\n    "rows": 3\n  }\n', out)
 
     def test_a_running_task_tells_where_it_runs(self):
-        task, _held = running("k1", now=None)
-        register(host="app1", now=None, seats=[seat(1, task.id + 1), seat(2, task.id, pid=77)])
+        task, held = running("k1", now=None)
+        other, own = seat(1, task.id + 1), seat(2, task.id, pid=77, holder=held.holder)
+        register(host="app1", now=None, seats=[other, own])
 
         self.assertRegex(run("pq_show", "k1"), r"runs on +app1:77, processor 2, for 5(\.\d)?s\n")
         [told] = run_json("pq_show", "k1")
         place = {name: told["runs"][name] for name in ("host", "pid", "processor")}
         self.assertEqual(place, {"host": "app1", "pid": 77, "processor": 2})
+
+    def test_a_running_task_tells_who_has_it_before_its_worker_told_so(self):
+        _task, held = running("k1", now=None)
+        own = seat(2, pid=77, holder=held.holder)
+        register(host="app1", now=None, seats=[seat(1, 10**9), own])
+
+        self.assertRegex(run("pq_show", "k1"), r"held by +app1:77, processor 2\n")
+        [told] = run_json("pq_show", "k1")
+        self.assertEqual((told["runs"]["pid"], told["runs"]["since"]), (77, None))
 
     def test_a_waiting_task_tells_why_it_still_waits(self):
         submit("k1", now=None)
@@ -92,7 +102,7 @@ class ShowTests(TestCase):
         One that was given back counts for nothing, but may have told why.
         """
         submit("k1", now=None)
-        for number, settle in enumerate(("release", "retry", "finish"), 1):
+        for number, settle in enumerate(("_let_go", "retry", "finish"), 1):
             task = Queue().poll()
             task.log(f"Log {number}.")
             task.progress(number, of=10)
@@ -189,7 +199,7 @@ class ShowTests(TestCase):
         """
         _task, lease = running("k1", now=None)
         retry(lease, now=None)
-        Queue().poll().release()
+        Queue().poll()._let_go()
         [told] = run_json("pq_show", "k1")
         self.assertEqual((told["attempts"], len(told["history"])), (1, 1))
         Queue().poll().finish()

@@ -6,7 +6,17 @@ from django.test import TestCase
 from django_perfectqueue.management import figures
 from django_perfectqueue.models import FairShare, Status, Ticket
 from django_perfectqueue.queue import Queue
-from tests.factories import NOON, acquire, finish, retry, running, submit, submit_many
+from tests.factories import (
+    NOON,
+    acquire,
+    finish,
+    register,
+    retry,
+    running,
+    seat,
+    submit,
+    submit_many,
+)
 
 from .running import broken, run, run_json
 
@@ -46,6 +56,16 @@ class StatsTests(TestCase):
             with self.subTest(status):
                 self.assertEqual(found["counts"][status], Queue().list().in_status(status).count())
         self.assertEqual(set(found["counts"]), set(Status.values))
+
+    def test_what_is_taken_in_advance_is_told_apart(self):
+        submit_many(3, now=None, user="acme")
+        first, *_others = acquire(3, now=None)
+        self.assertIn("at work on 0, 3 taken in advance", run("pq_stats"))
+        register(now=None, seats=[seat(1, first.task_id, 10**9)])
+
+        self.assertRegex(run("pq_stats"), r"  running +3  at work on 1, 2 taken in advance\n")
+        [told] = run_json("pq_stats")
+        self.assertEqual((told["working"], told["users"][0]["working"]), (1, 1))
 
     def test_a_person_sees_each_queue(self):
         broken("broken")

@@ -1,8 +1,10 @@
+import re
 from unittest import mock
 
 from django.test import TestCase
 
 from django_perfectqueue.management import selecting
+from django_perfectqueue.management.rules import person
 from django_perfectqueue.models import DeadLetter
 from django_perfectqueue.queue import Queue
 from tests.factories import finish, running, status, submit
@@ -225,3 +227,43 @@ class RetryTests(TestCase):
         ):
             with self.subTest(options):
                 self.assertIn(says, refused(self, "pq_retry", *options))
+
+
+class WhoTests(TestCase):
+    """Who steered a task is told by its story, whichever door it came through."""
+
+    def deeds(self, key="k1"):
+        [told] = run_json("pq_show", key)
+        return [(one["by"], one["did"]) for one in told["deeds"]]
+
+    def test_who_ran_a_command(self):
+        submit("k1", now=None)
+        run("pq_priority", "k1", "3")
+        run("pq_cancel_request", "k1")
+        run("pq_retry", "k1")
+        run("pq_force_finish", "k1")
+        me = person()
+        did = ["finished", "retried", "cancelled", "reprioritized"]
+        self.assertEqual(self.deeds(), [(me, word) for word in did])
+        self.assertRegex(run("pq_show", "k1"), rf"by +{re.escape(me)}: closed as finished, \S+ ago")
+
+    def test_who_steered_many(self):
+        for number in range(3):
+            submit(f"k{number}", now=None)
+        run("pq_cancel_request", "--all")
+        run("pq_retry", "--group", "cancelled")
+        for number in range(3):
+            me = person()
+            self.assertEqual(self.deeds(f"k{number}"), [(me, "retried"), (me, "cancelled")])
+
+    def test_a_key_that_is_used_again_has_another_story(self):
+        submit("k1", now=None)
+        run("pq_force_finish", "k1")
+        Queue().clear()
+        submit("k1", now=None)
+        self.assertEqual(self.deeds(), [])
+
+    def test_what_was_refused_was_done_by_nobody(self):
+        submit("k1", now=None)
+        refused(self, "pq_retry", "k1")
+        self.assertEqual(self.deeds(), [])

@@ -1,9 +1,11 @@
+import io
 import json
 import tempfile
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from unittest import mock
 
+from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 from django.utils.timezone import now as clock
@@ -12,7 +14,7 @@ from django_perfectqueue.management.tasks_file import CHUNK, TasksFile
 from django_perfectqueue.management.words import point
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
-from tests.factories import running, submit
+from tests.factories import register, running, submit
 
 from .running import json_lines, refused, run, run_json, typed
 
@@ -171,6 +173,9 @@ class BadSubmitTests(TestCase):
     def test_a_bad_time(self):
         self.assert_refused("k", "t", "1", "-t", "noon", says="--time must be unix seconds")
         self.assert_refused("k", "t", "1", "-t", "1" * 15, says="from year 1 to 9999")
+        for option in ("--time", "--expect", "--expires"):
+            for end in ("9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+14:00", "253402300799"):
+                self.assert_refused("k", "t", "1", f"{option}={end}", says="to 9999-12-30 in UTC")
         self.assert_refused("k", "t", "1", "-t", "2030-01-01T12:00", says="needs an offset")
         self.assert_refused("k", "t", "1", "-t", "2030-99-01T12:00Z", says="--time must be")
         self.assert_refused("k", "t", "1", "--in", "5 minutes", says="--in must be a span")
@@ -379,3 +384,18 @@ class CommittedTests(TransactionTestCase):
 
         self.assertIn("Nothing was stored.", message)
         self.assertEqual(keys(), ["k5"])
+
+
+class DoubtTests(TestCase):
+    def test_a_type_that_no_worker_knows_is_told(self):
+        def told(type_):
+            out = io.StringIO()
+            call_command("pq_submit", f"k-{type_}", type_, "1", stdout=out, stderr=out)
+            return out.getvalue()
+
+        self.assertNotIn("knows the type", told("anything"))
+        register(now=None)
+        self.assertIn("knows the type 'reprot'. Did you mean 'report'?", told("reprot"))
+        self.assertNotIn("knows the type", told("report"))
+        register(now=None, routes="null")
+        self.assertNotIn("knows the type", told("other"))

@@ -9,12 +9,16 @@ from pathlib import Path
 from unittest import mock
 
 from django.core.management import CommandError, call_command
-from django.db import OperationalError, connection, connections
+from django.db import OperationalError, connection, connections, transaction
 from django.test import SimpleTestCase, override_settings
 
+from django_perfectqueue.exceptions import NotMigratedError
 from django_perfectqueue.health import tables
+from django_perfectqueue.limits import limit, set_limit
 from django_perfectqueue.management import base
 from django_perfectqueue.management.commands import pq_worker
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.shares import set_share, share
 
 from .running import refused
 
@@ -76,6 +80,43 @@ class DatabaseTests(unittest.TestCase):
                         " Run: manage.py migrate --database another",
                     )
 
+    def test_a_program_is_told_what_to_run(self):
+        """Wherever it meets that: in a view, in a transaction, in a coroutine."""
+        queue = Queue(using="another")
+
+        def in_transaction():
+            with transaction.atomic(using="another"):
+                queue.submit("k", "t")
+
+        calls = {
+            "submit": lambda: queue.submit("k", "t"),
+            "in a transaction": in_transaction,
+            "submit_many": lambda: queue.submit_many([{"key": "k", "type": "t"}]),
+            "replace": lambda: queue.submit("k", "t", on_conflict="replace"),
+            "poll": queue.poll,
+            "len": lambda: len(queue),
+            "purge": lambda: queue.purge(0),
+            "clear": queue.clear,
+            "pause": queue.pause,
+            "shares": queue.shares,
+            "exists": queue["k"].exists,
+            "metadata": queue["k"].metadata,
+            "cancel_request": queue["k"].cancel_request,
+            "wait": lambda: queue["k"].wait(0),
+            "share": lambda: set_share("ann", weight=2, using="another"),
+            "limit": lambda: set_limit("smtp", max_running=2, using="another"),
+            "read a limit": lambda: limit("smtp", using="another"),
+            "read a share": lambda: share("ann", using="another"),
+        }
+        words = r"The database 'another' is not migrated \(.*perfectqueue_.*\)\. Run: manage\.py "
+        with empty_database():
+            for name, call in calls.items():
+                with (
+                    self.subTest(name),
+                    self.assertRaisesRegex(NotMigratedError, words + "migrate --database another"),
+                ):
+                    call()
+
     def test_a_half_migrated_database_says_so_too(self):
         error = OperationalError("no such column: perfectqueue_task.colour")
         with (
@@ -105,6 +146,14 @@ class DatabaseTests(unittest.TestCase):
 
         self.assertEqual(message, "The database 'default' refused: disk full")
 
+    @unittest.skipUnless(connection.vendor == "sqlite", "SQLite locks a database as a whole.")
+    def test_a_locked_database_is_told_what_to_do_about_it(self):
+        with mock.patch(READS, side_effect=OperationalError("database is locked")):
+            message = refused(self, "pq_list")
+
+        self.assertIn("refused: database is locked. Give DATABASES['default'] 'OPTIONS'", message)
+        self.assertIn("'timeout': 20", message)
+
 
 class TroubleTests(SimpleTestCase):
     databases = {"default"}
@@ -121,7 +170,7 @@ class TroubleTests(SimpleTestCase):
 
     @override_settings(PERFECTQUEUE={"DATABASE": "nope"})
     def test_a_wrong_alias_in_the_settings_is_named(self):
-        self.assertIn("no database with the alias 'nope'", refused(self, "pq_list"))
+        self.assertIn("DATABASES has no 'nope'", refused(self, "pq_list"))
 
     def test_an_empty_or_endless_queue_name(self):
         message = refused(self, "pq_list", "--queue", "q" * 101)

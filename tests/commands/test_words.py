@@ -7,7 +7,8 @@ from django.test import SimpleTestCase
 
 from django_perfectqueue.management.progress import EVERY_COUNT, Progress
 from django_perfectqueue.management.table import Column, lines, terminal_width
-from django_perfectqueue.management.words import columns_of, cut, printable, readable
+from django_perfectqueue.management.words import columns_of, cut, readable
+from django_perfectqueue.texts import printable
 
 from .running import Terminal
 
@@ -55,6 +56,14 @@ class TableTests(SimpleTestCase):
         self.assertEqual(len("  ".join(row)), 30)
         self.assertTrue(row[0].endswith("k…"))
         self.assertEqual(row[1], "waiting")
+
+    def test_a_spare_column_is_left_out_before_a_key_is_cut(self):
+        columns = (Column("key", elastic=True), Column("created", spare=True), Column("n"))
+        rows = [["k" * 20, "5m30s ago", "1"]]
+        for width, shown in ((34, 3), (33, 2)):
+            with self.subTest(width):
+                _header, row = lines(columns, rows, width=width)
+                self.assertEqual((row[0], len(row)), ("k" * 20, shown))
 
     def test_elsewhere_nothing_is_cut(self):
         """

@@ -7,15 +7,18 @@ from collections import Counter
 
 from django.db import connection
 
+from django_perfectqueue import store
 from django_perfectqueue.models import Attempt, Task, Ticket
 from django_perfectqueue.queue import Queue
 
 from ..databases import UnavailableError
+from ..factories import acquire, finish, submit, submit_many
 from ..waiting import wait_until
 from .case import PATIENCE, FleetTestCase, migrate, moved_to
 from .replication import Pair
 
 TASKS = 240
+LOST = 100
 SETTINGS = {"ALIVE_TIME": 3.0, "TASK_PREFETCH": 0}
 
 
@@ -61,9 +64,9 @@ class FailoverTests(FleetTestCase):
         self.assertNotIn("Traceback", worker.errors)
         self.assertLessEqual(sum(runs.values()), TASKS)
 
-    def test_a_handler_runs_on_whose_acquire_the_standby_never_heard_of(self):
+    def test_a_task_runs_again_whose_acquire_the_standby_never_heard_of(self):
         """
-        An acquire does not wait for its commit to be safe; its holder takes the task back.
+        An acquire does not wait for its commit to be safe; its holder learns that it was lost.
 
         What else was confirmed by the primary alone is lost, as it would be by asynchronous
         replication.
@@ -74,25 +77,42 @@ class FailoverTests(FleetTestCase):
         self.visit("unheard", waiting=False)
         Queue()["unheard"].cancel_request()
         worker = self.worker_at(self.pair.url, **SETTINGS)
-        [begun] = self.wait_until_told("start", 1)
+        self.wait_until_told("start", 1)
         self.pair.fail_over()
 
         with self.assertLogs("django_perfectqueue.database", "WARNING"):
             self.assertFalse(Queue()["unheard"].exists())
-        wait_until(self.is_held_again, within=PATIENCE)
+        self.wait_until_told("start", 2)
         self.open_gates(["k0"])
         wait_until(lambda: self.finished() == {"k0"}, within=PATIENCE)
         task = Task.objects.get()
-        self.assertEqual((task.attempt, len(self.told("start"))), (1, 1))
-        self.assertTrue(task.worker.endswith(f":{begun.pid}"))
+        self.assertEqual((task.attempt, len(self.told("start"))), (1, 2))
         self.assertFalse(Attempt.objects.exists())
+        self.assertEqual((len(self.told("told")), len(self.told("refused"))), (1, 1))
         self.assertNotIn("Traceback", worker.errors)
+
+    def test_the_holder_of_a_lost_task_does_not_hold_another_that_got_its_id(self):
+        """The standby gives out again the ids that it never heard of."""
+        submit("kept", now=None)
+        self.pair.standby.stop()
+        connection.cursor().execute("SET synchronous_commit TO local")
+        submit_many(LOST, now=None)
+        held = {lease.task_id: lease for lease in acquire(LOST + 1, now=None)}
+        self.pair.fail_over()
+        with self.assertLogs("django_perfectqueue.database", "WARNING"):
+            submit("first", now=None)
+        submit_many(LOST, now=None)
+
+        waiting = set(Task.objects.in_status("waiting").values_list("id", flat=True))
+        given_again = [held[task_id] for task_id in waiting & held.keys()]
+        self.assertGreater(len(given_again), 1)
+        pulses = store.heartbeat(given_again, alive_time=60, using="default")
+        self.assertEqual({pulse.held for pulse in pulses}, {False})
+        self.assertEqual(len(finish(*given_again, now=None)), len(given_again))
+        self.assertEqual(len(acquire(2 * LOST, now=None)), len(waiting))
 
     def runs(self):
         return Counter(entry.key for entry in self.told("start"))
 
     def finished(self):
         return set(Task.objects.filter(outcome="finished").values_list("key", flat=True))
-
-    def is_held_again(self):
-        return Task.objects.get(key="k0").status == "running"

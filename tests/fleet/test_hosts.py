@@ -145,7 +145,7 @@ class LostTransactionTests(TransactionTestCase):
         It was cut off between its statements and its COMMIT; all who serve that user wait.
         """
         Queue().submit_many({"key": key, "type": "visit"} for key in ("k0", "k1"))
-        Queue().poll().release()
+        Queue().poll()._let_go()
         with self.link.cursor() as cursor:
             cursor.execute("BEGIN")
             cursor.execute("SELECT id FROM perfectqueue_lane FOR UPDATE")

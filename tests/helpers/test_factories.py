@@ -115,7 +115,7 @@ class RehearsalTests(SimpleTestCase):
         handler = cases.Sorted(task)
         handler.decide("unexpected_error_raised", error=ConnectionError("away"))
         self.assertEqual((task.settled, task.wait), ("retried", 90))
-        with self.assertRaises(PreemptedError):
+        with self.assertRaisesMessage(PreemptedError, "you retried it"):
             task.finish()
         with recording() as recorded:
             handler.decide("followed")

@@ -20,6 +20,7 @@ from ..waiting import wait_until
 from .workers import QUICK
 
 SLOW_MACHINE = 120
+SILENT = Reporter(lambda text: None, no_style(), 0)
 
 
 def plan_of(dispatch, **more):

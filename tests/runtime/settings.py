@@ -2,10 +2,14 @@
 
 import json
 import os
+import sys
+import types
 from pathlib import Path
 
+import django_perfectqueue  # noqa: F401
 from tests.settings import *  # noqa: F403
 
+Path(os.environ["PERFECTQUEUE_TEST_SETTINGS"] + ".read").touch()
 given = json.loads(Path(os.environ["PERFECTQUEUE_TEST_SETTINGS"]).read_text())
 
 level = given.pop("LOG_LEVEL", "INFO")
@@ -19,6 +23,12 @@ if log := given.pop("LOG", None):
 
 if pool := given.pop("POOL", None):
     DATABASES["default"]["OPTIONS"]["pool"] = pool  # noqa: F405
+
+if given.pop("PATCHED", None):
+    # What gevent leaves behind that has patched Python's modules.
+    patcher = types.ModuleType("gevent.monkey")
+    patcher.is_module_patched = lambda name: name == "os"
+    sys.modules["gevent.monkey"] = patcher
 
 DATABASES["default"]["OPTIONS"] |= given.pop("OPTIONS", {})  # noqa: F405
 TASKS = given.pop("TASKS", TASKS)  # noqa: F405

@@ -17,7 +17,7 @@ from django_perfectqueue import signals, store
 from django_perfectqueue.application import Decider
 from django_perfectqueue.application.handler import from_function
 from django_perfectqueue.application.middleware import RetryOn
-from django_perfectqueue.exceptions import ConfigError, PreemptedError
+from django_perfectqueue.exceptions import AlreadyFinishedError, ConfigError
 from django_perfectqueue.models import Attempt, Ticket
 from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.runtime.child import fork
@@ -34,6 +34,15 @@ RUNNER = "django_perfectqueue.runner"
 POINTS = ("begin", "begun", "done", "ended", "committed")
 PUT_OFF = ("retried", "released", "snoozed")
 QUICK = {"RETRY_WAIT": 0, "MAX_CRASHES": 9}
+
+
+SECOND = {
+    "finish": lambda task: task.finish("again"),
+    "retry": lambda task: task.retry(),
+    "release": lambda task: task.release(),
+    "fail": lambda task: task.fail(),
+    "update_data": lambda task: task.update_data({"late": True}),
+}
 
 
 def effect(task):
@@ -160,19 +169,22 @@ class OutcomeTests(AtomicCase):
         self.assertEqual(row.ticket.errors, 1)
 
     def test_a_refused_end_undoes_the_effects(self):
-        def perform(task):
-            effect(task)
-            task.lease = task.lease._replace(holder=7)
-
-        with self.assertLogs(RUNNER, "WARNING"):
-            row = self.run_with(perform, expect="preempted")
-        self.assertEqual((effects(), row.status), (0, "running"))
+        submit("task", now=None)
+        [held] = Queue().acquire()
+        stale = AcquiredTask(held.lease._replace(token=held.lease.token - 1))
+        with (
+            mock.patch.object(Queue, "acquire", return_value=[stale]),
+            self.assertLogs(RUNNER, "WARNING"),
+        ):
+            ending = self.attempt(effect)
+        row = Queue()["task"].metadata()
+        self.assertEqual((ending.word, effects(), row.status), ("preempted", 0, "running"))
 
     def test_what_a_handler_settles_is_committed_with_its_effects(self):
         verbs = {
             "finish": ("finished", "finished"),
             "retry": ("retried", "retrying"),
-            "release": ("released", "waiting"),
+            "release": ("released", "scheduled"),
             "fail": ("failed", "failed"),
             "cancel": ("cancelled", "cancelled"),
         }
@@ -195,19 +207,39 @@ class OutcomeTests(AtomicCase):
         def perform(task):
             effect(task)
             task.finish()
-            with self.assertRaises(PreemptedError):
-                task.retry()
+            for verb in SECOND:
+                told = "has ended: you finished it"
+                with self.subTest(verb), self.assertRaisesMessage(AlreadyFinishedError, told):
+                    SECOND[verb](task)
 
         self.assertEqual(self.run_with(perform, expect="finished").status, "finished")
         self.assertEqual(effects(), 1)
+
+    def test_who_writes_after_the_end_has_made_an_error_as_any_other(self):
+        """It is not taken for a lost lease, which would count as a crash and hold the task."""
+        for number, verb in enumerate(SECOND):
+            for first, kind in (("finish", "AlreadyFinishedError"), ("release", "PreemptedError")):
+
+                def perform(task, verb=verb, first=first):
+                    effect(task)
+                    getattr(task, first)()
+                    SECOND[verb](task)
+
+                with self.subTest(number, first=first, second=verb):
+                    row = self.run_with(perform, expect="retried")
+                    self.assertEqual((effects(), row.ticket.errors, row.ticket.crashes), (0, 1, 0))
+                    [attempt] = row.attempts.all()
+                    self.assertTrue(attempt.error.endswith(kind), attempt.error)
+                    self.assertIn(f"you {first}", attempt.message)
+                    Queue().clear()
 
     def test_what_was_asked_for_in_a_savepoint_goes_back_with_it(self):
         def perform(task):
             for outer in (transaction.atomic(), task.settling()):
                 try:
                     with outer:
-                        task.finish("too early")
                         task.update_data({"page": 2})
+                        task.finish("too early")
                         raise OSError("the disk is full")
                 except OSError:
                     effect(task)

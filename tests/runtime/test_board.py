@@ -184,7 +184,7 @@ class StackTests(SimpleTestCase):
         stacks, sent = Stacks(), []
         with (
             mock.patch("django_perfectqueue.runtime.stacks.send", lambda *one: sent.append(one)),
-            mock.patch("sys.__stderr__") as printed,
+            mock.patch("sys.stderr") as printed,
         ):
             stacks.ask([(1, "One:"), (2, "Two:")])
             stacks.ask([(2, "Two:")])

@@ -5,8 +5,14 @@ import time
 from django_perfectqueue.models import Attempt, DeadLetter
 from django_perfectqueue.queue import Queue
 
+from ..commands.running import run
+from ..databases.lifetime import children
 from ..waiting import wait_until
-from .workers import WorkerTestCase, is_alive
+from .workers import HELPERS, WorkerTestCase, is_alive
+
+
+def open_files(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 class CrashTests(WorkerTestCase):
@@ -75,6 +81,40 @@ class CrashTests(WorkerTestCase):
         self.submit("k0", "note")
         wait_until(lambda: self.notes("ran") and not Queue()["k0"].exists(), within=20)
 
+    def test_a_helper_that_stands_still_is_replaced(self):
+        """
+        Nobody would hear of tasks, purge, or answer alarms; and nothing would have died.
+        """
+        worker = self.worker(CHILD_HEARTBEAT_LIMIT=1).ready()
+        before = worker.helpers()
+        for helper in before:
+            os.kill(helper, signal.SIGSTOP)
+        wait_until(lambda: not any(map(is_alive, before)))
+        self.assertEqual(len(worker.helpers() - before), HELPERS)
+        for name in ("janitor", "listener"):
+            self.assertIn(f"The {name} is silent; it is killed", worker.errors)
+
+    def test_the_supervisor_keeps_no_file_of_those_that_have_died(self):
+        """
+        At the limit of open files it could start no other, and nothing would run any more.
+        """
+        soon = {"CHILD_FORK_FREQUENCY_LIMIT": 0, "CHILD_HEARTBEAT_LIMIT": 2, "TASK_KILL_WAIT": 0.1}
+        once = {"MAX_ATTEMPTS": 1, "MAX_CRASHES": 1, "MAX_REQUEST_PER_CHILD": 2}
+        worker = self.worker(**soon, **once).ready()
+        worker.helpers()
+        before = open_files(worker.supervisor)
+        for number in range(8):
+            self.submit(f"killed{number}", "die")
+            self.submit(f"recycled{number}", "note")
+        self.submit("ended", "exit-once", data={"code": 9})
+        self.submit("forced", "deaf", data={"pid": str(self.folder / "pid")}, time_limit=0.1)
+        self.submit("silent", "stand-still")
+        wait_until(lambda: len(Queue()) == 0)
+        wait_until(lambda: len(worker.processors()) >= 12)
+        # The last one that has died is still being buried.
+        wait_until(lambda: len(children(worker.supervisor)) == HELPERS + 1)
+        self.assertEqual(open_files(worker.supervisor), before)
+
     def test_a_processor_that_is_ended_quietly_has_died_all_the_same(self):
         """
         Its exit code may be that of a processor which leaves as told.
@@ -87,6 +127,21 @@ class CrashTests(WorkerTestCase):
         for key in ("exit-0", "exit-3", "after"):
             self.assertEqual(self.status(key), "finished")
         self.assertEqual(worker.errors.count("A processor died"), 2)
+        why = "A task crashed: Its processor ended with exit code 3. queue=default key=exit-3"
+        self.assertIn(why, worker.errors)
+        self.assertRegex(worker.output, r"crashed   exit-3 type=exit-once attempt=1 \d")
+        self.assertIn("3 finished, 0 retried, 0 failed, 2 crashed in ", worker.output)
+
+    def test_a_crash_is_told_as_one(self):
+        """The second one is followed by a wait, as a release is that a handler asks for."""
+        self.submit("poison", "die")
+        worker = self.burst(MAX_CRASHES=3, RETRY_WAIT=60)
+        self.assertEqual(worker.output.count("crashed   poison type=die"), 2)
+        story = run("pq_show", "poison")
+        self.assertIn("(errors: 0, crashes: 2)", story)
+        self.assertNotIn("gave it back", story)
+        [task] = Queue().list()
+        self.assertEqual(run("pq_show", str(task.id)).splitlines()[0], story.splitlines()[0])
 
     def test_a_process_that_a_handler_has_forked_works_on_no_tasks(self):
         self.submit("k0", "fork")

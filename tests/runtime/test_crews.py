@@ -14,7 +14,7 @@ from django.test import override_settings
 from django_perfectqueue import ends
 from django_perfectqueue.application import Application, Decider
 from django_perfectqueue.exceptions import CancelRequestedError, GracefulProcessStopError
-from django_perfectqueue.models import Attempt, FairShare, Task, Usage
+from django_perfectqueue.models import Attempt, FairShare, Lane, Task, Ticket, Usage
 from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.runtime.guard import SIGNAL
 from django_perfectqueue.runtime.processor import DONE, RECYCLED
@@ -184,6 +184,48 @@ class AtOnceTests(CrewTestCase):
         with self.assertLogs("django_perfectqueue.processor", "WARNING"):
             self.work(self.processor("thread", {"run": lambda task: None}))
         self.assertEqual(self.statuses(), {"strange-0": "scheduled", "run-1": "finished"})
+
+    def test_a_task_that_is_taken_again_begins_when_its_handler_has_ended(self):
+        """
+        A crash of the server forgot that it was acquired, so it is in line again.
+        """
+        for type_ in AT_ONCE:
+            with self.subTest(type_):
+                gate, begun, going, most = threading.Event(), [], [], []
+
+                def run(task, gate=gate, begun=begun, going=going, most=most):
+                    going.append(task)
+                    begun.append(task.lease.token)
+                    most.append(len(going))
+                    try:
+                        gate.wait(PATIENCE)
+                    finally:
+                        going.remove(task)
+
+                self.submit("run")
+                processor = self.processor(type_, {"run": run}, burst=False, CONCURRENCY=3)
+
+                def forget(processor=processor, gate=gate, begun=begun):
+                    try:
+                        wait_until(lambda: begun)
+                        rows = Ticket.objects.filter(token=begun[0])
+                        rows.update(state=0, attempt=0, holder=None, token=None, alarm_at=None)
+                        Lane.objects.update(running=0, awake=True)
+                        wait_until(lambda: processor.batch and processor.running[0].told)
+                        self.assertEqual(len(begun), 1)
+                        gate.set()
+                        wait_until(lambda: self.statuses() == {"run-0": "finished"})
+                    finally:
+                        gate.set()
+                        processor.stop()
+                        connections.close_all()
+
+                self.beside(forget)
+                with self.assertLogs("django_perfectqueue.runner", "WARNING"):
+                    self.work(processor)
+                self.assertEqual((len(begun), max(most)), (2, 1))
+                self.assertEqual(Lane.objects.get().running, 0)
+                Queue().clear()
 
 
 class ErrorTests(CrewTestCase):

@@ -1,3 +1,4 @@
+from functools import partial
 from unittest import mock
 
 from django.test import SimpleTestCase, TestCase
@@ -41,6 +42,30 @@ class PurgeTests(TestCase):
             whole_round(purge)
         self.assertEqual(set(Task.objects.values_list("key", flat=True)), {"c", "d"})
 
+    def test_the_newest_of_each_queue_stay_where_a_count_is_kept(self):
+        """A quiet queue that is never over its count must not hold up the others."""
+        order = ("quiet", "busy", "busy", "quiet", "busy", "quiet", "busy")
+        for number, queue in enumerate(order):
+            submit(f"{queue}-{number}", queue=queue)
+            finish(*acquire(1, queues=[queue]), now=after(0))
+        purge = Purge(plan(RETENTION_COUNT=3, RETENTION_TIME=None))
+        with mock.patch.object(store, "purge", partial(store.purge, limit=1)):
+            whole_round(purge)
+        left = ["busy-2", "busy-4", "busy-6", "quiet-0", "quiet-3", "quiet-5"]
+        self.assertEqual(sorted(Task.objects.values_list("key", flat=True)), left)
+
+    def test_they_are_counted_when_enough_has_been_submitted(self):
+        submit("a")
+        finish(*acquire(1), now=after(0))
+        purge = Purge(plan(RETENTION_COUNT=50, RETENTION_TIME=None))
+        with mock.patch.object(store, "surplus", wraps=store.surplus) as surplus:
+            for _round in range(3):
+                whole_round(purge)
+            self.assertEqual(surplus.call_count, 1)
+            submit("b")
+            whole_round(purge)
+            self.assertEqual(surplus.call_count, 2)
+
 
 def at_noon(purge):
     return lambda *args, **kwargs: purge(*args, now=after(1), **kwargs)
@@ -82,11 +107,11 @@ class HandsTests(SimpleTestCase):
         self.last = 60
         self.over_from = 1000
 
-    def purge(self, retention, *, using, after, keep):
+    def purge(self, retention, *, using, after, over):
         self.asked.append(after)
         stopped = after + 10 > self.young_from
         reached = after + 10 if after + 10 < self.last else None
-        return store.Swept(BATCH if after >= self.over_from else 0, reached, stopped)
+        return store.Swept({"finished": BATCH if after >= self.over_from else 0}, reached, stopped)
 
     def rounds(self, count):
         purge = Purge(plan())

@@ -48,7 +48,7 @@ class OutboxTests(TestCase):
         with self.assertRaises(OSError), self.outbox.post():
             raise OSError
         self.assertEqual(self.posted, [])
-        self.assertEqual(self.outbox.task_ids(), {task.lease.task_id for task in self.tasks})
+        self.assertEqual(self.outbox.fences(), {task.lease.fence for task in self.tasks})
         with self.outbox.post() as post:
             self.assertEqual([done.lease.key for done in post.completions], self.keys)
 

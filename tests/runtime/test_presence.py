@@ -11,7 +11,7 @@ from django.test import SimpleTestCase, TestCase
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
-from django_perfectqueue.models import UNSEEN, Worker
+from django_perfectqueue.models import UNSEEN, Task, Worker
 from django_perfectqueue.processes import send
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.roster import place_of
@@ -171,7 +171,8 @@ class WorkerTests(WorkerTestCase):
             # So does a service manager that stops all processes of a service.
             send(pid, signal.SIGTERM)
         wait_until(lambda: Worker.objects.filter(leaving=True).exists())
-        place = place_of(Queue()["k1"].id, using="default")
+        task = Task.objects.select_related("ticket").get(key="k1")
+        place = place_of(task, using="default")
         self.assertEqual((place.processor, place.pid), (1, processor))
         self.assertEqual(Worker.objects.get().id, row.id)
         self.submit("k2")

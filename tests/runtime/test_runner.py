@@ -219,9 +219,12 @@ class OutcomeTests(RunnerMixin, TestCase):
         ):
             with (
                 override_settings(PERFECTQUEUE=settings),
-                self.assertLogs("django_perfectqueue.runner", "ERROR"),
+                self.assertLogs("django_perfectqueue.runner", "ERROR") as log,
             ):
                 row = self.run_with(lambda task, result=result: result, expect="failed")
+            [record] = log.records
+            self.assertIn(problem, record.getMessage())
+            self.assertIsNone(record.exc_info)
             self.assertEqual(row.status, "failed")
             self.assertIn(problem, row.dead_letter.message)
             self.assertTrue(row.dead_letter.group.endswith(".InvalidResultError"))
@@ -459,6 +462,7 @@ class KillTests(RunnerMixin, TransactionTestCase):
         class Sleeping(Application):
             def perform(self):
                 gone = PreemptedError("gone")
+                self.task.queue[self.task.key].force_finish()
                 threading.Timer(0.05, runner.running.kill, [gone]).start()
                 signal.pause()
 

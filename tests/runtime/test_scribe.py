@@ -163,7 +163,7 @@ class ScribeTests(TestCase):
     def test_it_is_tried_ever_less_often(self):
         pauses = []
         for _time in range(10):
-            self.scribe.left.append(store.Note(task_id=1, attempt=1))
+            self.scribe.left.append(store.Note(task_id=1, key="k", attempt=1))
             self.scribe.not_before = 0.0
             self.fail_once(DatabaseError("full"))
             pauses.append(self.scribe.not_before - time.monotonic())
@@ -171,7 +171,7 @@ class ScribeTests(TestCase):
 
     def test_after_it_went_well_it_is_tried_as_soon_as_ever(self):
         self.scribe.failures = 7
-        self.scribe.left.append(store.Note(task_id=1, attempt=1))
+        self.scribe.left.append(store.Note(task_id=1, key="k", attempt=1))
         self.scribe.write()
         self.assertEqual(self.scribe.failures, 0)
 

@@ -3,6 +3,7 @@ import pty
 import random
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 from django_perfectqueue.queue import Queue
@@ -126,6 +127,34 @@ class EarlyTests(WorkerTestCase):
             self.assertEqual(worker.wait(), 0)
             self.assert_gone(worker)
 
+    def test_a_stop_counts_at_any_moment(self):
+        """
+        Also while Python loads: then the signal ends it, and nothing has begun.
+        """
+        for _round in range(6):
+            started = [self.worker_and_stop() for _worker in range(5)]
+            for worker, stop, after in started:
+                with self.subTest(stop=stop.name, after=after):
+                    self.assertIn(worker.wait(), (0, -stop))
+                    self.assert_gone(worker)
+                    self.assertNotIn("Traceback", worker.errors)
+                    self.assertNotIn("Exception ignored", worker.errors)
+
+    def worker_and_stop(self):
+        """Start a worker and stop it at some moment from when it has read its settings."""
+        stop, after = random.choice([STOP, STOP_NOW, DETACH]), random.uniform(0.0, 1.2)
+        # A shell has what it starts in the background ignore two of them.
+        before = signal.getsignal(stop)
+        signal.signal(stop, random.choice([before, signal.SIG_IGN]))
+        try:
+            worker = self.worker()
+        finally:
+            signal.signal(stop, before)
+        wait_until(lambda: Path(f"{worker.settings}.read").exists())
+        time.sleep(after)
+        worker.send(stop)
+        return worker, stop, after
+
     def test_a_restart_counts(self):
         restart = random.choice([RESTART, RESTART_NOW])
         worker, first, moments = self.send_early(REOPEN_LOGS, restart)
@@ -144,6 +173,20 @@ class TerminalTests(WorkerTestCase):
         self.ours, self.theirs = pty.openpty()
         self.addCleanup(os.close, self.ours)
         self.addCleanup(os.close, self.theirs)
+
+    def test_ctrl_c_leaves_nothing_in_the_background(self):
+        self.submit("k0")
+        worker = self.worker(stdin=self.theirs, DETACH_WAIT=0)
+        self.wait_for_note("start")
+        worker.send(signal.SIGINT)
+        wait_until(lambda: "Ctrl-C again" in worker.output)
+        wait_until(lambda: "Stopping once" in worker.output)
+        self.assertNotIn("background", worker.output)
+
+        self.open_gate()
+        self.assertEqual(worker.wait(), 0)
+        self.assertEqual(self.status("k0"), "finished")
+        self.assertNotIn("background", worker.output)
 
     def test_a_second_ctrl_c_ends_what_is_running(self):
         self.submit("k0")
@@ -243,12 +286,13 @@ class RestartTests(WorkerTestCase):
         log.rename(Path(f"{log}.1"))
         worker.send(signal.SIGUSR2)
         wait_until(log.exists)
-        wait_until(lambda: str(log) in open_files(pid))
+        for process in (worker.process.pid, worker.supervisor, *worker.helpers(), pid):
+            wait_until(partial(has_open, process, log))
 
         self.open_gate()
         self.wait_for_status("k0", "finished")
         self.assertEqual(self.notes("end"), [("k0", pid)])
 
 
-def open_files(pid):
-    return [os.path.realpath(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+def has_open(pid, path):
+    return str(path) in [os.path.realpath(link) for link in Path(f"/proc/{pid}/fd").iterdir()]

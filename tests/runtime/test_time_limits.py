@@ -23,7 +23,7 @@ from django_perfectqueue.runtime.undertaker import Estate, Undertaker
 from ..databases.lifetime import is_alive
 from ..factories import assert_books_balance, submit
 from ..waiting import wait_until
-from .forked import SLOW_MACHINE, ForkedWorkerTestCase, plan_of
+from .forked import SILENT, SLOW_MACHINE, ForkedWorkerTestCase, plan_of
 
 TIMED_OUT = "django_perfectqueue.exceptions.TimeLimitError"
 
@@ -222,7 +222,7 @@ class UndertakerTests(TestCase):
             why=store.Failure(error="crashed", message="Its processor was ended by SIGKILL."),
             overdue={self.ids[key]: ran for key, ran in seconds.items()},
         )
-        undertaker = Undertaker(plan_of(Limited), estate)
+        undertaker = Undertaker(plan_of(Limited), estate, SILENT)
         self.addCleanup(undertaker.bell.close)
         with self.assertLogs("django_perfectqueue.supervisor") as logged:
             undertaker.give_back(undertaker.settle_overdue())
@@ -276,6 +276,7 @@ class UndertakerTests(TestCase):
         undertaker = Undertaker(
             plan_of(Limited),
             Estate(holder=7, worker="", crashed=(), why=store.Failure(), overdue=estate),
+            SILENT,
         )
         self.addCleanup(undertaker.bell.close)
         undertaker.give_back(undertaker.settle_overdue())
@@ -296,7 +297,7 @@ class UndertakerTests(TestCase):
             why=store.Failure(),
             overdue={self.ids["locked"]: 20.0},
         )
-        undertaker = Undertaker(plan_of(Limited), estate)
+        undertaker = Undertaker(plan_of(Limited), estate, SILENT)
         self.addCleanup(undertaker.bell.close)
         self.assertEqual(undertaker.settle_overdue(), ())
         self.assertEqual(Queue()["locked"].metadata().status, "finished")

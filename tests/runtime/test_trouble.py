@@ -72,6 +72,17 @@ class DatabaseRestartTests(WorkerTestCase):
         self.assertNotIn("Traceback", worker.errors)
 
 
+class PatchedTests(WorkerTestCase):
+    def test_a_python_that_gevent_has_patched_is_told(self):
+        """
+        Its waitpid() knows no child of the supervisor, which ended with a traceback.
+        """
+        worker = self.worker(PATCHED=True)
+        self.assertEqual(worker.wait(), 1)
+        self.assertIn("gevent has replaced parts of Python", worker.errors)
+        self.assertNotIn("Traceback", worker.errors)
+
+
 class UnmigratedTests(WorkerTestCase):
     def test_a_database_without_tables_is_told_with_what_helps(self):
         try:

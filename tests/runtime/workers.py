@@ -44,6 +44,7 @@ class Worker:
         database=connection,
         stdin=subprocess.DEVNULL,
         environment=None,
+        output=None,
         **settings,
     ):
         self.name = uuid.uuid4().hex
@@ -65,8 +66,8 @@ class Worker:
                 cwd=ROOT,
                 env=self.environment,
                 stdin=stdin,
-                stdout=out,
-                stderr=err,
+                stdout=out if output is None else output,
+                stderr=err if output is None else output,
                 preexec_fn=die_with_parent(),
             )
 

@@ -140,14 +140,6 @@ class LeaseTests(TestCase):
         self.assertEqual(finish(quick, now=after(61)), [])
         self.assertEqual(status(task), "finished")
 
-    def test_an_attempt_number_alone_is_no_fence(self):
-        """A database restored from before an acquire gives the same number out again."""
-        task, first = running()
-        Ticket.objects.update(holder=first.holder + 1)
-
-        self.assertEqual(len(finish(first)), 1)
-        self.assertEqual(status(task), "running")
-
     def test_a_finished_task_is_never_delivered_again(self):
         _task, held = running()
         finish(held)

@@ -148,9 +148,10 @@ class RingTests(RingCase):
                 Queue()[f"k{number}"].cancel_request()
             waits.cancel_request()
             self.assertEqual(self.calls(), [])
-        self.assertEqual(self.calls(), [Call(41)])
+        # Each of them is steered in a transaction of its own.
+        self.assertEqual(self.calls(), [Call(41), Call(41)])
         Queue()["k2"].force_finish()
-        self.assertEqual(self.calls(), [Call(41), Call(42)])
+        self.assertEqual(self.calls(), [Call(41), Call(41), Call(42)])
 
     def test_trouble_with_the_bell_is_no_trouble_for_the_submit(self):
         broken = mock.Mock(side_effect=OSError("no bell"))
@@ -377,8 +378,28 @@ class DatagramTests(SimpleTestCase):
 
     def test_other_users_of_the_host_may_ring_but_not_remove(self):
         ear = self.ear()
-        self.assertEqual(stat.S_IMODE(os.stat(self.folder).st_mode), 0o1777)
+        self.assertEqual(stat.S_IMODE(os.stat(self.folder).st_mode), 0o755)
         self.assertEqual(stat.S_IMODE(os.stat(ear.path).st_mode), 0o666)
+
+    def test_a_folder_that_others_may_write_to_is_not_used(self):
+        """They could take the socket away, or lay 64 others before it."""
+        self.folder.mkdir()
+        for mode in (0o1777, 0o775):
+            self.folder.chmod(mode)
+            with self.subTest(oct(mode)), self.assertRaisesMessage(PermissionError, "BELL_FOLDER"):
+                self.ear()
+        self.folder.chmod(0o755)
+        self.ear()
+
+    def test_a_folder_that_another_user_has_made_first_is_not_used(self):
+        self.folder.mkdir(mode=0o755)
+        other = self.folder.stat().st_uid + 1
+        with (
+            mock.patch("os.geteuid", return_value=other),
+            mock.patch.object(datagrams, "ROOT", -1),
+            self.assertRaisesMessage(PermissionError, "BELL_FOLDER"),
+        ):
+            self.ear()
 
     def test_a_link_in_the_place_of_the_folder_is_not_followed(self):
         elsewhere = self.parent / "elsewhere"

@@ -89,7 +89,7 @@ class WaitTests(SimpleTestCase):
         buckets = [0] * WAIT_BUCKETS
         for wait in waits:
             buckets[bucket_of(wait)] += 1
-        return percentile(buckets, part)
+        return percentile(buckets, part, max(waits, default=0.0))
 
     def test_buckets_begin_where_the_one_before_ends(self):
         table = [(-5, 0), (0, 0), (0.0019, 0), (2**-9, 1), (0.5, 9), (1, 10), (1.99, 10), (2, 11)]
@@ -108,6 +108,10 @@ class WaitTests(SimpleTestCase):
         waits = [0.01] * 90 + [100.0] * 10
         self.assertLess(self.percentile_of(waits, 0.5), 0.02)
         self.assertGreater(self.percentile_of(waits, 0.95), 64.0)
+
+    @given(st.lists(st.floats(-1, 1e6), min_size=1), st.floats(0.01, 1))
+    def test_a_percentile_is_never_beyond_the_longest_wait(self, waits, part):
+        self.assertLessEqual(self.percentile_of(waits, part), max(waits))
 
     @given(st.lists(st.floats(0.002, 1e5), min_size=1), st.floats(0.01, 1))
     def test_a_percentile_is_at_most_twice_or_half_of_the_true_one(self, waits, part):

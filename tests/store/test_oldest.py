@@ -1,6 +1,8 @@
 from unittest import mock
 
+from django.db import connection
 from django.test import TestCase
+from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
 from django_perfectqueue.limits import set_limit
@@ -14,7 +16,7 @@ from ..factories import NOON, acquire, after, running, submit, submit_many
 def oldest_due(queue="default", at=60):
     """Ask once the lanes are awake, as a janitor sees to it."""
     store.answer_alarms(using="default", now=after(at))
-    return store.oldest_due(queue, using="default", now=after(at))
+    return store.oldest_due([queue], using="default", now=after(at))[queue]
 
 
 def overdue(at=60):
@@ -35,6 +37,18 @@ class OldestTests(TestCase):
         submit(queue="reports", now=NOON)
         self.assertIsNone(oldest_due())
         self.assertEqual(oldest_due("reports"), 60.0)
+
+    def test_many_queues_cost_as_many_statements_as_one(self):
+        names = [f"q{number}" for number in range(20)]
+        set_limit("slow", max_running=5)
+        for number, queue in enumerate(names):
+            submit(queue=queue, now=after(number), limits=["slow"] if number % 2 else [])
+        store.answer_alarms(using="default", now=after(60))
+        with CaptureQueriesContext(connection) as queries:
+            found = store.oldest_due(names, using="default", now=after(60))
+
+        self.assertEqual(found, {f"q{number}": 60.0 - number for number in range(20)})
+        self.assertLessEqual(len(queries), 4)
 
     def test_what_runs_and_what_is_for_later_is_none(self):
         running("k1")

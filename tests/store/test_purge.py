@@ -6,8 +6,9 @@ from django_perfectqueue.models import Attempt, DeadLetter, Task
 from ..factories import acquire, after, failed, finish, running, submit, submit_many
 
 
-def purge(retention, *, now, **options):
-    return store.purge(retention, using="default", now=now, **options)
+def purge(retention, *, now, keep=None, **options):
+    over = {} if keep is None else store.surplus(keep, using="default").last
+    return store.purge(retention, using="default", now=now, over=over, **options)
 
 
 def finished(count, *, now):

@@ -8,6 +8,7 @@ from django_perfectqueue.exceptions import (
     NotSupportedError,
     PreemptedError,
 )
+from django_perfectqueue.history import tries
 from django_perfectqueue.models import Attempt, DeadLetter, Lane, Task, Ticket
 from django_perfectqueue.queue import Queue
 
@@ -423,7 +424,7 @@ class GiveBackTests(TestCase):
             submit()
         known, _unknown = acquire(2, holder=7)
 
-        self.assertEqual(self.give_back(7, keep=[known.task_id]), 1)
+        self.assertEqual(self.give_back(7, keep=[known.fence]), 1)
         self.assertEqual(finish(known), [])
 
     @override_settings(PERFECTQUEUE={"MAX_CRASHES": 10**6})
@@ -451,3 +452,48 @@ class ClearTests(TestCase):
         for model in (Task, Ticket, Attempt, DeadLetter):
             self.assertFalse(model.objects.exists(), model)
         assert_books_balance(self)
+
+
+@override_settings(PERFECTQUEUE={"ATTEMPTS_KEPT": 4})
+class HistoryTests(TestCase):
+    """A task that is tried again and again has as many rows as one that is tried a few times."""
+
+    def tried(self, times):
+        task = submit("k1")
+        for number in range(times):
+            [held] = acquire()
+            retry(held, why=store.Failure(error=f"error {number + 1}"))
+            store.answer_alarms(using="default", now=NOON)
+        return task
+
+    def test_the_first_and_the_last_attempts_are_kept(self):
+        self.tried(12)
+        rows = list(Attempt.objects.values_list("number", "error", "omitted"))
+        expected = [(1, 0), (2, 0), (11, 8), (12, 0)]
+        self.assertEqual(rows, [(n, f"error {n}", omitted) for n, omitted in expected])
+
+    def test_all_are_counted_and_numbered(self):
+        task = self.tried(12)
+        row = Task.objects.with_tries().get()
+        self.assertEqual(row.tries, 12)
+        told = tries(row, list(row.attempts.order_by("id")))
+        self.assertEqual([one.number for one in told], [1, 2, 11, 12])
+        finish(*acquire())
+        self.assertEqual(Task.objects.with_tries().get().tries, 13)
+        last = tries(task.metadata(), list(row.attempts.order_by("id")))[-1]
+        self.assertEqual((last.number, last.ending), (13, "finished"))
+
+    def test_a_few_attempts_are_all_kept(self):
+        self.tried(4)
+        self.assertEqual([row.omitted for row in Attempt.objects.all()], [0, 0, 0, 0])
+
+    def test_lost_ones_and_those_before_a_redrive_count_too(self):
+        task = self.tried(3)
+        for round_ in range(3):
+            acquire(lease=1)
+            store.answer_alarms(using="default", now=after(9))
+            [held] = acquire(now=after(9e3 * (round_ + 1)))
+            fail(held, now=after(9e3 * (round_ + 1)))
+            task.retry(now=NOON)
+        self.assertEqual(Attempt.objects.count(), 4)
+        self.assertEqual(Task.objects.with_tries().get().tries, 9)

@@ -1,9 +1,13 @@
-from datetime import timedelta
+import datetime as dt
+from datetime import datetime, timedelta
 from enum import Enum
+from unittest import mock
+from zoneinfo import ZoneInfo
 
 from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from django_perfectqueue.exceptions import (
     AlreadyExistsError,
@@ -15,6 +19,7 @@ from django_perfectqueue.models import Attempt, DeadLetter, Task, Ticket
 from django_perfectqueue.queue import Queue
 
 from ..factories import (
+    MINUTE,
     NOON,
     SECOND,
     acquire,
@@ -28,6 +33,10 @@ from ..factories import (
     submit,
     submit_many,
 )
+
+FIRST = datetime.min.replace(tzinfo=dt.timezone.utc)
+LAST = datetime.max.replace(tzinfo=dt.timezone.utc)
+TOKYO, CHICAGO = ZoneInfo("Asia/Tokyo"), ZoneInfo("America/Chicago")
 
 
 class SubmitTests(TestCase):
@@ -136,6 +145,38 @@ class SubmitTests(TestCase):
             with self.subTest(given=given):
                 self.assertEqual(submit(run_at=given).metadata().run_at, after(330))
 
+    def test_spans_are_added_to_the_servers_clock(self):
+        """One host is slow: what it submits starts and expires as if it were not."""
+        spans = {"run_at": 30, "expected_at": "40s", "expires_at": timedelta(seconds=60)}
+        mixed = {"run_at": timezone.now() - 5 * MINUTE, "expires_at": 60}
+        due = {"expected_at": 40}
+        slow = timezone.now() - 5 * MINUTE
+        with mock.patch.object(timezone, "now", return_value=slow):
+            queue = Queue()
+            for number, times in enumerate((spans, mixed, due)):
+                queue.submit(f"one-{number}", "report", **times)
+            many = enumerate((spans, mixed, due, {}))
+            queue.submit_many(
+                {"key": f"many-{number}", "type": "report", **times} for number, times in many
+            )
+        for row in Task.objects.select_related("ticket"):
+            kind = row.key.partition("-")[2]
+            told = {
+                name: (getattr(row, name) - row.created_at).total_seconds()
+                for name in ("run_at", "expected_at", "expires_at")
+                if getattr(row, name) is not None
+            }
+            with self.subTest(row.key):
+                if kind == "1":
+                    self.assertEqual(row.run_at, mixed["run_at"])
+                    self.assertEqual((told["expires_at"], row.ticket.state), (60, 0))
+                elif kind == "0":
+                    wanted = {"run_at": 30, "expected_at": 40, "expires_at": 60}
+                    self.assertEqual((told, row.ticket.state), (wanted, 1))
+                    self.assertEqual(row.ticket.alarm_at, row.run_at)
+                if row.expected_at:
+                    self.assertEqual(row.ticket.run_at, row.expected_at)
+
     def test_what_cannot_be_a_task_is_refused_and_nothing_is_stored(self):
         cases = {
             "an empty key": {"key": ""},
@@ -153,6 +194,11 @@ class SubmitTests(TestCase):
             "a span that is none": {"run_at": "5 minutes"},
             "a span with a rest": {"run_at": "5m30"},
             "a time out of reach": {"run_at": 1e18},
+            "a time before the calendar": {"run_at": FIRST.replace(tzinfo=TOKYO)},
+            "a time after the calendar": {"expected_at": LAST.replace(tzinfo=CHICAGO)},
+            "an expiry after the calendar": {"expires_at": LAST.replace(tzinfo=CHICAGO)},
+            "a span beyond the calendar": {"expected_at": timedelta(days=4_000_000)},
+            "a span before the calendar": {"run_at": timedelta(days=-4_000_000)},
             "an expiry before the start": {"run_at": 60, "expires_at": 30},
             "a user that is no text": {"user": 0},
             "a priority that is none": {"priority": "high"},

@@ -10,14 +10,19 @@ from django_perfectqueue.store.tell import CHARACTERS, KEPT, ROWS, in_statements
 
 from ..factories import NOON, acquire, after, finish, running, submit_many
 
+keys = {}
+"""The keys of the tasks by their ids."""
+
 
 def note(task_id, attempt=1, **told):
-    return store.Note(task_id=task_id, attempt=attempt, **told)
+    return store.Note(task_id=task_id, key=keys.get(task_id, ""), attempt=attempt, **told)
 
 
 class TellTests(TestCase):
     def setUp(self):
-        self.ids = [Queue()[key].id for key in submit_many(3)]
+        keys.update((Queue()[key].id, key) for key in submit_many(3))
+        self.addCleanup(keys.clear)
+        self.ids = list(keys)
 
     def tell(self, *notes, now=NOON):
         store.tell(notes, using="default", now=now)
@@ -49,6 +54,13 @@ class TellTests(TestCase):
         self.tell(note(first, stage="done", lines="one\ntwo"), now=after(5))
         self.assertEqual(self.rows(), [(first, 1, None, "done", "one\ntwo")])
         self.assertEqual(Journal.objects.get().updated_at, after(5))
+
+    def test_it_is_not_told_of_another_task_that_got_the_id(self):
+        """A standby that lacks the last commits gives their ids out again."""
+        first = self.ids[0]
+        Task.objects.filter(id=first).update(key="another")
+        self.tell(note(first, lines="not for all eyes"), note(self.ids[1]))
+        self.assertEqual([row[0] for row in self.rows()], [self.ids[1]])
 
     def test_no_statement_is_longer_than_a_server_takes(self):
         lines = "ä" * (CHARACTERS // 2)

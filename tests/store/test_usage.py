@@ -59,6 +59,22 @@ class AddTests(TestCase):
         ann = Usage.objects.get()
         self.assertEqual((ann.wait_0, ann.wait_1, ann.wait_27), (4, 0, 2))
 
+    def test_the_longest_wait_is_kept_and_told(self):
+        """Of three that waited for 1.1 s none waited longer, though their bucket ends at 2 s."""
+        for at, waits in ((NOON, (1.1, 1.1)), (NOON, (1.05,)), (after(70), (0.2,))):
+            tally = Tally(ended=1, seconds=1.0)
+            for wait in waits:
+                tally.wait(wait)
+            store.add_usage({whose("ann"): tally}, using="default", at=at)
+        longest = Usage.objects.filter(span=10).order_by("start").values_list("longest", flat=True)
+        self.assertEqual(list(longest), [1.1, 0.2])
+        for summed in (False, True):
+            if summed:
+                store.roll_up(using="default", keep=None, now=after(400))
+            with self.subTest(summed=summed):
+                [share] = Queue().shares("day", now=after(420))
+                self.assertEqual(share.p95, 1.1)
+
     def test_users_are_told_apart_byte_for_byte(self):
         names = ["ann", "Ann", "ann ", "änn", "it's", 'quo"te', "per%cent", "back\\slash", ""]
         for _time in range(2):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from django_perfectqueue.processes import resident
+from django_perfectqueue.texts import printable
 
 from ..replacement import replace_processor
 
@@ -50,6 +51,6 @@ class MemoryLimit:
                 "A processor has grown large by a task; it is replaced. pid=%s mib=%.0f type=%s",
                 os.getpid(),
                 size / MIB,
-                handler.task.type,
+                printable(handler.task.type),
             )
             replace_processor()

@@ -11,6 +11,7 @@ from asgiref.sync import sync_to_async
 from django.core.mail import mail_admins
 
 from django_perfectqueue.paths import path_of
+from django_perfectqueue.texts import printable
 
 from .no_errors import NO_ERRORS
 
@@ -31,7 +32,7 @@ def log_error(error: BaseException, facts: Facts) -> None:
 
 def mail_error(error: BaseException, facts: Facts) -> None:
     """Mail an error to ADMINS, by Django's mail_admins()."""
-    subject = f"Task {facts['key']}: {type(error).__qualname__}"
+    subject = f"Task {printable(facts['key'])}: {type(error).__qualname__}"
     mail_admins(subject, f"{in_words(facts, between=chr(10))}\n\n{facts['traceback']}")
 
 
@@ -87,4 +88,5 @@ def facts_of(handler: Application, error: BaseException) -> Facts:
 
 
 def in_words(facts: Facts, *, between: str = " ") -> str:
-    return between.join(f"{name}={value}" for name, value in facts.items() if name != "traceback")
+    told = {name: str(value) for name, value in facts.items() if name != "traceback"}
+    return between.join(f"{name}={printable(value)}" for name, value in told.items())

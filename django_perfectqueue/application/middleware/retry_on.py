@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from django_perfectqueue import store
 from django_perfectqueue.backoff import next_wait
 from django_perfectqueue.conf import options
+from django_perfectqueue.texts import printable
 
 from ..policy import ruling
 from .no_errors import NO_ERRORS
@@ -91,9 +92,9 @@ class RetryOn:
         logger.warning(
             "A task is tried again after an error. queue=%s key=%s type=%s attempt=%s"
             " seconds=%.1f error=%s",
-            lease.queue,
-            lease.key,
-            lease.type,
+            printable(lease.queue),
+            printable(lease.key),
+            printable(lease.type),
             lease.tries,
             wait,
             type(error).__qualname__,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from django_perfectqueue.exceptions import TimeLimitError
 from django_perfectqueue.spans import is_number
+from django_perfectqueue.texts import printable
 
 if TYPE_CHECKING:
     from ..handler import Application
@@ -94,5 +95,5 @@ def kill(handler: Application, seconds: float) -> Any:
     try:
         return handler.kill(TimeLimitError(reason))
     except Exception:
-        logger.exception("A handler's kill() raised. key=%s", handler.task.key)
+        logger.exception("A handler's kill() raised. key=%s", printable(handler.task.key))
         return None

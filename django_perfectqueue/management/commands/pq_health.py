@@ -9,9 +9,10 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_perfectqueue import conf, queue, spans
+from django_perfectqueue import queue, spans
 from django_perfectqueue.health.checks import Finding, findings, seconds
 from django_perfectqueue.runtime.board import LONG_AGO, Standing, standings
+from django_perfectqueue.texts import printable
 
 from ..base import SummedUpCommand, known_alias, speaking
 
@@ -29,7 +30,10 @@ class Command(SummedUpCommand):
             action="append",
             dest="queues",
             metavar="QUEUE",
-            help=_("A queue to look at; may be repeated (default: DEFAULT_QUEUE)."),
+            help=_(
+                "A queue to look at; may be repeated (default: all that the settings name, and"
+                " all with a task that is due)."
+            ),
         )
         parser.add_argument(
             "--database",
@@ -71,8 +75,8 @@ class Command(SummedUpCommand):
     def of_queues(self, options: dict[str, Any]) -> list[Finding]:
         with speaking():
             using = known_alias(options["database"] or queue.database())
-            names = options["queues"] or [conf.options().DEFAULT_QUEUE]
-            names = [queue.checked("queue", name, queue.QUEUE_LENGTH) for name in names]
+            given = options["queues"] or ()
+            names = [queue.checked("queue", name, queue.QUEUE_LENGTH) for name in given]
             return list(findings(names, using=using, oldest=options["oldest"]))
 
     def of_host(self, options: dict[str, Any]) -> Finding:
@@ -91,7 +95,7 @@ class Command(SummedUpCommand):
         elif options["verbosity"]:
             for finding in found:
                 if finding.ok:
-                    self.stdout.write(finding.sentence)
+                    self.stdout.write(printable(finding.sentence))
         if wrong:
             raise CommandError("\n".join(map(in_full, wrong)))
 
@@ -131,7 +135,7 @@ def pid_in(path: str) -> int:
 
 
 def in_full(finding: Finding) -> str:
-    return f"{finding.sentence} {finding.detail}".strip()
+    return printable(f"{finding.sentence} {finding.detail}".strip())
 
 
 def some_seconds(text: str) -> float:

@@ -20,7 +20,6 @@ from django_perfectqueue.importing.source import Terms, reading
 from ..base import INTERRUPTED, QueueCommand, at_least, diagnosis, known_alias
 from ..handlers import found, types_of, with_django_tasks
 from ..progress import Progress
-from ..words import printable
 
 
 class Command(QueueCommand):
@@ -129,7 +128,7 @@ class Command(QueueCommand):
             self.print_json(as_json(move, notes))
             return
         for text in [*outcome(move), *notes]:
-            self.say(printable(text))
+            self.say(text)
 
 
 def source_of(using: str, options: dict[str, Any]) -> Source:

@@ -12,13 +12,14 @@ from django_perfectqueue.fields import ServerNow
 from django_perfectqueue.limits import SCOPES, next_at, owner, remove_limit, set_limit
 from django_perfectqueue.models import Limit, Meter
 from django_perfectqueue.rules import lift_pause
+from django_perfectqueue.texts import printable
 from django_perfectqueue.trail import changes_of
 from django_perfectqueue.wording import limit_terms, rate_of
 
 from ..base import at_least, nearest
 from ..rules import RuleCommand, changes_for_programs, given, person, rate, some
 from ..table import Column
-from ..words import printable, readable
+from ..words import readable
 
 
 class Command(RuleCommand):
@@ -90,13 +91,13 @@ class Command(RuleCommand):
         elif self.as_json:
             self.print_json({"limit": key, "removed": True})
         else:
-            self.say(printable(_("Limit '%s' is removed: it was only a pause.") % key))
+            self.say(_("Limit '%s' is removed: it was only a pause.") % key)
 
     def tell(self, limit: Limit) -> None:
         if self.as_json:
             self.print_json(for_programs(limit))
         else:
-            self.say(printable(f"{_('Limit')} '{limit.key}': {limit_terms(limit)}."))
+            self.say(f"{_('Limit')} '{limit.key}': {limit_terms(limit)}.")
 
     def remove(self, place: dict[str, Any], key: str) -> None:
         if not remove_limit(**place, using=self.queue.using, by=person()):
@@ -104,7 +105,7 @@ class Command(RuleCommand):
         if self.as_json:
             self.print_json({"limit": key, "removed": True})
         else:
-            self.say(printable(_("Limit '%s' is removed.") % key))
+            self.say(_("Limit '%s' is removed.") % key)
 
     def show(self, place: dict[str, Any], key: str) -> None:
         row = self.limits().filter(**place).first()

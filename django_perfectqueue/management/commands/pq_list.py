@@ -105,7 +105,7 @@ class Command(QueueCommand):
             Column(_("type"), elastic=True),
             Column(_("user"), elastic=True),
             Column(_("status")),
-            Column(_("created")),
+            Column(_("created"), spare=True),
             Column(_("when")),
             Column(_("attempts"), right=True),
             Column(_("data"), elastic=True),

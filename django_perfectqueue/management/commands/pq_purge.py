@@ -1,33 +1,32 @@
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
-from django.db.models import Max
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_perfectqueue import store
-from django_perfectqueue.conf import options as settings
-from django_perfectqueue.fields import ServerNow
-from django_perfectqueue.models import Outcome, Task
+from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.models import Outcome
 from django_perfectqueue.queue import Queue, span
+from django_perfectqueue.queue.retention import Rule, purge
 
 from ..base import QueueCommand, at_least
 from ..hints import no_tasks
 from ..progress import Progress
 
+NARROWS = ("type", "user", "group")
+
 
 class Command(QueueCommand):
     summary = gettext_lazy(
-        "Deletes the tasks, of every queue of a database, that ended so long ago that their"
-        " retention has passed. The workers do it too, bit by bit; this does it now."
+        "Deletes the tasks, of every queue of a database or of one, that ended so long ago that"
+        " their retention has passed. The workers do it too, bit by bit; this does it now."
     )
-    queue_help = gettext_lazy("With --all: the queue to be cleared (default: DEFAULT_QUEUE).")
+    queue_help = gettext_lazy(
+        "Only tasks of this queue; with --all: the queue to be cleared (default: DEFAULT_QUEUE)."
+    )
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -44,6 +43,13 @@ class Command(QueueCommand):
             choices=Outcome.values,
             metavar="STATUS",
             help=_("Only tasks that ended so: %s. Can be repeated.") % ", ".join(Outcome.values),
+        )
+        parser.add_argument("--type", metavar="TYPE", help=_("Only tasks of this type."))
+        parser.add_argument("--user", metavar="USER", help=_("Only tasks of this user."))
+        parser.add_argument(
+            "--group",
+            metavar="GROUP",
+            help=_("Only dead letters of this group: the class of an error, or a reason."),
         )
         parser.add_argument(
             "--batch",
@@ -67,12 +73,20 @@ class Command(QueueCommand):
         if options["all"]:
             self.clear(dry_run=options["dry_run"])
             return
-        rule = Rule.of(options["older_than"], options["status"])
+        rule = asked(options)
+        progress = Progress(self.stderr, _("%s tasks looked at"))
+        found = purge(
+            rule,
+            using=self.queue.using,
+            batch=options["batch"],
+            dry=options["dry_run"],
+            progress=progress.show,
+        )
+        progress.clear()
         if options["dry_run"]:
-            found = self.counted(rule, options["batch"])
             self.report(found.total(), by_status=found, dry_run=True)
         else:
-            self.report(self.purged(rule, options["batch"]))
+            self.report(found.total())
 
     def clear(self, *, dry_run: bool) -> None:
         count = self.queue.list().count() if dry_run else self.queue.clear()
@@ -80,36 +94,6 @@ class Command(QueueCommand):
             self.report(count, dry_run=dry_run)
         else:
             self.say(no_tasks(self.queue))
-
-    def purged(self, rule: Rule, batch: int) -> int:
-        progress = Progress(self.stderr, _("%s tasks looked at"))
-        deleted = looked = 0
-        after: int | None = 0
-        while after is not None:
-            swept = store.purge(
-                rule.retention, using=self.queue.using, after=after, keep=rule.keep, limit=batch
-            )
-            deleted += swept.deleted
-            after = swept.reached
-            looked += batch
-            progress.show(looked)
-        progress.clear()
-        return deleted
-
-    def counted(self, rule: Rule, batch: int) -> Counter[str]:
-        tasks = Task.objects.using(self.queue.using)
-        newest = tasks.aggregate(Max("id"))["id__max"] or 0
-        ended = tasks.order_by("id").values_list("id", "outcome", "ended_at", ServerNow())
-        found: Counter[str] = Counter()
-        after = 0
-        while page := list(ended.filter(id__gt=after)[:batch]):
-            after = page[-1][0]
-            found.update(
-                outcome
-                for task_id, outcome, ended_at, now in page
-                if outcome and rule.dooms(outcome, now - ended_at, newest - task_id)
-            )
-        return found
 
     def report(
         self, count: int, *, by_status: Mapping[str, int] | None = None, dry_run: bool = False
@@ -126,52 +110,33 @@ class Command(QueueCommand):
         self.say(text % count + (": " + ", ".join(parts) if parts else "") + ".")
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """How many seconds what ended so is kept, and how many of the newest ids at most."""
+def asked(options: Mapping[str, Any]) -> Rule:
+    """
+    Return the rule that was asked for; by default that of the settings.
 
-    retention: Mapping[str, float | None]
-    keep: int | None
-
-    @classmethod
-    def of(cls, older_than: str | None, statuses: list[str] | None) -> Rule:
-        """
-        Return the rule that was asked for; by default that of the settings.
-
-        Raise CommandError when it would keep everything.
-        """
-        retention = {
-            status: settings().retention_time(status) for status in statuses or Outcome.values
-        }
-        if older_than is not None:
-            seconds = span("--older-than", older_than)
-            retention = {
-                status: seconds if statuses or kept is not None else None
-                for status, kept in retention.items()
-            }
-        keep = None if statuses or older_than else settings().RETENTION_COUNT
-        if keep is None and all(seconds is None for seconds in retention.values()):
-            raise CommandError(
-                _("The settings keep these tasks for ever. Say how long with --older-than.")
-            )
-        return cls(retention, keep)
-
-    def dooms(self, outcome: str, age: timedelta, younger: int) -> bool:
-        seconds = self.retention.get(outcome)
-        over = seconds is not None and age >= timedelta(seconds=seconds)
-        if self.keep is None or outcome != Outcome.FINISHED:
-            return over
-        return over or younger >= self.keep
+    Raise CommandError when it would keep everything.
+    """
+    older_than = options["older_than"]
+    try:
+        return Rule.of(
+            older_than=None if older_than is None else span("--older-than", older_than),
+            statuses=options["status"] or (),
+            only={name: options[name] for name in ("queue", *NARROWS)},
+        )
+    except ConfigError as error:
+        raise CommandError(
+            _("The settings keep these tasks for ever. Say how long with --older-than.")
+        ) from error
 
 
 def check_choice(queue: Queue, options: Mapping[str, Any]) -> None:
     """Raise CommandError unless the options say one thing, and mean it."""
     if not options["all"]:
-        if options["queue"]:
-            raise CommandError(_("Retention is swept for every queue: --queue is for --all."))
         return
-    if options["older_than"] is not None or options["status"]:
-        raise CommandError(_("--all is every task: it takes no --older-than and no --status."))
+    for name in ("older_than", "status", *NARROWS):
+        if options[name] is not None:
+            option = name.replace("_", "-")
+            raise CommandError(_("--all is every task: it takes no --%s.") % option)
     if not options["yes"] and not options["dry_run"]:
         raise CommandError(
             _("This forgets every task of the queue '%s', running ones too. Say --yes to mean it.")

@@ -16,12 +16,12 @@ from django_perfectqueue.shares import (
     set_share,
     share,
 )
+from django_perfectqueue.texts import printable
 from django_perfectqueue.trail import changes_of
 from django_perfectqueue.wording import queue_of, share_terms, user_of, weight_of
 
 from ..rules import RuleCommand, changes_for_programs, given, person, some
 from ..table import Column
-from ..words import printable
 
 
 class Command(RuleCommand):
@@ -79,7 +79,7 @@ class Command(RuleCommand):
 
     def reset(self, user: str, place: dict[str, Any]) -> None:
         if not reset_share(user, **place, by=person()) and not self.as_json:
-            self.say(printable(_("There was no share of its own.")))
+            self.say(_("There was no share of its own."))
         self.tell(user, place)
 
     def tell(self, user: str, place: dict[str, Any]) -> None:
@@ -88,7 +88,7 @@ class Command(RuleCommand):
         if self.as_json:
             self.print_json(for_programs(held, user, place["queue"]))
         else:
-            self.say(printable(told(held, user, place["queue"])))
+            self.say(told(held, user, place["queue"]))
 
     def show(self, user: str, place: dict[str, Any]) -> None:
         held = share(user, **place)

@@ -10,11 +10,12 @@ from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.balance import COUNTED, WINDOWS, Balance, UserShare, balance
 from django_perfectqueue.conf import options as settings
+from django_perfectqueue.texts import printable
 
 from ..base import QueueCommand, at_least
 from ..facts import iso
 from ..table import GAP, Column, lines, terminal_width
-from ..words import printable, readable
+from ..words import readable
 
 LAST: dict[str, str | Promise] = {
     "minute": gettext_lazy("in the last minute"),

@@ -10,6 +10,7 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.fields import ServerNow
 from django_perfectqueue.history import (
     Episode,
@@ -20,17 +21,22 @@ from django_perfectqueue.history import (
     present,
     remark,
     tries,
+    waited,
 )
-from django_perfectqueue.models import Journal, Task
+from django_perfectqueue.models import Change, Journal, Task, TaskQuerySet
 from django_perfectqueue.notes import Line
 from django_perfectqueue.roster import Place, place_of
+from django_perfectqueue.texts import on_one_line, printable
+from django_perfectqueue.trail import deeds_of
 from django_perfectqueue.waiting import Code, Reason, why_waiting
+from django_perfectqueue.wording import deed
 
 from ..base import QueueCommand
 from ..facts import (
     content,
     context_of,
     dead_letter_of,
+    iso,
     journal_facts,
     lease_until,
     progress_facts,
@@ -38,14 +44,14 @@ from ..facts import (
     situation,
     story,
     ticket_of,
-    waited,
 )
 from ..hints import with_hint
 from ..progress import bar
-from ..words import local, on_one_line, padded, printable, readable
+from ..words import local, padded, readable
 
 LABEL = 12
 LAST_LINES = 10
+LONGEST_ID = 19
 BELOW = 11
 PAINT = {"WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "ERROR"}
 
@@ -57,7 +63,7 @@ class Command(QueueCommand):
     )
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("key", metavar="KEY", help=_("Key of the task."))
+        parser.add_argument("key", metavar="KEY", help=_("Key of the task, or its id."))
         parser.add_argument(
             "--no-data",
             action="store_true",
@@ -81,10 +87,12 @@ class Command(QueueCommand):
         told = episodes(task, attempts, journals)
         now_at = present(task, journals)
         reason = why_waiting(task, using=self.queue.using)
-        place = place_of(task.pk, using=self.queue.using) if lease_until(task) else None
+        place = place_of(task, using=self.queue.using) if lease_until(task) else None
+        deeds = deeds_of(task, using=self.queue.using)
         if self.as_json:
             facts = story(task, attempts, with_data=not options["no_data"])
             facts |= {"why": reason.facts(), "runs": place.facts() if place else None}
+            facts["deeds"] = [deed_facts(one) for one in deeds]
             facts["progress"] = progress_facts(now_at)
             if options["log"] is not False:
                 facts["journals"] = [found for one in told if (found := journal_facts(one))]
@@ -92,7 +100,9 @@ class Command(QueueCommand):
             return
         self.print_fields(task, attempts, reason)
         if place:
-            self.print_field(_("runs on"), runs_on(place, task.clock))
+            name = _("runs on") if place.since else _("held by")
+            self.print_field(name, runs_on(place, task.clock))
+        self.print_deeds(deeds, task.clock)
         if now_at:
             self.print_field(_("progress"), how_far(now_at, task.clock))
         for episode in told:
@@ -108,16 +118,33 @@ class Command(QueueCommand):
                 self.print_content(_("context"), context_of(task))
 
     def found(self, key: str) -> Any:
-        """Return a task with its tries, and the time on the database's clock."""
-        rows = self.queue.list().select_related("ticket", "dead_letter").with_tries()
-        with with_hint(self.queue[key]):
-            return rows.annotate(clock=ServerNow()).get(id=self.queue[key].id)
+        """
+        Return a task with its tries, and the time on the database's clock.
+
+        Where the queue has no such key it may be the id of a task, of any queue.
+        """
+        rows: TaskQuerySet = Task.objects.using(self.queue.using)
+        rows = rows.select_related("ticket", "dead_letter").with_tries()
+        rows = rows.annotate(clock=ServerNow())
+        try:
+            with with_hint(self.queue[key]):
+                return rows.get(id=self.queue[key].id)
+        except NotFoundError:
+            by_id = rows.filter(id=int(key)).first() if is_id(key) else None
+            if by_id is None:
+                raise
+            return by_id
 
     def print_fields(self, task: Any, attempts: list[Try], reason: Reason) -> None:
         title = _("Task '%(key)s' in queue '%(queue)s'") % {"key": task.key, "queue": task.queue}
         self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
         for name, value in fields(task, attempts, reason):
             self.print_field(name, on_one_line(value))
+
+    def print_deeds(self, deeds: list[Change], now: datetime) -> None:
+        for one in deeds:
+            ago = _("%s ago") % readable((now - one.at).total_seconds())
+            self.print_field(_("by"), on_one_line(f"{one.by}: {deed(one)}, {ago}"))
 
     def print_field(self, name: str, value: str) -> None:
         self.stdout.write(f"  {padded(name, LABEL - 1)} {value}".rstrip())
@@ -205,6 +232,14 @@ def fields(task: Any, attempts: list[Try], reason: Reason) -> Iterator[tuple[str
     yield "id", str(task.id)
 
 
+def deed_facts(change: Change) -> dict[str, Any]:
+    return {"at": iso(change.at), "by": change.by, **(change.after or {})}
+
+
+def is_id(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < LONGEST_ID
+
+
 def how_far(journal: Journal, now: datetime) -> str:
     """Return how far a handler said it is, and when."""
     ago = _("%s ago") % readable((now - journal.updated_at).total_seconds())
@@ -213,6 +248,8 @@ def how_far(journal: Journal, now: datetime) -> str:
 
 
 def runs_on(place: Place, now: datetime) -> str:
+    if place.since is None:
+        return on_one_line(place)
     span = readable((now - place.since).total_seconds())
     return on_one_line(_("%(place)s, for %(span)s") % {"place": place, "span": span})
 

@@ -10,12 +10,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.models import DEAD, LIVE, Status
+from django_perfectqueue.texts import printable
 
 from ..base import QueueCommand, at_least
 from ..figures import BOUND, Figures, User, figures
 from ..hints import no_tasks
 from ..table import GAP, Column, lines, terminal_width
-from ..words import printable, readable
+from ..words import readable
 
 ALWAYS = ("waiting", "running", "finished")
 
@@ -77,6 +78,10 @@ def counts(found: Figures) -> Iterator[tuple[str, str, str]]:
         note = ""
         if status == Status.WAITING and found.oldest is not None:
             note = _("the first has been due for %s") % readable(found.oldest)
+        held = found.counts[status]
+        if status == Status.RUNNING and found.working < held:
+            words = {"working": found.working, "held": held - found.working}
+            note = _("at work on %(working)d, %(held)d taken in advance") % words
         yield status.value, str(found.counts[status]), note
     yield Status.FINISHED.value, bounded(found.finished), ""
     by_status = dead_by_status(found)
@@ -138,12 +143,14 @@ def summary(found: Figures, top: int) -> dict[str, Any]:
         },
         "more_finished": found.finished > BOUND,
         "more_dead": found.dead.total() > BOUND,
+        "working": found.working,
         "oldest_due_for": found.oldest,
         "users_with_work": len(found.users),
         "users": [
             {
                 "user": user.user or None,
                 **user.counts,
+                "working": user.working,
                 "weight": user.weight,
                 "max_running": user.max_running,
                 "paused": user.paused,

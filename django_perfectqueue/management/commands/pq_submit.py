@@ -13,11 +13,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
+from django_perfectqueue.texts import on_one_line
+from django_perfectqueue.waiting import may_know, workers_serving
 
-from ..base import INTERRUPTED, TAKEN, QueueCommand, diagnosis
+from ..base import INTERRUPTED, TAKEN, QueueCommand, diagnosis, nearest
 from ..progress import Progress
 from ..tasks_file import TasksFile, parsed
-from ..words import on_one_line, point, printable, span
+from ..words import point, span
 
 OF_ONE = (
     "key",
@@ -123,7 +125,21 @@ class Command(QueueCommand):
         if self.as_json:
             self.print_json({"queue": self.queue.name, "key": options["key"], "done": word})
         else:
-            self.say(printable(sentences()[word] % options["key"]))
+            self.say(sentences()[word] % options["key"])
+            self.doubt(options["type"])
+
+    def doubt(self, type_: str) -> None:
+        """Say that no worker of the queue knows a type, where there are some and all tell."""
+        here = [
+            worker
+            for worker in workers_serving(using=self.queue.using)
+            if self.queue.name in worker.queues
+        ]
+        if not here or any(may_know(worker.routes_text, type_) for worker in here):
+            return
+        known = [name for worker in here for name in (worker.routes or {})["types"]]
+        told = _("No worker that serves its queue knows the type '%s'.") % type_
+        self.complain(told + nearest(type_, known))
 
     def submitted(self, task: dict[str, Any], on_conflict: str) -> str:
         """Submit a task, and return what became of it."""
@@ -154,7 +170,7 @@ class Command(QueueCommand):
         task = queue[key].metadata()
         told = {"key": key, "status": task.status}
         if task.status != "finished":
-            raise CommandError(printable(_("Task '%(key)s' is %(status)s.") % told))
+            raise CommandError(_("Task '%(key)s' is %(status)s.") % told)
         if self.as_json:
             self.print_json({"queue": queue.name, "key": key, "result": task.result})
         else:

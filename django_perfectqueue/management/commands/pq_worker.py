@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser, OutputWrapper
 from django.db import connections
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -24,6 +24,7 @@ from django_perfectqueue.application import Dispatch, Registry
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.health.tables import lacks_tables, unmigrated
 from django_perfectqueue.paths import path_of
+from django_perfectqueue.runtime import outlet
 from django_perfectqueue.runtime.connecting import prepare
 from django_perfectqueue.runtime.launcher import (
     GENERATION,
@@ -49,6 +50,8 @@ from ..programs import Exec, exec_of
 SHOWN = 8
 WAIT = 0.5
 STOPS = {STOP, STOP_NOW, DETACH}
+PATCHERS = {"gevent.monkey": "is_module_patched", "eventlet.patcher": "is_monkey_patched"}
+PATCHED = ("os", "socket", "select", "signal", "thread", "threading", "time", "subprocess")
 
 OVERRIDES = {
     "processors": "PROCESSORS",
@@ -181,6 +184,12 @@ class Command(SummedUpCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Be the launcher, or the supervisor when a launcher has started this."""
+        check_unpatched()
+        if self.started_by_itself:
+            outlet.install()
+            style = self.stderr.style_func
+            self.stdout, self.stderr = OutputWrapper(sys.stdout), OutputWrapper(sys.stderr)
+            self.stderr.style_func = style
         launcher = os.environ.pop(SUPERVISOR, None)
         code = self.launch(options) if launcher is None else self.supervise(int(launcher), options)
         if not code:
@@ -314,6 +323,21 @@ def plan_of(options: dict[str, Any]) -> Plan:
         generation=int(os.environ.pop(GENERATION, "1")),
         health=options["health_port"],
     )
+
+
+def check_unpatched() -> None:
+    """Raise CommandError where someone has put other code in place of the system's calls."""
+    for module, ask in PATCHERS.items():
+        patcher = sys.modules.get(module)
+        if patcher is not None and any(map(getattr(patcher, ask), PATCHED)):
+            raise CommandError(
+                _(
+                    "%(module)s has replaced parts of Python, on which the processes of a worker"
+                    " depend. Don't let it do so where pq_worker runs, or in its settings; to run"
+                    " many tasks at once use --processor-type thread or async."
+                )
+                % {"module": module.partition(".")[0]}
+            )
 
 
 def check_backoff(backoff: Any) -> None:

@@ -12,10 +12,11 @@ from django.utils.translation import gettext_lazy, ngettext
 from django_perfectqueue.fields import ServerNow
 from django_perfectqueue.models import Worker
 from django_perfectqueue.roster import Assignment, Processor, processors_of
+from django_perfectqueue.texts import printable
 
 from ..base import QueueCommand
 from ..table import GAP, Column, lines, terminal_width
-from ..words import printable, readable
+from ..words import readable
 
 MOST = 1000
 MEGABYTE = 2**20

@@ -103,6 +103,9 @@ class Dialect(ABC):
     one_writer = False
     """Whether a transaction that may write keeps all others from writing."""
 
+    bounds_statements = False
+    """Whether the server closes the connection at a statement that is too long for it."""
+
     asynchronous_commit = ""
     """A column that lets the transaction be lost, as a whole, if the server crashes."""
 
@@ -147,6 +150,10 @@ class Dialect(ABC):
         """Undo let_stand()."""
         return
 
+    def too_long(self, cursor: Any, text: str) -> str:
+        """Say why the server would take no statement with this text, or nothing."""
+        return ""
+
     def ailment(self, error: Exception) -> Ailment:
         """Return what ails the database, by an error."""
         return Ailment.OTHER
@@ -175,6 +182,7 @@ class Dialect(ABC):
         limit: int,
         *,
         holder: int,
+        token: int,
         seconds: float,
         now: datetime | None,
     ) -> list[Row]:
@@ -192,6 +200,7 @@ class Dialect(ABC):
         limit: int,
         *,
         holder: int,
+        token: int,
         seconds: float,
         now: datetime | None,
     ) -> list[Row]:
@@ -211,8 +220,8 @@ class Dialect(ABC):
         worker: str,
         monotonic: float,
         now: datetime | None,
-    ) -> set[int]:
-        """Close the tickets that are still held as given; return their task ids."""
+    ) -> set[tuple[int, int]]:
+        """Close the tickets that are still held as given; return the fences of their leases."""
 
     def finish_one(
         self,
@@ -262,6 +271,17 @@ class Dialect(ABC):
         """Prepare a connection for a transaction that reads before it writes."""
         return nullcontext()
 
+    def committed(self, connection: Any) -> AbstractContextManager[None]:
+        """Have the store's own transaction see what others commit meanwhile, where it must."""
+        return nullcontext()
+
+    def current_clause(self, cursor: Any) -> str:
+        """
+        Return what makes a SELECT see what others have committed by now, in a transaction of
+        the caller's that would see what was there when it began to read.
+        """
+        return ""
+
     def parameter(self, moment: datetime | None) -> Any:
         """Return a time as the driver takes it."""
         return moment
@@ -269,6 +289,10 @@ class Dialect(ABC):
     def moment(self, value: Any) -> datetime:
         """Return a time as the driver gave it, aware."""
         return value  # type: ignore[no-any-return]
+
+    def readable(self, time: str) -> str:
+        """Return the SQL of a time that the driver can read, whatever has been stored."""
+        return time
 
     def text(self, sql: str) -> str:
         """Return the SQL in this database's quotes."""

@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from typing import Any
+from weakref import WeakSet
 
 from django.db import IntegrityError
 
 from ..ailments import Ailment
-from ..values import Completion, Submission
+from ..values import Completion, Moment, Submission
 from .base import ACCOUNT, TAKEN, Dialect, Entry, Row, Waking, average, naive, numbers
 
 PACKET = 4 * 1024 * 1024
+AROUND = 64 * 1024
+"""In bytes: what a statement holds beside a long text."""
+ESCAPED = (b"\x00", b"\n", b"\r", b"\x1a", b'"', b"'", b"\\")
 DUPLICATE_ENTRY = 1062
 RECORD_CHANGED = 1020
 LOCK_WAIT_TIMEOUT = 1205
@@ -71,7 +76,7 @@ INSERT INTO "perfectqueue_task" (
 """
 
 FIND_TASKS = """
-SELECT "key", "id", "run_at", "created_at" FROM "perfectqueue_task"
+SELECT "key", "id", "run_at", "created_at", "expected_at" FROM "perfectqueue_task"
 WHERE "queue" = %(queue)s AND "key" IN %(keys)s
 """
 
@@ -90,7 +95,8 @@ ORDER BY "rank", "run_at", "task_id" LIMIT {count} FOR UPDATE SKIP LOCKED)
 
 TAKE = """
 UPDATE "perfectqueue_ticket"
-SET "state" = 2, "attempt" = "attempt" + 1, "holder" = %(holder)s, "alarm_at" = {later}
+SET "state" = 2, "attempt" = "attempt" + 1, "holder" = %(holder)s, "token" = %(token)s,
+    "alarm_at" = {later}
 WHERE "task_id" IN ({ids})
 """
 
@@ -104,7 +110,7 @@ WHERE "ticket"."task_id" IN ({{ids}})
 """
 
 HELD = """
-SELECT "task_id", "attempt", "holder" FROM "perfectqueue_ticket"
+SELECT "task_id", "token" FROM "perfectqueue_ticket"
 WHERE "task_id" IN ({ids}) AND "state" = 2
 ORDER BY "task_id" FOR UPDATE
 """
@@ -171,7 +177,18 @@ SET @perfectqueue_idle = @@SESSION.idle_transaction_timeout,
 LET_STAND_AS_BEFORE = "SET SESSION idle_transaction_timeout = @perfectqueue_idle"
 
 
+READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
+LEVEL = """
+SHOW SESSION VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')
+"""
+
+committed: WeakSet[Any] = WeakSet()
+"""The connections on which a transaction of the store's own is at READ COMMITTED."""
+
+
 class MySQL(Dialect):
+    bounds_statements = True
+
     def end_idle_transactions(self, cursor: Any, seconds: float) -> None:
         """Do it on MariaDB; MySQL has nothing of the kind."""
         if cursor.db.mysql_is_mariadb:
@@ -185,6 +202,29 @@ class MySQL(Dialect):
 
     def let_stand_as_before(self, cursor: Any, patience: Any) -> None:
         cursor.execute(LET_STAND_AS_BEFORE)
+
+    @contextmanager
+    def committed(self, connection: Any) -> Iterator[None]:
+        """
+        Begin at READ COMMITTED whatever level the connection has.
+
+        At REPEATABLE READ a lock finds the newest rows, and a SELECT those of before: so a
+        ticket would be taken whose task can't be seen.
+        """
+        if reads_committed(connection):
+            yield
+            return
+        with connection.cursor() as cursor:
+            cursor.execute(READ_COMMITTED)
+        committed.add(connection)
+        try:
+            yield
+        finally:
+            committed.discard(connection)
+
+    def current_clause(self, cursor: Any) -> str:
+        fresh = reads_committed(cursor.db) or cursor.db in committed
+        return "" if fresh else " LOCK IN SHARE MODE"
 
     def text(self, sql: str) -> str:
         return sql.replace('"', "`")
@@ -232,10 +272,21 @@ class MySQL(Dialect):
         otherwise = Ailment.UNREACHABLE if self.lost(error) else Ailment.OTHER
         return AILMENTS.get(number_of(error) or 0, otherwise)
 
+    def too_long(self, cursor: Any, text: str) -> str:
+        most, length = packet_of(cursor), escaped_length(text)
+        if length + AROUND <= most:
+            return ""
+        return (
+            f"it takes {length:,} bytes in a statement, and the server's max_allowed_packet is"
+            f" {most:,}"
+        )
+
     def submit(
         self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
     ) -> dict[tuple[str, str], int]:
-        if len(given) == 1 and given[0][0].run_at is None:
+        first = given[0][0]
+        is_due = first.run_at is None and not isinstance(first.expected_at, timedelta)
+        if len(given) == 1 and is_due:
             return self.insert_one(cursor, *given[0][:2], now)
         fresh = self.insert_tasks(cursor, [task for task, _lane, _mark in given], now)
         tickets = [
@@ -245,7 +296,7 @@ class MySQL(Dialect):
         ]
         if tickets:
             self.insert_tickets(cursor, tickets)
-        return {key: task_id for key, (task_id, _run_at, _created_at) in fresh.items()}
+        return {key: row[0] for key, row in fresh.items()}
 
     def insert_one(
         self, cursor: Any, task: Submission, lane: int, now: datetime | None
@@ -261,7 +312,7 @@ class MySQL(Dialect):
         alarm_at = "NULL" if self.awake(cursor, {lane}) else "{now}"
         run_at = "{now}" if task.expected_at is None else "%(expected_at)s"
         row = f"({task_id}, {lane}, 0, {-task.priority}, {run_at}, {alarm_at}, 0, 0, 0, 0)"
-        expected = {"expected_at": self.parameter(task.expected_at)}
+        expected = {"expected_at": self.when(task.expected_at)}
         self.execute(cursor, INSERT_TICKET + row, expected, now=now)
         return {(task.queue, task.key): task_id}
 
@@ -300,9 +351,9 @@ class MySQL(Dialect):
                         task.user,
                         task.payload,
                         task.priority,
-                        self.parameter(task.run_at),
-                        self.parameter(task.expected_at),
-                        self.parameter(task.expires_at),
+                        self.when(task.run_at),
+                        self.when(task.expected_at),
+                        self.when(task.expires_at),
                         ",".join(task.limits),
                         task.time_limit,
                         task.context,
@@ -311,12 +362,20 @@ class MySQL(Dialect):
                 )
             )
             q, k, t, u, d, p, r, e, x, limits, seconds, context = (f"%({name})s" for name in names)
+            times = ((r, task.run_at), (e, task.expected_at), (x, task.expires_at))
+            r, e, x = (self.later(mark) if is_span(at) else mark for mark, at in times)
             run_at = "{now}" if task.run_at is None else r
             values.append(
                 f"({q}, {k}, {t}, {u}, {d}, {p}, {{now}}, {run_at}, {e}, {x}, {limits},"
                 f" {seconds}, {context}, '', 0, '')"
             )
         self.execute(cursor, INSERT_TASK + ", ".join(values), parameters, now=now)
+
+    def when(self, moment: Moment | None) -> Any:
+        """Return a time as the driver takes it, and a span in seconds, for later()."""
+        if isinstance(moment, timedelta):
+            return moment.total_seconds()
+        return self.parameter(moment)
 
     def find_tasks(self, cursor: Any, tasks: Sequence[Submission]) -> dict[tuple[str, str], Row]:
         keys: dict[str, list[str]] = {}
@@ -337,10 +396,11 @@ class MySQL(Dialect):
         asleep = marked - self.awake(cursor, marked)
         values: list[str] = []
         parameters: dict[str, Any] = {}
-        for number, ((task_id, run_at, created_at), lane, mark, task) in enumerate(tickets):
+        for number, (row, lane, mark, task) in enumerate(tickets):
+            task_id, run_at, created_at, expected_at = row
             later = run_at > created_at
             alarm_at = run_at if later else created_at if mark and lane in asleep else None
-            parameters[f"r{number}"] = self.parameter(task.expected_at) or str(run_at)
+            parameters[f"r{number}"] = str(expected_at or run_at)
             parameters[f"a{number}"] = alarm_at and str(alarm_at)
             values.append(
                 f"({task_id}, {lane}, {int(later)}, {-task.priority}, %(r{number})s,"
@@ -359,6 +419,7 @@ class MySQL(Dialect):
         limit: int,
         *,
         holder: int,
+        token: int,
         seconds: float,
         now: datetime | None,
     ) -> list[Row]:
@@ -367,8 +428,10 @@ class MySQL(Dialect):
             return []
         ids = numbers(sorted(picked))
         take = TAKE.replace("{later}", self.later("%(seconds)s")).replace("{ids}", ids)
-        self.execute(cursor, take, {"holder": holder, "seconds": seconds}, now=now)
-        read = self.execute(cursor, READ.replace("{ids}", ids), now=now)
+        values = {"holder": holder, "token": token, "seconds": seconds}
+        self.execute(cursor, take, values, now=now)
+        statement = READ.replace("{ids}", ids) + self.current_clause(cursor)
+        read = self.execute(cursor, statement, now=now)
         rows: list[Row] = list(read.fetchall())
         return rows
 
@@ -396,22 +459,24 @@ class MySQL(Dialect):
         worker: str,
         monotonic: float,
         now: datetime | None,
-    ) -> set[int]:
+    ) -> set[tuple[int, int]]:
         ids = numbers(sorted(done.lease.task_id for done in completions))
         held = set(self.execute(cursor, HELD.replace("{ids}", ids)).fetchall())
-        written = [
-            done
-            for done in completions
-            if (done.lease.task_id, done.lease.attempt, done.lease.holder) in held
-        ]
+        written = [done for done in completions if done.lease.fence in held]
         if not written:
             return set()
         closed = numbers(sorted(done.lease.task_id for done in written))
         self.execute(cursor, f'DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({closed})')
         written.sort(key=lambda done: done.lease.task_id)
-        for some in in_packets(written):
+        for some in in_packets(written, self.packet(cursor, written)):
             self.write_results(cursor, some, worker, monotonic, now)
-        return {done.lease.task_id for done in written}
+        return {done.lease.fence for done in written}
+
+    def packet(self, cursor: Any, completions: Sequence[Completion]) -> int:
+        """Return how many bytes of results go into a statement; ask only where they are many."""
+        if sum(len(done.result or "") for done in completions) <= AROUND:
+            return PACKET
+        return max(1, min(PACKET, packet_of(cursor) - AROUND))
 
     def write_results(
         self,
@@ -494,23 +559,58 @@ def literal(value: float | datetime | None) -> str:
     return f"'{value}'" if isinstance(value, datetime) else repr(value)
 
 
+def reads_committed(connection: Any) -> bool:
+    """Tell whether a connection is at READ COMMITTED; ask the server once, where Django can't."""
+    connection.ensure_connection()
+    level = connection.isolation_level
+    if level is None:
+        wire = connection.connection
+        level = getattr(wire, "perfectqueue_level", None)
+        if level is None:
+            with connection.cursor() as cursor:
+                cursor.execute(LEVEL)
+                level = wire.perfectqueue_level = cursor.fetchone()[1]
+    return level.lower().replace("-", " ") in ("read committed", "read uncommitted")
+
+
 def number_of(error: Exception) -> int | None:
     number = error.args[0] if error.args else None
     return number if isinstance(number, int) else None
 
 
-def in_packets(completions: Sequence[Completion]) -> Iterator[list[Completion]]:
+def in_packets(completions: Sequence[Completion], most: int) -> Iterator[list[Completion]]:
     """Yield parts whose results fit into one statement: the server closes at a larger one."""
     packet: list[Completion] = []
-    letters = 0
+    length = 0
     for done in completions:
-        packet.append(done)
-        letters += len(done.result or "")
-        if letters >= PACKET:
+        own = escaped_length(done.result or "")
+        if packet and length + own > most:
             yield packet
-            packet, letters = [], 0
+            packet, length = [], 0
+        packet.append(done)
+        length += own
     if packet:
         yield packet
+
+
+def is_span(moment: Moment | None) -> bool:
+    return isinstance(moment, timedelta)
+
+
+def packet_of(cursor: Any) -> int:
+    """Return how many bytes the server takes as one statement; ask it once a connection."""
+    wire = cursor.db.connection
+    known = getattr(wire, "perfectqueue_packet", None)
+    if known is None:
+        cursor.execute("SELECT @@max_allowed_packet")
+        known = wire.perfectqueue_packet = int(cursor.fetchone()[0])
+    return known
+
+
+def escaped_length(text: str) -> int:
+    """Return how many bytes a text takes at most within a statement."""
+    data = text.encode()
+    return len(data) + sum(data.count(byte) for byte in ESCAPED)
 
 
 def microseconds(seconds: float) -> int:

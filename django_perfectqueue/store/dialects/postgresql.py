@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError
 
+from ...fields import READABLE
 from ..ailments import Ailment
 from ..lanes import LEAST_COST
 from ..rings import ENDED
-from ..values import Completion, Submission
+from ..values import Completion, Moment, Submission
 from .base import TAKEN, Dialect, Entry, Row, Waking, average
 
 SERIALIZATION_FAILURE = "40001"
@@ -72,8 +73,8 @@ WITH "clock" AS (SELECT {now} AS "now"),
 "given" AS (
     SELECT * FROM unnest(
         %(queue)s::text[], %(key)s::text[], %(type)s::text[], %(user)s::text[],
-        %(data)s::text[], %(priority)s::int[], %(run_at)s::timestamptz[],
-        %(expected_at)s::timestamptz[], %(expires_at)s::timestamptz[], %(limits)s::text[],
+        %(data)s::text[], %(priority)s::int[], {run_at}, {expected_at}, {expires_at},
+        %(limits)s::text[],
         %(time_limit)s::float8[], %(context)s::text[], %(lane)s::bigint[], %(mark)s::boolean[]
     ) AS "given" (
         "queue", "key", "type", "user", "data", "priority", "run_at", "expected_at",
@@ -114,6 +115,15 @@ WITH "clock" AS (SELECT {now} AS "now"),
 SELECT "queue", "key", "id" FROM "stored"
 """
 
+TIMES = "%({name})s::timestamptz[]"
+TIMES_AND_SPANS = """ARRAY(
+    SELECT CASE
+        WHEN left("at", 1) = '+' THEN {now} + substr("at", 2)::float8 * interval '1 second'
+        ELSE "at"::timestamptz
+    END
+    FROM unnest(%({name})s::text[]) WITH ORDINALITY AS "time" ("at", "place") ORDER BY "place"
+)"""
+
 SUBMIT_ONE = """
 WITH "stored" AS (
     INSERT INTO "perfectqueue_task" (
@@ -123,16 +133,16 @@ WITH "stored" AS (
     )
     VALUES (
         %(queue)s, %(key)s, %(type)s, %(user)s, %(data)s, %(priority)s, {now}, {run_at},
-        %(expected_at)s, %(expires_at)s, %(limits)s, %(time_limit)s, %(context)s, '', 0, ''
+        {expected_at}, {expires_at}, %(limits)s, %(time_limit)s, %(context)s, '', 0, ''
     )
     ON CONFLICT ("queue", "key") DO NOTHING
     RETURNING "id", "run_at"
 )
 INSERT INTO "perfectqueue_ticket" (
     "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
-    "holder", "cancel_requested"
+    "token", "cancel_requested"
 )
-SELECT "id", %(lane)s, {state}, %(rank)s, COALESCE(%(expected_at)s::timestamptz, "run_at"),
+SELECT "id", %(lane)s, {state}, %(rank)s, COALESCE({expected_at}, "run_at"),
     {alarm_at}, 0, 0, 0, %(token)s, false
 FROM "stored"
 RETURNING "task_id"
@@ -146,7 +156,7 @@ AT_ONCE = {
     ) THEN "run_at" END""",
 }
 AT_ITS_TIME = {
-    "{run_at}": "%(run_at)s::timestamptz",
+    "{run_at}": "{starts}",
     "{state}": 'CASE WHEN "run_at" > {now} THEN 1 ELSE 0 END',
     "{alarm_at}": '"run_at"',
 }
@@ -156,7 +166,8 @@ WITH "want" AS (
     SELECT * FROM unnest(%(lanes)s::bigint[], %(counts)s::int[]) AS "want" ("lane", "count")
 )
 UPDATE "perfectqueue_ticket" AS "ticket"
-SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s, "alarm_at" = {{later}}
+SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
+    "token" = %(token)s, "alarm_at" = {{later}}
 FROM "perfectqueue_task" AS "task"
 WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
     SELECT "line"."task_id" FROM "want" CROSS JOIN LATERAL (
@@ -193,7 +204,7 @@ WITH "open" AS (
 "taken" AS (
     UPDATE "perfectqueue_ticket" AS "ticket"
     SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
-        "alarm_at" = {{later}}
+        "token" = %(token)s, "alarm_at" = {{later}}
     FROM "perfectqueue_task" AS "task"
     WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
         SELECT "task_id" FROM "perfectqueue_ticket"
@@ -224,16 +235,16 @@ TELL = f"pg_notify('{ENDED}' || \"task_id\", '')"
 FINISH = f"""
 WITH "given" AS (
     SELECT * FROM unnest(
-        %(id)s::bigint[], %(attempt)s::int[], %(holder)s::bigint[], %(started)s::float8[],
+        %(id)s::bigint[], %(token)s::bigint[], %(attempt)s::int[], %(started)s::float8[],
         %(ended)s::float8[], %(result)s::text[]
-    ) AS "given" ("id", "attempt", "holder", "started", "ended", "result")
+    ) AS "given" ("id", "token", "attempt", "started", "ended", "result")
 ),
 "closed" AS (
     DELETE FROM "perfectqueue_ticket" AS "ticket" USING "given"
     WHERE "ticket"."task_id" = ANY(ARRAY(SELECT "id" FROM "given"))
-        AND "ticket"."task_id" = "given"."id" AND "ticket"."attempt" = "given"."attempt"
-        AND "ticket"."holder" = "given"."holder" AND "ticket"."state" = 2
-    RETURNING "ticket"."task_id", "ticket"."watched"
+        AND "ticket"."task_id" = "given"."id" AND "ticket"."token" = "given"."token"
+        AND "ticket"."state" = 2
+    RETURNING "ticket"."task_id", "ticket"."token", "ticket"."watched"
 )
 UPDATE "perfectqueue_task" AS "task"
 SET "outcome" = 'finished', "attempt" = "given"."attempt", "worker" = %(worker)s,
@@ -242,14 +253,14 @@ SET "outcome" = 'finished', "attempt" = "given"."attempt", "worker" = %(worker)s
     "result" = "given"."result"
 FROM "given"
 WHERE "task"."id" = ANY(ARRAY(SELECT "task_id" FROM "closed")) AND "task"."id" = "given"."id"
-RETURNING "task"."id", (SELECT count({TELL}) FROM "closed" WHERE "watched")
+    AND ("given"."id", "given"."token") IN (SELECT "task_id", "token" FROM "closed")
+RETURNING "task"."id", "given"."token", (SELECT count({TELL}) FROM "closed" WHERE "watched")
 """
 
 FINISH_ONE = f"""
 WITH "closed" AS (
     DELETE FROM "perfectqueue_ticket"
-    WHERE "task_id" = %(id)s AND "attempt" = %(attempt)s AND "holder" = %(holder)s
-        AND "state" = 2
+    WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2
     RETURNING "task_id", "lane", "watched"
 ),
 "charged" AS (
@@ -368,6 +379,9 @@ class PostgreSQL(Dialect):
     def later(self, seconds: str) -> str:
         return f"{{now}} + {seconds} * interval '1 second'"
 
+    def readable(self, time: str) -> str:
+        return READABLE["postgresql"].replace("{time}", time)
+
     def passes(self, error: Exception) -> bool:
         return state_of(error) in {SERIALIZATION_FAILURE, DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE}
 
@@ -398,16 +412,20 @@ class PostgreSQL(Dialect):
             "user": texts(task.user for task in tasks),
             "data": texts(task.payload for task in tasks),
             "priority": array(task.priority for task in tasks),
-            "run_at": array(time_of(task.run_at) for task in tasks),
-            "expected_at": array(time_of(task.expected_at) for task in tasks),
-            "expires_at": array(time_of(task.expires_at) for task in tasks),
             "limits": texts(",".join(task.limits) for task in tasks),
             "time_limit": array(task.time_limit for task in tasks),
             "context": texts(task.context for task in tasks),
             "lane": array(lane for _task, lane, _mark in given),
             "mark": array(mark for _task, _lane, mark in given),
         }
-        rows = self.execute(cursor, SUBMIT, parameters, now=now).fetchall()
+        statement = SUBMIT
+        for name in ("run_at", "expected_at", "expires_at"):
+            times = [getattr(task, name) for task in tasks]
+            parameters[name] = array(map(time_of, times))
+            spans = any(isinstance(at, timedelta) for at in times)
+            sql = (TIMES_AND_SPANS if spans else TIMES).replace("{name}", name)
+            statement = statement.replace(f"{{{name}}}", sql)
+        rows = self.execute(cursor, statement, parameters, now=now).fetchall()
         return {(queue, key): task_id for queue, key, task_id in rows}
 
     def submit_one(
@@ -416,6 +434,13 @@ class PostgreSQL(Dialect):
         statement = SUBMIT_ONE
         for name, sql in (AT_ONCE if task.run_at is None else AT_ITS_TIME).items():
             statement = statement.replace(name, sql)
+        times = (
+            ("{starts}", "run_at", task.run_at),
+            ("{expected_at}", "expected_at", task.expected_at),
+            ("{expires_at}", "expires_at", task.expires_at),
+        )
+        for mark, name, at in times:
+            statement = statement.replace(mark, time_sql(name, at))
         parameters = {
             "queue": task.queue,
             "key": task.key,
@@ -443,6 +468,7 @@ class PostgreSQL(Dialect):
         limit: int,
         *,
         holder: int,
+        token: int,
         seconds: float,
         now: datetime | None,
     ) -> list[Row]:
@@ -452,6 +478,7 @@ class PostgreSQL(Dialect):
             "counts": array(wants.values()),
             "limit": limit,
             "holder": holder,
+            "token": token,
             "seconds": seconds,
         }
         rows: list[Row] = self.execute(cursor, statement, parameters, now=now).fetchall()
@@ -464,11 +491,18 @@ class PostgreSQL(Dialect):
         limit: int,
         *,
         holder: int,
+        token: int,
         seconds: float,
         now: datetime | None,
     ) -> list[Row]:
         statement = CLAIM_ALONE.replace("{later}", self.later("%(seconds)s"))
-        parameters = {"queue": queue, "limit": limit, "holder": holder, "seconds": seconds}
+        parameters = {
+            "queue": queue,
+            "limit": limit,
+            "holder": holder,
+            "token": token,
+            "seconds": seconds,
+        }
         rows: list[Row] = self.execute(cursor, statement, parameters, now=now).fetchall()
         return rows
 
@@ -480,18 +514,18 @@ class PostgreSQL(Dialect):
         worker: str,
         monotonic: float,
         now: datetime | None,
-    ) -> set[int]:
+    ) -> set[tuple[int, int]]:
         parameters = {
             "id": array(done.lease.task_id for done in completions),
+            "token": array(done.lease.token for done in completions),
             "attempt": array(done.lease.attempt for done in completions),
-            "holder": array(done.lease.holder for done in completions),
             "started": array(f"{monotonic - done.started:.6f}" for done in completions),
             "ended": array(f"{monotonic - done.ended:.6f}" for done in completions),
             "result": texts(done.result for done in completions),
             "worker": worker,
         }
         rows = self.execute(cursor, FINISH, parameters, now=now).fetchall()
-        return {task_id for task_id, _told in rows}
+        return {(task_id, token) for task_id, token, _told in rows}
 
     def finish_one(
         self,
@@ -505,8 +539,8 @@ class PostgreSQL(Dialect):
     ) -> bool:
         parameters = {
             "id": done.lease.task_id,
+            "token": done.lease.token,
             "attempt": done.lease.attempt,
-            "holder": done.lease.holder,
             "started": monotonic - done.started,
             "ended": monotonic - done.ended,
             "result": done.result,
@@ -569,8 +603,18 @@ def quoted(text: str | None) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def time_of(moment: datetime | None) -> str | None:
+def time_of(moment: Moment | None) -> str | None:
+    """Return a time as an item of an array; a span as its seconds behind a plus."""
+    if isinstance(moment, timedelta):
+        return f'"+{moment.total_seconds()}"'
     return None if moment is None else f'"{moment.isoformat()}"'
+
+
+def time_sql(name: str, moment: Moment | None) -> str:
+    """Return the SQL of a time that is given as a parameter, or as a span from now."""
+    if isinstance(moment, timedelta):
+        return f"{{now}} + %({name})s::interval"
+    return f"%({name})s::timestamptz"
 
 
 def state_of(error: Exception) -> str | None:

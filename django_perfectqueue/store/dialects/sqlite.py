@@ -11,8 +11,9 @@ from typing import Any
 
 from django.utils import timezone as clock
 
+from ...fields import READABLE
 from ..ailments import Ailment
-from ..values import Completion, Submission
+from ..values import Completion, Moment, Submission
 from .base import TAKEN, Dialect, Entry, Row, Waking, average, naive
 
 SAID = {
@@ -78,7 +79,8 @@ ORDER BY "rank", "run_at", "task_id" LIMIT %(count)s
 
 TAKE = """
 UPDATE "perfectqueue_ticket"
-SET "state" = 2, "attempt" = "attempt" + 1, "holder" = %(holder)s, "alarm_at" = %(until)s
+SET "state" = 2, "attempt" = "attempt" + 1, "holder" = %(holder)s, "token" = %(token)s,
+    "alarm_at" = %(until)s
 WHERE "task_id" IN (SELECT "value" FROM json_each(%(ids)s))
 """
 
@@ -94,17 +96,17 @@ JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 CLOSE = portable(
     """
 DELETE FROM "perfectqueue_ticket"
-WHERE ("task_id", "attempt", "holder") IN (
-    SELECT "value" ->> 0, "value" ->> 1, "value" ->> 2 FROM json_each(%(rows)s)
+WHERE ("task_id", "token") IN (
+    SELECT "value" ->> 0, "value" ->> 1 FROM json_each(%(rows)s)
 ) AND "state" = 2
-RETURNING "task_id"
+RETURNING "task_id", "token"
 """
 )
 
 FINISH = portable(
     """
 UPDATE "perfectqueue_task"
-SET "outcome" = 'finished', "attempt" = "given"."value" ->> 1, "worker" = %(worker)s,
+SET "outcome" = 'finished', "attempt" = "given"."value" ->> 2, "worker" = %(worker)s,
     "started_at" = "given"."value" ->> 3, "ended_at" = "given"."value" ->> 4,
     "result" = "given"."value" ->> 5
 FROM json_each(%(rows)s) AS "given"
@@ -177,6 +179,9 @@ class SQLite(Dialect):
         read = value if isinstance(value, datetime) else datetime.fromisoformat(value)
         return read.replace(tzinfo=timezone.utc)
 
+    def readable(self, time: str) -> str:
+        return READABLE["sqlite"].replace("{time}", time)
+
     def passes(self, error: Exception) -> bool:
         message = str(error)
         return "database is locked" in message or "database table is locked" in message
@@ -203,9 +208,9 @@ class SQLite(Dialect):
                 task.user,
                 task.payload,
                 task.priority,
-                task.run_at and stamp(task.run_at),
-                task.expected_at and stamp(task.expected_at),
-                task.expires_at and stamp(task.expires_at),
+                stamp_of(task.run_at, now),
+                stamp_of(task.expected_at, now),
+                stamp_of(task.expires_at, now),
                 ",".join(task.limits),
                 task.time_limit,
                 task.context,
@@ -219,9 +224,9 @@ class SQLite(Dialect):
                 ids[task.queue, task.key],
                 lane,
                 task.priority,
-                task.run_at and stamp(task.run_at),
+                stamp_of(task.run_at, now),
                 mark,
-                task.expected_at and stamp(task.expected_at),
+                stamp_of(task.expected_at, now),
             )
             for task, lane, mark in given
             if (task.queue, task.key) in ids
@@ -237,6 +242,7 @@ class SQLite(Dialect):
         limit: int,
         *,
         holder: int,
+        token: int,
         seconds: float,
         now: datetime | None,
     ) -> list[Row]:
@@ -252,7 +258,8 @@ class SQLite(Dialect):
             return []
         ids = json.dumps(picked)
         until = stamp(now + timedelta(seconds=seconds))
-        self.execute(cursor, TAKE, {"holder": holder, "until": until, "ids": ids})
+        values = {"holder": holder, "token": token, "until": until, "ids": ids}
+        self.execute(cursor, TAKE, values)
         rows: list[Row] = self.execute(cursor, READ, {"ids": ids}, now=now).fetchall()
         return rows
 
@@ -264,13 +271,13 @@ class SQLite(Dialect):
         worker: str,
         monotonic: float,
         now: datetime | None,
-    ) -> set[int]:
+    ) -> set[tuple[int, int]]:
         now = now or clock.now()
         rows = [
             (
                 done.lease.task_id,
+                done.lease.token,
                 done.lease.attempt,
-                done.lease.holder,
                 stamp(now - timedelta(seconds=monotonic - done.started)),
                 stamp(now - timedelta(seconds=monotonic - done.ended)),
                 done.result,
@@ -278,11 +285,11 @@ class SQLite(Dialect):
             for done in completions
         ]
         closed = self.execute(cursor, CLOSE, {"rows": json.dumps(rows)}).fetchall()
-        ids = {task_id for (task_id,) in closed}
-        written = json.dumps([row for row in rows if row[0] in ids])
-        if ids:
+        fences = set(closed)
+        written = json.dumps([row for row in rows if row[:2] in fences])
+        if fences:
             self.execute(cursor, FINISH, {"rows": written, "worker": worker})
-        return ids
+        return fences
 
     def charge(self, cursor: Any, entries: Sequence[Entry], now: datetime | None) -> None:
         rows = [
@@ -319,6 +326,13 @@ class SQLite(Dialect):
             for lane in lanes
         ]
         self.execute(cursor, WAKE, {"rows": json.dumps(rows)}, now=now)
+
+
+def stamp_of(moment: Moment | None, now: datetime) -> str | None:
+    """Return a time, or a span from now, as stamp() does."""
+    if moment is None:
+        return None
+    return stamp(now + moment if isinstance(moment, timedelta) else moment)
 
 
 def stamp(moment: datetime) -> str:

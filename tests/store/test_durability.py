@@ -1,4 +1,4 @@
-"""An acquire that the server has forgotten in a crash."""
+"""What an acquire may leave to the disk, and what it may not."""
 
 from unittest import skipUnless
 
@@ -7,38 +7,12 @@ from django.test import TransactionTestCase
 
 from django_perfectqueue import store
 from django_perfectqueue.limits import set_limit
-from django_perfectqueue.models import Lane, Task, Ticket
 from django_perfectqueue.shares import set_share
-from tests.factories import (
-    NOON,
-    acquire,
-    after,
-    assert_books_balance,
-    completion,
-    finish,
-    retry,
-    running,
-    submit,
-)
-
-
-def forget(state=0):
-    """Leave the rows as they were before the acquire."""
-    Ticket.objects.update(state=state, attempt=0, holder=None, alarm_at=None)
-    Lane.objects.update(running=0)
+from tests.factories import acquire, completion, submit
 
 
 @skipUnless(connection.vendor == "postgresql", "Only there an acquire may be lost alone.")
-class ForgottenTests(TransactionTestCase):
-    def test_its_holder_may_still_finish(self):
-        _task, held = running(now=None)
-        forget()
-
-        self.assertEqual(finish(held, now=None), [])
-        self.assertEqual(Task.objects.get().status, "finished")
-        self.assertEqual(acquire(now=None), [])
-        assert_books_balance(self)
-
+class CappedTests(TransactionTestCase):
     def test_what_has_a_cap_is_not_forgotten(self):
         """Others would fill the cap while what was forgotten runs on."""
         self.configure("SET synchronous_commit = local")
@@ -68,53 +42,6 @@ class ForgottenTests(TransactionTestCase):
         with connection.cursor() as cursor:
             cursor.execute(f"ALTER ROLE CURRENT_USER {setting}")
         connection.close()
-
-    def test_its_holder_may_still_finish_with_the_next_acquire(self):
-        _task, held = running(now=None)
-        submit("next", now=None)
-        forget()
-        refused = []
-
-        taken = acquire(9, now=None, finished=[completion(held)], refused=refused)
-
-        self.assertEqual((refused, [lease.key for lease in taken]), ([], ["next"]))
-
-    def test_a_heartbeat_takes_it_back(self):
-        _task, held = running(now=None)
-        forget()
-
-        [pulse] = store.heartbeat([held], using="default", alive_time=60)
-
-        self.assertTrue(pulse.held)
-        self.assertEqual(acquire(now=None), [])
-        self.assertEqual(finish(held, now=None), [])
-        assert_books_balance(self)
-
-    def test_one_that_was_due_only_then_is_taken_back_as_well(self):
-        _task, held = running(now=None)
-        forget(state=1)
-        Ticket.objects.update(alarm_at=NOON)
-
-        self.assertEqual(finish(held, now=None), [])
-
-    def test_who_has_taken_it_since_keeps_it(self):
-        _task, held = running(now=None)
-        forget()
-        [other] = acquire(now=None)
-
-        self.assertEqual(len(finish(held, now=None)), 1)
-        self.assertEqual(finish(other, now=None), [])
-        assert_books_balance(self)
-
-    def test_what_was_given_back_is_not_taken_again(self):
-        _task, held = running()
-        retry(held)
-        self.assertEqual(len(finish(held, now=after(1))), 1)
-
-        [again] = acquire(now=after(2))
-        store.release([again], using="default", now=after(2))
-        self.assertEqual(len(finish(again, now=after(3))), 1)
-        assert_books_balance(self)
 
 
 @skipUnless(connection.vendor == "postgresql", "Only there a commit may not wait for the disk.")

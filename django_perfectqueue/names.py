@@ -9,10 +9,10 @@ from django.db.models import QuerySet
 NAMES = 50
 
 
-def names(rows: QuerySet[Any], column: str, *, limit: int = NAMES) -> list[str]:
+def names(rows: QuerySet[Any], column: str, *, limit: int | None = NAMES) -> list[str]:
     """Return the first values in order; each costs one look-up in the index."""
     found: list[str] = []
-    while len(found) < limit:
+    while limit is None or len(found) < limit:
         later = rows.filter(**{f"{column}__gt": found[-1]}) if found else rows
         name = later.order_by(column).values_list(column, flat=True).first()
         if name is None:

@@ -1,0 +1,215 @@
+"""
+Thousands of processors that die in every way, on one database, in a process of its own:
+``python -m benchmarks.soak.deaths JOB RESULT``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import tree
+from benchmarks.peers.base import manage
+from benchmarks.peers.perfectqueue import PerfectQueue
+from benchmarks.place import Place, this_place
+from benchmarks.scale import Scale
+from benchmarks.stand import Stand, StuckError, Workers
+from tests.databases.lifetime import children
+
+from .gauge import files, threads
+from .witness import BORN, Reader
+
+DISPATCH = "benchmarks.workers.deaths.DeathsDispatch"
+CAUSES = {
+    "kill": 30,
+    "count": 200,
+    "exit": 15,
+    "replace": 10,
+    "overtime": 6,
+    "silent": 1,
+    "grow": 1,
+}
+STOCK = 20
+WARM_UP = 1_000
+HELPERS = len(("janitor", "listener"))
+HELPER_EVERY = 50
+SAMPLE_EVERY = 500
+STEP = 0.02
+PATIENCE = 120.0
+RETENTION = 30
+SETTINGS = {
+    "ALIVE_TIME": 20,
+    "MAX_CRASHES": 1,
+    "MAX_ATTEMPTS": 1,
+    "MAX_REQUEST_PER_CHILD": 5,
+    "MAX_MEMORY_PER_CHILD": 200,
+    "CHILD_HEARTBEAT_INTERVAL": 0.2,
+    "CHILD_HEARTBEAT_LIMIT": 3,
+    "CHILD_KILL_INTERVAL": 0.05,
+    "CHILD_FORK_FREQUENCY_LIMIT": 0,
+    "RETENTION_TIME": RETENTION,
+    "RETENTION_TIMES": {},
+    "USAGE_TIME": RETENTION,
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    deaths: int
+    processors: int
+    seed: int
+
+
+class Dying(PerfectQueue):
+    """This package, with tasks most of which end their processor."""
+
+    def __init__(self, place: Place, job: Job, folder: Path) -> None:
+        super().__init__(place)
+        self.job = job
+        self.folder = folder
+        self.chance = random.Random(job.seed)
+        self.submitted = 0
+
+    def settings(self, processes: int) -> dict[str, Any]:
+        return {"PERFECTQUEUE": {**SETTINGS, "BELL_FOLDER": str(self.folder)}}
+
+    def workers(self, processes: int) -> list[list[str]]:
+        return [manage("pq_worker", DISPATCH, "--processors", processes, "--verbosity", 0)]
+
+    def top_up(self, begun: int) -> None:
+        """Have about so many tasks wait that no processor lacks one."""
+        if self.submitted - begun >= STOCK:
+            return
+        causes = self.chance.choices(list(CAUSES), list(CAUSES.values()), k=STOCK)
+        self.queue.submit_many(
+            {"key": f"{cause}-{number}", "type": cause}
+            for number, cause in enumerate(causes, start=self.submitted)
+        )
+        self.submitted += STOCK
+
+
+class Run:
+    """Feeds a worker until so many of its processors have died, and samples its supervisor."""
+
+    def __init__(self, stand: Stand, peer: Dying, workers: Workers, job: Job) -> None:
+        self.stand = stand
+        self.peer = peer
+        self.workers = workers
+        self.job = job
+        self.reader = Reader()
+        self.chance = random.Random(job.seed)
+        self.killed = 0
+
+    def samples(self) -> Iterator[dict[str, float]]:
+        """Yield how it stands after the first deaths, now and then, and after the last."""
+        counts = (*range(0, self.job.deaths, SAMPLE_EVERY), self.job.deaths)
+        for deaths in counts:
+            self.feed_until(WARM_UP + deaths)
+            yield self.settled()
+
+    def deaths(self) -> int:
+        return max(0, self.reader.read()[BORN] - self.job.processors)
+
+    def feed_until(self, deaths: int) -> None:
+        last = self.deaths()
+
+        def reached() -> bool:
+            if self.workers.have_ended():
+                raise StuckError(f"The worker has ended by itself.\n{self.stand.end_of_log()}")
+            self.peer.top_up(sum(self.reader.counts.values()) - self.reader.counts[BORN])
+            self.kill_one()
+            time.sleep(STEP)
+            return self.deaths() > last
+
+        while last < deaths:
+            self.stand.wait_for(reached, PATIENCE, "The next death")
+            last = self.deaths()
+
+    def kill_one(self) -> None:
+        """
+        Kill any child of the supervisor now and then: the janitor, the listener, or who gives
+        tasks back, which then come back with their leases.
+        """
+        if self.deaths() // HELPER_EVERY > self.killed:
+            self.killed += 1
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.chance.choice(children(self.supervisor)), signal.SIGKILL)
+
+    @property
+    def supervisor(self) -> int:
+        [supervisor] = children(self.workers.pids[0])
+        return supervisor
+
+    def settled(self) -> dict[str, float]:
+        """Return what is in use once nothing waits and every place is taken."""
+        self.stand.wait_for(lambda: not self.peer.pending(), PATIENCE, "The end of all tasks")
+        self.stand.wait_for(self.is_quiet, PATIENCE, "A worker with all its processes")
+        return {
+            "deaths": float(self.deaths()),
+            "processes": float(len(tree.family(self.workers.pids))),
+            "files": float(files(self.supervisor)),
+            "threads": float(threads(self.supervisor)),
+            "memory_kib": own_memory(self.supervisor),
+            "folder": float(len(list(self.peer.folder.rglob("*")))),
+        }
+
+    def is_quiet(self) -> bool:
+        """Tell whether for a second the supervisor had the children that it should have."""
+        wanted = self.job.processors + HELPERS
+        before = set(children(self.supervisor))
+        time.sleep(1.0)
+        return len(before) == wanted and before == set(children(self.supervisor))
+
+
+def own_memory(pid: int) -> float:
+    """Return the KiB that this process has and no file: what a leak would add to."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    [anonymous] = (line.split()[1] for line in lines if line.startswith("Anonymous:"))
+    return float(anonymous)
+
+
+def died(stand: Stand, peer: Dying, job: Job) -> dict[str, Any]:
+    """Have so many processors die; return the samples, and of what they died."""
+    stand.prepare(job.processors)
+    began = time.monotonic()
+    with stand.workers(job.processors) as workers:
+        run = Run(stand, peer, workers, job)
+        samples = list(run.samples())
+        workers.processes[0].terminate()
+        stand.wait_for(workers.have_ended, PATIENCE, "The end of the worker")
+    counts = dict(run.reader.read())
+    return {
+        "samples": samples,
+        "begun": {cause: counts.get(cause, 0) for cause in CAUSES},
+        "killed": run.killed,
+        "seconds": time.monotonic() - began,
+        "left": sorted(str(path.name) for path in peer.folder.rglob("*")),
+    }
+
+
+def main() -> None:
+    job, result = Job(**json.loads(sys.argv[1])), Path(sys.argv[2])
+    folder = result.parent / "bells"
+    folder.mkdir()
+    try:
+        place = this_place()
+        peer = Dying(place, job, folder)
+        found = died(Stand(peer, place, result.parent, Scale()), peer, job)
+    except Exception as error:
+        kind = type(error).__name__
+        found = {"error": f"{kind}: {error}", "traceback": traceback.format_exc()}
+    result.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,584 @@
+"""
+A client of the storm: ``python -m benchmarks.storm.client NUMBER TERMS``.
+
+It uses every verb at random, writes down what it asks and what it is answered, and holds
+leases for longer than they last. It ends by SIGTERM, or by whatever the storm does to it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import django
+
+from benchmarks.chaos.terms import Files, this_folder
+
+from . import scenario
+from .log import BROKEN, DONE, REFUSED, STUMBLED, UNDONE, Log, Ref
+from .terms import Terms
+
+MOST_HELD = 30
+RECENT = 40
+PAUSE = 0.005
+BACKLOG = 250
+FORGETS_OFTEN = 0.06
+
+
+class Undone(Exception):  # noqa: N818
+    """Rolls back a transaction of the client's."""
+
+
+class Client:
+    """``held`` are leases, of which some have run out; ``keys`` are what it steers."""
+
+    def __init__(self, terms: Terms, files: Files, name: str) -> None:
+        from django_perfectqueue.queue import Queue
+
+        self.terms = terms
+        self.name = f"{name}.{os.getpid()}"
+        self.drawn = random.Random(f"{terms.seed} {name} {os.getpid()}")
+        self.log = Log(files.folder / "log", self.name)
+        self.queues = {queue: Queue(queue) for queue in scenario.QUEUES}
+        self.held: list[Any] = []
+        self.keys: list[tuple[str, str]] = []
+        self.count = 0
+
+    # One call, and what became of it
+
+    def call(self, verb: str, act: Callable[[], dict[str, Any] | None], **given: Any) -> str:
+        """Write down a call and its answer; return that. ``act`` returns what it was told."""
+        from django.db import Error, InterfaceError, OperationalError, connection
+
+        from django_perfectqueue.exceptions import TaskError
+
+        number = self.log.ask(verb, **given)
+        told: dict[str, Any] = {}
+        try:
+            told = act() or {}
+            answer = DONE
+        except Undone:
+            answer = UNDONE
+        except TaskError as error:
+            answer, told = REFUSED, {"error": type(error).__name__}
+        except (OperationalError, InterfaceError) as error:
+            answer, told = BROKEN, {"error": str(error)[:200]}
+        except Error as error:
+            # In a transaction of its own the client goes on after the connection has broken.
+            answer = BROKEN if given.get("how") else STUMBLED
+            told = {"error": f"{type(error).__name__}: {str(error)[:200]}"}
+        except Exception as error:
+            answer, told = STUMBLED, {"error": f"{type(error).__name__}: {str(error)[:200]}"}
+        self.log.answer(number, answer, **told)
+        if answer in (BROKEN, STUMBLED):
+            connection.close()
+        return answer
+
+    # Submits
+
+    def new_task(self) -> dict[str, Any]:
+        self.count += 1
+        life = f"{self.name}-{self.count}"
+        return scenario.drawn_task(self.drawn, life, self.terms.alive_time)
+
+    def arguments(self, task: dict[str, Any]) -> dict[str, Any]:
+        """Return a task as Queue.submit_many() takes it."""
+        return {
+            "key": task["key"],
+            "type": task["type"],
+            "data": {"life": task["life"], "edit": None},
+            "user": task["user"] or None,
+            "limits": task["limits"],
+            "priority": task["priority"],
+            "run_at": task["delay"],
+            "expires_at": task["expires"],
+        }
+
+    def store(self, task: dict[str, Any], **more: Any) -> None:
+        self.queues[task["queue"]].submit(**self.arguments(task), **more)
+
+    def submit(self) -> None:
+        if self.backlog() > BACKLOG:
+            return
+        self.drawn.choice(
+            (
+                self.submit_plain,
+                self.submit_plain,
+                self.submit_in_transaction,
+                self.submit_and_roll_back,
+                self.submit_in_savepoint,
+                self.submit_many,
+                self.submit_known_key,
+            )
+        )()
+
+    def backlog(self) -> int:
+        from django.db import Error, connection
+
+        from django_perfectqueue.models import Ticket
+
+        try:
+            return Ticket.objects.count()
+        except Error:
+            connection.close()
+            return 0
+
+    def submit_plain(self) -> None:
+        task = self.new_task()
+        self.submitted([task], "", lambda: self.store(task))
+
+    def submitted(
+        self, tasks: list[dict[str, Any]], how: str, act: Callable[[], Any], **more: Any
+    ) -> None:
+        self.call("submit", lambda: act() and None, how=how, tasks=tasks, **more)
+        self.keys += [(task["queue"], task["key"]) for task in tasks]
+        del self.keys[:-RECENT]
+
+    def submit_in_transaction(self) -> None:
+        from django.db import transaction
+
+        tasks = [self.new_task() for _ in range(self.drawn.randint(1, 3))]
+
+        def act() -> None:
+            with transaction.atomic():
+                for task in tasks:
+                    self.store(task)
+                self.hesitate()
+
+        self.submitted(tasks, "transaction", act)
+
+    def submit_and_roll_back(self) -> None:
+        from django.db import transaction
+
+        task = self.new_task()
+
+        def act() -> None:
+            with transaction.atomic():
+                self.store(task)
+                self.hesitate()
+                raise Undone
+
+        self.submitted([task], "rolled back", act)
+
+    def submit_in_savepoint(self) -> None:
+        from django.db import transaction
+
+        kept, dropped = self.new_task(), self.new_task()
+
+        def act() -> None:
+            with transaction.atomic():
+                self.store(kept)
+                try:
+                    with transaction.atomic():
+                        self.store(dropped)
+                        raise Undone
+                except Undone:
+                    pass
+
+        self.submitted([kept, dropped], "savepoint", act, dropped=[dropped["life"]])
+
+    def submit_many(self) -> None:
+        first, *rest = (self.new_task() for _ in range(self.drawn.randint(2, 12)))
+        tasks = [first, *(task for task in rest if task["queue"] == first["queue"])]
+        queue = self.queues[first["queue"]]
+        self.submitted(tasks, "", lambda: queue.submit_many(map(self.arguments, tasks)))
+
+    def submit_known_key(self) -> None:
+        """Submit under a key that is taken, or was."""
+        if not self.keys:
+            return
+        queue, key = self.drawn.choice(self.keys)
+        task = {**self.new_task(), "queue": queue, "key": key}
+        rule = self.drawn.choice(("raise", "ignore", "replace"))
+        self.submitted([task], "", lambda: self.store(task, on_conflict=rule), on_conflict=rule)
+
+    def hesitate(self) -> None:
+        """Leave a transaction open for a moment."""
+        if self.drawn.random() < 0.3:
+            time.sleep(self.drawn.uniform(0.0, 0.1))
+
+    # Takes
+
+    def acquire(self) -> None:
+        from django_perfectqueue import store
+
+        finished = self.completions(self.some_held()) if self.drawn.random() < 0.3 else []
+        queues = self.some_queues()
+        refused: list[Any] = []
+        self.take(
+            "acquire",
+            lambda terms: store.acquire(
+                queues,
+                limit=self.drawn.choice((1, 1, 2, 5, 20)),
+                finished=finished,
+                refused=refused,
+                worker=self.name,
+                serial=self.drawn.random() < 0.3,
+                **terms,
+            ),
+            refused,
+            leases=[self.ref(done.lease) for done in finished],
+        )
+        self.drop([done.lease for done in finished])
+
+    def take_alone(self) -> None:
+        from django_perfectqueue import store
+
+        [queue, *_others] = self.some_queues()
+        self.take("take_alone", lambda terms: store.take_alone(queue, limit=3, **terms), [])
+
+    def take(
+        self, verb: str, act: Callable[[dict[str, Any]], Any], refused: list[Any], **given: Any
+    ) -> None:
+        from django_perfectqueue import store
+
+        terms = {
+            "alive_time": self.terms.alive_time,
+            "holder": store.new_holder(),
+            "using": "default",
+        }
+        taken: list[Any] = []
+
+        def told() -> dict[str, Any]:
+            taken.extend(act(terms))
+            return {
+                "taken": [{"ref": self.ref(one), "edit": edit_of(one)} for one in taken],
+                "refused": [self.ref(done.lease) for done in refused],
+            }
+
+        self.call(verb, told, **given)
+        self.held += taken
+        self.keys += [(lease.queue, lease.key) for lease in taken]
+        del self.keys[:-RECENT]
+
+    def some_queues(self) -> list[str]:
+        queues = self.drawn.sample(scenario.QUEUES, len(scenario.QUEUES))
+        return queues[: self.drawn.randint(1, len(queues))]
+
+    # What a holder may do
+
+    def some_held(self) -> list[Any]:
+        """Draw leases that it holds, or once held."""
+        most = self.drawn.choice((1, 1, 1, 3, 10))
+        return self.drawn.sample(self.held, min(most, len(self.held)))
+
+    def drop(self, leases: Sequence[Any]) -> None:
+        """Forget leases, but for some that are to be used when they no longer hold."""
+        gone = {lease for lease in leases if self.drawn.random() > FORGETS_OFTEN}
+        self.held = [lease for lease in self.held if lease not in gone][-MOST_HELD:]
+
+    def ref(self, lease: Any) -> Ref:
+        return (life_of(lease), lease.attempt, lease.holder)
+
+    def completions(self, leases: Sequence[Any]) -> list[Any]:
+        from django_perfectqueue import store
+
+        now = time.monotonic()
+        return [
+            store.Completion(
+                lease=lease,
+                result=json.dumps(self.ref(lease)),
+                started=now - self.drawn.uniform(0.0, 0.1),
+                ended=now,
+            )
+            for lease in leases
+        ]
+
+    def settle(self, verb: str, leases: Sequence[Any], act: Callable[[], Any], **more: Any) -> None:
+        """Call a verb with leases; it tells the refused ones, or those that it cancelled."""
+        self.call(verb, act, leases=[self.ref(lease) for lease in leases], **more)
+        self.drop(leases)
+
+    def finish(self) -> None:
+        from django.db import transaction
+
+        from django_perfectqueue import store
+
+        leases = self.some_held()
+        how = self.drawn.choice(("", "", "", "transaction", "rolled back"))
+
+        def close() -> dict[str, Any]:
+            done = self.completions(leases)
+            refused = store.finish(done, using="default", worker=self.name)
+            return {"refused": [self.ref(one.lease) for one in refused]}
+
+        def act() -> dict[str, Any]:
+            if not how:
+                return close()
+            with transaction.atomic():
+                told = close()
+                self.hesitate()
+                if how == "rolled back":
+                    raise Undone
+            return told
+
+        if leases:
+            self.settle("finish", leases, act, how=how)
+
+    def release(self) -> None:
+        from django_perfectqueue import store
+
+        if not (leases := self.some_held()):
+            return
+
+        def act() -> dict[str, Any]:
+            cancelled: list[Any] = []
+            wait = self.drawn.choice((0.0, 0.2))
+            refused = store.release(leases, delay=wait, cancelled=cancelled, using="default")
+            return {
+                "refused": list(map(self.ref, refused)),
+                "cancelled": list(map(self.ref, cancelled)),
+            }
+
+        self.settle("release", leases, act)
+
+    def heartbeat(self) -> None:
+        from django_perfectqueue import store
+
+        if not (leases := self.some_held()):
+            return
+
+        def act() -> dict[str, Any]:
+            pulses = store.heartbeat(leases, alive_time=self.terms.alive_time, using="default")
+            lost = [lease for lease, pulse in zip(leases, pulses, strict=True) if not pulse.held]
+            return {"refused": list(map(self.ref, lost))}
+
+        self.call("heartbeat", act, leases=list(map(self.ref, leases)))
+
+    def with_one(self, verb: str, act: Callable[[Any], bool | None]) -> None:
+        """Settle one lease; ``act`` tells by False that its task was cancelled instead."""
+        for lease in self.some_held()[:1]:
+
+            def told(lease: Any = lease) -> dict[str, Any]:
+                return {"cancelled": [self.ref(lease)] if act(lease) is False else []}
+
+            self.settle(verb, [lease], told)
+
+    def retry(self) -> None:
+        from django_perfectqueue import store
+
+        why, wait = store.Failure(error="Error"), self.drawn.uniform(0.0, 1.0)
+        terms: dict[str, Any] = {"wait": wait, "why": why, **self.terms_of_end()}
+        self.with_one("retry", lambda lease: store.retry(lease, **terms))
+
+    def snooze(self) -> None:
+        from django_perfectqueue import store
+
+        terms: dict[str, Any] = {"wait": self.drawn.uniform(0.0, 1.0), **self.terms_of_end()}
+        terms.pop("worker")
+        self.with_one("snooze", lambda lease: store.snooze(lease, **terms))
+
+    def fail(self) -> None:
+        from django_perfectqueue import store
+
+        terms = self.terms_of_end()
+        why = store.Failure(error="Error")
+        self.with_one("fail", lambda lease: store.fail(lease, why=why, **terms))
+
+    def cancel(self) -> None:
+        from django_perfectqueue import store
+
+        terms = self.terms_of_end()
+        self.with_one("cancel", lambda lease: store.cancel(lease, **terms))
+
+    def terms_of_end(self) -> dict[str, Any]:
+        return {"seconds": self.drawn.uniform(0.0, 0.2), "using": "default", "worker": self.name}
+
+    def update(self) -> None:
+        from django_perfectqueue import store
+
+        for lease in self.some_held()[:1]:
+            self.count += 1
+            edit = f"{self.name}/{self.count}"
+            payload = json.dumps({"life": life_of(lease), "edit": edit})
+            terms = {"alive_time": self.terms.alive_time, "using": "default"}
+            act = partial(store.update_payload, lease, payload, **terms)
+            self.call("update", lambda act=act: act() and None, leases=[self.ref(lease)], edit=edit)
+
+    def forget(self) -> None:
+        """Let some leases run out."""
+        self.drop(self.some_held())
+
+    # What anyone may do
+
+    def steer(self) -> None:
+        if not self.keys:
+            return
+        queue, key = self.drawn.choice(self.keys)
+        task = self.queues[queue][key]
+        verb = self.drawn.choice(("cancel_request", "force_finish", "redrive", "set_priority"))
+
+        def act() -> dict[str, Any]:
+            if verb == "cancel_request":
+                return {"cancelled": task.cancel_request()}
+            if verb == "force_finish":
+                task.force_finish()
+            elif verb == "redrive":
+                task.retry()
+            else:
+                task.set_priority(self.drawn.randint(-5, 5))
+            return {}
+
+        self.call(verb, act, queue=queue, key=key)
+
+    def tidy(self) -> None:
+        from django_perfectqueue import store
+
+        verb = self.drawn.choice(("purge", "purge", "alarms", "alarms", "rouse", "sum"))
+        acts: dict[str, Callable[[], Any]] = {
+            "purge": self.purge,
+            "alarms": lambda: store.answer_alarms(using="default"),
+            "rouse": lambda: store.rouse(using="default"),
+            "sum": lambda: store.roll_up(using="default", keep=None),
+        }
+        self.call(verb, lambda: acts[verb]() and None)
+
+    def purge(self) -> None:
+        from django_perfectqueue import store
+        from django_perfectqueue.models import Outcome
+
+        kept = {outcome.value: self.drawn.choice((0.0, 2.0, None)) for outcome in Outcome}
+        over = store.surplus(50, using="default").last if self.drawn.random() < 0.3 else {}
+        store.purge(kept, over=over, using="default")
+        if self.drawn.random() < 0.3:
+            self.queues[scenario.SHARED].purge(0, status="failed", user="ann")
+
+    def clear(self) -> None:
+        queue = scenario.SCRAP
+        self.call("clear", lambda: self.queues[queue].clear() and None, queue=queue)
+
+    def set_rules(self) -> None:
+        from django_perfectqueue.limits import remove_limit, set_limit
+        from django_perfectqueue.shares import set_share
+
+        drawn = self.drawn
+        scope, name = drawn.choice((("name", scenario.LOOSE), ("type", "flaky"), ("user", "ann")))
+        acts: dict[str, Callable[[], Any]] = {
+            "weight": lambda: set_share(drawn.choice(("ann", "bob")), weight=drawn.choice((1, 4))),
+            "cap": lambda: set_share(scenario.VARIED, max_running=drawn.choice((1, 2, 5))),
+            "set_limit": lambda: set_limit(
+                name, scope=scope, max_running=drawn.choice((0, 1, 6, None)), rate=50, period=1
+            ),
+            "remove_limit": lambda: remove_limit(name, scope=scope),
+        }
+        verb = drawn.choice(list(acts))
+        self.call(verb, lambda: acts[verb]() and None, scope=scope, name=name)
+
+    def halt(self) -> None:
+        """Pause a user or a limit, or let it go on."""
+        self.pause(self.drawn.choice(scenario.PAUSES), self.drawn.random() < 0.5)
+
+    def pause(self, whom: str, paused: bool) -> str:
+        from django_perfectqueue.limits import set_limit
+        from django_perfectqueue.shares import set_share
+
+        scope, _, name = whom.partition(":")
+        acts: dict[str, Callable[[], Any]] = {
+            "user": lambda: set_share(name, paused=paused),
+            "name": lambda: set_limit(name, paused=paused),
+        }
+        verb = "pause" if paused else "unpause"
+        return self.call(verb, lambda: acts[scope]() and None, whom=whom)
+
+    # All of it
+
+    def verbs(self) -> dict[Callable[[], None], int]:
+        """Return each verb with how often it comes."""
+        return {
+            self.submit: 22,
+            self.acquire: 22,
+            self.take_alone: 3,
+            self.finish: 16,
+            self.release: 4,
+            self.retry: 4,
+            self.snooze: 3,
+            self.fail: 3,
+            self.cancel: 2,
+            self.update: 4,
+            self.heartbeat: 6,
+            self.forget: 2,
+            self.steer: 8,
+            self.tidy: 4,
+            self.clear: 1,
+            self.set_rules: 1,
+            self.halt: 1,
+        }
+
+    def use_verbs(self, is_over: Callable[[], bool]) -> None:
+        verbs, weights = zip(*self.verbs().items(), strict=True)
+        while not is_over():
+            [verb] = self.drawn.choices(verbs, weights)
+            verb()
+            time.sleep(self.drawn.expovariate(1 / PAUSE))
+
+    def drain(self, is_over: Callable[[], bool]) -> None:
+        """Lift what holds tasks back, then take and finish whatever can be taken."""
+        while not is_over() and not self.lift():
+            time.sleep(0.1)
+        while not is_over():
+            self.acquire()
+            for leases in in_turn(self):
+                self.settle("finish", leases, lambda leases=leases: self.close(leases))
+            time.sleep(0.05)
+
+    def lift(self) -> bool:
+        from django_perfectqueue.limits import remove_limit
+
+        done = [self.pause(whom, False) == DONE for whom in scenario.PAUSES]
+        for scope, name in (("name", scenario.LOOSE), ("type", "flaky"), ("user", "ann")):
+            lifted = self.call(
+                "remove_limit",
+                lambda scope=scope, name=name: remove_limit(name, scope=scope) and None,
+                scope=scope,
+                name=name,
+            )
+            done.append(lifted == DONE)
+        return all(done)
+
+    def close(self, leases: Sequence[Any]) -> dict[str, Any]:
+        from django_perfectqueue import store
+
+        refused = store.finish(self.completions(leases), using="default", worker=self.name)
+        return {"refused": [self.ref(one.lease) for one in refused]}
+
+
+def in_turn(client: Client) -> Iterator[list[Any]]:
+    """Yield what a client holds, until that is nothing."""
+    while client.held:
+        leases, client.held = client.held, []
+        yield leases
+
+
+def life_of(lease: Any) -> str:
+    return str(json.loads(lease.payload)["life"])
+
+
+def edit_of(lease: Any) -> str | None:
+    return json.loads(lease.payload)["edit"]  # type: ignore[no-any-return]
+
+
+@contextmanager
+def until_told() -> Iterator[Callable[[], bool]]:
+    """Give what tells whether SIGTERM has come."""
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda signum, _frame: told.append(signum))
+    yield lambda: bool(told)
+
+
+def main() -> None:
+    number, text = sys.argv[1:]
+    with until_told() as is_over:
+        django.setup()
+        Client(Terms.of(text), this_folder(), number).use_verbs(is_over)
+
+
+if __name__ == "__main__":
+    main()

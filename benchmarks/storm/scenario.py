@@ -1,0 +1,72 @@
+"""Who submits what, and the caps, rates and pauses that hold meanwhile."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+SHARED, APART, SCRAP = "shared", "apart", "scrap"
+"""Workers take from the first queue, clients from all; SCRAP is cleared now and then."""
+QUEUES = (SHARED, APART, SCRAP)
+
+CAPPED, VARIED, HALTED_USER = "capped", "varied", "halted"
+WEIGHTS = {"ann": 1.0, "bob": 3.0, CAPPED: 1.0, VARIED: 2.0, HALTED_USER: 1.0}
+USERS = (*WEIGHTS, "")
+CAPS = {CAPPED: 3, VARIED: 5}
+"""The most that may run at once in each queue; that of VARIED is now this and now less."""
+
+NARROW, METERED, HALTED, LOOSE = "narrow", "metered", "halted", "loose"
+TYPES = ("steady", "flaky", "counted")
+COUNTED_TYPE = "counted"
+LIMITS = {f"name:{NARROW}": 2, f"type:{COUNTED_TYPE}": 4}
+
+
+@dataclass(frozen=True)
+class Rate:
+    """So many starts in each period of seconds, and so many at once."""
+
+    rate: int
+    period: float
+    burst: int
+
+    def most_in(self, seconds: float) -> float:
+        return self.burst + self.rate * seconds / self.period
+
+
+RATES = {f"name:{METERED}": Rate(rate=6, period=1.0, burst=4)}
+PAUSES = (f"user:{HALTED_USER}", f"name:{HALTED}")
+
+
+def drawn_task(drawn: random.Random, life: str, alive_time: float) -> dict[str, Any]:
+    """Return a new task; ``life`` names this submission of its key."""
+    queue = drawn.choices(QUEUES, (60, 35, 5))[0]
+    return {
+        "life": life,
+        "queue": queue,
+        "key": f"{queue}-{life}",
+        "type": drawn.choices(TYPES, (6, 2, 2))[0],
+        "user": drawn.choice(USERS),
+        "limits": drawn_limits(drawn),
+        "priority": drawn.choice((0, 0, 0, 5, -5)),
+        "delay": round(drawn.uniform(0.05, 2.0), 3) if drawn.random() < 0.15 else None,
+        "expires": round(alive_time * drawn.uniform(1.0, 3.0), 3) if drawn.random() < 0.1 else None,
+    }
+
+
+def drawn_limits(drawn: random.Random) -> list[str]:
+    return [
+        name
+        for name, often in ((NARROW, 0.1), (METERED, 0.1), (HALTED, 0.05), (LOOSE, 0.1))
+        if drawn.random() < often
+    ]
+
+
+def keys_of(task: dict[str, Any]) -> list[str]:
+    """Return by which names the auditor knows what holds a task back."""
+    return [
+        f"user:{task['user']}",
+        f"user:{task['user']} in {task['queue']}",
+        f"type:{task['type']}",
+        *(f"name:{name}" for name in task["limits"]),
+    ]

@@ -1,0 +1,92 @@
+"""Which ended tasks are deleted, and that they are: by the settings, or as someone asks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from django_perfectqueue import store
+from django_perfectqueue.conf import options
+from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.models import Outcome
+
+BATCH = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """
+    For how many seconds what ended so is kept, and how many ended tasks of a queue at most.
+
+    ``only`` are values of queue, type, user or group, which is an error's class or a reason,
+    that a task must have to be deleted.
+    """
+
+    retention: Mapping[str, float | None]
+    keep: int | None = None
+    only: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        older_than: float | None = None,
+        statuses: Collection[str] = (),
+        only: Mapping[str, str | None],
+    ) -> Rule:
+        """
+        Return the rule of the settings; with ``older_than`` that of so many seconds.
+
+        What the settings keep for ever stays unless its status is named. Raise ConfigError
+        where the rule would keep everything, ValueError for an unknown status.
+        """
+        known = {status: options().retention_time(Outcome(status)) for status in Outcome.values}
+        retention = {status: known[Outcome(status).value] for status in statuses or known}
+        if older_than is not None:
+            retention = {
+                status: older_than if statuses or kept is not None else None
+                for status, kept in retention.items()
+            }
+        keep = None if statuses or older_than is not None else options().RETENTION_COUNT
+        if keep is None and all(seconds is None for seconds in retention.values()):
+            raise ConfigError("The settings keep these tasks for ever.")
+        chosen = {name: value for name, value in only.items() if value is not None}
+        return cls(retention=retention, keep=keep, only=chosen)
+
+
+def purge(
+    rule: Rule,
+    *,
+    using: str,
+    batch: int = BATCH,
+    dry: bool = False,
+    progress: Callable[[int], None] = lambda _looked: None,
+    now: datetime | None = None,
+) -> Counter[str]:
+    """
+    Delete what a rule dooms, a batch in a transaction; return how many, by how they ended.
+
+    With ``dry`` only count them. ``progress`` is called with how many tasks were looked at.
+    """
+    over = {} if rule.keep is None else store.surplus(rule.keep, using=using).last
+    found: Counter[str] = Counter()
+    looked, after = 0, 0
+    while True:
+        swept = store.purge(
+            rule.retention,
+            using=using,
+            after=after,
+            over=over,
+            only=rule.only,
+            limit=batch,
+            dry=dry,
+            now=now,
+        )
+        found.update(swept.outcomes)
+        looked += batch
+        progress(looked)
+        if swept.reached is None:
+            return found
+        after = swept.reached

@@ -1,0 +1,222 @@
+"""Standard output and error that never hold up who writes to them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+import logging
+import mmap
+import os
+import select
+import socket
+import stat
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from django.utils.translation import gettext as _
+
+MOST_KEPT = 1_048_576
+LONGEST_WRITE = 4_096
+LAST_TRIES = 1.0
+SLOTS = 509
+NUMBER = 8
+ERRORS = 2
+
+
+class Dropped:
+    """How many lines the processes of a worker could not write, on a page that they share."""
+
+    def __init__(self) -> None:
+        self.page = mmap.mmap(-1, SLOTS * NUMBER)
+        self.numbers = memoryview(self.page).cast("q")
+
+    def add(self, lines: int) -> None:
+        """Count for this process, which writes at a place of its own."""
+        self.numbers[os.getpid() % SLOTS] += lines
+
+    def total(self) -> int:
+        return sum(self.numbers)
+
+
+dropped = Dropped()
+
+
+class Outlet(io.RawIOBase):
+    """
+    Writes to a file as far as that takes it, and keeps the rest for later.
+
+    A terminal that is stopped by Ctrl-S, or a reader of a pipe that stands still, would
+    else stop all tasks. What is beyond a megabyte is dropped and counted, line by line.
+    """
+
+    def __init__(self, file: int) -> None:
+        self.file = file
+        self.own = reopened(file)
+        self.send = sender(self.own)
+        self.reset()
+        os.register_at_fork(after_in_child=self.reset)
+        atexit.register(self.finish)
+
+    def reset(self) -> None:
+        """Begin with nothing to be written: in a child the rest is its parent's."""
+        self.waiting: deque[bytes] = deque()
+        self.size = 0
+        self.lost = 0
+        self.lock = threading.RLock()
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self.file
+
+    def isatty(self) -> bool:
+        return os.isatty(self.file)
+
+    def write(self, data: Any) -> int:
+        """Take it all."""
+        text = bytes(data)
+        with self.lock:
+            self.push()
+            if self.size + len(text) <= MOST_KEPT:
+                self.keep(text)
+                self.push()
+            else:
+                self.drop(text)
+        return len(text)
+
+    def drop(self, text: bytes) -> None:
+        lines = max(1, text.count(b"\n"))
+        self.lost += lines
+        dropped.add(lines)
+
+    def keep(self, text: bytes) -> None:
+        for start in range(0, len(text), LONGEST_WRITE):
+            self.waiting.append(text[start : start + LONGEST_WRITE])
+        self.size += len(text)
+
+    def push(self) -> None:
+        """Write what can be written now; what nobody will ever read is dropped."""
+        with self.lock:
+            while self.waiting:
+                try:
+                    written = self.send(self.waiting[0])
+                except BlockingIOError:
+                    return
+                except OSError:
+                    self.drop(b"".join(self.waiting))
+                    self.waiting.clear()
+                    self.size = self.lost = 0
+                    return
+                self.size -= written
+                rest = self.waiting.popleft()[written:]
+                if rest:
+                    self.waiting.appendleft(rest)
+            if self.lost:
+                lost, self.lost = self.lost, 0
+                self.keep(told(lost))
+                self.push()
+
+    def finish(self) -> None:
+        """Give a reader that is merely slow a moment for the rest."""
+        until = time.monotonic() + LAST_TRIES
+        self.push()
+        while self.waiting and (left := until - time.monotonic()) > 0:
+            poll = select.poll()
+            poll.register(self.file, select.POLLOUT)
+            poll.poll(left * 1000)
+            self.push()
+
+
+def told(lines: int) -> bytes:
+    text = _("%d lines of output were dropped: nobody read them.") % lines
+    return f"\n{text}\n".encode(errors="replace")
+
+
+def reopened(file: int) -> int:
+    """
+    Return a pipe or a terminal opened once more, so that only this use of it never waits.
+
+    Whether a file waits is else common to all programs that share it. Other files never
+    wait, and where this can't be done the file itself is returned.
+    """
+    mode = os.fstat(file).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        with contextlib.suppress(OSError):
+            return os.open(f"/proc/self/fd/{file}", flags)
+    return file
+
+
+def sender(file: int) -> Callable[[bytes], int]:
+    """Return what writes to a file, or raises BlockingIOError where that would have to wait."""
+    if stat.S_ISSOCK(os.fstat(file).st_mode):
+        channel = socket.socket(fileno=os.dup(file))
+        return lambda data: channel.send(data, socket.MSG_DONTWAIT)
+    return lambda data: write_if_ready(file, data)
+
+
+def write_if_ready(file: int, data: bytes) -> int:
+    poll = select.poll()
+    poll.register(file, select.POLLOUT)
+    if not poll.poll(0):
+        raise BlockingIOError
+    return os.write(file, data)
+
+
+outlets: list[Outlet] = []
+
+
+def install() -> None:
+    """Have all that this process and its children print and log go through outlets."""
+    for name in ("stdout", "stderr"):
+        before = getattr(sys, name)
+        if (after := through_outlet(before)) is not None:
+            setattr(sys, name, after)
+            redirect_logs(before, after)
+
+
+def through_outlet(stream: Any) -> TextIO | None:
+    """Return a stream that writes to the same file; None where it has none."""
+    try:
+        stream.flush()
+        outlet = Outlet(stream.fileno())
+    except (AttributeError, OSError, ValueError):
+        return None
+    outlets.append(outlet)
+    return io.TextIOWrapper(
+        io.BufferedWriter(outlet),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=True,
+    )
+
+
+def redirect_logs(before: Any, after: TextIO) -> None:
+    names = list(logging.root.manager.loggerDict)
+    loggers = [logging.getLogger(), *map(logging.getLogger, names)]
+    for handler in {handler for logger in loggers for handler in logger.handlers}:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is before:
+            handler.setStream(after)
+
+
+def errors() -> int | None:
+    """Return the file of standard error that never waits, if there is such."""
+    return next((outlet.own for outlet in outlets if outlet.file == ERRORS), None)
+
+
+def push() -> None:
+    """Write what waits and can be written now; called every now and then."""
+    for outlet in outlets:
+        outlet.push()
+
+
+def finish() -> None:
+    """Write what waits before this process ends."""
+    for outlet in outlets:
+        outlet.finish()

@@ -1,0 +1,32 @@
+"""Whether the server takes a text in one statement."""
+
+from __future__ import annotations
+
+import logging
+
+from django.db import Error
+
+from .dialects import dialect_of
+from .transaction import reading
+
+LONG = 256 * 1024
+"""In characters: below it no server is asked."""
+
+logger = logging.getLogger("django_perfectqueue.database")
+
+
+def too_long(text: str, *, using: str) -> str:
+    """
+    Say why the server would take no statement with this text, or nothing where it would.
+
+    MySQL and MariaDB close the connection at it, which looks as if they were away: it would
+    be tried again and again.
+    """
+    if len(text) <= LONG or not dialect_of(using).bounds_statements:
+        return ""
+    try:
+        with reading(using) as (cursor, dialect):
+            return dialect.too_long(cursor, text)
+    except Error as error:
+        logger.debug("The server can't be asked for its largest statement. error=%s", error)
+        return ""

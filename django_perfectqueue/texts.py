@@ -1,0 +1,21 @@
+"""Names that others have chosen, as they are shown to people: in lines, in logs, on pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def printable(text: str) -> str:
+    """
+    Return a text in which nothing steers a terminal or begins another line.
+
+    What is not printable, such as line breaks, escapes and marks of direction, is spelt
+    out: ``\\n``, ``\\x1b``, ``\\u202e``.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def on_one_line(text: Any) -> str:
+    return " ".join(printable(str(text).replace("\n", " ").replace("\t", " ")).split())

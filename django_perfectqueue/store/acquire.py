@@ -111,7 +111,9 @@ def press_on(
             contended += 1
         elif more or haul.ringing:
             more = answer_alarms(using=using, now=now)
-        elif not haul.advanced and (roused < BATCH or not (roused := rouse_in_turn(using=using))):
+        elif not haul.advanced and (
+            roused < BATCH or not (roused := rouse_in_turn(using=using, now=now))
+        ):
             break
         haul = take(queues, using=using, now=now, **terms)
     return haul.leases

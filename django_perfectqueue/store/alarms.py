@@ -113,14 +113,18 @@ def rouse(*, using: str) -> int:
         return wake(cursor, dialect, owners_of(cursor, dialect, ids), None)
 
 
-def rouse_in_turn(*, using: str) -> int:
+def rouse_in_turn(*, using: str, now: datetime | None) -> int:
     """
     Do so for what this process may have put to sleep too soon; and now and then for all.
 
     rouse() goes through all lanes that have waiting tickets, also those of users who are
     paused. So an acquire that finds nothing leaves that to the janitor, but for a minute
-    and more, and looks only at lanes which it has put to sleep itself within a minute.
+    and more, and looks only at lanes which it has put to sleep itself within a minute. By a
+    time that the caller gave, marks may not be due that were made by another clock; so then
+    it looks at all.
     """
+    if now is not None:
+        return rouse(using=using)
     if woken := rouse_slept(using=using):
         return woken
     if not rounds[using].are_due():

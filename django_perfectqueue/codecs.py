@@ -187,20 +187,14 @@ def decode(text: str) -> Any:
     Raise PayloadError when it can't be read.
     """
     name, colon, rest = text.partition(":") if text[:1].islower() else ("", "", "")
-    if not colon or name == GZIP:
-        return read_plain(text)
-    if name in codecs():
-        return read(codecs()[name], rest)
-    if NAME.fullmatch(name):
-        raise PayloadError(
-            f"The stored text was written by a codec '{name}', which is not in"
-            f" {SETTING}['CODECS'].{nearest(name, codecs())}"
-        )
-    return read_plain(text)
-
-
-def read_plain(text: str) -> Any:
-    """Return what a text means that no codec has sealed; raise PayloadError where none may be."""
+    if colon and name != GZIP:
+        if name in codecs():
+            return read(codecs()[name], rest)
+        if NAME.fullmatch(name):
+            raise PayloadError(
+                f"The stored text was written by a codec '{name}', which is not in"
+                f" {SETTING}['CODECS'].{nearest(name, codecs())}"
+            )
     if not options().READ_PLAIN:
         raise PayloadError(
             f"The stored text is plain, and {SETTING}['READ_PLAIN'] is False: who can write to"

@@ -50,6 +50,10 @@ class Held:
     lost: bool = False
 
     @property
+    def lane(self) -> int:
+        return self.task.lane
+
+    @property
     def charge(self) -> float:
         return self.pick.cost
 
@@ -247,7 +251,7 @@ class Lines:
     def end(self, accounts: Accounts, ended: Iterable[tuple[Held, float | None]]) -> None:
         for held, seconds in ended:
             if not held.lost:
-                accounts.of(held.task.lane).close(held, seconds)
+                accounts.end(held, seconds)
                 self.lanes[held.task.lane].held -= held.charge
 
     def write(self, accounts: Accounts) -> None:

@@ -83,6 +83,7 @@ class Processor:
         self.worker = worker_name()
         self.orders = orders(plan.options.QUEUE_ORDER, plan.queues)
         self.accounts = seat.accounts or QueueAccounts(plan.queues, plan.options.places)
+        self.shares = plan.options.QUEUE_ORDER == FAIR and len(plan.queues) > 1
         self.weights_at = 0.0
         self.stopping = False
         self.stopping_now = False
@@ -201,12 +202,14 @@ class Processor:
                 serial=self.are_serial(limit),
             )
         self.renewed(before)
-        self.accounts.took(order, [lease.queue for lease in taken], limit, time.monotonic())
+        if self.shares:
+            queues = [lease.queue for lease in taken]
+            self.accounts.took(order, queues, limit, time.monotonic())
         return taken
 
     def queues_in_order(self, now: float) -> Sequence[str]:
         """Return the queues as they are to be tried now; their weights are read now and then."""
-        if self.options.QUEUE_ORDER != FAIR or len(self.plan.queues) == 1:
+        if not self.shares:
             return next(self.orders)
         if now >= self.weights_at:
             self.accounts.weights = store.queue_weights(self.plan.queues, using=self.plan.using)
@@ -235,13 +238,15 @@ class Processor:
         lease = task.lease
         limits = self.plan.time_limits(lease)
         self.slate.begin(lease.task_id, since=task.started, limits=limits, seat=seat)
-        self.accounts.begin(lease.queue, task.started, seat)
+        if self.shares:
+            self.accounts.begin(lease.queue, task.started, seat)
         self.ledger.begin(task)
 
     def note_end(self, task: AcquiredTask, seconds: float, seat: int = 0) -> None:
         """Note that it has ended, and how long it took."""
         self.ledger.end(task, task.started + seconds)
-        self.accounts.end(task.lease.queue, seconds, seat)
+        if self.shares:
+            self.accounts.end(task.lease.queue, seconds, seat)
         self.slate.end(seat=seat)
         self.pace.ran(task.type, seconds)
         if self.remaining is not None:

@@ -67,14 +67,11 @@ class Reporter:
 
     def line(self, ending: Ending) -> str:
         lease = ending.task.lease
-        user = f" user={printable(lease.user)}" if lease.user else ""
+        user = f" user={lease.user}" if lease.user else ""
+        names = printable(f"{lease.key} type={lease.type}{user}")
         error = f" error={type(ending.error).__name__}" if ending.error is not None else ""
         word = self.paint[ending.word](f"{ending.word:<9}")
-        text = (
-            f"{word} {printable(lease.key)} type={printable(lease.type)}{user}"
-            f" attempt={lease.tries}"
-            f" {ending.seconds:.3f}s{error}"
-        )
+        text = f"{word} {names} attempt={lease.tries} {ending.seconds:.3f}s{error}"
         if self.verbosity >= FULL:
             text = (
                 f"{time.strftime('%H:%M:%S')} {os.getpid()} {text} queue={printable(lease.queue)}"

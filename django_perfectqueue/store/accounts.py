@@ -60,14 +60,6 @@ class Account:
             self.measured += seconds
             self.runs += 1
 
-    def close(self, lease: Lease, seconds: float | None) -> None:
-        """A task has left its holder, who can tell of it."""
-        self.end(lease.charge, seconds)
-        if seconds is not None:
-            self.finish_tag = max(self.finish_tag, lease.finish_tag)
-            if lease.is_new:
-                learn(lease.using, lease.queue, lease.holder, seconds)
-
     def add(self, other: Account) -> None:
         self.running += other.running
         self.untried += other.untried
@@ -139,7 +131,12 @@ class Accounts:
 
     def end(self, lease: Lease, seconds: float | None) -> None:
         """A task has left its holder after so many seconds; None gives the charge back."""
-        self.of(lease.lane).close(lease, seconds)
+        account = self.of(lease.lane)
+        account.end(lease.charge, seconds)
+        if seconds is not None:
+            account.finish_tag = max(account.finish_tag, lease.finish_tag)
+            if lease.is_new:
+                learn(lease.using, lease.queue, lease.holder, seconds)
 
     def lose(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from .accounts import Account, Accounts
+from .accounts import Accounts
 from .dialects import Dialect, dialect_of
 from .dialects.base import numbers
 from .lanes import is_gated
@@ -48,9 +48,9 @@ def finish(
 
 def finish_one(done: Completion, *, using: str, worker: str, now: datetime | None) -> bool:
     """Close a task by one statement; return whether it was held indeed."""
-    account = Account()
-    account.close(done.lease, done.seconds)
-    entry = account.entry(done.lease.lane)
+    accounts = Accounts(now)
+    accounts.end(done.lease, done.seconds)
+    entry = accounts.of(done.lease.lane).entry(done.lease.lane)
     terms: dict[str, Any] = {"worker": worker, "monotonic": time.monotonic(), "now": now}
     with reading(using) as (cursor, dialect):
         return dialect.finish_one(cursor, done, entry, **terms)

@@ -86,6 +86,7 @@ class HeldBackTests(TransactionTestCase):
     """However many users are kept from being served, nobody else reads past them."""
 
     def setUp(self):
+        dozing.slept.clear()
         self.addCleanup(forget)
 
     def rows_of_an_empty_acquire(self):

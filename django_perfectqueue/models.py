@@ -75,7 +75,9 @@ LIVE = tuple(status for status in Status if status.value not in Outcome.values)
 
 
 PARKED_FROM = datetime(9000, 1, 1, tzinfo=timezone.utc)
-"""From when on an alarm is no time, but tells that a ticket is parked: see ``store/park.py``."""
+"""
+From when on an alarm may be no time, but tell that a ticket is parked: see ``store/park.py``.
+"""
 
 
 class State(models.IntegerChoices):
@@ -373,7 +375,8 @@ class Ticket(Kept):
     @property
     def is_parked(self) -> bool:
         """Whether it waits for a worker that knows its type."""
-        return self.alarm_at is not None and self.alarm_at > PARKED_FROM
+        far = self.alarm_at is not None and self.alarm_at > PARKED_FROM
+        return far and self.alarm_at != self.task.run_at
 
     @property
     def was_snoozed(self) -> bool:

@@ -153,7 +153,7 @@ class Lines:
         """Take tasks from holders whose leases have run out: they stay charged as expected."""
         accounts = Accounts()
         for one in reversed(held):
-            accounts.of(one.task.lane).running -= 1
+            accounts.lose(one.task.lane, reached=one.finish_tag)
             self.lanes[one.task.lane].held -= one.charge
             one.lost = True
         self.write(accounts)

@@ -143,14 +143,16 @@ class Parked:
         self.plan = plan
         self.next_look = 0.0
         self.all_at = time.monotonic() + plan.options.RETRY_WAIT_LIMIT
-        self.reached = PARKED_FROM
+        self.reached = self.all_reached = PARKED_FROM
 
     def work(self) -> None:
         """Do what is due; called every few seconds."""
         now, options = time.monotonic(), self.plan.options
         if now >= self.all_at:
-            self.all_at = now + max(options.RETRY_WAIT_LIMIT, SWEEP_INTERVAL)
-            store.unpark(lambda _type: True, using=self.plan.using)
+            using, after = self.plan.using, self.all_reached
+            self.all_reached = store.unpark(lambda _type: True, using=using, after=after)
+            if self.all_reached == PARKED_FROM:
+                self.all_at = now + max(options.RETRY_WAIT_LIMIT, SWEEP_INTERVAL)
         elif now >= self.next_look:
             self.next_look = now + options.RETRY_WAIT
             knows = self.plan.dispatch.knows

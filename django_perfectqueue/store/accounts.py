@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from ..models import Policy
 from .dialects import Dialect
 from .dialects.base import Entry, numbers
 from .lanes import FIRST_COST, LEAST_COST, MEMORY, is_gated
@@ -67,6 +68,7 @@ class Account:
         self.measured += other.measured
         self.runs += other.runs
         self.served |= other.served
+        self.finish_tag = max(self.finish_tag, other.finish_tag)
 
     def entry(self, lane: int) -> Entry:
         mean = max(self.measured / self.runs, LEAST_COST) if self.runs else 0.0
@@ -79,6 +81,15 @@ class Account:
             served=self.served,
             finish_tag=self.finish_tag,
         )
+
+
+REACHED = f"""(
+    SELECT CASE WHEN "policy" = {Policy.FAIR} THEN "virtual_time"
+        - CASE WHEN "running" > 1 THEN ("running" - 1) * ABS("cost") / "weight" ELSE 0.0 END
+    END
+    FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
+)"""
+"""About the finish tag of the first of the tasks that a lane has running, for a ticket of it."""
 
 
 def expected_cost(cost: float | None) -> float:
@@ -145,14 +156,18 @@ class Accounts:
         untried: bool = False,
         charge: float = 0.0,
         seconds: float | None = None,
+        reached: float | None = None,
     ) -> None:
         """
         A task has left a holder who can't tell of it. Where others know for how many seconds
-        it ran, these are charged in place of about what was charged in advance.
+        it ran, these are charged in place of about what was charged in advance. ``reached``
+        is what REACHED tells: service that was given moves the clock, however it ended.
         """
         account = self.of(lane)
         account.running -= 1
         account.untried += untried
+        if not untried:
+            account.finish_tag = max(account.finish_tag, reached or 0.0)
         if seconds is not None:
             account.seconds += seconds - charge
             account.measured += seconds

@@ -13,7 +13,7 @@ from .. import signals
 from ..backoff import next_wait
 from ..conf import options
 from ..models import Attempt, Outcome
-from .accounts import Accounts, expected_cost
+from .accounts import REACHED, Accounts, expected_cost
 from .announce import announce, announce_ids
 from .dialects import Dialect
 from .dialects.base import numbers
@@ -50,11 +50,11 @@ OMIT = (
     'DELETE FROM "perfectqueue_attempt" WHERE "id" IN ({ids})',
     'UPDATE "perfectqueue_attempt" SET "omitted" = %(omitted)s WHERE "id" = %(next)s',
 )
-LOST = """
+LOST = f"""
 SELECT "task_id", "attempt", "lane", "errors", "crashes", "cancel_requested", (
         SELECT "cost" FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
-    )
-FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids})
+    ), {REACHED}
+FROM "perfectqueue_ticket" WHERE "task_id" IN ({{ids}})
 """
 LET_GO = """
 UPDATE "perfectqueue_ticket"
@@ -200,10 +200,11 @@ def lose(
     cancelled, failed = [], []
     statement = LOST.replace("{ids}", numbers(sorted(ids))) + dialect.current_clause(cursor)
     rows = dialect.execute(cursor, statement).fetchall()
-    for task_id, attempt, lane, errors, crashes, cancel_requested, cost in rows:
+    for task_id, attempt, lane, errors, crashes, cancel_requested, cost, reached in rows:
         crashes = min(crashes + 1, MOST_COUNTED)
         held = Held(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes, worker=worker)
-        accounts.lose(lane, charge=expected_cost(cost), seconds=seconds.get(task_id))
+        took = seconds.get(task_id)
+        accounts.lose(lane, charge=expected_cost(cost), seconds=took, reached=reached)
         record(cursor, dialect, held, Attempt.Ending.LOST, why, now=now)
         if cancel_requested:
             bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)

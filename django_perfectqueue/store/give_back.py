@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import signals
 from ..models import Outcome
-from .accounts import Accounts, expected_cost
+from .accounts import REACHED, Accounts, expected_cost
 from .alarms import admit
 from .announce import announce_ids
 from .bell import ring
@@ -18,12 +18,12 @@ from .end import CANCELLED, NONE_KNOWN, Held, bury, lose
 from .transaction import repeated, unit
 from .values import Failure
 
-HELD = """
+HELD = f"""
 SELECT "task_id", "token", "lane", "attempt", "errors", "crashes", "cancel_requested", (
         SELECT "cost" FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
-    )
+    ), {REACHED}
 FROM "perfectqueue_ticket"
-WHERE "state" = 2 AND "holder" = %(holder)s AND "alarm_at" <= {horizon}
+WHERE "state" = 2 AND "holder" = %(holder)s AND "alarm_at" <= {{horizon}}
 ORDER BY "task_id" + 0
 """
 FREE = """
@@ -81,9 +81,15 @@ def let_go(
 ) -> list[int]:
     """Free tasks that have not crashed; return those that are not to be cancelled."""
     back, cancelled = [], []
-    for task_id, lane, attempt, errors, crashes, cancel_requested, cost in rows:
+    for task_id, lane, attempt, errors, crashes, cancel_requested, cost, reached in rows:
         took = seconds.get(task_id)
-        accounts.lose(lane, untried=took is None, charge=expected_cost(cost), seconds=took)
+        accounts.lose(
+            lane,
+            untried=took is None,
+            charge=expected_cost(cost),
+            seconds=took,
+            reached=reached,
+        )
         if cancel_requested:
             held = Held(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes)
             bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)

@@ -114,7 +114,8 @@ def unpark(knows: Knows, *, using: str, after: datetime = PARKED_FROM) -> dateti
         if (found := next_type(using=using, after=after)) is None:
             return PARKED_FROM
         after, type_ = found
-        if knows(type_):
+        # Others are scheduled for such a time indeed.
+        if after == place_of(type_) and knows(type_):
             while admit(after, using=using) == BATCH:
                 pass
             ring(using=using)

@@ -10,7 +10,7 @@ from typing import Any
 from .. import signals
 from ..exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
 from ..models import Outcome, State
-from .accounts import Accounts
+from .accounts import REACHED, Accounts
 from .announce import announce_ids
 from .bell import call, ring
 from .dialects import Dialect
@@ -26,8 +26,9 @@ TASK = """
 SELECT "queue", "key", "type", "user", "limits", "priority", "outcome", "attempt"
 FROM "perfectqueue_task" WHERE "id" = %(task_id)s
 """
-TICKET = """
-SELECT "lane", "state", "attempt", "errors", "crashes", "holder" FROM "perfectqueue_ticket"
+TICKET = f"""
+SELECT "lane", "state", "attempt", "errors", "crashes", "holder", {REACHED}
+FROM "perfectqueue_ticket"
 WHERE "task_id" = %(task_id)s
 """
 FLAG = """
@@ -63,7 +64,7 @@ FROM "perfectqueue_task" WHERE "id" = %(task_id)s
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A locked ticket."""
+    """A locked ticket; ``reached`` is what REACHED tells."""
 
     lane: int
     state: int
@@ -71,6 +72,7 @@ class Ticket:
     errors: int
     crashes: int
     holder: int | None
+    reached: float | None
 
 
 @repeated
@@ -251,5 +253,5 @@ def drop(cursor: Any, dialect: Dialect, ticket: Ticket) -> None:
     """Take a running task off its lane's account."""
     if ticket.state == State.RUNNING:
         accounts = Accounts()
-        accounts.lose(ticket.lane)
+        accounts.lose(ticket.lane, reached=ticket.reached)
         accounts.write(cursor, dialect)

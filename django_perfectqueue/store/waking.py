@@ -191,11 +191,12 @@ def floor(
     """
     Return where a lane that wakes takes its place.
 
-    Its virtual time is the finish tag of the task that ended last, as in self-clocked fair queueing
-    (Golestani, 1994): so it moves with the service that is given, and those who wait are
-    not passed for ever by others who come. It is no less than the virtual time of the lane
-    that is served next: behind the same gate, or else of those whom nothing holds back
-    now, or else of any. Where none is open, it is the largest virtual time that was
+    Its virtual time is the last finish tag of the tasks that have ended, as in self-clocked fair
+    queueing (Golestani, 1994): so it moves with the service that is given, and those who
+    wait are not passed for ever by others who come. Behind a gate it is that of the lanes
+    there, or where none is open that of the queue. It is no less than the virtual time of
+    the lane that is served next: behind the same gate, or else of those whom nothing holds
+    back now, or else of any. Where none is open, it is the largest virtual time that was
     reached, so that neither credit nor debt outlives the work that competed. Lanes that
     have yet to come from a policy without memory have no say in it. ``known`` keeps what
     was found of a queue, for several gates of it.
@@ -203,6 +204,9 @@ def floor(
     statement = FLOOR.replace("{alike}", alike(queue))
     row = dialect.execute(cursor, statement, {"queue": queue, "gate": gate}).fetchone()
     clock, first, reached, usual = row
+    if gate and first is None:
+        terms = {"queue": queue, "gate": 0}
+        [clock] = dialect.execute(cursor, CLOCK, terms).fetchone()
     if (gate and first is None) or (gated and not gate):
         known = {} if known is None else known
         if queue not in known:

@@ -5,9 +5,10 @@ from collections import Counter
 from django.test import TestCase, override_settings
 
 from django_perfectqueue import store
-from django_perfectqueue.models import FairShare, Lane
+from django_perfectqueue.limits import set_limit
+from django_perfectqueue.models import FairShare, Lane, Ticket
 
-from ..factories import acquire, after, completion, submit, submit_many
+from ..factories import LEASE, acquire, after, completion, submit, submit_many
 
 
 class OneProcessor:
@@ -17,20 +18,51 @@ class OneProcessor:
         self.holder, self.now, self.done = store.new_holder(), 0.0, []
         self.got, self.order = Counter(), []
 
-    def run(self, seconds, *, begun=lambda lease: None):
-        """Run the next task, for as long as a function of its user tells; return its user."""
+    def run(self, seconds, *, begun=lambda lease: None, end=lambda lease, took, now: False):
+        """
+        Run the next task, for as long as a function of its user tells; return its user.
+
+        It finishes, unless it has been ended by ``end``, which returns True then.
+        """
         [lease] = acquire(now=after(self.now), holder=self.holder, finished=self.done)
         begun(lease)
         took = seconds(lease.user)
         self.now += took
         self.got[lease.user] += took
         self.order.append(lease.user)
-        self.done = [completion(lease, seconds=took)]
+        ended = end(lease, took, after(self.now))
+        self.done = [] if ended else [completion(lease, seconds=took)]
         return lease.user
 
 
+def crash(lease, took, now):
+    """End a task of a newcomer by the death of its processor."""
+    if lease.user == "long":
+        return False
+    given = {"crashed": {lease.task_id}, "seconds": {lease.task_id: took}}
+    why = store.Failure(error="lost")
+    store.give_back(lease.holder, using="default", alive_time=LEASE, why=why, now=now, **given)
+    return True
+
+
+def lapse(lease, took, now):
+    """End a task of a newcomer by the end of its lease."""
+    if lease.user == "long":
+        return False
+    Ticket.objects.filter(pk=lease.task_id).update(alarm_at=now)
+    return True
+
+
+def force(lease, took, now):
+    """End a task of a newcomer from outside."""
+    if lease.user == "long":
+        return False
+    store.force_finish(lease.task_id, using="default", now=now)
+    return True
+
+
 class NewcomersTests(TestCase):
-    def assert_share(self, user, part, *, others=4, runs=160):
+    def assert_share(self, user, part, *, others=4, runs=160, each=0.05, submit=submit, **how):
         """
         Assert which part of the time a user with a backlog gets beside others who have one
         task each, at every moment so many; when one of these ends, the next one comes.
@@ -45,7 +77,7 @@ class NewcomersTests(TestCase):
         for _ in range(others):
             come()
         for _ in range(runs):
-            if processor.run(lambda whose: 0.3 if whose == user else 0.05) != user:
+            if processor.run(lambda whose: 0.3 if whose == user else each, **how) != user:
                 come()
         self.assertAlmostEqual(processor.got[user] / processor.now / part, 1.0, delta=0.2)
 
@@ -64,6 +96,27 @@ class NewcomersTests(TestCase):
 
     def test_tasks_without_a_user_are_not_passed_either(self):
         self.assert_share("", 1 / 5)
+
+    @override_settings(PERFECTQUEUE={"MAX_CRASHES": 1})
+    def test_newcomers_whose_tasks_crash_pass_nobody_either(self):
+        """Service moves the clock however it ends."""
+        self.assert_share("long", 1 / 5, each=0.3, end=crash)
+
+    @override_settings(PERFECTQUEUE={"MAX_CRASHES": 1})
+    def test_nor_do_newcomers_whose_leases_run_out(self):
+        self.assert_share("long", 1 / 5, each=0.3, end=lapse)
+
+    def test_nor_do_newcomers_whose_tasks_are_closed_from_outside(self):
+        self.assert_share("long", 1 / 5, each=0.3, end=force)
+
+    def test_nor_do_newcomers_of_whom_each_has_a_limit_of_its_own(self):
+        """Behind no gate has anyone been served before."""
+
+        def submit_limited(user, now):
+            set_limit(user, max_running=1)
+            submit(user=user, limits=[user], now=now)
+
+        self.assert_share("long", 1 / 5, submit=submit_limited)
 
 
 class EqualsTests(TestCase):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from ..models import Policy
@@ -14,6 +15,9 @@ from .transaction import reading, repeated, unit
 from .waking import LAST, floor
 
 BATCH = 500
+IDLE = 600.0
+"""In seconds. Who takes tasks reads a lane first and counts them in it last, without a lock
+in between: so a lane goes only when no one can have seen it open for longer than that takes."""
 FIRST_ID = -(2**63)
 
 LANES = """
@@ -24,6 +28,7 @@ SELECT "lane"."id", "lane"."queue", "lane"."gate", "lane"."virtual_time", "lane"
     "lane"."policy"
 FROM "perfectqueue_lane" AS "lane"
 WHERE "lane"."id" IN ({lanes}) AND "lane"."awake" = FALSE AND "lane"."running" = 0
+    AND "lane"."since" <= {idle_since}
     AND NOT EXISTS (
         SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
         WHERE "ticket"."state" = 0 AND {in_lane}
@@ -80,10 +85,17 @@ FORGET_METERS = 'DELETE FROM "perfectqueue_meter" WHERE "key" IN ({keys})'
 
 
 @repeated
-def forget_lanes(after: int, *, using: str, limit: int = BATCH) -> int | None:
+def forget_lanes(
+    after: int,
+    *,
+    using: str,
+    limit: int = BATCH,
+    idle: float = IDLE,
+    now: datetime | None = None,
+) -> int | None:
     """
-    Look at so many lanes behind an id, and delete those that are idle; return where the next
-    batch begins, or None at the end.
+    Look at so many lanes behind an id, and delete those that have been idle for so many
+    seconds; return where the next batch begins, or None at the end.
 
     A lane is made anew when its user comes back, at the virtual time of its queue. So while
     others compete, one that is further ahead than that stays, as do those that tell the
@@ -98,25 +110,27 @@ def forget_lanes(after: int, *, using: str, limit: int = BATCH) -> int | None:
     with reading(using) as (cursor, dialect):
         rows = dialect.execute(cursor, LANES, {"after": after, "limit": limit}).fetchall()
         known = [lane for (lane,) in rows]
-        lanes = idle_lanes(cursor, dialect, known)
+        lanes = idle_lanes(cursor, dialect, known, idle, now)
     if lanes:
         with unit(using) as (cursor, dialect):
             lock = LOCK_LANES.replace("{lanes}", numbers(lanes)) + dialect.skip_clause()
             locked = [lane for (lane,) in dialect.execute(cursor, lock).fetchall()]
             # Once more, as they are now that nobody else can change them.
-            if still := idle_lanes(cursor, dialect, locked):
+            if still := idle_lanes(cursor, dialect, locked, idle, now):
                 dialect.execute(cursor, FORGET_LANES.replace("{lanes}", numbers(still)))
     mend(known, using=using)
     return rows[-1][0] if len(rows) == limit else None
 
 
-def idle_lanes(cursor: Any, dialect: Dialect, lanes: list[int]) -> list[int]:
+def idle_lanes(
+    cursor: Any, dialect: Dialect, lanes: list[int], idle: float, now: datetime | None
+) -> list[int]:
     """Return those of these lanes that nobody needs."""
     if not lanes:
         return []
     in_lane = dialect.in_lane.replace("{lane}", '"lane"."id"')
     statement = IDLE_LANES.replace("{in_lane}", in_lane).replace("{lanes}", numbers(lanes))
-    rows = dialect.execute(cursor, statement).fetchall()
+    rows = dialect.execute(cursor, statement, now=now, after={"idle_since": -idle}).fetchall()
     places = {
         place: place_of(cursor, dialect, *place) for place in {(row[1], row[2]) for row in rows}
     }

@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -38,8 +38,8 @@ def unit(using: str, *, apart: bool = False) -> Iterator[tuple[Any, Dialect]]:
     A verb refuses before it writes, so a refusal leaves the caller's transaction good.
     One that is to be undone by itself asks to be ``apart``: in a savepoint, that is.
     """
-    if connections[using].in_atomic_block and not apart:
-        with reading(using) as opened:
+    if connections[using].in_atomic_block:
+        with transaction.atomic(using=using) if apart else nullcontext(), reading(using) as opened:
             yield opened
         return
     dialect = dialect_of(using)

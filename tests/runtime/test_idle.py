@@ -2,7 +2,7 @@
 
 import time
 
-from django.db import OperationalError, connection, connections, transaction
+from django.db import DatabaseError, connection, connections, transaction
 from django.db.backends.signals import connection_created
 from django.test import TransactionTestCase
 
@@ -38,7 +38,7 @@ class IdleTransactionTests(TransactionTestCase):
             share = FairShare.objects.select_for_update().get()
         self.assertEqual(share.weight, 1)
         self.assertGreaterEqual(time.monotonic() - before, SOON / 2)
-        with self.assertRaises(OperationalError), self.other.cursor() as cursor:
+        with self.assertRaises(DatabaseError), self.other.cursor() as cursor:
             cursor.execute("SELECT 1")
 
     def test_a_time_that_the_project_has_set_is_left(self):

@@ -4,6 +4,7 @@ import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from unittest import mock
 
 from django.db import connection
@@ -19,10 +20,11 @@ from tests.factories import acquire, after, assert_books_balance, finish, keys, 
 USING = {"using": "default"}
 
 
-def sweep():
-    """Go through all of them once, as the janitor does within an hour."""
+def sweep(**terms):
+    """Go through all of them once, as the janitor does within an hour, but a day later."""
+    terms = terms or {"now": after(86_400)}
     for forget, first in (
-        (store.forget_lanes, store.FIRST_ID),
+        (partial(store.forget_lanes, **terms), store.FIRST_ID),
         (store.forget_gates, store.FIRST_ID),
         (store.forget_meters, ""),
     ):
@@ -39,6 +41,13 @@ def run_all(**terms):
 
 
 class IdleTests(TestCase):
+    def test_a_lane_stays_that_was_served_lately(self):
+        """Who has seen it open just before may count tasks in it just after."""
+        submit(user="ann", now=after(0))
+        run_all(now=after(0))
+        sweep(now=after(60))
+        self.assertTrue(Lane.objects.exists())
+
     def test_nothing_is_left_of_users_and_names_that_have_gone(self):
         for number in range(10):
             set_limit(f"tenant-{number}", max_running=1)
@@ -161,7 +170,7 @@ class AtOnceTests(TransactionTestCase):
         self.assertEqual(done, stored)
         self.assertFalse(Ticket.objects.exists())
         assert_books_balance(self)
-        store.forget_lanes(store.FIRST_ID, **USING)
+        sweep()
         self.assertEqual(set(Lane.objects.values_list("weight", flat=True)) - {2.0}, set())
 
     def alone(self, act, seed):
@@ -174,7 +183,7 @@ class AtOnceTests(TransactionTestCase):
         count = 0
         while time.monotonic() < self.until:
             names = chance.sample(["a", "b", "c"], chance.randint(0, 2))
-            submit(user=f"user-{chance.randint(1, 4)}", limits=names, now=None)
+            submit(user=f"user-{chance.randint(1, 20)}", limits=names, now=None)
             count += 1
             time.sleep(chance.choice([0.0, 0.0, 0.01, 0.05]))
         return count
@@ -189,7 +198,7 @@ class AtOnceTests(TransactionTestCase):
 
     def sweeps(self, chance):
         while time.monotonic() < self.until:
-            sweep()
+            sweep(idle=0.5)
         return 0
 
 

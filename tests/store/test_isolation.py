@@ -6,6 +6,7 @@ from django.db import connection, transaction
 from django.test import TransactionTestCase
 from django.test.utils import CaptureQueriesContext
 
+from django_perfectqueue.exceptions import AlreadyExistsError
 from django_perfectqueue.limits import set_limit
 from django_perfectqueue.models import FairShare, Lane, State, Task, Ticket
 from django_perfectqueue.queue import Queue
@@ -32,15 +33,25 @@ def finish_all(done):
 @skipIf(connection.vendor == "sqlite", "SQLite has one isolation level.")
 class IsolationTests(TransactionTestCase):
     def setUp(self):
-        self.addCleanup(self.set_level, connection.settings_dict["OPTIONS"].get("isolation_level"))
+        options = mock.patch.dict(connection.settings_dict["OPTIONS"])
+        options.start()
+        self.addCleanup(connection.close)
+        self.addCleanup(options.stop)
 
     def set_level(self, level):
         """Have all connections of this test and of its children begin at this level."""
-        given = connection.settings_dict["OPTIONS"]
-        given["isolation_level"] = level
-        if level is None and connection.vendor == "postgresql":
-            del given["isolation_level"]
+        connection.settings_dict["OPTIONS"]["isolation_level"] = level
         connection.close()
+
+    def test_all_or_none_are_submitted_in_a_savepoint_of_the_callers(self):
+        for _level in self.each_level():
+            submit("k1")
+            with transaction.atomic(), self.assertRaises(AlreadyExistsError):
+                Queue().submit_many([{"key": f"k{n}", "type": "report"} for n in (2, 1)])
+            with transaction.atomic():
+                Queue().submit_many([{"key": "k3", "type": "report"}])
+            self.assertEqual(set(Task.objects.values_list("key", flat=True)), {"k1", "k3"})
+            Queue().clear()
 
     def each_level(self):
         for level in LEVELS[connection.vendor]:

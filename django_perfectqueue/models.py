@@ -543,7 +543,8 @@ class Lane(models.Model):
     ``virtual_time`` is the processor time that the user has been charged, divided by its
     weight; ``turn`` adds the expected ``cost`` of its next task, which is negative where
     none was measured yet. The lane with the smallest turn is served next; of equals the one
-    that waits the longest, ``since`` its first task was due or it was last served.
+    that waits the longest, ``since`` its first task was due or it was last served, or where
+    it sleeps since it was found empty.
     ``finish_tag`` is the virtual time to which the task that ended last has brought it, by
     what was expected: the largest is the clock of the queue. ``awake`` says that it has
     waiting tickets, and ``open`` that one of them may be taken now.

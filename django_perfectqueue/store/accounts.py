@@ -18,7 +18,7 @@ from .values import Lease
 
 LOCK = 'SELECT "id" FROM "perfectqueue_lane" WHERE "id" IN ({lanes}) ORDER BY "id"'
 DOZE = """
-UPDATE "perfectqueue_lane" SET "awake" = FALSE
+UPDATE "perfectqueue_lane" SET "awake" = FALSE, "since" = {now}
 WHERE "id" IN ({lanes}) AND NOT EXISTS (
     SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
     WHERE "ticket"."state" = 0 AND "ticket"."lane" = "perfectqueue_lane"."id"
@@ -221,7 +221,7 @@ class Accounts:
             self.tag(cursor, dialect)
         if self.short:
             doze = DOZE.replace("{lanes}", numbers(sorted(self.short)))
-            return int(dialect.execute(cursor, doze).rowcount)
+            return int(dialect.execute(cursor, doze, now=self.now).rowcount)
         return 0
 
     def tag(self, cursor: Any, dialect: Dialect) -> None:

@@ -48,6 +48,17 @@ class IdleTests(TestCase):
         sweep(now=after(60))
         self.assertTrue(Lane.objects.exists())
 
+    def test_a_lane_stays_that_was_found_empty_lately(self):
+        """It may have been open for hours since it was served, and others have just seen it."""
+        for user in ("ann", "bob"):
+            submit(user=user, now=after(0))
+        finish(*acquire(2, now=after(0)))
+        self.assertEqual(Lane.objects.filter(awake=True).count(), 2)
+        acquire(now=after(7_200))
+        self.assertFalse(Lane.objects.filter(awake=True).exists())
+        sweep(now=after(7_260))
+        self.assertEqual(Lane.objects.count(), 2)
+
     def test_nothing_is_left_of_users_and_names_that_have_gone(self):
         for number in range(10):
             set_limit(f"tenant-{number}", max_running=1)

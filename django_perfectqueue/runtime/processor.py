@@ -16,6 +16,7 @@ from django_perfectqueue import conf, store
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.conf import FAIR
 from django_perfectqueue.exceptions import PreemptedError
+from django_perfectqueue.models import PARKED_FROM
 from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.texts import printable
 from django_perfectqueue.tracing import telemetry
@@ -48,6 +49,8 @@ MOST_TYPES = 1_000
 LOOK_UP_AFTER = 5.0
 LOOK_AFTER = 60.0
 WEIGHTS_AFTER = 5.0
+PARKED_AFTER = 0.25
+STAND_BACK = 0.1
 
 UNCERTAIN = store.Failure(error="lost", message="The answer to its acquire was lost.")
 
@@ -96,6 +99,8 @@ class Processor:
         self.rested = False
         self.roused = False
         self.strange: set[str] = set()
+        self.parked = PARKED_FROM
+        self.parked_at = 0.0
         self.pace = Pace(plan.options.TASK_PREFETCH, places=plan.options.places)
         self.outbox = Outbox(self.posted)
         self.link = Link(plan.using, seat.bell, self.patience, outage=plan.outage)
@@ -188,6 +193,7 @@ class Processor:
         if lone := self.lone_task(limit):
             return lone
         before = time.monotonic()
+        self.look_for_parked(before)
         order = self.queues_in_order(before)
         with self.outbox.post() as post:
             taken = store.acquire(
@@ -202,6 +208,8 @@ class Processor:
                 serial=self.are_serial(limit),
             )
         self.renewed(before)
+        if taken:
+            self.parked_at = 0.0
         if self.shares:
             queues = [lease.queue for lease in taken]
             self.accounts.took(order, queues, limit, time.monotonic())
@@ -289,6 +297,9 @@ class Processor:
         # What is only released, because this process dies now, is looked at again in a while.
         self.link.insist(lambda: self.release(dropped, delay=self.options.RETRY_WAIT))
         self.link.insist(lambda: store.park(dropped, knows, using=self.plan.using))
+        if not self.batch:
+            # Who knows them is to come first when they are due again.
+            time.sleep(STAND_BACK)
 
     def warn_of(self, type_: str) -> None:
         """Say that nobody here knows a type; of very many types each is said now and then."""
@@ -303,6 +314,20 @@ class Processor:
     def unpark(self) -> None:
         """Have those be due that waited for a worker like this one."""
         store.unpark(self.plan.dispatch.knows, using=self.plan.using)
+
+    def look_for_parked(self, now: float) -> None:
+        """
+        Have some tasks be due that others have parked and this one knows.
+
+        It looks after each acquire that has given it something, and before each one as long
+        as there are any: who does not know them parks them again. Else it looks no more
+        often than once in PARKED_AFTER.
+        """
+        if now < self.parked_at:
+            return
+        knows = self.plan.dispatch.knows
+        self.parked, count = store.unpark_some(knows, using=self.plan.using, after=self.parked)
+        self.parked_at = now if count else now + PARKED_AFTER
 
     def make_sure(self) -> None:
         """Let go of what the database says is not held: it may have been given back unheard."""

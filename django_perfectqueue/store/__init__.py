@@ -30,7 +30,7 @@ from .notices import EndNotices, Notices
 from .oldest import oldest_due, overdue
 from .once_committed import steer_waiting
 from .packet import too_long
-from .park import park, unpark
+from .park import park, unpark, unpark_some
 from .purge import Surplus, Swept, discard, newest_id, purge, surplus
 from .recount import Drift, Position, recount
 from .register import Registration, register, sign_off
@@ -148,6 +148,7 @@ __all__ = [
     "together",
     "too_long",
     "unpark",
+    "unpark_some",
     "update_payload",
     "wanted",
     "watch",

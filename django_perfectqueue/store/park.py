@@ -21,6 +21,8 @@ from .values import Lease
 
 BATCH = 4_000
 MOST_TYPES = 100
+SOME = 500
+SOME_TYPES = 10
 PLACES = 800 * 365 * 86_400 * 1_000_000
 
 LINE = """
@@ -65,6 +67,9 @@ def park(released: Sequence[Lease], knows: Knows, *, using: str) -> int:
     count = park_released(released, using=using)
     for lane in sorted({lease.lane for lease in released}):
         count += park_line(lane, knows, using=using)
+    if count:
+        # One that knows them may be resting.
+        ring(using=using)
     return count
 
 
@@ -122,6 +127,24 @@ def unpark(knows: Knows, *, using: str, after: datetime = PARKED_FROM) -> dateti
     return after
 
 
+def unpark_some(knows: Knows, *, using: str, after: datetime = PARKED_FROM) -> tuple[datetime, int]:
+    """
+    Have some parked tasks of each type that is known be due; return where to go on the next
+    time, and how many there were.
+
+    For who takes some of them next, beside a worker that does not know them: that one parks
+    again what is left, so all at once would be as many writes for each batch.
+    """
+    count = 0
+    for _type in range(SOME_TYPES):
+        if (found := next_type(using=using, after=after)) is None:
+            return PARKED_FROM, count
+        after, type_ = found
+        if after == place_of(type_) and knows(type_):
+            count += admit(after, using=using, limit=SOME)
+    return after, count
+
+
 @repeated
 def next_type(*, using: str, after: datetime) -> tuple[datetime, str] | None:
     """Return the next place behind this one where something is parked, and of which type."""
@@ -134,10 +157,10 @@ def next_type(*, using: str, after: datetime) -> tuple[datetime, str] | None:
 
 
 @repeated
-def admit(until: datetime, *, using: str) -> int:
+def admit(until: datetime, *, using: str, limit: int = BATCH) -> int:
     """Have a batch of the tickets that are parked at one place be due; return how many."""
     with unit(using) as (cursor, dialect):
-        values = {"until": dialect.parameter(until), "limit": BATCH}
+        values = {"until": dialect.parameter(until), "limit": limit}
         rows = dialect.execute(cursor, PARKED + dialect.skip_clause(), values).fetchall()
         if rows:
             dialect.execute(cursor, ADMIT.replace("{ids}", numbers(row[0] for row in rows)))

@@ -67,6 +67,13 @@ class UnknownTypeTests(WorkerTestCase):
             self.submit_many(10, "note")
         self.wait_for_note("ran", 50)
 
+    def test_nor_does_a_backlog_wait_because_of_that_worker(self):
+        """It would park what is in line again and again, some thousand at a time."""
+        self.worker(SAMPLES, RETRY_WAIT=5, PROCESSORS=1).ready()
+        self.worker(RETRY_WAIT=5, PROCESSORS=1).ready()
+        self.submit_many(4_000, "note", user="ann")
+        self.wait_for_note("ran", 4_000)
+
     def test_a_burst_runs_what_another_has_parked(self):
         self.submit_many(5, "note")
         self.burst(SAMPLES)

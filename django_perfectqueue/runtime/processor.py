@@ -49,7 +49,6 @@ MOST_TYPES = 1_000
 LOOK_UP_AFTER = 5.0
 LOOK_AFTER = 60.0
 WEIGHTS_AFTER = 5.0
-PARKED_AFTER = 0.25
 STAND_BACK = 0.1
 
 UNCERTAIN = store.Failure(error="lost", message="The answer to its acquire was lost.")
@@ -100,7 +99,7 @@ class Processor:
         self.roused = False
         self.strange: set[str] = set()
         self.parked = PARKED_FROM
-        self.parked_at = 0.0
+        self.parked_until = 0.0
         self.pace = Pace(plan.options.TASK_PREFETCH, places=plan.options.places)
         self.outbox = Outbox(self.posted)
         self.link = Link(plan.using, seat.bell, self.patience, outage=plan.outage)
@@ -193,7 +192,8 @@ class Processor:
         if lone := self.lone_task(limit):
             return lone
         before = time.monotonic()
-        self.look_for_parked(before)
+        if before < self.parked_until:
+            self.look_for_parked(before)
         order = self.queues_in_order(before)
         with self.outbox.post() as post:
             taken = store.acquire(
@@ -208,12 +208,10 @@ class Processor:
                 serial=self.are_serial(limit),
             )
         self.renewed(before)
-        if taken:
-            self.parked_at = 0.0
         if self.shares:
             queues = [lease.queue for lease in taken]
             self.accounts.took(order, queues, limit, time.monotonic())
-        return taken
+        return taken if taken or not self.look_for_parked(before) else self.acquire()
 
     def queues_in_order(self, now: float) -> Sequence[str]:
         """Return the queues as they are to be tried now; their weights are read now and then."""
@@ -315,19 +313,18 @@ class Processor:
         """Have those be due that waited for a worker like this one."""
         store.unpark(self.plan.dispatch.knows, using=self.plan.using)
 
-    def look_for_parked(self, now: float) -> None:
+    def look_for_parked(self, now: float) -> bool:
         """
-        Have some tasks be due that others have parked and this one knows.
+        Have some tasks be due that others have parked and this one knows; return whether.
 
-        It looks after each acquire that has given it something, and before each one as long
-        as there are any: who does not know them parks them again. Else it looks no more
-        often than once in PARKED_AFTER.
+        A worker that does not know them parks them again: so this one looks before each
+        acquire where it has found some within RETRY_WAIT, and after each that took nothing.
         """
-        if now < self.parked_at:
-            return
         knows = self.plan.dispatch.knows
         self.parked, count = store.unpark_some(knows, using=self.plan.using, after=self.parked)
-        self.parked_at = now if count else now + PARKED_AFTER
+        if count:
+            self.parked_until = now + self.options.RETRY_WAIT
+        return count > 0
 
     def make_sure(self) -> None:
         """Let go of what the database says is not held: it may have been given back unheard."""

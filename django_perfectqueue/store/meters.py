@@ -45,8 +45,12 @@ def allowances(
     if not keys:
         return {}
     counted = (locked if lock else read)(cursor, dialect, keys, now)
+    rows = limits(cursor, dialect, keys)
+    if lock and any(rate for _cap, rate, *_rest in rows.values()):
+        # The lock may have been waited for, and the time is that of before.
+        counted = read(cursor, dialect, keys, now, dialect.lock_clause())
     found = {}
-    for key, row in limits(cursor, dialect, keys).items():
+    for key, row in rows.items():
         max_running, rate, period, burst, paused = row
         running, ahead, moment = counted.get(key, (0, 0.0, None))
         found[key] = Allowance(

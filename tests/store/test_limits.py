@@ -1,12 +1,15 @@
 """What limits hold back, what they let start, and that they hold back nothing else."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
-from django.db import connection
-from django.test import SimpleTestCase, TestCase, TransactionTestCase
+from django.db import connection, transaction
+from django.test import SimpleTestCase, TestCase, TransactionTestCase, skipUnlessDBFeature
 from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
+from django_perfectqueue.fields import ServerNow
 from django_perfectqueue.models import FairShare, Gate, Lane, Limit, Meter, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store import known
@@ -257,6 +260,31 @@ class RateTests(TestCase):
         self.assertFalse(outlook.due)
         self.assertAlmostEqual(outlook.wait, 40, places=3)
         self.assertTrue(store.look(["default"], using="default", now=after(60)).due)
+
+
+@skipUnlessDBFeature("has_select_for_update")
+class WaitTests(TransactionTestCase):
+    def test_a_rate_goes_by_the_time_after_a_lock_was_waited_for(self):
+        """By the time before it, a meter that others have moved seems to be far ahead."""
+        limit("api", rate=2, period=1, burst=1)
+        for number in range(2):
+            submit(f"call-{number}", limits=["api"], now=None)
+        self.assertEqual(len(acquire(1, now=None)), 1)
+        Meter.objects.update(next_at=None)
+        with ThreadPoolExecutor(1) as pool:
+            with transaction.atomic():
+                Meter.objects.select_for_update().get()
+                waiting = pool.submit(self.acquire_alone)
+                time.sleep(2.0)
+                [(moment,)] = Meter.objects.values_list(ServerNow())
+                Meter.objects.update(next_at=moment + timedelta(seconds=0.5))
+            self.assertEqual(waiting.result(), [])
+
+    def acquire_alone(self):
+        try:
+            return acquire(1, now=None)
+        finally:
+            connection.close()
 
 
 class FairnessTests(TestCase):

@@ -72,6 +72,7 @@ class AcquiredTask:
     _data: Any = field(default=None, repr=False)
     _secrets: tuple[Any, tuple[str, ...]] | None = field(default=None, repr=False, compare=False)
     _settled: str = field(default="", repr=False)
+    _lost: bool = field(default=False, repr=False)
     _doubt: Doubt | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:

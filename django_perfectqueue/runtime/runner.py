@@ -72,6 +72,8 @@ class Running:
         if handler is None or not self.active or type(reason) in self.told:
             return
         self.told.add(type(reason))
+        # Before the handler ends: its lease has lapsed, even if nobody has taken the task yet.
+        self.task._lost |= isinstance(reason, PreemptedError)
         with logs.about(self.task):
             try:
                 outcome: Any = handler.kill(reason)
@@ -214,7 +216,7 @@ class Runner:
             )
             announce(task.settled, task, kind_of(handler), error)
             return Ending(task.settled, task, kind_of(handler), task.seconds, error=error)
-        if isinstance(error, PreemptedError) and not self.is_held(task):
+        if isinstance(error, PreemptedError) and (task._lost or not self.is_held(task)):
             return self.preempted(task, handler, error)
         if isinstance(error, CancelRequestedError) and self.is_cancel_requested(task):
             return self.settle(task, handler, task.cancel, error)

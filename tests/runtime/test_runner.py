@@ -16,7 +16,7 @@ from django_perfectqueue.exceptions import (
     PreemptedError,
 )
 from django_perfectqueue.logs import TaskContext
-from django_perfectqueue.models import Attempt, FairShare, Task
+from django_perfectqueue.models import Attempt, FairShare, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.sensitive import STARS
 
@@ -457,6 +457,21 @@ class KillTests(RunnerMixin, TransactionTestCase):
         with self.assertLogs("django_perfectqueue.runner", "ERROR"):
             ending = runner.run(Queue().poll())
         self.assertEqual(ending.word, "finished")
+
+    def test_a_lapsed_lease_is_no_error_even_if_nobody_has_taken_the_task(self):
+        """A processor that stood still learns it by its own clock."""
+
+        class Late(Application):
+            def perform(self):
+                reason = PreemptedError("its lease ran out")
+                runner.running.kill(reason)
+                raise reason
+
+        submit("task", now=None)
+        runner = runner_for(Late)
+        self.addCleanup(runner.bell.close)
+        ending = runner.run(Queue().poll())
+        self.assertEqual((ending.word, Ticket.objects.get().errors), ("preempted", 0))
 
     def test_the_reason_is_raised_in_the_middle_of_the_handler(self):
         class Sleeping(Application):

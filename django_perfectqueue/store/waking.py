@@ -116,6 +116,9 @@ def wake(cursor: Any, dialect: Dialect, owners: list[Owner], now: datetime | Non
     A lane behind a gate is woken after the one whose account it has, which need not have
     waiting tickets itself.
     """
+    if not owners:
+        # Their tasks were deleted meanwhile.
+        return 0
     shares: defaultdict[tuple[str, str], Share] = defaultdict(Share)
     if fresh := {(owner.queue, owner.user) for owner in owners if owner.is_new}:
         shares.update(shares_of(cursor, dialect, fresh))

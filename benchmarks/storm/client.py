@@ -456,8 +456,8 @@ class Client:
         self.call("clear", lambda: self.queues[queue].clear() and None, queue=queue)
 
     def set_rules(self) -> None:
-        from django_perfectqueue.limits import remove_limit, set_limit
-        from django_perfectqueue.shares import set_share
+        from django_perfectqueue.fairness.limits import remove_limit, set_limit
+        from django_perfectqueue.fairness.shares import set_share
 
         drawn = self.drawn
         scope, name = drawn.choice((("name", scenario.LOOSE), ("type", "flaky"), ("user", "ann")))
@@ -477,8 +477,8 @@ class Client:
         self.pause(self.drawn.choice(scenario.PAUSES), self.drawn.random() < 0.5)
 
     def pause(self, whom: str, paused: bool) -> str:
-        from django_perfectqueue.limits import set_limit
-        from django_perfectqueue.shares import set_share
+        from django_perfectqueue.fairness.limits import set_limit
+        from django_perfectqueue.fairness.shares import set_share
 
         scope, _, name = whom.partition(":")
         acts: dict[str, Callable[[], Any]] = {
@@ -530,7 +530,7 @@ class Client:
             time.sleep(0.05)
 
     def lift(self) -> bool:
-        from django_perfectqueue.limits import remove_limit
+        from django_perfectqueue.fairness.limits import remove_limit
 
         done = [self.pause(whom, False) == DONE for whom in scenario.PAUSES]
         for scope, name in (("name", scenario.LOOSE), ("type", "flaky"), ("user", "ann")):

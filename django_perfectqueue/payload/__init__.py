@@ -1,0 +1,1 @@
+"""What travels with a task: its data, codecs, context, journal, and what is masked of it."""

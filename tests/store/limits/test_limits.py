@@ -15,7 +15,9 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
 from django_perfectqueue.store.arithmetic.limit_keys import standing
 from django_perfectqueue.store.claims.candidates import LANES_READ_AT_LEAST
+from django_perfectqueue.store.database.transaction import reading
 from django_perfectqueue.store.limits import limit_cache
+from django_perfectqueue.store.limits.gates import open_gates
 from tests.factories import (
     NOON,
     acquire,
@@ -589,8 +591,8 @@ class CostTests(TransactionTestCase):
         finish(*acquire(100))
         self.assertEqual(acquire(), [])
         self.assertEqual(Gate.objects.count(), 20)
-        with store.transaction.reading("default") as (cursor, dialect):
-            self.assertEqual(store.gates.open_gates(cursor, dialect, ["default"]), [])
+        with reading("default") as (cursor, dialect):
+            self.assertEqual(open_gates(cursor, dialect, ["default"]), [])
 
     def test_only_gates_that_are_next_are_locked(self):
         for number in range(40):

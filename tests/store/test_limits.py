@@ -227,11 +227,28 @@ class RateTests(TestCase):
         self.assertEqual(len(acquire(10)), 4)
         self.assertEqual(len(acquire(10, now=after(15))), 1)
 
-    def test_what_was_given_back_untried_may_start_again(self):
+    def test_what_is_given_back_unrun_has_started_all_the_same(self):
         limit("api", rate=1, period=60, burst=1)
         submit("call", limits=["api"])
         [lease] = acquire()
         store.release([lease], using="default", now=NOON)
+        self.assertEqual(acquire(), [])
+        self.assertEqual(keys(acquire(now=after(60))), ["call"])
+
+    def test_what_is_given_back_late_lets_no_more_start(self):
+        limit("api", rate=1, period=1, burst=2)
+        for number in range(5):
+            submit(f"call-{number}", limits=["api"])
+        [early] = acquire(1)
+        taken = acquire(10, now=after(10))
+        store.release([early], using="default", now=after(10))
+        taken += acquire(10, now=after(10)) + acquire(10, now=after(10.5))
+        self.assertEqual(len(taken), 2)
+
+    def test_what_is_put_behind_another_gate_uses_up_no_start(self):
+        limit("api", rate=1, period=60, burst=1)
+        submit("call", type="pdf", limits=["api"])
+        limit("pdf", scope="type", max_running=1)
         self.assertEqual(keys(acquire()), ["call"])
 
     def test_it_holds_back_no_other(self):

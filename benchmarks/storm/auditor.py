@@ -205,7 +205,11 @@ def refused_though_held(record: Record) -> Iterator[Finding]:
             if take.forgettable or take.call is None or take.call.verb == "run":
                 continue
             for call in life.settles:
-                if take.ref in refused_of(call) and holds_during(record, life, take, call):
+                if (
+                    take.ref in refused_of(call)
+                    and holds_during(record, life, take, call)
+                    and not record.may_be_unheard(call, take.ref)
+                ):
                     yield life.life, f"{call.verb} of attempt {take.attempt} was refused"
 
 

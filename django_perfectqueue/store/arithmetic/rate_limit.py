@@ -79,8 +79,9 @@ class Allowance:
         self.running += 1
         self.ahead += self.interval
 
-    def next_at(self, untried: int) -> datetime | None:
-        """Return when the next even start is, if so many that had begun did not run."""
+    @property
+    def next_at(self) -> datetime | None:
+        """When the next start lies that would come evenly."""
         if self.moment is None:
             return None
-        return self.moment + timedelta(seconds=max(0.0, self.ahead - untried * self.interval))
+        return self.moment + timedelta(seconds=self.ahead)

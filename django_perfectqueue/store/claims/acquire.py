@@ -374,7 +374,7 @@ class Search:
                 continue
             capped = {lane for lane, account in lanes.items() if account.room is not None}
             behind = set(filter(is_gated, lanes))
-            leases = claim.take(picks, missing, begun=keeper.count, capped=capped | behind)
+            leases = claim.take(picks, missing, capped=capped | behind)
             through = keeper.let_through(leases)
             # Who has more of what is to be moved must not hold up the others.
             lineup.passed |= {lease.lane for lease in set(leases).difference(through)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -58,19 +58,18 @@ class Claim:
         limit: int,
         *,
         alone: bool = False,
-        begun: Callable[[int], None] | None = None,
         capped: Collection[int] = (),
     ) -> list[Lease]:
         """
-        Take up to so many of what was picked; ``begun`` is called with the lane of each, and
-        ``capped`` are the lanes that have a cap or keep to limits.
+        Take up to so many of what was picked; ``capped`` are the lanes that have a cap or
+        keep to limits.
 
         A lane that has less than was picked is asleep from now on, unless it is alone.
         Raise UnreadableError where one can't be taken for what is in its row.
         """
         wants = counted(picks)
         try:
-            return self.take_some(picks, wants, limit, alone=alone, begun=begun, capped=capped)
+            return self.take_some(picks, wants, limit, alone=alone, capped=capped)
         except Exception as error:
             if may_be_a_row(error, self.dialect):
                 raise UnreadableError(wants) from error
@@ -83,7 +82,6 @@ class Claim:
         limit: int,
         *,
         alone: bool,
-        begun: Callable[[int], None] | None,
         capped: Collection[int],
     ) -> list[Lease]:
         rows = self.dialect.claim(
@@ -116,8 +114,6 @@ class Claim:
                 row = line.popleft()
                 lease = leased(row, pick, capped=pick.lane in capped, **whose)
                 (late if row[7] else leases).append(lease)
-                if begun:
-                    begun(pick.lane)
         for lease in late:
             expire(self.cursor, self.dialect, self.accounts, lease, now=self.now)
         self.expired += len(late)

@@ -164,7 +164,7 @@ class Gatekeeper:
 
     def let_through(self, leases: list[Lease]) -> list[Lease]:
         """
-        Return what stays taken.
+        Return what stays taken, and count that against the limits.
 
         What stands in a lane that leaves out a limit which holds for it, one that was made
         after it was submitted, is moved to its own lane, to be woken by its alarm.
@@ -172,7 +172,10 @@ class Gatekeeper:
         misplaced = self.misplaced(leases)
         if misplaced:
             self.move(misplaced)
-        return [lease for lease in leases if lease not in misplaced]
+        through = [lease for lease in leases if lease not in misplaced]
+        for lease in through:
+            self.count(lease.lane)
+        return through
 
     def misplaced(self, leases: list[Lease]) -> dict[Lease, set[str]]:
         """Return what leaves out limits that hold for it, with the keys of these."""

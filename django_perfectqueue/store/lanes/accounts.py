@@ -39,7 +39,6 @@ WHERE "lane"."id" IN ({lanes})
 @dataclass(slots=True)
 class Account:
     running: int = 0
-    untried: int = 0
     seconds: float = 0.0
     measured: float = 0.0
     runs: int = 0
@@ -56,15 +55,12 @@ class Account:
         """A task that was charged so much in advance has left its holder."""
         self.running -= 1
         self.seconds += (seconds or 0.0) - charge
-        if seconds is None:
-            self.untried += 1
-        else:
+        if seconds is not None:
             self.measured += seconds
             self.runs += 1
 
     def add(self, other: Account) -> None:
         self.running += other.running
-        self.untried += other.untried
         self.seconds += other.seconds
         self.measured += other.measured
         self.runs += other.runs
@@ -166,7 +162,6 @@ class Accounts:
         """
         account = self.of(lane)
         account.running -= 1
-        account.untried += untried
         if not untried:
             account.finish_tag = max(account.finish_tag, reached or 0.0)
         if seconds is not None:
@@ -237,5 +232,5 @@ class Accounts:
         """Count what has begun and ended behind limits."""
         for lane, place in self.places(cursor, dialect).items():
             if account := self.lanes.get(lane):
-                self.meters.add(place.keys, account.running, account.untried)
+                self.meters.add(place.keys, account.running)
         self.meters.write(cursor, dialect, self.now)

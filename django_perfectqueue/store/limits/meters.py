@@ -119,7 +119,6 @@ class Meters:
     """
 
     running: Counter[str] = field(default_factory=Counter)
-    untried: Counter[str] = field(default_factory=Counter)
     known: dict[str, Allowance] = field(default_factory=dict)
     locked: set[str] = field(default_factory=set)
 
@@ -132,14 +131,13 @@ class Meters:
             self.known |= allowances(cursor, dialect, fresh, now, lock=True)
         return self.known
 
-    def add(self, keys: Iterable[str], running: int, untried: int) -> None:
-        """So many tasks more run behind these limits; so many began and did not run."""
+    def add(self, keys: Iterable[str], running: int) -> None:
+        """Count so many more running tasks behind these limits."""
         for key in keys:
             self.running[key] += running
-            self.untried[key] += untried
 
     def write(self, cursor: Any, dialect: Dialect, now: datetime | None) -> None:
-        keys = sorted(key for key in self.running if self.running[key] or self.untried[key])
+        keys = sorted(key for key in self.running if self.running[key])
         if not keys:
             return
         self.lock(cursor, dialect, keys, now)
@@ -150,7 +148,7 @@ class Meters:
         moments = []
         for name, key in names.items():
             if key in known and known[key].interval:
-                values[f"at_{name}"] = dialect.parameter(known[key].next_at(self.untried[key]))
+                values[f"at_{name}"] = dialect.parameter(known[key].next_at)
                 moments.append(f"WHEN %({name})s THEN %(at_{name})s")
         next_at = f', "next_at" = CASE "key" {" ".join(moments)} ELSE "next_at" END'
         statement = COUNT.replace("{running}", " ".join(running))

@@ -157,7 +157,8 @@ class Crew(Processor):
 
     def should_take(self) -> bool:
         """Tell whether to acquire now: where tasks are short, once half of the room is free."""
-        if (self.held_up and not self.free) or self.heart.is_behind(time.monotonic()):
+        now = time.monotonic()
+        if (self.held_up and not self.free) or self.heart.is_behind(now) or now < self.take_at:
             return False
         room = self.room()
         return room > 0 and (not self.batch or 2 * room >= min(MOST, self.pace.next()))
@@ -284,6 +285,8 @@ class Crew(Processor):
 
     def pause(self, now: float) -> float:
         until = [now + LOOK_UP_AFTER * spread()]
+        if now < self.take_at:
+            until.append(self.take_at)
         looks = not (self.more or self.stopping or self.seat.belfry.is_tended())
         if looks and self.room() > 0:
             until.append(self.poll_at)

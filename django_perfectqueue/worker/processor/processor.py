@@ -95,6 +95,7 @@ class Processor:
         self.unsure = False
         self.asked = 0
         self.taken_at = time.monotonic()
+        self.take_at = 0.0
         self.rested = False
         self.roused = False
         self.strange: set[str] = set()
@@ -296,8 +297,8 @@ class Processor:
         self.link.insist(lambda: self.release(dropped, delay=self.options.RETRY_WAIT))
         self.link.insist(lambda: store.park(dropped, knows, using=self.plan.using))
         if not self.batch:
-            # Who knows them is to come first when they are due again.
-            time.sleep(STAND_BACK)
+            # A worker that knows them has to come first when they are due again.
+            self.take_at = time.monotonic() + STAND_BACK
 
     def warn_of(self, type_: str) -> None:
         """Say that nobody here knows a type; of very many types each is said now and then."""

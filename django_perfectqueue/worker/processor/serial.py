@@ -49,7 +49,7 @@ class Solo(Processor):
                 return RECYCLED
             if self.ledger.is_due(time.monotonic()):
                 self.keep_books()
-            self.seat.bell.wait(0)
+            self.seat.bell.wait(max(0.0, self.take_at - time.monotonic()))
             self.slate.seek()
             taken = self.link.insist(self.acquire)
             self.serve()

@@ -15,7 +15,7 @@ from environ import Env
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import AlreadyExistsError, AlreadyFinishedError, PreemptedError
-from django_perfectqueue.models import Attempt, Task, Ticket
+from django_perfectqueue.models import Attempt, Outcome, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.database import transaction as patience
 from django_perfectqueue.store.database.dialects import DIALECTS
@@ -42,6 +42,10 @@ def each_way(test):
             Attempt.objects.all().delete()
 
     return run
+
+
+def purge():
+    store.purge({outcome.value: 0.0 for outcome in Outcome}, using="default")
 
 
 @skipUnlessDBFeature("has_select_for_update_skip_locked")
@@ -240,6 +244,17 @@ class LostCommitTests(TransactionTestCase):
                 ):
                     getattr(task, verb)()
             Queue().clear()
+
+    def test_an_end_that_was_purged_before_it_is_repeated_is_refused_as_deleted(self):
+        """From what is left nobody can know how the task has ended."""
+        for verb in ("finish", "fail", "cancel"):
+            with self.subTest(verb), proxied(connection) as self.proxy:
+                [task] = self.taken()
+                refused = self.assertRaisesRegex(PreemptedError, "it was deleted")
+                with self.meanwhile(purge), self.lost("after"), refused:
+                    getattr(task, verb)()
+            self.assertEqual(Task.objects.count(), 0)
+            assert_books_balance(self)
 
     @each_way
     def test_data_are_updated(self, way):

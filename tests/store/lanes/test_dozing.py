@@ -11,6 +11,8 @@ from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import Lane, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.lanes import idle_marks
+from django_perfectqueue.store.lanes import wake as waking
+from django_perfectqueue.store.upkeep import timers
 from tests.factories import acquire, submit
 
 from ...scale.case import expect_large_tables, forget, refresh
@@ -65,6 +67,18 @@ class LateCommitTests(TransactionTestCase):
 
         self.assertEqual(store.rouse(using="default"), 1)
         self.assertEqual(len(acquire(now=None)), 1)
+
+    def test_a_task_that_is_deleted_before_its_lane_is_woken_wakes_none(self):
+        def deleted(cursor, dialect, ids):
+            self.assertEqual(len(ids), 1)
+            Queue().clear()
+            return waking.owners_of(cursor, dialect, ids)
+
+        for wake in (lambda: store.rouse(using="default"), lambda: len(acquire(now=None))):
+            self.commit_late()
+            with mock.patch.object(timers, "owners_of", deleted):
+                self.assertEqual(wake(), 0)
+            self.assertEqual(Ticket.objects.count(), 0)
 
     def test_only_the_last_lanes_are_kept_and_for_a_minute(self):
         idle_marks.put_to_sleep("default", range(idle_marks.MOST + 5))

@@ -1,5 +1,6 @@
 """What limits hold back, what they let start, and that they hold back nothing else."""
 
+import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -29,6 +30,7 @@ from tests.factories import (
     keys,
     retry,
     submit,
+    submit_many,
 )
 
 
@@ -229,11 +231,51 @@ class RateTests(TestCase):
         self.assertEqual(len(acquire(10)), 4)
         self.assertEqual(len(acquire(10, now=after(15))), 1)
 
-    def test_what_was_given_back_untried_may_start_again(self):
+    def test_what_is_given_back_unrun_has_started_all_the_same(self):
         limit("api", rate=1, period=60, burst=1)
         submit("call", limits=["api"])
         [lease] = acquire()
         store.release([lease], using="default", now=NOON)
+        self.assertEqual(acquire(), [])
+        self.assertEqual(keys(acquire(now=after(60))), ["call"])
+
+    def test_what_is_given_back_late_lets_no_more_start(self):
+        limit("api", rate=1, period=1, burst=2)
+        for number in range(5):
+            submit(f"call-{number}", limits=["api"])
+        [early] = acquire(1)
+        taken = acquire(10, now=after(10))
+        store.release([early], using="default", now=after(10))
+        taken += acquire(10, now=after(10)) + acquire(10, now=after(10.5))
+        self.assertEqual(len(taken), 2)
+
+    def test_in_no_length_of_time_do_more_start_than_it_allows(self):
+        rate, burst = 2, 3
+        limit("api", rate=rate, period=1, burst=burst)
+        submit_many(200, limits=["api"], expires_at=after(40))
+        submit_many(200, limits=["api"])
+        drawn = random.Random(1)
+        now, starts, held = 0.0, [], []
+        for _step in range(150):
+            now += drawn.choice((0.0, 0.1, 0.4, 2.0))
+            taken = acquire(drawn.randint(1, 5), now=after(now))
+            starts += [now] * len(taken)
+            held += taken
+            for lease in drawn.sample(held, min(len(held), drawn.randint(0, 3))):
+                held.remove(lease)
+                if drawn.random() < 0.5:
+                    finish(lease, now=after(now))
+                else:
+                    store.release([lease], using="default", now=after(now))
+        for number, first in enumerate(starts):
+            for count, last in enumerate(starts[number:], start=1):
+                self.assertLessEqual(count, burst + rate * (last - first) + 0.001)
+        self.assertGreater(len(starts), 0.5 * rate * now)
+
+    def test_what_is_put_behind_another_gate_uses_up_no_start(self):
+        limit("api", rate=1, period=60, burst=1)
+        submit("call", type="pdf", limits=["api"])
+        limit("pdf", scope="type", max_running=1)
         self.assertEqual(keys(acquire()), ["call"])
 
     def test_it_holds_back_no_other(self):

@@ -1,5 +1,7 @@
 import os
+import threading
 import time
+from collections import deque
 from unittest import mock
 
 from django.core.management.color import no_style
@@ -9,13 +11,15 @@ from django_perfectqueue import conf, store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process.wakeup import Bell
-from django_perfectqueue.worker.processor import serial
-from django_perfectqueue.worker.processor.processor import Seat
+from django_perfectqueue.worker.processor import processor, serial
+from django_perfectqueue.worker.processor.concurrent import Crew
+from django_perfectqueue.worker.processor.processor import Processor, Seat
 from django_perfectqueue.worker.processor.serial import Solo
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.shared import wakeups
 from django_perfectqueue.worker.shared.slot import Slate
 from django_perfectqueue.worker.shared.wakeups import Belfry
+from tests.factories import lease
 
 
 class BelfryCase(SimpleTestCase):
@@ -168,6 +172,47 @@ class ProcessorTests(BelfryCase):
 
         self.belfry.tend()
         self.work(told)
+
+    def stand_back(self, one):
+        """Have it take one task of a type that nobody knows."""
+        one.batch = deque([lease(type="strange")])
+        with mock.patch.object(one, "release"), mock.patch.object(store, "park") as park:
+            one.link = mock.Mock(insist=lambda verb: verb())
+            Processor.put_strange_back(one)
+        park.assert_called_once()
+
+    @mock.patch.object(processor, "STAND_BACK", 60.0)
+    def test_a_stop_is_heard_while_it_stands_back(self):
+        self.processor.put_strange_back = lambda: self.stand_back(self.processor)
+        stop = threading.Timer(0.1, self.processor.stop)
+        began = time.monotonic()
+        self.answers = [lambda: stop.start() or [held()]]
+        self.processor.work()
+        self.assertLess(time.monotonic() - began, 30.0)
+        self.assertTrue(self.processor.stopping)
+
+    def test_it_takes_none_while_it_stands_back(self):
+        self.processor.put_strange_back = lambda: self.stand_back(self.processor)
+        moments = []
+
+        def taken():
+            moments.append(time.monotonic())
+            return [held()]
+
+        self.work(taken, taken)
+        self.assertGreaterEqual(moments[1] - moments[0], processor.STAND_BACK)
+
+    @mock.patch.object(processor, "STAND_BACK", 60.0)
+    def test_one_that_runs_several_goes_on_with_these_while_it_stands_back(self):
+        crew = Crew(self.processor.plan, self.processor.seat, self.processor.reporter)
+        crew.more = True
+        self.assertTrue(crew.has_to_act())
+        self.stand_back(crew)
+        self.assertFalse(crew.has_to_act())
+        crew.take_at = time.monotonic() + 1.0
+        self.assertLessEqual(crew.pause(time.monotonic()), 1.0)
+        crew.take_at = time.monotonic()
+        self.assertTrue(crew.has_to_act())
 
     def test_without_anyone_to_ring_it_polls(self):
         self.processor.options = conf.options().replace(POLL_INTERVAL=0.01)

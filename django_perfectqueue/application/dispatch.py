@@ -11,7 +11,7 @@ from django.utils.module_loading import import_string
 from django_perfectqueue.exceptions import ConfigError, UnknownTypeError
 
 from .handler import Application, Function, from_function
-from .middleware.chain import around_of
+from .middleware.chain import arounds
 from .policy import check_policy
 from .time_limits import check_time_limits
 
@@ -151,7 +151,7 @@ def checked_handler(handler: type[Application]) -> type[Application]:
     """
     check_time_limits(handler)
     check_policy(handler)
-    around_of(handler)
+    arounds[handler]
     return handler
 
 

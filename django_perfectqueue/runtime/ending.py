@@ -42,6 +42,11 @@ class Ending:
     stop: bool = False
 
 
+def is_heard(word: str) -> bool:
+    """Tell whether anyone listens for tasks that end so."""
+    return word in SIGNALS and bool(SIGNALS[word].receivers)
+
+
 def announce(
     word: str,
     task: AcquiredTask,
@@ -49,8 +54,8 @@ def announce(
     error: BaseException | None = None,
 ) -> None:
     """Send the signal for what has become of a task, if anyone listens."""
-    signal = SIGNALS.get(word)
-    if signal is not None and signal.receivers:
+    if is_heard(word):
+        signal = SIGNALS[word]
         with store.calls_of_others():
             signals.send(signal, Whom.of(task.lease), sender=handler, task=task, error=error)
 
@@ -62,5 +67,4 @@ async def announce_start_async(task: AcquiredTask, handler: type[Application]) -
 
 
 def announce_start(task: AcquiredTask, handler: type[Application]) -> None:
-    if signals.task_started.receivers:
-        signals.send(signals.task_started, Whom.of(task.lease), sender=handler, task=task)
+    signals.send(signals.task_started, Whom.of(task.lease), sender=handler, task=task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from datetime import datetime
+from typing import Any
 
 from django_perfectqueue import store
 from django_perfectqueue.queue import AcquiredTask
@@ -62,10 +63,10 @@ class Ledger:
     def book(self, task: AcquiredTask, until: float) -> Tally:
         """Book the time since the task began, or was booked last."""
         lease, began = task.lease, task.started
-        whose = Whose(lease.queue, False, lease.user)
+        whose: Any = (lease.queue, False, lease.user)  # is found like a Whose, and quicker made
         tally = self.tallies.get(whose)
         if tally is None:
-            tally = self.tallies[whose] = Tally()
+            tally = self.tallies[Whose(*whose)] = Tally()
         if self.booked_until and id(task) in self.booked_until:
             began = self.booked_until[id(task)]
         else:

@@ -6,9 +6,10 @@ import logging
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from django.db import Error, connections
 
@@ -25,7 +26,7 @@ from . import capture
 from .belfry import Belfry
 from .bell import Bell
 from .database import AwayError, Link, discard, in_one_line
-from .ending import Ending, announce
+from .ending import Ending, announce, is_heard
 from .heart import Heart
 from .keeper import Keeper
 from .ledger import Ledger
@@ -254,7 +255,7 @@ class Processor:
         if self.shares:
             self.accounts.end(task.lease.queue, seconds, seat)
         self.slate.end(seat=seat)
-        self.pace.ran(task.type, seconds)
+        self.pace.ran(task.lease.type, seconds)
         if self.remaining is not None:
             self.remaining -= 1
 
@@ -279,18 +280,19 @@ class Processor:
         has taken.
         """
         self.slate.rest()
-        capped = any(lease.capped for lease in taken)
+        capped = any(map(attrgetter("capped"), taken))
         if len(taken) >= self.asked or capped or self.slate.was_rung:
             self.seat.belfry.wake_one()
 
     def put_strange_back(self) -> None:
         """Let tasks of unknown types wait for a release that knows them, and those behind them."""
         knows = self.plan.dispatch.knows
-        strange = [lease for lease in self.batch if not knows(lease.type)]
-        if not strange:
+        unknown = {type_ for type_ in {lease.type for lease in self.batch} if not knows(type_)}
+        if not unknown:
             return
-        for type_ in sorted({lease.type for lease in strange} - self.strange):
+        for type_ in sorted(unknown - self.strange):
             self.warn_of(type_)
+        strange = [lease for lease in self.batch if lease.type in unknown]
         dropped = [lease for lease in strange if self.drop(lease)]
         # What is only released, because this process dies now, is looked at again in a while.
         self.link.insist(lambda: self.release(dropped, delay=self.options.RETRY_WAIT))
@@ -366,15 +368,21 @@ class Processor:
             self.write_notes(self.link)
 
     def posted(self, endings: Sequence[Ending]) -> None:
+        for word in {ending.word for ending in endings}:
+            if word == "preempted" or is_heard(word):
+                self.announce([ending for ending in endings if ending.word == word])
+        self.tell(endings)
+
+    def announce(self, endings: Sequence[Ending]) -> None:
         for ending in endings:
             if ending.word == "preempted":
                 logger.warning("A result came too late. key=%s", printable(ending.task.key))
             announce(ending.word, ending.task, ending.handler)
-        self.tell(endings)
 
     def tell(self, endings: Sequence[Ending]) -> None:
+        for word, count in Counter([ending.word for ending in endings]).items():
+            self.slate.count(word, count)
         for ending in endings:
-            self.slate.count(ending.word)
             if ending.task.notes is not None:
                 self.scribe.keep(ending.task)
         with self.telling:

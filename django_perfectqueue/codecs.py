@@ -26,6 +26,7 @@ PURPOSE = b"django-perfectqueue payloads"
 UNREADABLE = (ValueError, OSError, EOFError, zlib.error, RecursionError)
 
 from_json = json.JSONDecoder().decode
+to_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 class Codec:
@@ -41,7 +42,7 @@ class Codec:
 
     def dumps(self, value: Any) -> str:
         """Return a value as text; raise TypeError or ValueError when that can't be."""
-        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+        return to_json(value)
 
     def loads(self, text: str) -> Any:
         """Return what dumps() was given; raise ValueError when it can't be told."""

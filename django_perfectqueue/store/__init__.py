@@ -23,8 +23,7 @@ from .held import InHand, in_hand, renew, wanted
 from .idle import end_idle_transactions
 from .idle_lanes import FIRST_ID, forget_gates, forget_lanes, forget_meters
 from .joint import Joint, came_through
-from .keys import may_hold
-from .known import forget_limits, known_limits
+from .known import forget_limits, known_limits, limits_of
 from .look import Outlook, look
 from .notices import EndNotices, Notices
 from .oldest import oldest_due, overdue
@@ -112,9 +111,9 @@ __all__ = [
     "in_chunks",
     "in_hand",
     "known_limits",
+    "limits_of",
     "live",
     "look",
-    "may_hold",
     "new_holder",
     "newest_id",
     "note_waiting",

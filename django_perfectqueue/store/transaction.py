@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -16,7 +16,7 @@ from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
 
 from ..exceptions import NotMigratedError
 from .ailments import Ailment
-from .dialects import Dialect, dialect_of
+from .dialects import Dialect, dialect_for, dialect_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,18 +38,17 @@ def unit(using: str, *, apart: bool = False) -> Iterator[tuple[Any, Dialect]]:
     A verb refuses before it writes, so a refusal leaves the caller's transaction good.
     One that is to be undone by itself asks to be ``apart``: in a savepoint, that is.
     """
-    if connections[using].in_atomic_block:
-        with transaction.atomic(using=using) if apart else nullcontext(), reading(using) as opened:
-            yield opened
-        return
-    dialect = dialect_of(using)
-    with (
-        dialect.writing(connections[using]),
-        dialect.committed(connections[using]),
-        transaction.atomic(using=using),
-        reading(using) as opened,
-    ):
-        yield opened
+    connection = connections[using]
+    dialect = dialect_for(connection)
+    if not connection.in_atomic_block:
+        with dialect.own(connection), transaction.atomic(using), connection.cursor() as cursor:
+            yield cursor, dialect
+    elif apart:
+        with transaction.atomic(using), connection.cursor() as cursor:
+            yield cursor, dialect
+    else:
+        with connection.cursor() as cursor:
+            yield cursor, dialect
 
 
 def timely(using: str) -> AbstractContextManager[tuple[Any, Dialect]]:
@@ -72,8 +71,9 @@ def together(*, using: str) -> Iterator[None]:
 @contextmanager
 def reading(using: str) -> Iterator[tuple[Any, Dialect]]:
     """Yield a cursor and the dialect, with no transaction of its own."""
-    with connections[using].cursor() as cursor:
-        yield cursor, dialect_of(using)
+    connection = connections[using]
+    with connection.cursor() as cursor:
+        yield cursor, dialect_for(connection)
 
 
 class Tries:
@@ -130,7 +130,7 @@ def repeated(verb: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(verb)
     def patient(*args: P.args, **kwargs: P.kwargs) -> R:
-        return patiently(lambda: verb(*args, **kwargs), Tries(), using=str(kwargs["using"]))
+        return patiently(lambda: verb(*args, **kwargs), using=str(kwargs["using"]))
 
     return patient
 
@@ -143,41 +143,38 @@ def recalled(verb: Callable[Concatenate[Tries, P], R]) -> Callable[P, R]:
         known = shared.get()
         tries = Tries() if known is None else known.setdefault(verb.__qualname__, Tries())
         act = functools.partial(verb, tries, *args, **kwargs)
-        result = patiently(act, tries, using=str(kwargs["using"]))
+        result = patiently(act, tries.doubtful, using=str(kwargs["using"]))
         tries.doubtful.clear()
         return result
 
     return patient
 
 
-def patiently(act: Callable[[], R], tries: Tries | None = None, *, using: str) -> R:
+def patiently(act: Callable[[], R], doubtful: list[Any] | None = None, *, using: str) -> R:
     """
     Repeat for up to PATIENCE seconds what lost against another transaction, or lost its
     connection.
 
     Once it is repeated in any case: a connection may have been dead for long. Inside a
-    caller's transaction it is the caller's to repeat, and the error goes up. Raise
-    NotMigratedError where a table or a column is missing.
+    caller's transaction it is the caller's to repeat, and the error goes up. ``doubtful`` is
+    what the tries have noted. Raise NotMigratedError where a table or a column is missing.
     """
-    try:
-        return act() if is_callers(connections[using]) else insistently(act, tries, using=using)
-    except Error as error:
-        if isinstance(error, NotMigratedError) or ailment(error, using=using) != LACKING:
-            raise
-        raise unmigrated(error, using) from error.__cause__
-
-
-def insistently(act: Callable[[], R], tries: Tries | None, *, using: str) -> R:
-    trouble = Trouble(using, tries or Tries())
-    for pause in pauses():
-        known = len(trouble.tries.doubtful)
+    callers, began, trouble = is_callers(connections[using]), time.monotonic(), None
+    while True:
+        known = len(doubtful or ())
         try:
             return act()
         except Error as error:
-            if not trouble.may_pass(error, known):
+            trouble = trouble or Trouble(using, began)
+            if not callers and trouble.may_pass(error):
+                # This try lost against another one, and so has committed nothing.
+                if doubtful and trouble.lost_a_race:
+                    del doubtful[known:]
+            elif isinstance(error, NotMigratedError) or ailment(error, using=using) != LACKING:
                 raise
-        time.sleep(pause)
-    raise AssertionError("There is always another pause.")
+            else:
+                raise unmigrated(error, using) from error.__cause__
+        time.sleep(next(trouble.pauses))
 
 
 def unmigrated(error: Error, using: str) -> NotMigratedError:
@@ -194,21 +191,23 @@ def ailment(error: Error, *, using: str) -> Ailment:
 
 
 class Trouble:
-    """The errors of one call."""
+    """The errors of one call, which began at a time of the monotonic clock."""
 
-    def __init__(self, using: str, tries: Tries) -> None:
+    def __init__(self, using: str, began: float) -> None:
         self.using = using
-        self.tries = tries
         self.shared = shared.get() is not None
-        self.until = time.monotonic() + (PATIENCE_OF_ONE_CALL if self.shared else PATIENCE)
+        self.until = began + (PATIENCE_OF_ONE_CALL if self.shared else PATIENCE)
+        self.pauses = pauses()
         self.repeats = 0
+        self.lost_a_race = False
         self.told = False
 
-    def may_pass(self, error: Error, known: int) -> bool:
+    def may_pass(self, error: Error) -> bool:
         """Prepare for one more try, and tell whether there is to be one."""
         dialect = dialect_of(self.using)
-        if dialect.passes(error):
-            del self.tries.doubtful[known:]
+        self.lost_a_race = dialect.passes(error)
+        if self.lost_a_race:
+            pass
         elif dialect.lost(error) and not self.shared:
             self.reconnect(error)
         else:

@@ -84,14 +84,16 @@ def stand_ins(recorded: Recording) -> Iterator[tuple[Any, str, Any]]:
     ) -> int:
         stored = 0
         for read, task in enumerate(tasks, start=1):
-            stored += recorded.add(self, on_conflict, self._submission(now=now, **task))
+            stored += recorded.add(
+                self, on_conflict, self._submission(using=self.using, now=now, **task)
+            )
             if progress:
                 progress(read)
         return stored
 
     yield Queue, "submit", submit
     yield Queue, "submit_many", submit_many
-    yield store, "known_limits", lambda keys, using: set()
+    yield store, "limits_of", lambda *names, using: ()
     if compat.HAS_TASKS:
         from django_perfectqueue.backend import base
 

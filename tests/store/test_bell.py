@@ -269,7 +269,7 @@ class NoticesTests(TransactionTestCase):
 
     def test_what_comes_with_the_answer_to_another_statement_is_heard(self):
         def act(ear):
-            notices.send("0 k", using="default")
+            notices.send("0 k", connection)
             with connections["default"].cursor() as cursor:
                 cursor.execute("SELECT 1")
             self.assertEqual(list(ear.hear()), [Ring("k")])
@@ -329,7 +329,7 @@ class DatagramTests(SimpleTestCase):
         return ear
 
     def ring(self, message="0 default"):
-        datagrams.send(message, using="default")
+        datagrams.send(message, connection)
 
     def test_all_who_listen_hear_it(self):
         ears = [self.ear(), self.ear()]

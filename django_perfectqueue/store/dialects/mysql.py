@@ -188,6 +188,9 @@ committed: WeakSet[Any] = WeakSet()
 
 class MySQL(Dialect):
     bounds_statements = True
+    clock = "UTC_TIMESTAMP(6)"
+    given_clock = "CAST(%(now)s AS DATETIME(6))"
+    quote = "`"
 
     def end_idle_transactions(self, cursor: Any, seconds: float) -> None:
         """Do it on MariaDB; MySQL has nothing of the kind."""
@@ -204,7 +207,7 @@ class MySQL(Dialect):
         cursor.execute(LET_STAND_AS_BEFORE)
 
     @contextmanager
-    def committed(self, connection: Any) -> Iterator[None]:
+    def own(self, connection: Any) -> Iterator[None]:
         """
         Begin at READ COMMITTED whatever level the connection has.
 
@@ -225,12 +228,6 @@ class MySQL(Dialect):
     def current_clause(self, cursor: Any) -> str:
         fresh = reads_committed(cursor.db) or cursor.db in committed
         return "" if fresh else " LOCK IN SHARE MODE"
-
-    def text(self, sql: str) -> str:
-        return sql.replace('"', "`")
-
-    def now(self, given: datetime | None) -> str:
-        return "UTC_TIMESTAMP(6)" if given is None else "CAST(%(now)s AS DATETIME(6))"
 
     def later(self, seconds: str) -> str:
         return f"TIMESTAMPADD(MICROSECOND, ROUND({seconds} * 1000000), {{now}})"

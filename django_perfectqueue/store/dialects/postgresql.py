@@ -358,6 +358,8 @@ LET_STAND_AS_BEFORE = "SELECT set_config('idle_in_transaction_session_timeout', 
 class PostgreSQL(Dialect):
     notifies = True
     single_statement = True
+    clock = "statement_timestamp()"
+    given_clock = "%(now)s::timestamptz"
     asynchronous_commit = ", (SELECT set_config('synchronous_commit', 'off', true))"
 
     def commit_durably(self, cursor: Any) -> None:
@@ -373,9 +375,6 @@ class PostgreSQL(Dialect):
 
     def let_stand_as_before(self, cursor: Any, patience: Any) -> None:
         cursor.execute(LET_STAND_AS_BEFORE, [patience])
-
-    def now(self, given: datetime | None) -> str:
-        return "statement_timestamp()" if given is None else "%(now)s::timestamptz"
 
     def later(self, seconds: str) -> str:
         return f"{{now}} + {seconds} * interval '1 second'"

@@ -182,7 +182,7 @@ class Queue:
         type: str,  # noqa: A002
         data: Any = None,
         *,
-        using: str,
+        using: str | None = None,
         user: str | None = None,
         run_at: When | None = None,
         priority: int = 0,
@@ -214,7 +214,7 @@ class Queue:
             expected_at=due,
             expires_at=ends,
             limits=names,
-            keys=store.limits_of(self.name, type_, user, names, using=using),
+            keys=store.limits_of(self.name, type_, user, names, using=using or self.using),
             time_limit=None if time_limit is None else checked_span("time_limit", time_limit),
             context=surroundings,
         )

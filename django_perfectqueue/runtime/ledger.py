@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from datetime import datetime
-from typing import Any
 
 from django_perfectqueue import store
 from django_perfectqueue.queue import AcquiredTask
@@ -16,6 +16,7 @@ INTERVAL = 10.0
 OVERDUE = 2.0
 MOST_USERS = 10_000
 LAST_ROWS = 10_000
+MOST_UNBOOKED = 1_000
 
 
 class Ledger:
@@ -30,6 +31,9 @@ class Ledger:
         self.using = using
         self.kept = kept
         self.tallies: dict[Whose, Tally] = {}
+        self.ended: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        self.waits: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        self.unbooked = 0
         self.current: dict[int, AcquiredTask] = {}
         self.booked_until: dict[int, float] = {}
         self.ahead = 0.0
@@ -55,24 +59,33 @@ class Ledger:
         """Book what is left of a task that was begun."""
         with self.lock:
             del self.current[id(task)]
-            if self.kept:
-                self.book(task, ended).ended += 1
-            if self.booked_until:
-                self.booked_until.pop(id(task), None)
+            booked = self.booked_until.pop(id(task), None)
+            if not self.kept:
+                return
+            lease, began = task.lease, task.started
+            if booked is None:
+                waited = began + self.ahead - lease.run_at.timestamp()
+                self.waits[lease.queue, lease.user].append(waited)
+            seconds = max(0.0, ended - (began if booked is None else booked))
+            self.ended[lease.queue, lease.user].append(seconds)
+            self.unbooked += 1
+            if self.unbooked >= MOST_UNBOOKED:
+                self.book_ended()
 
-    def book(self, task: AcquiredTask, until: float) -> Tally:
-        """Book the time since the task began, or was booked last."""
-        lease, began = task.lease, task.started
-        whose: Any = (lease.queue, False, lease.user)  # is found like a Whose, and quicker made
-        tally = self.tallies.get(whose)
-        if tally is None:
-            tally = self.tallies[Whose(*whose)] = Tally()
-        if self.booked_until and id(task) in self.booked_until:
-            began = self.booked_until[id(task)]
-        else:
-            tally.wait(began + self.ahead - lease.run_at.timestamp())
-        tally.seconds += max(0.0, until - began)
-        return tally
+    def book_ended(self) -> None:
+        """Book the tasks that have ended, those of a user together."""
+        for (queue, user), seconds in self.ended.items():
+            tally = self.tally(queue, user)
+            tally.ended += len(seconds)
+            tally.seconds += sum(seconds)
+        for (queue, user), waits in self.waits.items():
+            self.tally(queue, user).wait(*waits)
+        self.ended.clear()
+        self.waits.clear()
+        self.unbooked = 0
+
+    def tally(self, queue: str, user: str) -> Tally:
+        return self.tallies.setdefault(Whose(queue, False, user), Tally())
 
     def is_due(self, now: float) -> bool:
         return self.kept and now >= self.next_write
@@ -89,7 +102,7 @@ class Ledger:
         was to be written is lost.
         """
         self.next_write = time.monotonic() + INTERVAL
-        if self.kept and (self.tallies or self.current):
+        if self.kept and (self.tallies or self.unbooked or self.current):
             moment = self.ask_time()
             taken = self.take_last() if last else self.take()
             store.add_usage(taken, using=self.using, at=moment)
@@ -118,8 +131,12 @@ class Ledger:
             return taken
 
     def book_current(self) -> None:
-        """Book what the tasks that run have taken so far."""
+        """Book what has ended, and what the tasks that run have taken so far."""
+        self.book_ended()
         now = time.monotonic()
         for task in list(self.current.values()):
-            self.book(task, now)
+            tally = self.tally(task.lease.queue, task.lease.user)
+            if id(task) not in self.booked_until:
+                tally.wait(task.started + self.ahead - task.lease.run_at.timestamp())
+            tally.seconds += max(0.0, now - self.booked_until.get(id(task), task.started))
             self.booked_until[id(task)] = now

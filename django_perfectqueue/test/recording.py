@@ -84,9 +84,7 @@ def stand_ins(recorded: Recording) -> Iterator[tuple[Any, str, Any]]:
     ) -> int:
         stored = 0
         for read, task in enumerate(tasks, start=1):
-            stored += recorded.add(
-                self, on_conflict, self._submission(using=self.using, now=now, **task)
-            )
+            stored += recorded.add(self, on_conflict, self._submission(now=now, **task))
             if progress:
                 progress(read)
         return stored

@@ -35,7 +35,7 @@ class RingCase(TransactionTestCase):
             patch.start()
             self.addCleanup(patch.stop)
 
-    def send(self, message, *, using):
+    def send(self, message, connection):
         self.rung += parsed([message])
 
     def queues(self):

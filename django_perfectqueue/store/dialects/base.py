@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -117,6 +117,9 @@ class Dialect(ABC):
 
     given_clock = ""
     """The same where the caller has given the time."""
+
+    claimed_time: Callable[[Any], datetime] | None = None
+    """What makes an aware time of one in a row of claim(); None where it is one."""
 
     quote = '"'
     """The quotes around names."""
@@ -372,4 +375,4 @@ def naive(moment: datetime) -> datetime:
 
 def numbers(values: Iterable[int]) -> str:
     """Return whole numbers as the inside of an IN list."""
-    return ", ".join(str(int(value)) for value in values) or "NULL"
+    return ", ".join([str(int(value)) for value in values]) or "NULL"

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
+from operator import attrgetter, methodcaller
 from typing import Any
 from weakref import WeakSet
 
@@ -191,6 +192,7 @@ class MySQL(Dialect):
     clock = "UTC_TIMESTAMP(6)"
     given_clock = "CAST(%(now)s AS DATETIME(6))"
     quote = "`"
+    claimed_time = methodcaller("replace", tzinfo=timezone.utc)
 
     def end_idle_transactions(self, cursor: Any, seconds: float) -> None:
         """Do it on MariaDB; MySQL has nothing of the kind."""
@@ -457,21 +459,21 @@ class MySQL(Dialect):
         monotonic: float,
         now: datetime | None,
     ) -> set[tuple[int, int]]:
-        ids = numbers(sorted(done.lease.task_id for done in completions))
+        given = sorted(completions, key=attrgetter("lease.task_id"))
+        ids = numbers([done.lease.task_id for done in given])
         held = set(self.execute(cursor, HELD.replace("{ids}", ids)).fetchall())
-        written = [done for done in completions if done.lease.fence in held]
+        written = [done for done in given if (done.lease.task_id, done.lease.token) in held]
         if not written:
             return set()
-        closed = numbers(sorted(done.lease.task_id for done in written))
+        closed = numbers([done.lease.task_id for done in written])
         self.execute(cursor, f'DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({closed})')
-        written.sort(key=lambda done: done.lease.task_id)
         for some in in_packets(written, self.packet(cursor, written)):
             self.write_results(cursor, some, worker, monotonic, now)
-        return {done.lease.fence for done in written}
+        return {(done.lease.task_id, done.lease.token) for done in written}
 
     def packet(self, cursor: Any, completions: Sequence[Completion]) -> int:
         """Return how many bytes of results go into a statement; ask only where they are many."""
-        if sum(len(done.result or "") for done in completions) <= AROUND:
+        if sum([len(done.result or "") for done in completions]) <= AROUND:
             return PACKET
         return max(1, min(PACKET, packet_of(cursor) - AROUND))
 
@@ -486,11 +488,13 @@ class MySQL(Dialect):
         given: list[str] = []
         parameters: dict[str, Any] = {"worker": worker}
         for number, done in enumerate(completions):
-            parameters[f"r{number}"] = done.result
+            result = "NULL"
+            if done.result is not None:
+                result, parameters[f"r{number}"] = f"%(r{number})s", done.result
+            started, ended = (monotonic - done.started) * 1e6, (monotonic - done.ended) * 1e6
             given.append(
                 f'SELECT {done.lease.task_id} AS "id", {done.lease.attempt} AS "attempt",'
-                f' {microseconds(monotonic - done.started)} AS "started",'
-                f' {microseconds(monotonic - done.ended)} AS "ended", %(r{number})s AS "result"'
+                f' {started:.0f} AS "started", {ended:.0f} AS "ended", {result} AS "result"'
             )
         finish = FINISH.replace("{given}", " UNION ALL ".join(given))
         self.execute(cursor, finish, parameters, now=now)
@@ -580,7 +584,7 @@ def in_packets(completions: Sequence[Completion], most: int) -> Iterator[list[Co
     packet: list[Completion] = []
     length = 0
     for done in completions:
-        own = escaped_length(done.result or "")
+        own = escaped_length(done.result) if done.result else 0
         if packet and length + own > most:
             yield packet
             packet, length = [], 0
@@ -608,7 +612,3 @@ def escaped_length(text: str) -> int:
     """Return how many bytes a text takes at most within a statement."""
     data = text.encode()
     return len(data) + sum(data.count(byte) for byte in ESCAPED)
-
-
-def microseconds(seconds: float) -> int:
-    return round(seconds * 1_000_000)

@@ -80,7 +80,7 @@ def folder_for(connection: Any) -> str | None:
         identity: tuple[Any, ...] = (os.fspath(entry["NAME"]),)
     else:
         given = entry["OPTIONS"]
-        named = (given.get(name) for name in ("unix_socket", "host", "port", "read_default_file"))
+        named = [given.get(name) for name in ("unix_socket", "host", "port", "read_default_file")]
         identity = (entry["HOST"], entry["PORT"], entry["NAME"], *named)
     parent = os.fspath(options().BELL_FOLDER or tempfile.tempdir or tempfile.gettempdir())
     return folder(parent, connection.vendor, *identity)

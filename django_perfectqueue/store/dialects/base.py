@@ -325,7 +325,8 @@ class Dialect(ABC):
             sql = sql.replace(f"{{{name}}}", expression)
         if "{now}" in sql:
             sql = sql.replace("{now}", self.clock if now is None else self.given_clock)
-            given["now"] = self.parameter(now)
+            if now is not None or self.hosts_clock:
+                given["now"] = self.parameter(now)
         cursor.execute(sql if self.quote == '"' else sql.replace('"', self.quote), given)
         return cursor
 

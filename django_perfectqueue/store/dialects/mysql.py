@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta, timezone
 from operator import attrgetter, methodcaller
 from typing import Any
@@ -14,8 +14,19 @@ from weakref import WeakSet
 from django.db import IntegrityError
 
 from ..ailments import Ailment
-from ..values import Completion, Moment, Submission
-from .base import ACCOUNT, TAKEN, Dialect, Entry, Row, Waking, average, naive, numbers
+from ..values import Completion, Submission
+from .base import (
+    ACCOUNT,
+    TAKEN,
+    UNPREPARED,
+    Dialect,
+    Entry,
+    Row,
+    Waking,
+    average,
+    naive,
+    numbers,
+)
 
 PACKET = 4 * 1024 * 1024
 AROUND = 64 * 1024
@@ -187,6 +198,17 @@ committed: WeakSet[Any] = WeakSet()
 """The connections on which a transaction of the store's own is at READ COMMITTED."""
 
 
+@contextmanager
+def at_read_committed(connection: Any) -> Iterator[None]:
+    with connection.cursor() as cursor:
+        cursor.execute(READ_COMMITTED)
+    committed.add(connection)
+    try:
+        yield
+    finally:
+        committed.discard(connection)
+
+
 class MySQL(Dialect):
     bounds_statements = True
     clock = "UTC_TIMESTAMP(6)"
@@ -208,24 +230,14 @@ class MySQL(Dialect):
     def let_stand_as_before(self, cursor: Any, patience: Any) -> None:
         cursor.execute(LET_STAND_AS_BEFORE)
 
-    @contextmanager
-    def own(self, connection: Any) -> Iterator[None]:
+    def own(self, connection: Any) -> AbstractContextManager[None]:
         """
         Begin at READ COMMITTED whatever level the connection has.
 
         At REPEATABLE READ a lock finds the newest rows, and a SELECT those of before: so a
         ticket would be taken whose task can't be seen.
         """
-        if reads_committed(connection):
-            yield
-            return
-        with connection.cursor() as cursor:
-            cursor.execute(READ_COMMITTED)
-        committed.add(connection)
-        try:
-            yield
-        finally:
-            committed.discard(connection)
+        return UNPREPARED if reads_committed(connection) else at_read_committed(connection)
 
     def current_clause(self, cursor: Any) -> str:
         fresh = reads_committed(cursor.db) or cursor.db in committed
@@ -309,9 +321,10 @@ class MySQL(Dialect):
             return {}
         task_id = int(cursor.lastrowid)
         alarm_at = "NULL" if self.awake(cursor, {lane}) else "{now}"
-        run_at = "{now}" if task.expected_at is None else "%(expected_at)s"
+        run_at, expected = "{now}", {}
+        if isinstance(task.expected_at, datetime):
+            run_at, expected = "%(expected_at)s", {"expected_at": self.parameter(task.expected_at)}
         row = f"({task_id}, {lane}, 0, {-task.priority}, {run_at}, {alarm_at}, 0, 0, 0, 0)"
-        expected = {"expected_at": self.when(task.expected_at)}
         self.execute(cursor, INSERT_TICKET + row, expected, now=now)
         return {(task.queue, task.key): task_id}
 
@@ -339,42 +352,36 @@ class MySQL(Dialect):
         values: list[str] = []
         parameters: dict[str, Any] = {}
         for number, task in enumerate(tasks):
-            names = [f"{name}{number}" for name in "qktudprexlic"]
-            parameters.update(
-                zip(
-                    names,
-                    (
-                        task.queue,
-                        task.key,
-                        task.type,
-                        task.user,
-                        task.payload,
-                        task.priority,
-                        self.when(task.run_at),
-                        self.when(task.expected_at),
-                        self.when(task.expires_at),
-                        ",".join(task.limits),
-                        task.time_limit,
-                        task.context,
-                    ),
-                    strict=True,
-                )
-            )
-            q, k, t, u, d, p, r, e, x, limits, seconds, context = (f"%({name})s" for name in names)
-            times = ((r, task.run_at), (e, task.expected_at), (x, task.expires_at))
-            r, e, x = (self.later(mark) if is_span(at) else mark for mark, at in times)
+            columns: dict[str, Any] = {
+                "q": task.queue,
+                "k": task.key,
+                "t": task.type,
+                "u": task.user,
+                "d": task.payload,
+                "p": task.priority,
+                "r": task.run_at,
+                "e": task.expected_at,
+                "x": task.expires_at,
+                "l": ",".join(task.limits),
+                "s": task.time_limit,
+                "c": task.context,
+            }
+            marks = []
+            for letter, value in columns.items():
+                mark, name = "NULL", f"{letter}{number}"
+                if value is not None:
+                    mark, parameters[name] = f"%({name})s", value
+                if isinstance(value, timedelta):
+                    mark, parameters[name] = self.later(mark), value.total_seconds()
+                elif isinstance(value, datetime):
+                    parameters[name] = self.parameter(value)
+                marks.append(mark)
+            q, k, t, u, d, p, r, *others = marks
             run_at = "{now}" if task.run_at is None else r
             values.append(
-                f"({q}, {k}, {t}, {u}, {d}, {p}, {{now}}, {run_at}, {e}, {x}, {limits},"
-                f" {seconds}, {context}, '', 0, '')"
+                f"({q}, {k}, {t}, {u}, {d}, {p}, {{now}}, {run_at}, {', '.join(others)}, '', 0, '')"
             )
         self.execute(cursor, INSERT_TASK + ", ".join(values), parameters, now=now)
-
-    def when(self, moment: Moment | None) -> Any:
-        """Return a time as the driver takes it, and a span in seconds, for later()."""
-        if isinstance(moment, timedelta):
-            return moment.total_seconds()
-        return self.parameter(moment)
 
     def find_tasks(self, cursor: Any, tasks: Sequence[Submission]) -> dict[tuple[str, str], Row]:
         keys: dict[str, list[str]] = {}
@@ -562,7 +569,8 @@ def literal(value: float | datetime | None) -> str:
 
 def reads_committed(connection: Any) -> bool:
     """Tell whether a connection is at READ COMMITTED; ask the server once, where Django can't."""
-    connection.ensure_connection()
+    if connection.connection is None:
+        connection.ensure_connection()
     level = connection.isolation_level
     if level is None:
         wire = connection.connection
@@ -592,10 +600,6 @@ def in_packets(completions: Sequence[Completion], most: int) -> Iterator[list[Co
         length += own
     if packet:
         yield packet
-
-
-def is_span(moment: Moment | None) -> bool:
-    return isinstance(moment, timedelta)
 
 
 def packet_of(cursor: Any) -> int:

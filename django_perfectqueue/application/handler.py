@@ -109,7 +109,7 @@ class Application:
         return await arounds[type(self)](self)
 
     @classmethod
-    def bare_method(cls) -> str:
+    def _bare_method(cls) -> str:
         """Return the name of the method that performs a task, without middleware."""
         if cls.is_async:
             return "_aperform"

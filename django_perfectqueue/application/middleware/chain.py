@@ -38,7 +38,7 @@ class Arounds(dict[type, Around]):
 
     def __missing__(self, kind: type[Application]) -> Around:
         layers = [layer_for(kind, one) for one in middleware_of(kind)]
-        innermost: Around = methodcaller(kind.bare_method())
+        innermost: Around = methodcaller(kind._bare_method())
         return self.setdefault(kind, functools.reduce(wrapped, reversed(layers), innermost))
 
 

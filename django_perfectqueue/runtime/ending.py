@@ -42,9 +42,9 @@ class Ending:
     stop: bool = False
 
 
-def is_heard(word: str) -> bool:
-    """Tell whether anyone listens for tasks that end so."""
-    return word in SIGNALS and bool(SIGNALS[word].receivers)
+def heard() -> set[str]:
+    """Return the words by which tasks end for which anyone listens."""
+    return {word for word, signal in SIGNALS.items() if signal.receivers}
 
 
 def announce(
@@ -54,8 +54,8 @@ def announce(
     error: BaseException | None = None,
 ) -> None:
     """Send the signal for what has become of a task, if anyone listens."""
-    if is_heard(word):
-        signal = SIGNALS[word]
+    signal = SIGNALS.get(word)
+    if signal is not None and signal.receivers:
         with store.calls_of_others():
             signals.send(signal, Whom.of(task.lease), sender=handler, task=task, error=error)
 

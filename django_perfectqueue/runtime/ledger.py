@@ -16,7 +16,7 @@ INTERVAL = 10.0
 OVERDUE = 2.0
 MOST_USERS = 10_000
 LAST_ROWS = 10_000
-MOST_UNBOOKED = 1_000
+MOST_ENDED = 1_000
 
 
 class Ledger:
@@ -31,9 +31,7 @@ class Ledger:
         self.using = using
         self.kept = kept
         self.tallies: dict[Whose, Tally] = {}
-        self.ended: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-        self.waits: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-        self.unbooked = 0
+        self.ended: list[tuple[str, str, list[float], float]] = []
         self.current: dict[int, AcquiredTask] = {}
         self.booked_until: dict[int, float] = {}
         self.ahead = 0.0
@@ -62,27 +60,25 @@ class Ledger:
             booked = self.booked_until.pop(id(task), None)
             if not self.kept:
                 return
-            lease, began = task.lease, task.started
-            if booked is None:
-                waited = began + self.ahead - lease.run_at.timestamp()
-                self.waits[lease.queue, lease.user].append(waited)
-            seconds = max(0.0, ended - (began if booked is None else booked))
-            self.ended[lease.queue, lease.user].append(seconds)
-            self.unbooked += 1
-            if self.unbooked >= MOST_UNBOOKED:
+            lease, since, waits = task.lease, booked, []
+            if since is None:
+                since = task.started
+                waits = [since + self.ahead - lease.run_at.timestamp()]
+            self.ended.append((lease.queue, lease.user, waits, max(0.0, ended - since)))
+            if len(self.ended) >= MOST_ENDED:
                 self.book_ended()
 
     def book_ended(self) -> None:
         """Book the tasks that have ended, those of a user together."""
-        for (queue, user), seconds in self.ended.items():
-            tally = self.tally(queue, user)
-            tally.ended += len(seconds)
-            tally.seconds += sum(seconds)
-        for (queue, user), waits in self.waits.items():
-            self.tally(queue, user).wait(*waits)
+        users = defaultdict(list)
+        for queue, user, waits, seconds in self.ended:
+            users[queue, user].append((waits, seconds))
         self.ended.clear()
-        self.waits.clear()
-        self.unbooked = 0
+        for (queue, user), some in users.items():
+            tally = self.tally(queue, user)
+            tally.ended += len(some)
+            tally.seconds += sum([seconds for _waits, seconds in some])
+            tally.wait(*[wait for waits, _seconds in some for wait in waits])
 
     def tally(self, queue: str, user: str) -> Tally:
         return self.tallies.setdefault(Whose(queue, False, user), Tally())
@@ -102,7 +98,7 @@ class Ledger:
         was to be written is lost.
         """
         self.next_write = time.monotonic() + INTERVAL
-        if self.kept and (self.tallies or self.unbooked or self.current):
+        if self.kept and (self.tallies or self.ended or self.current):
             moment = self.ask_time()
             taken = self.take_last() if last else self.take()
             store.add_usage(taken, using=self.using, at=moment)

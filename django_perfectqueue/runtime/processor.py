@@ -26,7 +26,7 @@ from . import capture
 from .belfry import Belfry
 from .bell import Bell
 from .database import AwayError, Link, discard, in_one_line
-from .ending import Ending, announce, is_heard
+from .ending import Ending, announce, heard
 from .heart import Heart
 from .keeper import Keeper
 from .ledger import Ledger
@@ -368,16 +368,13 @@ class Processor:
             self.write_notes(self.link)
 
     def posted(self, endings: Sequence[Ending]) -> None:
-        for word in {ending.word for ending in endings}:
-            if word == "preempted" or is_heard(word):
-                self.announce([ending for ending in endings if ending.word == word])
-        self.tell(endings)
-
-    def announce(self, endings: Sequence[Ending]) -> None:
+        words = heard()
         for ending in endings:
             if ending.word == "preempted":
                 logger.warning("A result came too late. key=%s", printable(ending.task.key))
-            announce(ending.word, ending.task, ending.handler)
+            if ending.word in words:
+                announce(ending.word, ending.task, ending.handler)
+        self.tell(endings)
 
     def tell(self, endings: Sequence[Ending]) -> None:
         for word, count in Counter([ending.word for ending in endings]).items():

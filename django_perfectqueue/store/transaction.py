@@ -143,36 +143,33 @@ def recalled(verb: Callable[Concatenate[Tries, P], R]) -> Callable[P, R]:
         known = shared.get()
         tries = Tries() if known is None else known.setdefault(verb.__qualname__, Tries())
         act = functools.partial(verb, tries, *args, **kwargs)
-        result = patiently(act, tries.doubtful, using=str(kwargs["using"]))
+        result = patiently(act, tries, using=str(kwargs["using"]))
         tries.doubtful.clear()
         return result
 
     return patient
 
 
-def patiently(act: Callable[[], R], doubtful: list[Any] | None = None, *, using: str) -> R:
+def patiently(act: Callable[[], R], tries: Tries | None = None, *, using: str) -> R:
     """
     Repeat for up to PATIENCE seconds what lost against another transaction, or lost its
     connection.
 
     Once it is repeated in any case: a connection may have been dead for long. Inside a
-    caller's transaction it is the caller's to repeat, and the error goes up. ``doubtful`` is
-    what the tries have noted. Raise NotMigratedError where a table or a column is missing.
+    caller's transaction it is the caller's to repeat, and the error goes up. Raise
+    NotMigratedError where a table or a column is missing.
     """
     callers, began, trouble = is_callers(connections[using]), time.monotonic(), None
+    doubtful = [] if tries is None else tries.doubtful
     while True:
-        known = len(doubtful or ())
+        known = len(doubtful)
         try:
             return act()
         except Error as error:
             trouble = trouble or Trouble(using, began)
-            if not callers and trouble.may_pass(error):
-                # This try lost against another one, and so has committed nothing.
-                if doubtful and trouble.lost_a_race:
-                    del doubtful[known:]
-            elif isinstance(error, NotMigratedError) or ailment(error, using=using) != LACKING:
-                raise
-            else:
+            if callers or not trouble.may_pass(error, doubtful, known):
+                if isinstance(error, NotMigratedError) or ailment(error, using=using) != LACKING:
+                    raise
                 raise unmigrated(error, using) from error.__cause__
         time.sleep(next(trouble.pauses))
 
@@ -199,15 +196,13 @@ class Trouble:
         self.until = began + (PATIENCE_OF_ONE_CALL if self.shared else PATIENCE)
         self.pauses = pauses()
         self.repeats = 0
-        self.lost_a_race = False
         self.told = False
 
-    def may_pass(self, error: Error) -> bool:
+    def may_pass(self, error: Error, doubtful: list[Any], known: int) -> bool:
         """Prepare for one more try, and tell whether there is to be one."""
         dialect = dialect_of(self.using)
-        self.lost_a_race = dialect.passes(error)
-        if self.lost_a_race:
-            pass
+        if dialect.passes(error):
+            del doubtful[known:]
         elif dialect.lost(error) and not self.shared:
             self.reconnect(error)
         else:

@@ -88,7 +88,7 @@ class Tally:
         """Count tasks that have waited so many seconds each."""
         for seconds in waits:
             self.waits[bucket_of(seconds)] += 1
-        self.longest = max(self.longest, *waits)
+        self.longest = max([self.longest, *waits])
 
     def add(self, other: Tally) -> None:
         self.ended += other.ended

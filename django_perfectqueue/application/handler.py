@@ -14,7 +14,7 @@ from django_perfectqueue.queue import AcquiredTask, Queue
 
 from .coroutine_functions import is_async
 from .decider import Decider
-from .middleware.chain import around_of
+from .middleware.chain import arounds
 
 Function = Callable[[AcquiredTask], Any]
 
@@ -102,13 +102,19 @@ class Application:
         """Perform the task, with all that stands around it; return its result."""
         if self.is_async:
             return awaited(self.arun())
-        around = around_of(type(self))
-        return self._perform() if around is None else around(self)
+        return arounds[type(self)](self)
 
     async def arun(self) -> Any:
         """Do what run() does, where perform() is a coroutine function."""
-        around = around_of(type(self))
-        return await (self._aperform() if around is None else around(self))
+        return await arounds[type(self)](self)
+
+    @classmethod
+    def _bare_method(cls) -> str:
+        """Return the name of the method that performs a task, without middleware."""
+        if cls.is_async:
+            return "_aperform"
+        hooks = (cls.before_perform, cls.after_perform)
+        return "perform" if hooks == UNCHANGED else "_perform"
 
     def _perform(self) -> Any:
         """Perform the task, with what comes before and after."""

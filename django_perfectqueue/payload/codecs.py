@@ -23,6 +23,10 @@ from django_perfectqueue.lib.imports import imported
 GZIP = "gzip"
 NAME = re.compile(r"[a-z][a-z0-9]*")
 PURPOSE = b"django-perfectqueue payloads"
+UNREADABLE = (ValueError, OSError, EOFError, zlib.error, RecursionError)
+
+from_json = json.JSONDecoder().decode
+to_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 class Codec:
@@ -38,11 +42,11 @@ class Codec:
 
     def dumps(self, value: Any) -> str:
         """Return a value as text; raise TypeError or ValueError when that can't be."""
-        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+        return to_json(value)
 
     def loads(self, text: str) -> Any:
         """Return what dumps() was given; raise ValueError when it can't be told."""
-        return json.loads(text)
+        return from_json(text)
 
     def seal(self, text: str) -> str:
         """Return the text as it is stored."""
@@ -200,14 +204,17 @@ def decode(text: str) -> Any:
             f"The stored text is plain, and {SETTING}['READ_PLAIN'] is False: who can write to"
             " the database but has no key may have written it."
         )
-    return read(Codec(), text)
+    try:
+        return from_json(unpacked(text) if colon else text)
+    except UNREADABLE as error:
+        raise PayloadError(f"The stored text is not JSON: {error}.") from error
 
 
 def read(codec: Codec, text: str) -> Any:
-    what = codec.name or "JSON"
     try:
         return codec.loads(unpacked(codec.unseal(text)))
-    except (ValueError, OSError, EOFError, zlib.error, RecursionError) as error:
+    except UNREADABLE as error:
+        what = codec.name or "JSON"
         raise PayloadError(f"The stored text is not {what}: {error}.") from error
 
 

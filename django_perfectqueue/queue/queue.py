@@ -103,10 +103,12 @@ class Queue:
 
         Raise InvalidTaskError when it can't be stored as it is.
         """
+        using = self.using
         submission = self._submission(
             key,
             type,
             data,
+            using=using,
             user=user,
             run_at=run_at,
             priority=priority,
@@ -122,16 +124,17 @@ class Queue:
                 f"on_conflict is 'raise', 'ignore' or 'replace', not {on_conflict!r}."
             )
         task = self[submission.key]
-        if not store.submit([submission], using=self.using, now=now):
+        if not store.submit([submission], using=using, now=now):
             if on_conflict == "raise":
                 raise AlreadyExistsError(
                     f"Queue '{self.name}' already has a task with the key '{key}'."
                 )
             if on_conflict == "ignore":
                 return task
-            store.replace(submission, using=self.using, now=now)
-        store.announce(signals.task_submitted, [submission], using=self.using)
-        store.ring(self.name, using=self.using, delay=until(submission, now))
+            store.replace(submission, using=using, now=now)
+        if signals.task_submitted.receivers:
+            store.announce(signals.task_submitted, [submission], using=using)
+        store.ring(self.name, using=using, delay=until(submission, now))
         return task
 
     @otel.sends
@@ -151,21 +154,22 @@ class Queue:
         with the number read so far.
         """
         stored = read = 0
-        wake = partial(store.answer_alarms, using=self.using)
-        terms: dict[str, Any] = {"surroundings": captured(), "now": now}
+        using = self.using
+        wake = partial(store.answer_alarms, using=using)
+        terms: dict[str, Any] = {"using": using, "surroundings": captured(), "now": now}
         submissions = (self._submission(**terms, **task) for task in tasks)
         for given in store.in_chunks(submissions):
             submit = store.submit_all if on_conflict == "raise" else store.submit
-            fresh = submit(given, using=self.using, now=now)
+            fresh = submit(given, using=using, now=now)
             if on_conflict == "raise" and len(fresh) < len(given):
                 raise AlreadyExistsError(already(self.name, given, fresh))
-            if fresh and (not stored or not connections[self.using].in_atomic_block):
-                transaction.on_commit(wake, using=self.using, robust=True)
+            if fresh and (not stored or not connections[using].in_atomic_block):
+                transaction.on_commit(wake, using=using, robust=True)
             if fresh:
                 soonest = min(until(task, now) for task in given if (task.queue, task.key) in fresh)
-                store.ring(self.name, using=self.using, delay=soonest)
+                store.ring(self.name, using=using, delay=soonest)
                 stored_now = (task for task in given if (task.queue, task.key) in fresh)
-                store.announce(signals.task_submitted, stored_now, using=self.using)
+                store.announce(signals.task_submitted, stored_now, using=using)
             read += len(given)
             stored += len(fresh)
             if progress:
@@ -178,6 +182,7 @@ class Queue:
         type: str,  # noqa: A002
         data: Any = None,
         *,
+        using: str | None = None,
         user: str | None = None,
         run_at: When | None = None,
         priority: int = 0,
@@ -188,11 +193,13 @@ class Queue:
         surroundings: str | None = None,
         now: datetime | None = None,
     ) -> store.Submission:
-        starts, ends = moment("run_at", run_at, now), moment("expires_at", expires_at, now)
-        names, type_ = checked_limits(limits), checked("type", type, KEY_LENGTH)
-        user = checked_user(user)
-        may_hold = store.may_hold(self.name, type_, user, names)
-        if expires_first(starts, ends):
+        starts = run_at if run_at is None else moment("run_at", run_at, now)
+        ends = expires_at if expires_at is None else moment("expires_at", expires_at, now)
+        due = expected_at if expected_at is None else moment("expected_at", expected_at, now)
+        names = checked_limits(limits) if limits else ()
+        type_ = checked("type", type, KEY_LENGTH)
+        user = "" if user is None else checked_user(user)
+        if starts is not None and ends is not None and expires_first(starts, ends):
             raise InvalidTaskError(
                 f"The task could never run: it expires at {ends}, before run_at."
             )
@@ -204,11 +211,11 @@ class Queue:
             payload=encoded(data),
             priority=checked_priority(priority),
             run_at=starts,
-            expected_at=moment("expected_at", expected_at, now),
+            expected_at=due,
             expires_at=ends,
             limits=names,
-            keys=tuple(sorted(store.known_limits(may_hold, using=self.using))),
-            time_limit=checked_span("time_limit", time_limit),
+            keys=store.limits_of(self.name, type_, user, names, using=using or self.using),
+            time_limit=None if time_limit is None else checked_span("time_limit", time_limit),
             context=surroundings,
         )
 

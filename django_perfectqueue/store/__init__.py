@@ -6,7 +6,6 @@ the caller's, reads the time from the server unless it is given as ``now``, and 
 itself where the database asks for it or the connection is lost.
 """
 
-from .arithmetic.limit_keys import may_hold
 from .claims.acquire import acquire
 from .claims.backlog_age import oldest_due, overdue
 from .claims.peek import Outlook, look
@@ -21,7 +20,7 @@ from .lanes.shares import queue_weights
 from .leases.fence import refusal
 from .leases.heartbeat import heartbeat
 from .leases.in_hand import InHand, in_hand, renew, wanted
-from .limits.limit_cache import forget_limits, known_limits
+from .limits.limit_cache import forget_limits, known_limits, limits_of
 from .notify.completion import (
     Ended,
     end_notices,
@@ -120,9 +119,9 @@ __all__ = [
     "in_chunks",
     "in_hand",
     "known_limits",
+    "limits_of",
     "live",
     "look",
-    "may_hold",
     "new_holder",
     "newest_id",
     "note_waiting",

@@ -84,7 +84,7 @@ def sends(
 
     @functools.wraps(submit)
     def sending(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        if not is_on():
+        if not options().TRACING:
             return submit(self, *args, **kwargs)
         with send_span(getattr(self, "name", "")) as span:
             stored = submit(self, *args, **kwargs)

@@ -29,7 +29,7 @@ class Reporter:
     def __init__(self, write: Write, style: Any, verbosity: int = USUAL) -> None:
         self.write = write
         self.verbosity = verbosity
-        self.paint: dict[str, Callable[[str], str]] = {
+        paint: dict[str, Callable[[str], str]] = {
             "finished": style.SUCCESS,
             "retried": style.WARNING,
             "snoozed": style.WARNING,
@@ -41,6 +41,7 @@ class Reporter:
             "failed": style.ERROR,
             "crashed": style.ERROR,
         }
+        self.words = {word: paint[word](f"{word:<9}") for word in paint}
         self.bold = style.MIGRATE_HEADING
 
     def say(self, line: str) -> None:
@@ -68,10 +69,12 @@ class Reporter:
     def line(self, ending: Ending) -> str:
         lease = ending.task.lease
         user = f" user={lease.user}" if lease.user else ""
-        names = printable(f"{lease.key} type={lease.type}{user}")
+        names = f"{lease.key} type={lease.type}{user}"
+        if not names.isprintable():
+            names = printable(names)
         error = f" error={type(ending.error).__name__}" if ending.error is not None else ""
-        word = self.paint[ending.word](f"{ending.word:<9}")
-        text = f"{word} {names} attempt={lease.tries} {ending.seconds:.3f}s{error}"
+        attempt = lease.errors + lease.crashes + 1
+        text = f"{self.words[ending.word]} {names} attempt={attempt} {ending.seconds:.3f}s{error}"
         if self.verbosity >= FULL:
             text = (
                 f"{time.strftime('%H:%M:%S')} {os.getpid()} {text} queue={printable(lease.queue)}"

@@ -1,4 +1,5 @@
 import asyncio
+import sys
 import time
 from unittest import mock
 
@@ -15,7 +16,7 @@ from django_perfectqueue.application.middleware import (
     memory_limit,
     report_errors,
 )
-from django_perfectqueue.application.middleware.chain import around_of
+from django_perfectqueue.application.middleware.chain import arounds
 from django_perfectqueue.application.registry import Registry
 from django_perfectqueue.checks import check_middleware
 from django_perfectqueue.conf import Options
@@ -97,12 +98,18 @@ class ChainTests(SimpleTestCase):
         self.assertEqual(performed, [])
 
     def test_without_any_nothing_is_called_in_between(self):
-        self.assertIsNone(around_of(from_function(lambda task: None)))
+        called = []
+        handler = from_function(lambda task: called.append(sys._getframe(2)))(None)
+        frame = sys._getframe()
+        arounds[type(handler)](handler)
+        self.assertEqual(called, [frame])
 
     def test_of_a_class_one_object_serves_all_handlers(self):
         with override_settings(PERFECTQUEUE=EVERYWHERE):
             for _ in range(2):
-                around_of(from_function(lambda task: None, middleware=[surroundings.Both]))
+                self.assertTrue(
+                    arounds[from_function(lambda task: None, middleware=[surroundings.Both])]
+                )
         self.assertLessEqual(surroundings.Both.made, 1)
 
     def test_a_coroutine_is_awaited_within_coroutines(self):
@@ -139,7 +146,7 @@ class ChainTests(SimpleTestCase):
         ):
             kind = from_function(lambda task: None, middleware=given)
             with self.subTest(given), self.assertRaisesMessage(ConfigError, said):
-                around_of(kind)
+                arounds[kind]
 
     def test_a_check_tells_what_is_wrong_for_all(self):
         with override_settings(PERFECTQUEUE=EVERYWHERE):

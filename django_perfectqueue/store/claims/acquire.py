@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 from django.db import connections
@@ -91,7 +92,7 @@ def acquire(
         "serial": serial,
     }
     refused = [] if refused is None else refused
-    if any(done.lease.capped for done in finished):
+    if any(map(attrgetter("lease.capped"), finished)):
         # Before it is looked who may run, lest these still count.
         refused += finish(finished, using=using, worker=worker, now=now)
         finished = ()

@@ -6,6 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 from ..arithmetic.fair_order import Pick, counted
@@ -103,7 +104,7 @@ class Claim:
             "using": self.using,
             "holder": self.holder,
             "token": self.token,
-            "moment": self.dialect.moment,
+            "moment": self.dialect.claimed_time,
         }
         for pick in picks:
             line = lines[pick.lane]
@@ -123,7 +124,7 @@ class Claim:
 def in_lines(rows: list[Row]) -> defaultdict[int, deque[Row]]:
     """Return each lane's rows in the order in which they should run."""
     lines: defaultdict[int, deque[Row]] = defaultdict(deque)
-    for row in sorted(rows, key=lambda row: (row[5], row[6], row[0])):
+    for row in sorted(rows, key=itemgetter(5, 6, 0)):
         lines[row[2]].append(row)
     return lines
 

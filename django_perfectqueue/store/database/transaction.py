@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -17,7 +17,7 @@ from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
 from django_perfectqueue.exceptions import NotMigratedError
 
 from .diagnosis import Ailment
-from .dialects import Dialect, dialect_of
+from .dialects import Dialect, dialect_for, dialect_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,18 +39,17 @@ def unit(using: str, *, apart: bool = False) -> Iterator[tuple[Any, Dialect]]:
     A verb refuses before it writes, so a refusal leaves the caller's transaction good.
     One that is to be undone by itself asks to be ``apart``: in a savepoint, that is.
     """
-    if connections[using].in_atomic_block:
-        with transaction.atomic(using=using) if apart else nullcontext(), reading(using) as opened:
-            yield opened
-        return
-    dialect = dialect_of(using)
-    with (
-        dialect.writing(connections[using]),
-        dialect.committed(connections[using]),
-        transaction.atomic(using=using),
-        reading(using) as opened,
-    ):
-        yield opened
+    connection = connections[using]
+    dialect = dialect_for(connection)
+    if not connection.in_atomic_block:
+        with dialect.own(connection), transaction.atomic(using), connection.cursor() as cursor:
+            yield cursor, dialect
+    elif apart:
+        with transaction.atomic(using), connection.cursor() as cursor:
+            yield cursor, dialect
+    else:
+        with connection.cursor() as cursor:
+            yield cursor, dialect
 
 
 def timely(using: str) -> AbstractContextManager[tuple[Any, Dialect]]:
@@ -73,8 +72,9 @@ def together(*, using: str) -> Iterator[None]:
 @contextmanager
 def reading(using: str) -> Iterator[tuple[Any, Dialect]]:
     """Yield a cursor and the dialect, with no transaction of its own."""
-    with connections[using].cursor() as cursor:
-        yield cursor, dialect_of(using)
+    connection = connections[using]
+    with connection.cursor() as cursor:
+        yield cursor, dialect_for(connection)
 
 
 class Tries:
@@ -131,7 +131,7 @@ def repeated(verb: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(verb)
     def patient(*args: P.args, **kwargs: P.kwargs) -> R:
-        return patiently(lambda: verb(*args, **kwargs), Tries(), using=str(kwargs["using"]))
+        return patiently(lambda: verb(*args, **kwargs), using=str(kwargs["using"]))
 
     return patient
 
@@ -160,25 +160,19 @@ def patiently(act: Callable[[], R], tries: Tries | None = None, *, using: str) -
     caller's transaction it is the caller's to repeat, and the error goes up. Raise
     NotMigratedError where a table or a column is missing.
     """
-    try:
-        return act() if is_callers(connections[using]) else insistently(act, tries, using=using)
-    except Error as error:
-        if isinstance(error, NotMigratedError) or ailment(error, using=using) != LACKING:
-            raise
-        raise unmigrated(error, using) from error.__cause__
-
-
-def insistently(act: Callable[[], R], tries: Tries | None, *, using: str) -> R:
-    trouble = Trouble(using, tries or Tries())
-    for pause in pauses():
-        known = len(trouble.tries.doubtful)
+    callers, began, trouble = is_callers(connections[using]), time.monotonic(), None
+    doubtful = [] if tries is None else tries.doubtful
+    while True:
+        known = len(doubtful)
         try:
             return act()
         except Error as error:
-            if not trouble.may_pass(error, known):
-                raise
-        time.sleep(pause)
-    raise AssertionError("There is always another pause.")
+            trouble = trouble or Trouble(using, began)
+            if callers or not trouble.may_pass(error, doubtful, known):
+                if isinstance(error, NotMigratedError) or ailment(error, using=using) != LACKING:
+                    raise
+                raise unmigrated(error, using) from error.__cause__
+        time.sleep(next(trouble.pauses))
 
 
 def unmigrated(error: Error, using: str) -> NotMigratedError:
@@ -195,21 +189,21 @@ def ailment(error: Error, *, using: str) -> Ailment:
 
 
 class Trouble:
-    """The errors of one call."""
+    """The errors of one call, which began at a time of the monotonic clock."""
 
-    def __init__(self, using: str, tries: Tries) -> None:
+    def __init__(self, using: str, began: float) -> None:
         self.using = using
-        self.tries = tries
         self.shared = shared.get() is not None
-        self.until = time.monotonic() + (PATIENCE_OF_ONE_CALL if self.shared else PATIENCE)
+        self.until = began + (PATIENCE_OF_ONE_CALL if self.shared else PATIENCE)
+        self.pauses = pauses()
         self.repeats = 0
         self.told = False
 
-    def may_pass(self, error: Error, known: int) -> bool:
+    def may_pass(self, error: Error, doubtful: list[Any], known: int) -> bool:
         """Prepare for one more try, and tell whether there is to be one."""
         dialect = dialect_of(self.using)
         if dialect.passes(error):
-            del self.tries.doubtful[known:]
+            del doubtful[known:]
         elif dialect.lost(error) and not self.shared:
             self.reconnect(error)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -51,13 +52,17 @@ class Account:
         self.seconds += cost * tasks
         self.served = True
 
-    def end(self, charge: float, seconds: float | None) -> None:
-        """A task that was charged so much in advance has left its holder."""
+    def give_back(self, charge: float) -> None:
+        """A task that was charged so much in advance has left its holder untried."""
         self.running -= 1
-        self.seconds += (seconds or 0.0) - charge
-        if seconds is not None:
-            self.measured += seconds
-            self.runs += 1
+        self.seconds -= charge
+
+    def end(self, charge: float, seconds: float, tasks: int) -> None:
+        """Tasks that were charged so much in advance have run for so long, all together."""
+        self.running -= tasks
+        self.seconds += seconds - charge
+        self.measured += seconds
+        self.runs += tasks
 
     def add(self, other: Account) -> None:
         self.running += other.running
@@ -139,12 +144,24 @@ class Accounts:
 
     def end(self, lease: Lease, seconds: float | None) -> None:
         """A task has left its holder after so many seconds; None gives the charge back."""
-        account = self.of(lease.lane)
-        account.end(lease.charge, seconds)
-        if seconds is not None:
-            account.finish_tag = max(account.finish_tag, lease.finish_tag)
+        if seconds is None:
+            self.of(lease.lane).give_back(lease.charge)
+        else:
+            self.end_all([(lease, seconds)])
+
+    def end_all(self, ended: Iterable[tuple[Lease, float]]) -> None:
+        """Tasks have left their holder, each after so many seconds."""
+        by_lane = defaultdict(list)
+        for lease, seconds in ended:
+            by_lane[lease.lane].append((lease, seconds))
             if lease.is_new:
                 learn(lease.using, lease.queue, lease.holder, seconds)
+        for lane, some in by_lane.items():
+            account = self.of(lane)
+            charge = sum([lease.charge for lease, _seconds in some])
+            account.end(charge, sum([seconds for _lease, seconds in some]), len(some))
+            tags = [lease.finish_tag for lease, _seconds in some]
+            account.finish_tag = max(account.finish_tag, *tags)
 
     def lose(
         self,

@@ -17,7 +17,7 @@ def leased(
     using: str,
     holder: int,
     token: int,
-    moment: Callable[[Any], datetime],
+    moment: Callable[[Any], datetime] | None,
     capped: bool = False,
 ) -> Lease:
     task_id, attempt, lane, errors, crashes, _rank, run_at, _late = row[:8]
@@ -38,8 +38,8 @@ def leased(
         user,
         payload,
         priority,
-        moment(created_at),
-        moment(run_at),
+        created_at if moment is None else moment(created_at),
+        run_at if moment is None else moment(run_at),
         time_limit,
         context,
         capped,

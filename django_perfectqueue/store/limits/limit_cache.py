@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from ..arithmetic.limit_keys import key_of
+from ..arithmetic.limit_keys import key_of, may_hold
 from ..database.transaction import reading, repeated
 from .meters import limits
 
@@ -31,6 +31,16 @@ class Heard:
 
 
 heard: dict[str, Heard] = {}
+
+
+def limits_of(
+    queue: str, type_: str, user: str, names: Iterable[str], *, using: str
+) -> tuple[str, ...]:
+    """Return the keys of the limits that exist for a task, sorted, as known_limits() has heard."""
+    known = heard.get(using)
+    if known and known.all and not known.keys and time.monotonic() - known.at < FRESH:
+        return ()
+    return tuple(sorted(known_limits(may_hold(queue, type_, user, names), using=using)))
 
 
 def known_limits(keys: Collection[str], *, using: str) -> set[str]:

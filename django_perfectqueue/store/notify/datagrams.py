@@ -40,9 +40,9 @@ MOST_LISTENERS = 64
 TRIES = 3
 
 
-def send(message: str, *, using: str) -> None:
+def send(message: str, connection: Any) -> None:
     """Reach every worker on this host that listens; wait for none."""
-    folder = folder_of(using)
+    folder = folder_for(connection)
     if folder is None or not is_folder(folder):
         return
     with (
@@ -69,7 +69,11 @@ def deliver(sender: socket.socket, message: bytes, path: str) -> None:
 
 def folder_of(using: str) -> str | None:
     """Return where those meet who use this database, or None for one in memory."""
-    connection: Any = connections[using]
+    return folder_for(connections[using])
+
+
+def folder_for(connection: Any) -> str | None:
+    """Do the same for a connection."""
     entry = connection.settings_dict
     if connection.vendor == "sqlite":
         if connection.is_in_memory_db():
@@ -77,9 +81,9 @@ def folder_of(using: str) -> str | None:
         identity: tuple[Any, ...] = (os.fspath(entry["NAME"]),)
     else:
         given = entry["OPTIONS"]
-        named = (given.get(name) for name in ("unix_socket", "host", "port", "read_default_file"))
+        named = [given.get(name) for name in ("unix_socket", "host", "port", "read_default_file")]
         identity = (entry["HOST"], entry["PORT"], entry["NAME"], *named)
-    parent = os.fspath(options().BELL_FOLDER or tempfile.gettempdir())
+    parent = os.fspath(options().BELL_FOLDER or tempfile.tempdir or tempfile.gettempdir())
     return folder(parent, connection.vendor, *identity)
 
 

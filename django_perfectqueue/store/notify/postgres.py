@@ -24,14 +24,14 @@ AFTER_TROUBLE = 0.1
 logger = logging.getLogger("django_perfectqueue.bell")
 
 
-def send(message: str, *, using: str) -> None:
+def send(message: str, connection: Any) -> None:
     """
     Notify all who listen, in a transaction of its own.
 
     In one that has written, NOTIFY would hold a lock of the whole server's until that is
     on disk, and let commits go only one by one.
     """
-    with connections[using].cursor() as cursor:
+    with connection.cursor() as cursor:
         cursor.execute(NOTIFY, [CHANNEL, message])
 
 

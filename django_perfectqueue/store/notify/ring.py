@@ -14,7 +14,7 @@ from django.utils.module_loading import import_string
 from django_perfectqueue.conf import options
 from django_perfectqueue.lib.running import running
 
-from ..database.dialects import dialect_of
+from ..database.dialects import dialect_for, dialect_of
 from . import datagrams, postgres
 from .datagrams import Datagrams, QueueDatagrams
 from .messages import Call, Ring
@@ -41,7 +41,7 @@ def ring(queue: str = "", *, using: str, delay: float = 0.0) -> None:
     if values.EAGER and delay <= 0.0 and running.get() is None:
         import_string(EAGER)(using)
     elif values.BELL and delay <= values.POLL_INTERVAL:
-        after_commit(Ringing(using, queue, time.monotonic() + delay))
+        after_commit(Ringing(connections[using], queue, time.monotonic() + delay))
 
 
 def call(holder: int, *, using: str) -> None:
@@ -52,7 +52,7 @@ def call(holder: int, *, using: str) -> None:
     As with a ring nothing is raised, and one that is lost costs TASK_HEARTBEAT_INTERVAL.
     """
     if options().BELL:
-        after_commit(Ringing(using, "", time.monotonic(), holder))
+        after_commit(Ringing(connections[using], "", time.monotonic(), holder))
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +62,7 @@ class Ringing:
     ``holder`` it is a call.
     """
 
-    using: str
+    connection: Any
     queue: str
     due: float
     holder: int | None = None
@@ -77,15 +77,14 @@ class Ringing:
     def __call__(self) -> None:
         message = self.message
         try:
-            if dialect_of(self.using).notifies:
-                postgres.send(message, using=self.using)
-            else:
-                datagrams.send(message, using=self.using)
+            bell = postgres if dialect_for(self.connection).notifies else datagrams
+            bell.send(message, self.connection)
         except Exception as error:
             logger.debug("The bell was not rung. message=%s error=%s", message, error)
 
-    def will_come(self, connection: Any) -> bool:
-        """Tell whether it is sent when what this connection does now is committed."""
+    def will_come(self) -> bool:
+        """Tell whether it is sent when what its connection does now is committed."""
+        connection = self.connection
         if self.place >= len(connection.run_on_commit):
             return False
         savepoints, function, *_robust = connection.run_on_commit[self.place]
@@ -119,24 +118,24 @@ asked: WeakKeyDictionary[Any, dict[str | int, Ringing]] = WeakKeyDictionary()
 
 def after_commit(ringing: Ringing) -> None:
     """Ring when the caller's transaction commits; at once where there is none."""
-    connection = connections[ringing.using]
-    if connection.in_atomic_block:
-        once_committed(connection, ringing)
-    elif connection.autocommit:
+    if ringing.connection.in_atomic_block:
+        once_committed(ringing)
+    elif ringing.connection.autocommit:
         ringing()
 
 
-def once_committed(connection: Any, new: Ringing) -> None:
+def once_committed(new: Ringing) -> None:
     """
     Ring when the transaction commits, once for all who ask for it.
 
     What was asked for inside a savepoint goes when that is rolled back; so it stands only
     for what is written inside the same one.
     """
+    connection = new.connection
     known = asked.setdefault(connection, {})
     whom = new.queue if new.holder is None else new.holder
     ringing = known.get(whom)
-    if ringing is not None and ringing.will_come(connection):
+    if ringing is not None and ringing.will_come():
         ringing.due = min(ringing.due, new.due)
         return
     known[whom] = new

@@ -85,10 +85,11 @@ class Tally:
         seen = (self.eager, self.paused, self.capped, self.limited)
         return (self.ended, self.seconds, self.entitled, *seen, self.longest, *self.waits)
 
-    def wait(self, seconds: float) -> None:
-        """Count a task that has waited so long."""
-        self.waits[bucket_of(seconds)] += 1
-        self.longest = max(self.longest, seconds)
+    def wait(self, *waits: float) -> None:
+        """Count tasks that have waited so many seconds each."""
+        for seconds in waits:
+            self.waits[bucket_of(seconds)] += 1
+        self.longest = max([self.longest, *waits])
 
     def add(self, other: Tally) -> None:
         self.ended += other.ended

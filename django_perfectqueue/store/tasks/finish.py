@@ -68,11 +68,11 @@ def close(
     terms: dict[str, Any] = {"worker": worker, "monotonic": time.monotonic(), "now": now}
     each: dict[tuple[int, int], Completion] = {}
     for done in completions:
-        each.setdefault(done.lease.fence, done)
+        each.setdefault((done.lease.task_id, done.lease.token), done)
     closed = dialect.finish(cursor, list(each.values()), **terms)
-    for fence, done in each.items():
-        if fence in closed:
-            accounts.end(done.lease, done.seconds)
+    accounts.end_all(
+        [(done.lease, done.ended - done.started) for fence, done in each.items() if fence in closed]
+    )
     missed = [done for fence, done in each.items() if fence not in closed]
     # Of two leases of one task the other one was refused, though the task is finished now.
     just_now = {task_id for task_id, _token in closed}

@@ -42,6 +42,11 @@ class Ending:
     stop: bool = False
 
 
+def heard() -> set[str]:
+    """Return the words by which tasks end for which anyone listens."""
+    return {word for word, signal in SIGNALS.items() if signal.receivers}
+
+
 def announce(
     word: str,
     task: AcquiredTask,
@@ -62,5 +67,4 @@ async def announce_start_async(task: AcquiredTask, handler: type[Application]) -
 
 
 def announce_start(task: AcquiredTask, handler: type[Application]) -> None:
-    if signals.task_started.receivers:
-        signals.send(signals.task_started, Whom.of(task.lease), sender=handler, task=task)
+    signals.send(signals.task_started, Whom.of(task.lease), sender=handler, task=task)

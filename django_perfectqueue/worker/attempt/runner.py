@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,13 +24,15 @@ from django_perfectqueue.exceptions import (
     UnknownTypeError,
 )
 from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.lib.running import running as current
 from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.signals import task_started
 from django_perfectqueue.tracing import otel
 from django_perfectqueue.verdicts import Verdict
 
 from ..database.link import AwayError, Link, Tidy
 from .atomic import Atomic
-from .context import context_for, restore
+from .context import restore
 from .ending import Ending, announce, announce_start
 from .event_loop import Coroutines, is_coroutine
 from .fork_guard import only_here
@@ -48,7 +51,8 @@ class Running:
     An attempt that is going on.
 
     ``seat`` is its place on the slate, and ``spawn`` starts a coroutine in the event loop
-    in which the handler runs, if it runs in one. As long as it is ``alone`` nobody else can
+    in which the handler runs, if it runs in one. It ``is_suspect`` when it may have been
+    broken off in the middle of a statement. As long as it is ``alone`` nobody else can
     write to the database, and so take its task away.
     """
 
@@ -58,13 +62,8 @@ class Running:
     active: bool = True
     told: set[type[BaseException]] = field(default_factory=set)
     spawn: Callable[[Any], None] | None = None
-    interrupted: bool = False
+    is_suspect: bool = False
     alone: bool = False
-
-    @property
-    def is_suspect(self) -> bool:
-        """Whether it may have been broken off in the middle of a statement."""
-        return self.interrupted or bool(self.told)
 
     def kill(self, reason: BaseException) -> None:
         """Have the handler give up, for each kind of reason once; called from other threads."""
@@ -72,6 +71,7 @@ class Running:
         if handler is None or not self.active or type(reason) in self.told:
             return
         self.told.add(type(reason))
+        self.is_suspect = True
         # Before the handler ends: its lease has lapsed, even if nobody has taken the task yet.
         self.task._lost |= isinstance(reason, PreemptedError)
         with logs.about(self.task):
@@ -131,16 +131,18 @@ class Runner:
         self.is_traced = otel.is_on()
 
     def run(self, task: AcquiredTask) -> Ending:
-        running = self.running = Running(task)
-        try:
-            return self.attend(running)
-        finally:
-            self.running = None
+        return self.attend(Running(task))
 
     def attend(self, running: Running) -> Ending:
         """Run a task in a context of its own, from its handler's making to its settling."""
         begin = self.begin_traced if self.is_traced else self.begin
-        return context_for(running.task).run(begin, running)
+        context = copy_context()
+        context.run(current.set, running.task)
+        self.running = running
+        try:
+            return context.run(begin, running)
+        finally:
+            self.running = None
 
     def begin_traced(self, running: Running) -> Ending:
         with traced(running.task) as attempt:
@@ -151,8 +153,9 @@ class Runner:
     def begin(self, running: Running) -> Ending:
         task = running.task
         try:
-            restore(task)
-            handler = self.dispatch.handler_for(task.type)(task)
+            if task.lease.context is not None:
+                restore(task)
+            handler = self.dispatch.handler_for(task.lease.type)(task)
         except UnknownTypeError as error:
             return self.settle(task, None, lambda: task.release(options().RETRY_WAIT), error)
         except BaseException as error:
@@ -169,7 +172,8 @@ class Runner:
             running.spawn = self.coroutines.spawn
         handler.interrupter = functools.partial(interrupt, guard, running)
         running.handler = handler
-        announce_start(task, type(handler))
+        if task_started.receivers:
+            announce_start(task, type(handler))
         call = functools.partial(guard.call, running, run)
         if handler.atomic:
             return Atomic(self, running, handler).perform(call)
@@ -192,7 +196,8 @@ class Runner:
             self.warn_of_leaving(task, kind)
             return Ending("left", task, kind, task.seconds)
         completion = task.completion(result)
-        return Ending("finished", task, kind, completion.seconds, completion)
+        seconds = completion.ended - completion.started
+        return Ending("finished", task, kind, seconds, completion)
 
     def warn_of_leaving(self, task: AcquiredTask, kind: type[Application]) -> None:
         if kind not in self.left:
@@ -311,7 +316,7 @@ class Runner:
 
 
 def interrupt(guard: Interruptible, running: Running, reason: BaseException) -> None:
-    running.interrupted = True
+    running.is_suspect = True
     guard.interrupt(running, reason)
 
 

@@ -48,8 +48,13 @@ class Outbox:
 
     def is_late(self, now: float, *, after: float = LATE) -> bool:
         """Tell whether the oldest has waited so long that it should go by itself."""
-        at = self.late_at(after=after)
-        return at is not None and (now >= at or self.characters >= MOST_CHARACTERS)
+        if self.characters >= MOST_CHARACTERS:
+            return True
+        try:
+            oldest = self.waiting[0].completion
+        except IndexError:
+            return False
+        return oldest is not None and now >= oldest.ended + after
 
     def late_at(self, *, after: float = LATE) -> float | None:
         """Return when the oldest will have waited so long, by the monotonic clock."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from datetime import datetime
 
 from django_perfectqueue import store
@@ -15,6 +16,7 @@ INTERVAL = 10.0
 OVERDUE = 2.0
 MOST_USERS = 10_000
 LAST_ROWS = 10_000
+MOST_ENDED = 1_000
 
 
 class Ledger:
@@ -29,6 +31,7 @@ class Ledger:
         self.using = using
         self.kept = kept
         self.tallies: dict[Whose, Tally] = {}
+        self.ended: list[tuple[str, str, list[float], float]] = []
         self.current: dict[int, AcquiredTask] = {}
         self.booked_until: dict[int, float] = {}
         self.ahead = 0.0
@@ -54,24 +57,31 @@ class Ledger:
         """Book what is left of a task that was begun."""
         with self.lock:
             del self.current[id(task)]
-            if self.kept:
-                self.book(task, ended).ended += 1
-            if self.booked_until:
-                self.booked_until.pop(id(task), None)
+            booked = self.booked_until.pop(id(task), None)
+            if not self.kept:
+                return
+            lease, since, waits = task.lease, booked, []
+            if since is None:
+                since = task.started
+                waits = [since + self.ahead - lease.run_at.timestamp()]
+            self.ended.append((lease.queue, lease.user, waits, max(0.0, ended - since)))
+            if len(self.ended) >= MOST_ENDED:
+                self.book_ended()
 
-    def book(self, task: AcquiredTask, until: float) -> Tally:
-        """Book the time since the task began, or was booked last."""
-        lease, began = task.lease, task.started
-        whose = Whose(lease.queue, False, lease.user)
-        tally = self.tallies.get(whose)
-        if tally is None:
-            tally = self.tallies[whose] = Tally()
-        if self.booked_until and id(task) in self.booked_until:
-            began = self.booked_until[id(task)]
-        else:
-            tally.wait(began + self.ahead - lease.run_at.timestamp())
-        tally.seconds += max(0.0, until - began)
-        return tally
+    def book_ended(self) -> None:
+        """Book the tasks that have ended, those of a user together."""
+        users = defaultdict(list)
+        for queue, user, waits, seconds in self.ended:
+            users[queue, user].append((waits, seconds))
+        self.ended.clear()
+        for (queue, user), some in users.items():
+            tally = self.tally(queue, user)
+            tally.ended += len(some)
+            tally.seconds += sum([seconds for _waits, seconds in some])
+            tally.wait(*[wait for waits, _seconds in some for wait in waits])
+
+    def tally(self, queue: str, user: str) -> Tally:
+        return self.tallies.setdefault(Whose(queue, False, user), Tally())
 
     def is_due(self, now: float) -> bool:
         return self.kept and now >= self.next_write
@@ -88,7 +98,7 @@ class Ledger:
         was to be written is lost.
         """
         self.next_write = time.monotonic() + INTERVAL
-        if self.kept and (self.tallies or self.current):
+        if self.kept and (self.tallies or self.ended or self.current):
             moment = self.ask_time()
             taken = self.take_last() if last else self.take()
             store.add_usage(taken, using=self.using, at=moment)
@@ -117,8 +127,12 @@ class Ledger:
             return taken
 
     def book_current(self) -> None:
-        """Book what the tasks that run have taken so far."""
+        """Book what has ended, and what the tasks that run have taken so far."""
+        self.book_ended()
         now = time.monotonic()
         for task in list(self.current.values()):
-            self.book(task, now)
+            tally = self.tally(task.lease.queue, task.lease.user)
+            if id(task) not in self.booked_until:
+                tally.wait(task.started + self.ahead - task.lease.run_at.timestamp())
+            tally.seconds += max(0.0, now - self.booked_until.get(id(task), task.started))
             self.booked_until[id(task)] = now

@@ -7,11 +7,14 @@ import itertools
 import logging
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from django.db import Error, connections
+from django.db.backends.signals import connection_created
+from django.dispatch import receiver
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import PreemptedError
@@ -226,7 +229,7 @@ class Tidy:
     """Leaves a thread's connections as a handler should find them: open, in no transaction."""
 
     def __init__(self, left_alone: Iterable[Any] | None = None) -> None:
-        open_now = (link for link in opened() if link.in_atomic_block)
+        open_now = (link for link in mine.links if link.in_atomic_block)
         self.left_alone = set(open_now if left_alone is None else left_alone)
 
     def up(self, *, suspect: bool = False) -> None:
@@ -236,20 +239,29 @@ class Tidy:
         ``suspect`` is every connection after an interruption, which may have come in the
         middle of a statement.
         """
-        for link in opened():
-            if link in self.left_alone or link.connection is None:
+        for link in mine.links:
+            if link.connection is None or link in self.left_alone:
                 continue
-            in_transaction = link.in_atomic_block or not is_autocommit(link)
+            manual = bool(link.autocommit) != bool(link.settings_dict["AUTOCOMMIT"])
+            in_transaction = link.in_atomic_block or manual
             if suspect or in_transaction or link.errors_occurred:
                 discard(link)
 
 
-def opened() -> list[Any]:
-    return list(connections.all(initialized_only=True))
+class Opened(threading.local):
+    """The connections that a thread has opened so far; ``connections.all()`` costs more."""
+
+    def __init__(self) -> None:
+        self.links: list[Any] = list(connections.all(initialized_only=True))
 
 
-def is_autocommit(link: Any) -> bool:
-    return bool(link.autocommit) == bool(link.settings_dict["AUTOCOMMIT"])
+mine = Opened()
+
+
+@receiver(connection_created, dispatch_uid="perfectqueue_opened")
+def note_opened(*, connection: Any, **kwargs: Any) -> None:
+    if connection not in mine.links:
+        mine.links.append(connection)
 
 
 def discard(link: Any) -> None:

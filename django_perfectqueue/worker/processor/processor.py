@@ -6,9 +6,10 @@ import logging
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from django.db import Error, connections
 
@@ -22,7 +23,7 @@ from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.tracing import otel
 
 from ..attempt import log_capture
-from ..attempt.ending import Ending, announce
+from ..attempt.ending import Ending, announce, heard
 from ..attempt.runner import Running
 from ..buffers.completions import Outbox
 from ..buffers.journal import Scribe
@@ -255,7 +256,7 @@ class Processor:
         if self.shares:
             self.accounts.end(task.lease.queue, seconds, seat)
         self.slate.end(seat=seat)
-        self.pace.ran(task.type, seconds)
+        self.pace.ran(task.lease.type, seconds)
         if self.remaining is not None:
             self.remaining -= 1
 
@@ -280,18 +281,19 @@ class Processor:
         has taken.
         """
         self.slate.rest()
-        capped = any(lease.capped for lease in taken)
+        capped = any(map(attrgetter("capped"), taken))
         if len(taken) >= self.asked or capped or self.slate.was_rung:
             self.seat.belfry.wake_one()
 
     def put_strange_back(self) -> None:
         """Let tasks of unknown types wait for a release that knows them, and those behind them."""
         knows = self.plan.dispatch.knows
-        strange = [lease for lease in self.batch if not knows(lease.type)]
-        if not strange:
+        unknown = {type_ for type_ in {lease.type for lease in self.batch} if not knows(type_)}
+        if not unknown:
             return
-        for type_ in sorted({lease.type for lease in strange} - self.strange):
+        for type_ in sorted(unknown - self.strange):
             self.warn_of(type_)
+        strange = [lease for lease in self.batch if lease.type in unknown]
         dropped = [lease for lease in strange if self.drop(lease)]
         # What is only released, because this process dies now, is looked at again in a while.
         self.link.insist(lambda: self.release(dropped, delay=self.options.RETRY_WAIT))
@@ -367,15 +369,18 @@ class Processor:
             self.write_notes(self.link)
 
     def posted(self, endings: Sequence[Ending]) -> None:
+        words = heard()
         for ending in endings:
             if ending.word == "preempted":
                 logger.warning("A result came too late. key=%s", printable(ending.task.key))
-            announce(ending.word, ending.task, ending.handler)
+            if ending.word in words:
+                announce(ending.word, ending.task, ending.handler)
         self.tell(endings)
 
     def tell(self, endings: Sequence[Ending]) -> None:
+        for word, count in Counter([ending.word for ending in endings]).items():
+            self.slate.count(word, count)
         for ending in endings:
-            self.slate.count(ending.word)
             if ending.task.notes is not None:
                 self.scribe.keep(ending.task)
         with self.telling:

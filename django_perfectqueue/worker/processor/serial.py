@@ -32,6 +32,7 @@ class Solo(Processor):
         super().__init__(plan, seat, reporter)
         self.guard = Guard()
         self.runner = Runner(plan.dispatch, link=self.link, guard=self.guard)
+        self.held_until = 0.0
 
     def open(self) -> None:
         self.guard.install()
@@ -76,9 +77,15 @@ class Solo(Processor):
     def are_serial(self, count: int) -> bool:
         return True
 
+    def renewed(self, at: float) -> None:
+        super().renewed(at)
+        # What renews them in its stead makes it later, never sooner.
+        self.held_until = at + self.options.ALIVE_TIME
+
     def run_batch(self) -> None:
+        over_at = self.pace.over_at(self.taken_at)
         while not self.stopping:
-            if self.batch and self.pace.is_over(time.monotonic() - self.taken_at):
+            if over_at is not None and self.batch and time.monotonic() >= over_at:
                 self.link.insist(self.release_rest)
             # While it posts, the lease stays in the batch: what is held nowhere is given back.
             if self.outbox.waiting and self.should_post_before_next():
@@ -93,7 +100,8 @@ class Solo(Processor):
         while True:
             if self.unsure:
                 self.link.insist(self.make_sure)
-            if self.heart.have_lapsed(time.monotonic()):
+            now = time.monotonic()
+            if now >= self.held_until and self.heart.have_lapsed(now):
                 self.heart.lapse()
             try:
                 lease = self.batch.popleft()
@@ -113,7 +121,7 @@ class Solo(Processor):
     def run_one(self, lease: store.Lease) -> None:
         task = AcquiredTask(lease, alive_time=self.options.ALIVE_TIME, worker=self.worker)
         self.note_begin(task)
-        ending = self.runner.run(task)
+        ending = self.runner.attend(Running(task))
         self.note_end(task, ending.seconds)
         if ending.completion is not None:
             self.outbox.put(ending, ending.completion)

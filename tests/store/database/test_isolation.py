@@ -147,3 +147,18 @@ class IsolationTests(TransactionTestCase):
                 with transaction.atomic(), CaptureQueriesContext(connection) as queries:
                     submit(now=None)
                 self.assertNotIn("ISOLATION", "".join(one["sql"] for one in queries).upper())
+
+
+@skipUnless(connection.vendor == "sqlite", "Others have no such mode.")
+class DeferredTests(TransactionTestCase):
+    def test_a_verb_begins_as_a_writer_whatever_mode_a_connection_has(self):
+        connection.ensure_connection()
+        for mode in ("DEFERRED", None):
+            with (
+                self.subTest(mode),
+                mock.patch.object(connection, "transaction_mode", mode),
+                CaptureQueriesContext(connection) as queries,
+            ):
+                submit()
+                self.assertEqual(connection.transaction_mode, mode)
+            self.assertIn("BEGIN IMMEDIATE", queries.captured_queries[0]["sql"])

@@ -36,7 +36,7 @@ class RingCase(TransactionTestCase):
             patch.start()
             self.addCleanup(patch.stop)
 
-    def send(self, message, *, using):
+    def send(self, message, connection):
         self.rung += parsed([message])
 
     def queues(self):
@@ -270,7 +270,7 @@ class NoticesTests(TransactionTestCase):
 
     def test_what_comes_with_the_answer_to_another_statement_is_heard(self):
         def act(ear):
-            postgres.send("0 k", using="default")
+            postgres.send("0 k", connection)
             with connections["default"].cursor() as cursor:
                 cursor.execute("SELECT 1")
             self.assertEqual(list(ear.hear()), [Ring("k")])
@@ -330,7 +330,7 @@ class DatagramTests(SimpleTestCase):
         return ear
 
     def ring(self, message="0 default"):
-        datagrams.send(message, using="default")
+        datagrams.send(message, connection)
 
     def test_all_who_listen_hear_it(self):
         ears = [self.ear(), self.ear()]

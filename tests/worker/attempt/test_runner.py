@@ -4,7 +4,7 @@ import threading
 from contextlib import contextmanager
 from unittest import mock
 
-from django.db import OperationalError, connection, transaction
+from django.db import OperationalError, connection, connections, transaction
 from django.test import TestCase, TransactionTestCase, override_settings
 
 from django_perfectqueue import signals, store
@@ -359,6 +359,19 @@ class ConnectionTests(RunnerMixin, TransactionTestCase):
     def test_autocommit_that_was_switched_off_is_on_again(self):
         self.run_with(lambda task: transaction.set_autocommit(False), expect="finished")
         self.assertTrue(transaction.get_autocommit())
+
+    def test_a_transaction_is_rolled_back_on_a_connection_that_a_handler_is_first_to_open(self):
+        left = []
+
+        def perform(task):
+            link = connections["first"] = connection.copy()
+            self.addCleanup(connections.__delitem__, "first")
+            link.set_autocommit(False)
+            link.cursor().execute("SELECT 1")
+            left.append(link)
+
+        self.run_with(perform, expect="finished")
+        self.assertEqual([link.connection for link in left], [None])
 
     def test_a_connection_that_a_handler_broke_is_replaced(self):
         def perform(task):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
@@ -16,7 +18,7 @@ DIALECTS: dict[str, Dialect] = {
     "sqlite": SQLite(),
 }
 
-__all__ = ["Dialect", "dialect_of"]
+__all__ = ["Dialect", "dialect_for", "dialect_of"]
 
 
 def dialect_of(using: str) -> Dialect:
@@ -25,7 +27,12 @@ def dialect_of(using: str) -> Dialect:
 
     Raise ImproperlyConfigured for a database that is not supported.
     """
-    vendor = connections[using].vendor
+    return dialect_for(connections[using])
+
+
+def dialect_for(connection: Any) -> Dialect:
+    """Do the same for a connection."""
+    vendor = connection.vendor
     try:
         return DIALECTS[vendor]
     except KeyError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -83,6 +83,9 @@ class Waking:
     awake: bool = True
 
 
+UNPREPARED = nullcontext()
+
+
 class Dialect(ABC):
     """
     The statements of one database.
@@ -109,16 +112,24 @@ class Dialect(ABC):
     asynchronous_commit = ""
     """A column that lets the transaction be lost, as a whole, if the server crashes."""
 
+    clock = ""
+    """The SQL of the time, which may name the parameter ``now``."""
+
+    given_clock = ""
+    """The same where the caller has given the time."""
+
+    claimed_time: Callable[[Any], datetime] | None = None
+    """What makes an aware time of one in a row of claim(); None where it is one."""
+
+    quote = '"'
+    """The quotes around names."""
+
     in_lane = '"ticket"."lane" = {lane}'
     beyond_lane = '"ticket"."lane" > "line"."lane"'
 
     def commit_durably(self, cursor: Any) -> None:
         """Take back what ``asynchronous_commit`` has allowed."""
         return
-
-    @abstractmethod
-    def now(self, given: datetime | None) -> str:
-        """Return the SQL of the time, which may name the parameter ``now``."""
 
     def later(self, seconds: str) -> str:
         """Return the SQL of ``{now}`` plus so many seconds."""
@@ -269,11 +280,11 @@ class Dialect(ABC):
 
     def writing(self, connection: Any) -> AbstractContextManager[None]:
         """Prepare a connection for a transaction that reads before it writes."""
-        return nullcontext()
+        return UNPREPARED
 
-    def committed(self, connection: Any) -> AbstractContextManager[None]:
-        """Have the store's own transaction see what others commit meanwhile, where it must."""
-        return nullcontext()
+    def own(self, connection: Any) -> AbstractContextManager[None]:
+        """Prepare one for a transaction of the store's own, which sees what others commit."""
+        return UNPREPARED
 
     def current_clause(self, cursor: Any) -> str:
         """
@@ -294,10 +305,6 @@ class Dialect(ABC):
         """Return the SQL of a time that the driver can read, whatever has been stored."""
         return time
 
-    def text(self, sql: str) -> str:
-        """Return the SQL in this database's quotes."""
-        return sql
-
     def execute(
         self,
         cursor: Any,
@@ -316,8 +323,11 @@ class Dialect(ABC):
         for name, seconds in (after or {}).items():
             expression, given[name] = self.after(name, seconds, now)
             sql = sql.replace(f"{{{name}}}", expression)
-        given["now"] = self.parameter(now)
-        cursor.execute(self.text(sql.replace("{now}", self.now(now))), given)
+        if "{now}" in sql:
+            sql = sql.replace("{now}", self.clock if now is None else self.given_clock)
+            if now is not None or self.hosts_clock:
+                given["now"] = self.parameter(now)
+        cursor.execute(sql if self.quote == '"' else sql.replace('"', self.quote), given)
         return cursor
 
     def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, Any]:
@@ -350,10 +360,6 @@ class Dialect(ABC):
         return " FOR UPDATE SKIP LOCKED"
 
 
-def utc(moment: datetime) -> datetime:
-    return moment.astimezone(timezone.utc)
-
-
 def average(cost: str, *, mean: str, keep: str) -> str:
     """
     Return the SQL of a lane's moving mean; ``keep`` is how much of the known one stays.
@@ -365,9 +371,9 @@ def average(cost: str, *, mean: str, keep: str) -> str:
 
 
 def naive(moment: datetime) -> datetime:
-    return utc(moment).replace(tzinfo=None)
+    return moment.astimezone(timezone.utc).replace(tzinfo=None)
 
 
 def numbers(values: Iterable[int]) -> str:
     """Return whole numbers as the inside of an IN list."""
-    return ", ".join(str(int(value)) for value in values) or "NULL"
+    return ", ".join([str(int(value)) for value in values]) or "NULL"

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta, timezone
+from operator import attrgetter, methodcaller
 from typing import Any
 from weakref import WeakSet
 
 from django.db import IntegrityError
 
-from ...values import Completion, Moment, Submission
+from ...values import Completion, Submission
 from ..diagnosis import Ailment
-from .base import ACCOUNT, TAKEN, Dialect, Entry, Row, Waking, average, naive, numbers
+from .base import ACCOUNT, TAKEN, UNPREPARED, Dialect, Entry, Row, Waking, average, naive, numbers
 
 PACKET = 4 * 1024 * 1024
 AROUND = 64 * 1024
@@ -186,8 +187,23 @@ committed: WeakSet[Any] = WeakSet()
 """The connections on which a transaction of the store's own is at READ COMMITTED."""
 
 
+@contextmanager
+def at_read_committed(connection: Any) -> Iterator[None]:
+    with connection.cursor() as cursor:
+        cursor.execute(READ_COMMITTED)
+    committed.add(connection)
+    try:
+        yield
+    finally:
+        committed.discard(connection)
+
+
 class MySQL(Dialect):
     bounds_statements = True
+    clock = "UTC_TIMESTAMP(6)"
+    given_clock = "CAST(%(now)s AS DATETIME(6))"
+    quote = "`"
+    claimed_time = methodcaller("replace", tzinfo=timezone.utc)
 
     def end_idle_transactions(self, cursor: Any, seconds: float) -> None:
         """Do it on MariaDB; MySQL has nothing of the kind."""
@@ -203,34 +219,18 @@ class MySQL(Dialect):
     def let_stand_as_before(self, cursor: Any, patience: Any) -> None:
         cursor.execute(LET_STAND_AS_BEFORE)
 
-    @contextmanager
-    def committed(self, connection: Any) -> Iterator[None]:
+    def own(self, connection: Any) -> AbstractContextManager[None]:
         """
         Begin at READ COMMITTED whatever level the connection has.
 
         At REPEATABLE READ a lock finds the newest rows, and a SELECT those of before: so a
         ticket would be taken whose task can't be seen.
         """
-        if reads_committed(connection):
-            yield
-            return
-        with connection.cursor() as cursor:
-            cursor.execute(READ_COMMITTED)
-        committed.add(connection)
-        try:
-            yield
-        finally:
-            committed.discard(connection)
+        return UNPREPARED if reads_committed(connection) else at_read_committed(connection)
 
     def current_clause(self, cursor: Any) -> str:
         fresh = reads_committed(cursor.db) or cursor.db in committed
         return "" if fresh else " LOCK IN SHARE MODE"
-
-    def text(self, sql: str) -> str:
-        return sql.replace('"', "`")
-
-    def now(self, given: datetime | None) -> str:
-        return "UTC_TIMESTAMP(6)" if given is None else "CAST(%(now)s AS DATETIME(6))"
 
     def later(self, seconds: str) -> str:
         return f"TIMESTAMPADD(MICROSECOND, ROUND({seconds} * 1000000), {{now}})"
@@ -310,9 +310,10 @@ class MySQL(Dialect):
             return {}
         task_id = int(cursor.lastrowid)
         alarm_at = "NULL" if self.awake(cursor, {lane}) else "{now}"
-        run_at = "{now}" if task.expected_at is None else "%(expected_at)s"
+        run_at, expected = "{now}", {}
+        if isinstance(task.expected_at, datetime):
+            run_at, expected = "%(expected_at)s", {"expected_at": self.parameter(task.expected_at)}
         row = f"({task_id}, {lane}, 0, {-task.priority}, {run_at}, {alarm_at}, 0, 0, 0, 0)"
-        expected = {"expected_at": self.when(task.expected_at)}
         self.execute(cursor, INSERT_TICKET + row, expected, now=now)
         return {(task.queue, task.key): task_id}
 
@@ -340,42 +341,36 @@ class MySQL(Dialect):
         values: list[str] = []
         parameters: dict[str, Any] = {}
         for number, task in enumerate(tasks):
-            names = [f"{name}{number}" for name in "qktudprexlic"]
-            parameters.update(
-                zip(
-                    names,
-                    (
-                        task.queue,
-                        task.key,
-                        task.type,
-                        task.user,
-                        task.payload,
-                        task.priority,
-                        self.when(task.run_at),
-                        self.when(task.expected_at),
-                        self.when(task.expires_at),
-                        ",".join(task.limits),
-                        task.time_limit,
-                        task.context,
-                    ),
-                    strict=True,
-                )
-            )
-            q, k, t, u, d, p, r, e, x, limits, seconds, context = (f"%({name})s" for name in names)
-            times = ((r, task.run_at), (e, task.expected_at), (x, task.expires_at))
-            r, e, x = (self.later(mark) if is_span(at) else mark for mark, at in times)
+            columns: dict[str, Any] = {
+                "q": task.queue,
+                "k": task.key,
+                "t": task.type,
+                "u": task.user,
+                "d": task.payload,
+                "p": task.priority,
+                "r": task.run_at,
+                "e": task.expected_at,
+                "x": task.expires_at,
+                "l": ",".join(task.limits),
+                "s": task.time_limit,
+                "c": task.context,
+            }
+            marks = []
+            for letter, value in columns.items():
+                mark, name = "NULL", f"{letter}{number}"
+                if value is not None:
+                    mark, parameters[name] = f"%({name})s", value
+                if isinstance(value, timedelta):
+                    mark, parameters[name] = self.later(mark), value.total_seconds()
+                elif isinstance(value, datetime):
+                    parameters[name] = self.parameter(value)
+                marks.append(mark)
+            q, k, t, u, d, p, r, *others = marks
             run_at = "{now}" if task.run_at is None else r
             values.append(
-                f"({q}, {k}, {t}, {u}, {d}, {p}, {{now}}, {run_at}, {e}, {x}, {limits},"
-                f" {seconds}, {context}, '', 0, '')"
+                f"({q}, {k}, {t}, {u}, {d}, {p}, {{now}}, {run_at}, {', '.join(others)}, '', 0, '')"
             )
         self.execute(cursor, INSERT_TASK + ", ".join(values), parameters, now=now)
-
-    def when(self, moment: Moment | None) -> Any:
-        """Return a time as the driver takes it, and a span in seconds, for later()."""
-        if isinstance(moment, timedelta):
-            return moment.total_seconds()
-        return self.parameter(moment)
 
     def find_tasks(self, cursor: Any, tasks: Sequence[Submission]) -> dict[tuple[str, str], Row]:
         keys: dict[str, list[str]] = {}
@@ -460,21 +455,21 @@ class MySQL(Dialect):
         monotonic: float,
         now: datetime | None,
     ) -> set[tuple[int, int]]:
-        ids = numbers(sorted(done.lease.task_id for done in completions))
+        given = sorted(completions, key=attrgetter("lease.task_id"))
+        ids = numbers([done.lease.task_id for done in given])
         held = set(self.execute(cursor, HELD.replace("{ids}", ids)).fetchall())
-        written = [done for done in completions if done.lease.fence in held]
+        written = [done for done in given if (done.lease.task_id, done.lease.token) in held]
         if not written:
             return set()
-        closed = numbers(sorted(done.lease.task_id for done in written))
+        closed = numbers([done.lease.task_id for done in written])
         self.execute(cursor, f'DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({closed})')
-        written.sort(key=lambda done: done.lease.task_id)
         for some in in_packets(written, self.packet(cursor, written)):
             self.write_results(cursor, some, worker, monotonic, now)
-        return {done.lease.fence for done in written}
+        return {(done.lease.task_id, done.lease.token) for done in written}
 
     def packet(self, cursor: Any, completions: Sequence[Completion]) -> int:
         """Return how many bytes of results go into a statement; ask only where they are many."""
-        if sum(len(done.result or "") for done in completions) <= AROUND:
+        if sum([len(done.result or "") for done in completions]) <= AROUND:
             return PACKET
         return max(1, min(PACKET, packet_of(cursor) - AROUND))
 
@@ -489,11 +484,13 @@ class MySQL(Dialect):
         given: list[str] = []
         parameters: dict[str, Any] = {"worker": worker}
         for number, done in enumerate(completions):
-            parameters[f"r{number}"] = done.result
+            result = "NULL"
+            if done.result is not None:
+                result, parameters[f"r{number}"] = f"%(r{number})s", done.result
+            started, ended = (monotonic - done.started) * 1e6, (monotonic - done.ended) * 1e6
             given.append(
                 f'SELECT {done.lease.task_id} AS "id", {done.lease.attempt} AS "attempt",'
-                f' {microseconds(monotonic - done.started)} AS "started",'
-                f' {microseconds(monotonic - done.ended)} AS "ended", %(r{number})s AS "result"'
+                f' {started:.0f} AS "started", {ended:.0f} AS "ended", {result} AS "result"'
             )
         finish = FINISH.replace("{given}", " UNION ALL ".join(given))
         self.execute(cursor, finish, parameters, now=now)
@@ -561,7 +558,8 @@ def literal(value: float | datetime | None) -> str:
 
 def reads_committed(connection: Any) -> bool:
     """Tell whether a connection is at READ COMMITTED; ask the server once, where Django can't."""
-    connection.ensure_connection()
+    if connection.connection is None:
+        connection.ensure_connection()
     level = connection.isolation_level
     if level is None:
         wire = connection.connection
@@ -583,7 +581,7 @@ def in_packets(completions: Sequence[Completion], most: int) -> Iterator[list[Co
     packet: list[Completion] = []
     length = 0
     for done in completions:
-        own = escaped_length(done.result or "")
+        own = escaped_length(done.result) if done.result else 0
         if packet and length + own > most:
             yield packet
             packet, length = [], 0
@@ -591,10 +589,6 @@ def in_packets(completions: Sequence[Completion], most: int) -> Iterator[list[Co
         length += own
     if packet:
         yield packet
-
-
-def is_span(moment: Moment | None) -> bool:
-    return isinstance(moment, timedelta)
 
 
 def packet_of(cursor: Any) -> int:
@@ -611,7 +605,3 @@ def escaped_length(text: str) -> int:
     """Return how many bytes a text takes at most within a statement."""
     data = text.encode()
     return len(data) + sum(data.count(byte) for byte in ESCAPED)
-
-
-def microseconds(seconds: float) -> int:
-    return round(seconds * 1_000_000)

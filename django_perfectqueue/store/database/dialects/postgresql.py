@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError
@@ -357,6 +358,8 @@ LET_STAND_AS_BEFORE = "SELECT set_config('idle_in_transaction_session_timeout', 
 class PostgreSQL(Dialect):
     notifies = True
     single_statement = True
+    clock = "statement_timestamp()"
+    given_clock = "%(now)s::timestamptz"
     asynchronous_commit = ", (SELECT set_config('synchronous_commit', 'off', true))"
 
     def commit_durably(self, cursor: Any) -> None:
@@ -372,9 +375,6 @@ class PostgreSQL(Dialect):
 
     def let_stand_as_before(self, cursor: Any, patience: Any) -> None:
         cursor.execute(LET_STAND_AS_BEFORE, [patience])
-
-    def now(self, given: datetime | None) -> str:
-        return "statement_timestamp()" if given is None else "%(now)s::timestamptz"
 
     def later(self, seconds: str) -> str:
         return f"{{now}} + {seconds} * interval '1 second'"
@@ -406,17 +406,17 @@ class PostgreSQL(Dialect):
     ) -> dict[tuple[str, str], int]:
         tasks = [task for task, _lane, _mark in given]
         parameters = {
-            "queue": texts(task.queue for task in tasks),
-            "key": texts(task.key for task in tasks),
-            "type": texts(task.type for task in tasks),
-            "user": texts(task.user for task in tasks),
-            "data": texts(task.payload for task in tasks),
-            "priority": array(task.priority for task in tasks),
-            "limits": texts(",".join(task.limits) for task in tasks),
-            "time_limit": array(task.time_limit for task in tasks),
-            "context": texts(task.context for task in tasks),
-            "lane": array(lane for _task, lane, _mark in given),
-            "mark": array(mark for _task, _lane, mark in given),
+            "queue": texts([task.queue for task in tasks]),
+            "key": texts([task.key for task in tasks]),
+            "type": texts([task.type for task in tasks]),
+            "user": texts([task.user for task in tasks]),
+            "data": texts([task.payload for task in tasks]),
+            "priority": array([task.priority for task in tasks]),
+            "limits": texts([",".join(task.limits) for task in tasks]),
+            "time_limit": array([task.time_limit for task in tasks]),
+            "context": texts([task.context for task in tasks]),
+            "lane": array([lane for _task, lane, _mark in given]),
+            "mark": array([mark for _task, _lane, mark in given]),
         }
         statement = SUBMIT
         for name in ("run_at", "expected_at", "expires_at"):
@@ -516,12 +516,12 @@ class PostgreSQL(Dialect):
         now: datetime | None,
     ) -> set[tuple[int, int]]:
         parameters = {
-            "id": array(done.lease.task_id for done in completions),
-            "token": array(done.lease.token for done in completions),
-            "attempt": array(done.lease.attempt for done in completions),
-            "started": array(f"{monotonic - done.started:.6f}" for done in completions),
-            "ended": array(f"{monotonic - done.ended:.6f}" for done in completions),
-            "result": texts(done.result for done in completions),
+            "id": array([done.lease.task_id for done in completions]),
+            "token": array([done.lease.token for done in completions]),
+            "attempt": array([done.lease.attempt for done in completions]),
+            "started": array([f"{monotonic - done.started:.6f}" for done in completions]),
+            "ended": array([f"{monotonic - done.ended:.6f}" for done in completions]),
+            "result": texts([done.result for done in completions]),
             "worker": worker,
         }
         rows = self.execute(cursor, FINISH, parameters, now=now).fetchall()
@@ -558,7 +558,7 @@ class PostgreSQL(Dialect):
 
     def charge(self, cursor: Any, entries: Sequence[Entry], now: datetime | None) -> None:
         columns = ("lane", "running", "seconds", "mean", "keep", "served", "finish_tag")
-        values = {column: array(getattr(entry, column) for entry in entries) for column in columns}
+        values = {column: array(map(attrgetter(column), entries)) for column in columns}
         self.execute(cursor, CHARGE, values, now=now)
 
     def wake(self, cursor: Any, lanes: Sequence[Waking], now: datetime | None) -> None:
@@ -574,11 +574,11 @@ class PostgreSQL(Dialect):
             "policy",
             "awake",
         )
-        values = {column: array(getattr(lane, column) for lane in lanes) for column in columns}
+        values = {column: array(map(attrgetter(column), lanes)) for column in columns}
         values |= {
-            "queue": texts(lane.queue for lane in lanes),
-            "user": texts(lane.user for lane in lanes),
-            "since": array(time_of(lane.since) for lane in lanes),
+            "queue": texts([lane.queue for lane in lanes]),
+            "user": texts([lane.user for lane in lanes]),
+            "since": array([time_of(lane.since) for lane in lanes]),
         }
         self.execute(cursor, WAKE, values, now=now)
 
@@ -594,13 +594,11 @@ def array(values: Iterable[Any]) -> str:
 
 def texts(values: Iterable[str | None]) -> str:
     """Return texts as PostgreSQL's text of an array, each in quotes."""
-    return f"{{{','.join([quoted(value) for value in values])}}}"
-
-
-def quoted(text: str | None) -> str:
-    if text is None:
-        return "NULL"
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    items = [
+        "NULL" if text is None else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        for text in values
+    ]
+    return f"{{{','.join(items)}}}"
 
 
 def time_of(moment: Moment | None) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -15,7 +15,7 @@ from django_perfectqueue.models.fields import READABLE
 
 from ...values import Completion, Moment, Submission
 from ..diagnosis import Ailment
-from .base import TAKEN, Dialect, Entry, Row, Waking, average, naive
+from .base import TAKEN, UNPREPARED, Dialect, Entry, Row, Waking, average, naive
 
 SAID = {
     "is locked": Ailment.LOCKED,
@@ -29,7 +29,12 @@ SAID = {
     "interrupted": Ailment.CUT_SHORT,
 }
 
+CREATED = '"task"."created_at"'
+IMMEDIATE = "IMMEDIATE"
 ITEM = re.compile(r'((?:"given"\.)?"value") ->> (\d+)')
+
+
+to_json = json.JSONEncoder().encode
 
 
 def portable(sql: str) -> str:
@@ -85,10 +90,11 @@ SET "state" = 2, "attempt" = "attempt" + 1, "holder" = %(holder)s, "token" = %(t
 WHERE "task_id" IN (SELECT "value" FROM json_each(%(ids)s))
 """
 
+# As expressions, times are not given to Django's converter, which is slow.
 READ = f"""
 SELECT "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
-    "ticket"."crashes", "ticket"."rank", "ticket"."run_at",
-    COALESCE("task"."expires_at" <= {{now}}, 0), {TAKEN}
+    "ticket"."crashes", "ticket"."rank", "ticket"."run_at" || '+00:00',
+    COALESCE("task"."expires_at" <= {{now}}, 0), {TAKEN.replace(CREATED, f"{CREATED} || '+00:00'")}
 FROM json_each(%(ids)s) AS "given"
 JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."task_id" = "given"."value"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
@@ -150,23 +156,29 @@ WHERE NOT "awake" OR "policy" <> excluded."policy"
 )
 
 
+@contextmanager
+def immediate(connection: Any) -> Iterator[None]:
+    mode = connection.transaction_mode
+    connection.transaction_mode = IMMEDIATE
+    try:
+        yield
+    finally:
+        connection.transaction_mode = mode
+
+
 class SQLite(Dialect):
     hosts_clock = True
     one_writer = True
+    clock = given_clock = "%(now)s"
+    claimed_time = datetime.fromisoformat
 
-    def now(self, given: datetime | None) -> str:
-        return "%(now)s"
-
-    @contextmanager
-    def writing(self, connection: Any) -> Iterator[None]:
+    def writing(self, connection: Any) -> AbstractContextManager[None]:
         # A transaction that has read can't wait for the writer who overtook it.
-        connection.ensure_connection()
-        mode = connection.transaction_mode
-        connection.transaction_mode = "IMMEDIATE"
-        try:
-            yield
-        finally:
-            connection.transaction_mode = mode
+        if connection.connection is None:
+            connection.ensure_connection()
+        return UNPREPARED if connection.transaction_mode == IMMEDIATE else immediate(connection)
+
+    own = writing
 
     def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, Any]:
         if seconds is None:
@@ -174,7 +186,7 @@ class SQLite(Dialect):
         return f"%({name})s", stamp((now or clock.now()) + timedelta(seconds=seconds))
 
     def parameter(self, moment: datetime | None) -> str:
-        return stamp(moment or clock.now())
+        return str(naive(moment or clock.now()))
 
     def moment(self, value: Any) -> datetime:
         read = value if isinstance(value, datetime) else datetime.fromisoformat(value)
@@ -201,6 +213,10 @@ class SQLite(Dialect):
         self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
     ) -> dict[tuple[str, str], int]:
         now = now or clock.now()
+        each = [(task.run_at, task.expected_at, task.expires_at) for task, _lane, _mark in given]
+        moments = [
+            tuple([None if at is None else stamp_of(at, now) for at in times]) for times in each
+        ]
         rows = [
             (
                 task.queue,
@@ -209,31 +225,29 @@ class SQLite(Dialect):
                 task.user,
                 task.payload,
                 task.priority,
-                stamp_of(task.run_at, now),
-                stamp_of(task.expected_at, now),
-                stamp_of(task.expires_at, now),
+                *times,
                 ",".join(task.limits),
                 task.time_limit,
                 task.context,
             )
-            for task, _lane, _mark in given
+            for (task, _lane, _mark), times in zip(given, moments, strict=True)
         ]
-        stored = self.execute(cursor, SUBMIT_TASKS, {"rows": json.dumps(rows)}, now=now).fetchall()
+        stored = self.execute(cursor, SUBMIT_TASKS, {"rows": to_json(rows)}, now=now).fetchall()
         ids = {(queue, key): task_id for queue, key, task_id in stored}
         tickets = [
             (
                 ids[task.queue, task.key],
                 lane,
                 task.priority,
-                stamp_of(task.run_at, now),
+                run_at,
                 mark,
-                stamp_of(task.expected_at, now),
+                expected_at,
             )
-            for task, lane, mark in given
+            for (task, lane, mark), (run_at, expected_at, _) in zip(given, moments, strict=True)
             if (task.queue, task.key) in ids
         ]
         if tickets:
-            self.execute(cursor, SUBMIT_TICKETS, {"rows": json.dumps(tickets)}, now=now)
+            self.execute(cursor, SUBMIT_TICKETS, {"rows": to_json(tickets)}, now=now)
         return ids
 
     def claim(
@@ -257,7 +271,7 @@ class SQLite(Dialect):
             picked += [task_id for (task_id,) in found]
         if not picked:
             return []
-        ids = json.dumps(picked)
+        ids = to_json(picked)
         until = stamp(now + timedelta(seconds=seconds))
         values = {"holder": holder, "token": token, "until": until, "ids": ids}
         self.execute(cursor, TAKE, values)
@@ -273,21 +287,21 @@ class SQLite(Dialect):
         monotonic: float,
         now: datetime | None,
     ) -> set[tuple[int, int]]:
-        now = now or clock.now()
+        zero = naive(now or clock.now()) - timedelta(seconds=monotonic)
         rows = [
             (
                 done.lease.task_id,
                 done.lease.token,
                 done.lease.attempt,
-                stamp(now - timedelta(seconds=monotonic - done.started)),
-                stamp(now - timedelta(seconds=monotonic - done.ended)),
+                str(zero + timedelta(seconds=done.started)),
+                str(zero + timedelta(seconds=done.ended)),
                 done.result,
             )
             for done in completions
         ]
-        closed = self.execute(cursor, CLOSE, {"rows": json.dumps(rows)}).fetchall()
+        closed = self.execute(cursor, CLOSE, {"rows": to_json(rows)}).fetchall()
         fences = set(closed)
-        written = json.dumps([row for row in rows if row[:2] in fences])
+        written = to_json([row for row in rows if row[:2] in fences])
         if fences:
             self.execute(cursor, FINISH, {"rows": written, "worker": worker})
         return fences
@@ -305,7 +319,7 @@ class SQLite(Dialect):
             )
             for entry in entries
         ]
-        self.execute(cursor, CHARGE, {"rows": json.dumps(rows)}, now=now)
+        self.execute(cursor, CHARGE, {"rows": to_json(rows)}, now=now)
 
     def wake(self, cursor: Any, lanes: Sequence[Waking], now: datetime | None) -> None:
         rows = [
@@ -326,13 +340,11 @@ class SQLite(Dialect):
             )
             for lane in lanes
         ]
-        self.execute(cursor, WAKE, {"rows": json.dumps(rows)}, now=now)
+        self.execute(cursor, WAKE, {"rows": to_json(rows)}, now=now)
 
 
-def stamp_of(moment: Moment | None, now: datetime) -> str | None:
+def stamp_of(moment: Moment, now: datetime) -> str:
     """Return a time, or a span from now, as stamp() does."""
-    if moment is None:
-        return None
     return stamp(now + moment if isinstance(moment, timedelta) else moment)
 
 

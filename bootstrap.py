@@ -1,12 +1,15 @@
 """
-Enter the project's own environment, making or renewing it first when need be.
+Make an environment for the project, or enter it; the one place that does.
 
-Needs nothing but Python's standard library. ``python3 bootstrap.py EXTRA ...``
-makes the environment and stops there.
+Needs nothing but Python's standard library. ``python3 bootstrap.py EXTRA ...`` makes or
+renews ``.venv`` with these extras. With ``--into FOLDER`` it makes another environment, and
+with ``--with REQUIREMENT`` that has more in it, such as another Django; its Python is the
+one that runs this script.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import fcntl
 import hashlib
@@ -17,15 +20,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent
 PROJECT = "django-perfectqueue"
-ENVIRONMENT = ROOT / ".venv"
-PYTHON = ENVIRONMENT / "bin" / "python"
-STAMP = ENVIRONMENT / "perfectqueue.json"
 OLDEST_PYTHON = (3, 10)
 ENTERED = "PERFECTQUEUE_ENTERED"
 OPT_OUT = "PERFECTQUEUE_NO_BOOTSTRAP"
@@ -34,6 +35,120 @@ LINES_SHOWN = 20
 
 class BootstrapError(Exception):
     """The environment could not be made; the message says why and what helps."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment; its stamp says what was installed for which pyproject.toml."""
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    @property
+    def stamp(self) -> Path:
+        return self.folder / "perfectqueue.json"
+
+    def is_entered(self) -> bool:
+        return Path(sys.prefix).resolve() == self.folder.resolve()
+
+    def prepare(self, extras: Iterable[str], more: Iterable[str] = ()) -> None:
+        """
+        Make or renew it with these extras and more requirements, one caller at a time.
+
+        Extras add up: those of earlier calls stay.
+        """
+        require_python()
+        with one_at_a_time():
+            if self.is_fresh(extras, more):
+                return
+            if not self.is_usable():
+                self.make()
+            stamp = self.read_stamp()
+            extras = {*extras, *stamp.get("extras", [])}
+            more = {*more, *stamp.get("more", [])}
+            say(f"Installing {PROJECT}[{','.join(sorted(extras))}] into {self.folder.name}")
+            self.install([editable(extras), *sorted(more)])
+            self.write_stamp(extras, more, pyproject=pyproject_digest())
+
+    def is_fresh(self, extras: Iterable[str], more: Iterable[str] = ()) -> bool:
+        stamp = self.read_stamp()
+        return (
+            self.is_usable()
+            and stamp.get("pyproject") == pyproject_digest()
+            and set(extras) <= set(stamp.get("extras", []))
+            and set(more) <= set(stamp.get("more", []))
+        )
+
+    def is_usable(self) -> bool:
+        made_here = self.read_stamp().get("root", str(ROOT)) == str(ROOT)
+        version = self.version() or "0"
+        return made_here and self.python.exists() and version_tuple(version) >= OLDEST_PYTHON
+
+    def version(self) -> str | None:
+        """Return the version of its Python, None where there is no environment."""
+        try:
+            found = VERSION.search((self.folder / "pyvenv.cfg").read_text())
+        except OSError:
+            return None
+        return found[1] if found else None
+
+    def read_stamp(self) -> dict[str, Any]:
+        try:
+            stamp: dict[str, Any] = json.loads(self.stamp.read_text())
+        except (OSError, ValueError):
+            return {}
+        return stamp
+
+    def write_stamp(self, extras: Iterable[str], more: Iterable[str], *, pyproject: str) -> None:
+        stamp = {
+            "root": str(ROOT),
+            "pyproject": pyproject,
+            "extras": sorted(extras),
+            "more": sorted(more),
+        }
+        self.stamp.write_text(json.dumps(stamp, indent=1))
+
+    def make(self) -> None:
+        self.clear()
+        base = getattr(sys, "_base_executable", sys.executable)
+        say(f"Making {self.folder.name} with Python {python_version()}")
+        uv = find_uv()
+        if uv:
+            run([uv, "venv", "--quiet", "--allow-existing", "--python", base, str(self.folder)])
+        else:
+            require_ensurepip()
+            run([base, "-m", "venv", str(self.folder)])
+        self.write_stamp([], [], pyproject="")
+
+    def clear(self) -> None:
+        if self.is_entered():
+            raise BootstrapError(f"{self.folder} has moved: run this script outside it once.")
+        if self.stamp.exists():
+            shutil.rmtree(self.folder)
+        elif self.version():
+            raise BootstrapError(
+                f"{self.folder} is for Python {self.version()}, and not of this script's "
+                f"making. Run this with that Python, or remove it, or set {OPT_OUT}=1 to run with "
+                "what is installed."
+            )
+
+    def install(self, requirements: list[str]) -> None:
+        """Install through uv, or through pip should that fail."""
+        uv = find_uv()
+        if uv and succeeds([uv, "pip", "install", "--python", str(self.python), *requirements]):
+            return
+        pip = [str(self.python), "-m", "pip"]
+        if not succeeds([*pip, "--version"]):
+            require_ensurepip()
+            run([str(self.python), "-m", "ensurepip", "--default-pip"])
+        run([*pip, "install", "--quiet", *requirements])
+
+
+OWN = Environment(ROOT / ".venv")
+VERSION = re.compile(r"^version(?:_info)?\s*=\s*(\d+\.\d+\.\d+)", re.MULTILINE)
 
 
 def enter(extras: Iterable[str]) -> None:
@@ -46,7 +161,7 @@ def enter(extras: Iterable[str]) -> None:
     extras = set(extras)
     try:
         if not inside_environment_with(extras):
-            prepare(extras)
+            OWN.prepare(extras)
             restart()
     except BootstrapError as error:
         sys.exit(f"bootstrap: {error}")
@@ -55,38 +170,16 @@ def enter(extras: Iterable[str]) -> None:
 def inside_environment_with(extras: set[str]) -> bool:
     if os.environ.get(OPT_OUT) == "1" or os.environ.pop(ENTERED, ""):
         return True
-    if inside_own_environment():
-        return is_fresh(extras)
+    if OWN.is_entered():
+        return OWN.is_fresh(extras)
     return sys.prefix != sys.base_prefix and not missing_requirements(extras)
-
-
-def inside_own_environment() -> bool:
-    return Path(sys.prefix).resolve() == ENVIRONMENT.resolve()
-
-
-def prepare(extras: set[str]) -> None:
-    """
-    Make or renew the environment, one caller at a time.
-
-    Extras add up: those of earlier calls stay.
-    """
-    require_python()
-    with one_at_a_time():
-        if is_fresh(extras):
-            return
-        if not is_usable():
-            make_environment()
-        extras |= set(read_stamp().get("extras", []))
-        say(f"Installing {PROJECT}[{','.join(sorted(extras))}] into {ENVIRONMENT.name}")
-        install([editable(extras)])
-        write_stamp(extras, pyproject=pyproject_digest())
 
 
 def restart() -> None:
     os.environ[ENTERED] = "1"
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(PYTHON, [str(PYTHON), *sys.orig_argv[1:]])
+    os.execv(OWN.python, [str(OWN.python), *sys.orig_argv[1:]])
 
 
 def require_python() -> None:
@@ -104,51 +197,8 @@ def one_at_a_time() -> Iterator[None]:
         yield
 
 
-def is_fresh(extras: set[str]) -> bool:
-    stamp = read_stamp()
-    return (
-        is_usable()
-        and stamp.get("pyproject") == pyproject_digest()
-        and extras <= set(stamp.get("extras", []))
-    )
-
-
-def is_usable() -> bool:
-    made_here = read_stamp().get("root", str(ROOT)) == str(ROOT)
-    version = environment_version() or "0"
-    return made_here and PYTHON.exists() and version_tuple(version) >= OLDEST_PYTHON
-
-
 def version_tuple(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
-
-
-def environment_version() -> str | None:
-    try:
-        found = VERSION.search((ENVIRONMENT / "pyvenv.cfg").read_text())
-    except OSError:
-        return None
-    return found[1] if found else None
-
-
-VERSION = re.compile(r"^version(?:_info)?\s*=\s*(\d+\.\d+\.\d+)", re.MULTILINE)
-
-
-def read_stamp() -> dict[str, Any]:
-    try:
-        stamp: dict[str, Any] = json.loads(STAMP.read_text())
-    except (OSError, ValueError):
-        return {}
-    return stamp
-
-
-def write_stamp(extras: Iterable[str], *, pyproject: str) -> None:
-    stamp = {
-        "root": str(ROOT),
-        "pyproject": pyproject,
-        "extras": sorted(extras),
-    }
-    STAMP.write_text(json.dumps(stamp, indent=1))
 
 
 def pyproject_digest() -> str:
@@ -157,32 +207,6 @@ def pyproject_digest() -> str:
 
 def python_version() -> str:
     return ".".join(map(str, sys.version_info[:3]))
-
-
-def make_environment() -> None:
-    clear_environment()
-    base = getattr(sys, "_base_executable", sys.executable)
-    say(f"Making {ENVIRONMENT.name} with Python {python_version()}")
-    uv = find_uv()
-    if uv:
-        run([uv, "venv", "--quiet", "--allow-existing", "--python", base, str(ENVIRONMENT)])
-    else:
-        require_ensurepip()
-        run([base, "-m", "venv", str(ENVIRONMENT)])
-    write_stamp([], pyproject="")
-
-
-def clear_environment() -> None:
-    if inside_own_environment():
-        raise BootstrapError(f"{ENVIRONMENT} has moved: run this script outside it once.")
-    if STAMP.exists():
-        shutil.rmtree(ENVIRONMENT)
-    elif environment_version():
-        raise BootstrapError(
-            f"{ENVIRONMENT} is for Python {environment_version()}, and not of this script's "
-            f"making. Run this with that Python, or remove it, or set {OPT_OUT}=1 to run with "
-            "what is installed."
-        )
 
 
 def require_ensurepip() -> None:
@@ -204,18 +228,6 @@ def find_uv() -> str | None:
 
 def editable(extras: Iterable[str]) -> str:
     return f"--editable={ROOT}[{','.join(sorted(extras))}]"
-
-
-def install(requirements: list[str]) -> None:
-    """Install into the project's environment: through uv, or through pip should that fail."""
-    uv = find_uv()
-    if uv and succeeds([uv, "pip", "install", "--python", str(PYTHON), *requirements]):
-        return
-    pip = [str(PYTHON), "-m", "pip"]
-    if not succeeds([*pip, "--version"]):
-        require_ensurepip()
-        run([str(PYTHON), "-m", "ensurepip", "--default-pip"])
-    run([*pip, "install", "--quiet", *requirements])
 
 
 def succeeds(command: list[str]) -> bool:
@@ -260,7 +272,7 @@ def advice(output: str) -> str:
             "The package index could not be reached. The first run needs a network (or pip "
             "and uv configured for a local index); later runs do not."
         )
-    return "The command above failed; when its cause is mended, run this again."
+    return "The command above failed; when its cause is removed, run this again."
 
 
 UNREACHABLE = re.compile(
@@ -298,8 +310,19 @@ def say(message: str) -> None:
     print(f"bootstrap: {message} ...", file=sys.stderr, flush=True)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("extras", nargs="*", metavar="EXTRA")
+    parser.add_argument("--into", type=Path, default=OWN.folder, metavar="FOLDER")
+    parser.add_argument("--with", action="append", default=[], dest="more", metavar="REQUIREMENT")
+    options = parser.parse_args()
     try:
-        prepare(set(sys.argv[1:]))
+        Environment(options.into.absolute()).prepare(options.extras, options.more)
     except BootstrapError as error:
         sys.exit(f"bootstrap: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -39,11 +39,17 @@ ROOT = Path(__file__).resolve().parent
 DATABASES = ("sqlite", "postgresql", "mariadb", "mysql")
 WARNINGS = ("error",)
 PATIENCE = 15.0
+THOROUGH = "thorough"
+NO_DATABASE = "no-database"
 OUTCOME = "PERFECTQUEUE_TEST_OUTCOME"
 
 USAGE = """
 All other options and test labels go to Django's test command: -k, -v, --failfast,
---parallel, --tag, tests.store and so on.
+--parallel, --durations 20, tests.store and so on.
+
+Left out unless --thorough is given: long storms, growth of the tables, outages, clusters
+and whatever else takes its time. Where several databases are tested, a test that needs
+none runs beside the first.
 
 To use a server of your own, name it in DATABASE_URL's form, and its tests will make and
 drop a database there: PERFECTQUEUE_TEST_POSTGRESQL_URL, PERFECTQUEUE_TEST_MARIADB_URL,
@@ -71,10 +77,17 @@ def main() -> int:
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, leave)
     wanted = databases(chosen)
+    if not chosen.thorough:
+        arguments = [*arguments, without(THOROUGH)]
     if len(wanted) > 1 and not (chosen.in_turn or "--pdb" in arguments):
         return summarise(test_side_by_side(wanted, chosen.require, arguments))
     outcomes = [
-        test_on(database, arguments, required=database in chosen.require) for database in wanted
+        test_on(
+            database,
+            [*arguments, *beside_the_first(wanted, database)],
+            required=database in chosen.require,
+        )
+        for database in wanted
     ]
     if path := os.environ.get(OUTCOME):
         Path(path).write_text(json.dumps(asdict(outcomes[0])))
@@ -102,6 +115,9 @@ def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
             help=purpose,
         )
     parser.add_argument(
+        "--thorough", action="store_true", help="also run the tests that take long, as .ci/run does"
+    )
+    parser.add_argument(
         "--in-turn", action="store_true", help="test one database after the other, not at once"
     )
     return parser.parse_known_args()
@@ -121,6 +137,15 @@ def databases(chosen: argparse.Namespace) -> list[str]:
     return [name for name in DATABASES if name in wanted | set(chosen.require)]
 
 
+def without(tag: str) -> str:
+    return f"--exclude-tag={tag}"
+
+
+def beside_the_first(names: list[str], name: str) -> list[str]:
+    """Return the option that leaves out what is tested beside the first of these databases."""
+    return [] if name == names[0] else [without(NO_DATABASE)]
+
+
 def test_side_by_side(names: list[str], required: list[str], arguments: list[str]) -> list[Outcome]:
     """Test each database in a process of its own, by this very script."""
     for name in names:
@@ -131,7 +156,9 @@ def test_side_by_side(names: list[str], required: list[str], arguments: list[str
         name: [
             *(sys.executable, str(ROOT / "runtests.py"), "--database", name),
             *(("--require", name) if name in required else ()),
+            "--thorough",  # what is left out stands in the arguments already
             *arguments,
+            *beside_the_first(names, name),
         ]
         for name in names
     }
@@ -194,11 +221,11 @@ def fetch_what_is_missing(server: Server) -> None:
         try:
             return server.require()
         except UnavailableError as error:
-            if not error.on_package_index or not bootstrap.inside_own_environment():
+            if not error.on_package_index or not bootstrap.OWN.is_entered():
                 raise
         bootstrap.say(f"Installing {requirements[-1]} for {server.name}")
         with contextlib.suppress(bootstrap.BootstrapError):
-            bootstrap.install(requirements)
+            bootstrap.OWN.install(requirements)
         importlib.invalidate_caches()
     return server.require()
 
@@ -217,6 +244,8 @@ def run_tests(database: str, url: str, arguments: list[str]) -> Outcome:
         report = folder / "report.json"
         code = call_django(url, report, arguments)
         outcome = read_report(database, report, code)
+        if not outcome.passed + outcome.failed + outcome.skipped:
+            say_why_nothing_ran(outcome, arguments)
         end_what_is_left(report, outcome)
     finally:
         remove_folder(folder)
@@ -240,8 +269,12 @@ def call_django(url: str, report: Path, arguments: list[str]) -> int:
 
 
 def test_environment(url: str, report: Path) -> dict[str, str]:
+    environment = dict(os.environ)
+    if environment.pop("PYTHONDONTWRITEBYTECODE", ""):
+        # Hundreds of workers start; none should compile everything anew.
+        environment["PYTHONPYCACHEPREFIX"] = str(Path(sys.prefix, "bytecode"))
     return {
-        **os.environ,
+        **environment,
         "DATABASE_URL": url,
         "DJANGO_SETTINGS_MODULE": "tests.settings",
         "PERFECTQUEUE_TEST_REPORT": str(report),
@@ -265,11 +298,19 @@ def read_report(database: str, report: Path, code: int) -> Outcome:
         trouble = f"the test run broke off with exit code {code}"
         return Outcome(database, failed=1, trouble=trouble)
     outcome = Outcome(database, **json.loads(report.read_text()))
-    if not outcome.passed + outcome.failed + outcome.skipped:
-        outcome.failed, outcome.trouble = 1, "there were no tests to run"
-    elif code and not outcome.failed:
+    if code and not outcome.failed:
         outcome.failed, outcome.trouble = 1, f"the test run ended with exit code {code}"
     return outcome
+
+
+def say_why_nothing_ran(outcome: Outcome, arguments: list[str]) -> None:
+    outcome.trouble = "there were no tests to run"
+    if without(NO_DATABASE) in arguments:
+        outcome.ran = False
+    else:
+        outcome.failed = 1
+        if without(THOROUGH) in arguments:
+            outcome.trouble += "; --thorough adds those that take long"
 
 
 def end_what_is_left(report: Path, outcome: Outcome) -> None:

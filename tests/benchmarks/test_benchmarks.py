@@ -12,7 +12,7 @@ import unittest
 import uuid
 from pathlib import Path
 
-from django.test import SimpleTestCase
+from django.test import SimpleTestCase, tag
 
 from ..databases import die_with_parent
 from ..databases.lifetime import processes_with
@@ -66,6 +66,7 @@ class CommandTests(SimpleTestCase):
     def assert_nothing_is_left(self):
         wait_until(lambda: not processes_with(f"{MARK}={self.name}"), within=20)
 
+    @tag("thorough")
     def test_the_smallest_run_drains_and_makes_its_tables(self):
         peers = "perfectqueue,raw-100"
         printed = self.run_to_the_end(*SMALLEST, "--peers", peers, "--output", str(self.results))
@@ -125,6 +126,7 @@ class CommandTests(SimpleTestCase):
         self.assertIn("there is no 'nobody'; there are perfectqueue", complained)
 
 
+@tag("no-database")
 class ReportTests(SimpleTestCase):
     def test_ratios_are_of_the_same_round(self):
         from benchmarks import report

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from django.db import connection
-from django.test import SimpleTestCase
+from django.test import SimpleTestCase, tag
 
 from ..databases import die_with_parent
 from ..databases.environment import kind_of
@@ -110,6 +110,7 @@ def good():
     return book.close(12.1, attempt=2, holder=20)
 
 
+@tag("no-database")
 class CheckerTests(SimpleTestCase):
     """Each kind of violation, planted in a history that is good but for that."""
 
@@ -313,6 +314,7 @@ class CheckerTests(SimpleTestCase):
         self.assert_found("did not stop", good(), leftovers=["host-a: 2 processes did not end"])
 
 
+@tag("no-database")
 class RecoveryTests(SimpleTestCase):
     def measured(self, book):
         from benchmarks.chaos.recovery import recoveries
@@ -343,6 +345,7 @@ class RecoveryTests(SimpleTestCase):
         self.assertEqual(self.measured(book)["processor"].seconds, ())
 
 
+@tag("thorough")
 class CommandTests(unittest.TestCase):
     """One short run on each database: some faults of each family."""
 

@@ -17,7 +17,7 @@ from unittest import mock
 
 import hypothesis.strategies as st
 from django.db import connection
-from django.test import SimpleTestCase, TransactionTestCase
+from django.test import SimpleTestCase, TransactionTestCase, tag
 from hypothesis import given, settings
 
 from ..databases import UnavailableError, die_with_parent
@@ -89,6 +89,7 @@ class Folder:
         return done.returncode, done.stdout, done.stderr
 
 
+@tag("thorough")
 class CommandTests(Folder, TransactionTestCase):
     def test_processors_share_as_the_simulation_says(self):
         kind = kind_of(connection)
@@ -121,6 +122,7 @@ class CommandTests(Folder, TransactionTestCase):
         wait_until(lambda: not processes_with(f"{MARK}={self.name}"), within=20)
 
 
+@tag("no-database")
 class ReportTests(Folder, SimpleTestCase):
     def test_results_become_a_report_and_a_page(self):
         results, page = self.folder / "results.jsonl", self.folder / "page.md"
@@ -207,6 +209,7 @@ def record():
     return {**about, "database": "simulated", "processors": 1, **found}
 
 
+@tag("no-database")
 class ScenarioTests(Folder, SimpleTestCase):
     def test_a_file_tells_who_submits_what(self):
         from benchmarks.fairness.scenario import arrivals, read
@@ -275,7 +278,9 @@ class ScenarioTests(Folder, SimpleTestCase):
             arrivals(scenario, 1)
 
 
+@tag("no-database")
 class ShippedTests(SimpleTestCase):
+    @tag("thorough")
     def test_each_keeps_its_promise_when_simulated(self):
         from benchmarks.fairness.__main__ import can_be_simulated
         from benchmarks.fairness.judge import judged
@@ -311,6 +316,7 @@ AMOUNTS = st.floats(0.0, 100.0)
 CLAIMS = st.lists(st.tuples(st.floats(0.1, 100.0), AMOUNTS), max_size=8)
 
 
+@tag("no-database")
 class EntitledTests(SimpleTestCase):
     def divided(self, amount, **claims):
         from benchmarks.fairness.entitled import Claim, divided
@@ -357,6 +363,7 @@ class EntitledTests(SimpleTestCase):
         self.assertEqual(had["eve"], [0.0] * 4)
 
 
+@tag("no-database")
 class JudgeTests(SimpleTestCase):
     def test_time_is_counted_inside_what_was_measured(self):
         from benchmarks.fairness.judge import Run, spread
@@ -450,6 +457,7 @@ ADVERSARY = st.fixed_dictionaries(
 )
 
 
+@tag("no-database")
 class AdversaryTests(SimpleTestCase):
     """
     What a user with a backlog is owed at most, whatever the others do.
@@ -460,6 +468,7 @@ class AdversaryTests(SimpleTestCase):
     is measured, and as much for all newcomers together, once for each processor.
     """
 
+    @tag("thorough")
     @settings(max_examples=120, deadline=None, derandomize=True)
     @given(ADVERSARY)
     def test_no_backlog_falls_behind_its_part(self, plan):
@@ -510,6 +519,7 @@ class AdversaryTests(SimpleTestCase):
         return worst
 
 
+@tag("no-database")
 class SimulationTests(SimpleTestCase):
     def started(self, users, *, watch=None, **options):
         """Return a simulation of users: of each its weight, its cap and its tasks."""

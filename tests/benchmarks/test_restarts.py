@@ -3,7 +3,7 @@
 import json
 
 from django.db import connection
-from django.test import SimpleTestCase, TransactionTestCase
+from django.test import SimpleTestCase, TransactionTestCase, tag
 
 from ..databases import UnavailableError
 from ..databases.environment import SERVERS, kind_of
@@ -14,6 +14,7 @@ from .test_fairness import MARK, Folder, setUpModule
 __all__ = ["setUpModule"]
 
 
+@tag("thorough")
 class CommandTests(Folder, TransactionTestCase):
     module = "benchmarks.restarts"
 
@@ -50,6 +51,7 @@ class CommandTests(Folder, TransactionTestCase):
         self.assertEqual(complained.count("\n"), 1)
 
 
+@tag("no-database")
 class JudgeTests(SimpleTestCase):
     def test_what_is_lost_run_twice_or_unattended_is_found(self):
         from benchmarks.restarts.judge import Restart, judged

@@ -1,4 +1,4 @@
-from django.test import SimpleTestCase
+from django.test import SimpleTestCase, tag
 
 from benchmarks.soak import deadly
 from benchmarks.soak.load import BUSY, CYCLE, KINDS, is_busy, portions
@@ -13,6 +13,7 @@ def series(value, *, hours=1.0, every=10.0):
     return [(moment, value(moment)) for moment in moments]
 
 
+@tag("no-database")
 class TrendTests(SimpleTestCase):
     def test_what_goes_up_and_down_with_the_work_does_not_grow(self):
         found = trend(series(lambda at: 100.0 if is_busy(at) else 20.0), CYCLE)
@@ -38,6 +39,7 @@ class TrendTests(SimpleTestCase):
             trend(series(lambda at: 1.0, hours=0.05), CYCLE)
 
 
+@tag("no-database")
 class ReportTests(SimpleTestCase):
     def test_it_names_what_grows(self):
         samples = [
@@ -57,6 +59,7 @@ class ReportTests(SimpleTestCase):
         self.assertIn("flat", next(line for line in lines if "rows of `task`" in line))
 
 
+@tag("no-database")
 class DeadlyTests(SimpleTestCase):
     def test_a_file_more_at_the_end_is_growth(self):
         first = {**dict.fromkeys(deadly.NAMES, 8.0), "deaths": 200.0}
@@ -72,6 +75,7 @@ class DeadlyTests(SimpleTestCase):
         )
 
 
+@tag("no-database")
 class LoadTests(SimpleTestCase):
     def test_there_is_all_kinds_of_work_and_each_key_once(self):
         coming = portions(2000, 0.5, seed=1)

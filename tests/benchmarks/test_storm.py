@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from django.db import connection
-from django.test import SimpleTestCase
+from django.test import SimpleTestCase, tag
 
 from ..databases import die_with_parent
 from ..databases.environment import kind_of
@@ -102,6 +102,7 @@ def good():
     return book.take(13.0, attempt=2).settle(14.0, attempt=2)
 
 
+@tag("no-database")
 class AuditorTests(SimpleTestCase):
     """Each kind of violation, planted in a record that is good but for that."""
 
@@ -372,6 +373,7 @@ def at_once(count, more):
     return book
 
 
+@tag("thorough")
 class CommandTests(unittest.TestCase):
     """One short storm on each database."""
 

@@ -13,7 +13,7 @@ from typing import Any
 from django.apps import apps
 from django.core.management import load_command_class
 from django.dispatch import Signal
-from django.test import SimpleTestCase
+from django.test import SimpleTestCase, tag
 
 from django_perfectqueue import (
     application,
@@ -87,6 +87,7 @@ def pages() -> Iterator[Path]:
     yield from sorted(DOCS.rglob("*.md"))
 
 
+@tag("no-database")
 class SettingTests(SimpleTestCase):
     def test_every_setting_has_its_heading_and_its_default(self):
         told = sections(page("reference/settings.md"))
@@ -101,6 +102,7 @@ class SettingTests(SimpleTestCase):
         self.assertEqual(named, set(conf.Options()))
 
 
+@tag("no-database")
 class CommandTests(SimpleTestCase):
     def test_every_command_has_its_heading(self):
         told = sections(page("reference/commands.md"))
@@ -158,6 +160,7 @@ def classes_of(module: Any) -> list[str]:
     ]
 
 
+@tag("no-database")
 class ErrorTests(SimpleTestCase):
     def test_every_exception_has_its_heading(self):
         told = sections(page("reference/errors.md"))
@@ -167,6 +170,7 @@ class ErrorTests(SimpleTestCase):
         self.assertEqual(named | (verdict_names & told.keys()), there)
 
 
+@tag("no-database")
 class SignalTests(SimpleTestCase):
     def test_every_signal_has_its_heading(self):
         told = sections(page("reference/signals.md"))
@@ -174,6 +178,7 @@ class SignalTests(SimpleTestCase):
         self.assertEqual({heading for heading in told if heading.startswith("task_")}, there)
 
 
+@tag("no-database")
 class CheckTests(SimpleTestCase):
     def test_every_check_is_told(self):
         folder = Path(inspect.getfile(checks)).parent
@@ -185,6 +190,7 @@ class CheckTests(SimpleTestCase):
         self.assertEqual(sorted(told), sorted(there))
 
 
+@tag("no-database")
 @unittest.skipUnless(compat.HAS_TASKS, "There are no tasks of Django.")
 class DjangoTaskTests(SimpleTestCase):
     def test_every_word_and_every_option_is_told(self):
@@ -203,6 +209,7 @@ class DjangoTaskTests(SimpleTestCase):
                 self.assertRegex(told, rf"(?m)^\| .*\b{status.value}\b.* \| `{djangos.value}` \|")
 
 
+@tag("no-database")
 class ApiTests(SimpleTestCase):
     def test_every_public_method_is_told(self):
         text = page("reference/api.md")
@@ -289,6 +296,7 @@ def written(parameters: list[inspect.Parameter]) -> str:
     return ", ".join(words)
 
 
+@tag("no-database")
 class ModelTests(SimpleTestCase):
     def test_every_table_column_and_index_is_told(self):
         text = page("reference/models.md")
@@ -301,6 +309,7 @@ class ModelTests(SimpleTestCase):
                     self.assertRegex(told, rf"`{name}`")
 
 
+@tag("no-database")
 class LinkTests(SimpleTestCase):
     def test_every_relative_link_leads_somewhere(self):
         for file in pages():
@@ -328,12 +337,14 @@ def anchors(file: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+@tag("no-database")
 class ReadmeTests(SimpleTestCase):
     def test_its_first_two_shell_blocks_are_one_line_each(self):
         blocks = SHELL.findall(README.read_text())
         self.assertEqual([len(block.splitlines()) for block in blocks[:2]], [1, 1])
 
 
+@tag("no-database")
 class RoomTests(SimpleTestCase):
     def test_every_room_is_told_to_contributors(self):
         told = re.findall(r"`(\w+)/?`", (ROOT / "CONTRIBUTING.md").read_text())
@@ -343,6 +354,7 @@ class RoomTests(SimpleTestCase):
         self.assertEqual(rooms - set(told), {"__init__", "apps", "migrations"})
 
 
+@tag("no-database")
 class FeatureTests(SimpleTestCase):
     def test_every_test_that_is_named_exists(self):
         there = defined()

@@ -7,7 +7,7 @@ from pathlib import Path
 from django.apps import apps
 from django.db import connection, migrations, models
 from django.db.migrations.loader import MigrationLoader
-from django.test import SimpleTestCase
+from django.test import SimpleTestCase, tag
 
 from ..worker.workers import ROOT, WorkerTestCase
 
@@ -86,6 +86,7 @@ class RuleTests(SimpleTestCase):
 
 
 class OlderReleaseTests(WorkerTestCase):
+    @tag("thorough")
     def test_a_worker_works_on_the_schema_of_a_later_release(self):
         """
         All tables have columns that it does not know; it submits, runs, retries, fails, books.

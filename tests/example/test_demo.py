@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 
-from django.test import TransactionTestCase
+from django.test import TransactionTestCase, tag
 
 from .chartroom import DATA, chartroom
 
@@ -26,6 +26,7 @@ print(done.content.decode())
 """
 
 
+@tag("thorough")
 class DemoTests(TransactionTestCase):
     """The README's first command does what it says, on every database."""
 

@@ -4,7 +4,7 @@ import tempfile
 from unittest import skipUnless
 
 from django.db import connection
-from django.test import SimpleTestCase
+from django.test import SimpleTestCase, tag
 
 from django_perfectqueue import compat
 
@@ -38,6 +38,7 @@ class FirstWayTests(Reader):
         self.follow(FIRST)
 
 
+@tag("thorough")
 @skipUnless(DOCS.is_dir(), "The documentation is not beside the tests.")
 @skipUnless(connection.vendor == "sqlite", "Its project is on SQLite.")
 @skipUnless(compat.HAS_NATIVE_TASKS, "Its last section has a task of Django's.")

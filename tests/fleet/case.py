@@ -20,16 +20,16 @@ DISPATCH = "tests.fleet.handlers.FleetDispatch"
 PATIENCE = 60.0
 
 
-class Place(Server):
-    """A database that someone else started, at an address of our own."""
+class ExternalServer(Server):
+    """A database that was started elsewhere, reached at this address."""
 
     def __init__(self, url):
         super().__init__()
-        self.place = url
+        self.address = url
 
     @property
     def url(self):
-        return self.place
+        return self.address
 
 
 class FleetTestCase(WorkerTestCase):
@@ -40,7 +40,7 @@ class FleetTestCase(WorkerTestCase):
             return self.worker_at(host.url, *arguments, **settings)
 
     def worker_at(self, url, *arguments, **settings):
-        worker = Worker(self.folder, DISPATCH, *arguments, database=Place(url), **settings)
+        worker = Worker(self.folder, DISPATCH, *arguments, database=ExternalServer(url), **settings)
         self.addCleanup(worker.end)
         return worker
 

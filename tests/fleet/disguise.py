@@ -1,8 +1,8 @@
 """
-Who a process takes its host for, and what it takes the time for.
+A process pretends to run on another host, and with another clock.
 
-Its Python is deceived: a library that deceives all of a process upsets waiting by the
-monotonic clock as well.
+Python's functions are replaced; a library that replaces those of the whole process also
+changes the monotonic clock, by which the process waits.
 """
 
 import datetime
@@ -16,13 +16,13 @@ NAME = "PERFECTQUEUE_TEST_HOST_NAME"
 CLOCK = "PERFECTQUEUE_TEST_HOST_CLOCK"
 
 
-def dressed_as(name, clock):
-    """Return the environment in which a process is deceived."""
+def pretended(name, clock):
+    """Return the environment variables of a process that pretends this name and clock."""
     return {NAME: name, CLOCK: str(clock)}
 
 
-def put_on():
-    """Believe in what this process's environment says."""
+def pretend():
+    """Use the name and the clock of this process's environment."""
     if name := os.environ.get(NAME):
         socket.gethostname = lambda: name
     if clock := float(os.environ.get(CLOCK, 0)):

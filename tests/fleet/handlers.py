@@ -9,9 +9,9 @@ from django_perfectqueue.application import Application, Dispatch
 from django_perfectqueue.exceptions import PreemptedError
 
 from ..tasks import report, spend, wait_for
-from . import disguise
+from .disguise import pretend
 
-disguise.put_on()
+pretend()
 
 
 class Visit(Application):

@@ -17,8 +17,8 @@ from pathlib import Path
 from unittest import mock
 
 from ..databases import UnavailableError
-from .disguise import dressed_as
-from .road import Road
+from .disguise import pretended
+from .road import Relay
 
 FORM = "PERFECTQUEUE_TEST_HOSTS"
 
@@ -58,7 +58,7 @@ class Host:
     @contextlib.contextmanager
     def inside(self):
         """What is started in here, runs on this host."""
-        with mock.patch.dict(os.environ, dressed_as(self.name, self.clock)):
+        with mock.patch.dict(os.environ, pretended(self.name, self.clock)):
             yield
 
     def cut_off(self):
@@ -69,32 +69,32 @@ class Host:
 
 
 class LoopbackHost(Host):
-    def __init__(self, name, road):
-        super().__init__(name, road.url)
-        self.road = road
+    def __init__(self, name, relay):
+        super().__init__(name, relay.url)
+        self.relay = relay
 
     def cut_off(self):
-        self.road.cut()
+        self.relay.cut()
 
     def reconnect(self):
-        self.road.mend()
+        self.relay.restore()
 
 
 class LoopbackNetwork:
     def __init__(self, connection, *, why=""):
         self.connection = connection
         self.form = f"loopback addresses: {why}"
-        self.roads = []
+        self.relays = []
 
     def host(self, name):
-        road = Road(self.connection, f"127.0.0.{len(self.roads) + 2}")
-        self.roads.append(road)
-        road.open()
-        return LoopbackHost(name, road)
+        relay = Relay(self.connection, f"127.0.0.{len(self.relays) + 2}")
+        self.relays.append(relay)
+        relay.open()
+        return LoopbackHost(name, relay)
 
     def close(self):
-        for road in self.roads:
-            road.close()
+        for relay in self.relays:
+            relay.close()
 
 
 class Namespace:
@@ -166,8 +166,8 @@ class NamespaceNetwork:
             ip("link", "add", "switch", "type", "bridge")
             ip("addr", "add", f"{SERVER}/24", "dev", "switch")
             ip("link", "set", "switch", "up")
-            self.road = Road(connection, SERVER)
-        self.road.open()
+            self.relay = Relay(connection, SERVER)
+        self.relay.open()
 
     def host(self, name):
         number, namespace = len(self.hosts) + 1, Namespace(name)
@@ -180,13 +180,13 @@ class NamespaceNetwork:
             ip("addr", "add", f"{NETWORK}.{number}/24", "dev", "eth0")
             ip("link", "set", "eth0", "up")
         host = NamespaceHost(
-            name, self.road.url, namespace=namespace, switch=self.switch, port=port
+            name, self.relay.url, namespace=namespace, switch=self.switch, port=port
         )
         self.hosts.append(host)
         return host
 
     def close(self):
-        self.road.close()
+        self.relay.close()
         for namespace in [self.switch, *(host.namespace for host in self.hosts)]:
             namespace.close()
 

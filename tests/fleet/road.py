@@ -1,4 +1,4 @@
-"""The way from a host to the database server, which a test can cut and mend."""
+"""Relays the traffic of hosts and the database server; a test can cut and restore it."""
 
 import contextlib
 import select
@@ -9,19 +9,19 @@ from urllib.parse import urlencode, urlsplit
 from ..databases.environment import kind_of, url_of
 from ..databases.proxy import hang_up
 
-NO_LOCKS_OF_THE_LOST = {
+IDLE_TRANSACTIONS_END = {
     "postgresql": {"options": "-c idle_in_transaction_session_timeout=1000"},
     "mariadb": {"init_command": "SET SESSION idle_transaction_timeout = 1"},
 }
-"""What lets the server end a transaction in which no one says anything any more."""
+"""Have the server end a transaction that is idle."""
 
 
-class Road:
+class Relay:
     """
-    Passes on by TCP what hosts and the server say to each other.
+    Relays TCP between hosts and the server.
 
-    While it is cut it passes on nothing, and closes nothing: both ends believe in their
-    connection, and what they said arrives when it is mended.
+    While it is cut it forwards nothing and closes nothing: both ends keep their connection,
+    and what they sent arrives when it is restored.
     """
 
     def __init__(self, connection, address):
@@ -33,22 +33,22 @@ class Road:
         self.ends = []
 
     def open(self):
-        """Let traffic begin; the server is looked for from where the caller is."""
+        """Accept connections; the server is reached from the caller's network namespace."""
         threading.Thread(target=self.accept, daemon=True).start()
 
     @property
     def url(self):
-        """The database behind it, as a worker is to be told of it."""
+        """DATABASE_URL of the database behind it."""
         url = urlsplit(url_of(self.connection))
         user = f"{url.netloc.rpartition('@')[0]}@" if "@" in url.netloc else ""
-        options = urlencode(NO_LOCKS_OF_THE_LOST.get(kind_of(self.connection), {}))
+        options = urlencode(IDLE_TRANSACTIONS_END.get(kind_of(self.connection), {}))
         port = self.listener.getsockname()[1]
         return url._replace(netloc=f"{user}{self.address}:{port}", query=options).geturl()
 
     def cut(self):
         self.is_open.clear()
 
-    def mend(self):
+    def restore(self):
         self.is_open.set()
 
     def accept(self):
@@ -60,17 +60,17 @@ class Road:
             except OSError:
                 return
             self.ends += [client, server]
-            threading.Thread(target=self.pass_on, args=(client, server), daemon=True).start()
+            threading.Thread(target=self.forward, args=(client, server), daemon=True).start()
 
-    def pass_on(self, client, server):
+    def forward(self, client, server):
         with contextlib.suppress(OSError), contextlib.closing(client), contextlib.closing(server):
             while True:
                 for source in select.select([client, server], [], [])[0]:
                     self.is_open.wait()
-                    if not (said := source.recv(65536)):
+                    if not (received := source.recv(65536)):
                         return
                     self.is_open.wait()
-                    (server if source is client else client).sendall(said)
+                    (server if source is client else client).sendall(received)
 
     def close(self):
         hang_up(self.listener, *self.ends)

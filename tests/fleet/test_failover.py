@@ -6,6 +6,7 @@ import unittest
 from collections import Counter
 
 from django.db import connection
+from django.test import tag
 
 from django_perfectqueue import store
 from django_perfectqueue.models import Attempt, Task, Ticket
@@ -22,6 +23,7 @@ LOST = 100
 SETTINGS = {"ALIVE_TIME": 3.0, "TASK_PREFETCH": 0}
 
 
+@tag("thorough")
 @unittest.skipUnless(connection.vendor == "postgresql", "Only PostgreSQL replicates so.")
 class FailoverTests(FleetTestCase):
     def setUp(self):

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 from django.db import OperationalError, connection, transaction
+from django.test import tag
 
 from django_perfectqueue.models import Task, Ticket
 from django_perfectqueue.queue import Queue
@@ -25,6 +26,7 @@ DEADLOCK = 1213
 SEES_ALL = "&init_command=SET SESSION wsrep_sync_wait = 1"
 
 
+@tag("thorough")
 class GaleraTests(FleetTestCase):
     @classmethod
     def setUpClass(cls):

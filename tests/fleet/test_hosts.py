@@ -6,7 +6,7 @@ from collections import Counter
 
 import environ
 from django.db import connection, transaction
-from django.test import TransactionTestCase
+from django.test import TransactionTestCase, tag
 
 from django_perfectqueue.models import Attempt, State, Task, Ticket, Worker
 from django_perfectqueue.queue import Queue
@@ -16,13 +16,14 @@ from ..factories import assert_books_balance
 from ..waiting import wait_until
 from .case import PATIENCE, FleetTestCase, freeze, thaw, wait_until_up
 from .networks import LoopbackNetwork, network_for
-from .road import NO_LOCKS_OF_THE_LOST
+from .road import IDLE_TRANSACTIONS_END
 
 ALIVE_TIME = 3.0
 SLACK = 5.0
 HOUR = 3600.0
 
 
+@tag("thorough")
 @unittest.skipIf(connection.vendor == "sqlite", "A SQLite file serves one host.")
 class ThreeHostsTests(FleetTestCase):
     """``early`` is an hour before the others' time and ``late`` an hour behind it."""
@@ -131,7 +132,7 @@ class ThreeHostsTests(FleetTestCase):
 
 class LostTransactionTests(TransactionTestCase):
     def setUp(self):
-        if kind_of(connection) not in NO_LOCKS_OF_THE_LOST:
+        if kind_of(connection) not in IDLE_TRANSACTIONS_END:
             self.skipTest("This database ends no transaction of one who has fallen silent.")
         network = LoopbackNetwork(connection)
         self.addCleanup(network.close)

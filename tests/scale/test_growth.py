@@ -4,6 +4,7 @@ import os
 import sys
 
 from django.db import connection
+from django.test import tag
 
 from .case import ScaleTestCase, forget, measured, not_counting, refresh
 from .filling import SCALE, mostly
@@ -50,6 +51,7 @@ def steady(scenarios):
     return [scenario for scenario in scenarios if scenario.name not in known]
 
 
+@tag("thorough")
 class GrowthTests(ScaleTestCase):
     """The same acts with a quarter of the tasks and with all of them."""
 
@@ -98,6 +100,7 @@ class GrowthTests(ScaleTestCase):
                 self.assertLessEqual(many.rows, most, many.worst())
 
 
+@tag("thorough")
 class ShareTests(ScaleTestCase):
     """Whatever nearly all of the tasks are, what the workers do costs the same."""
 
@@ -113,6 +116,7 @@ class ShareTests(ScaleTestCase):
                     self.assertLessEqual(meter.rows, allowed(scenario), meter.worst())
 
 
+@tag("thorough")
 class StatisticsTests(ScaleTestCase):
     """
     A server that has not looked at the tables for long, or never, finds the same ways.

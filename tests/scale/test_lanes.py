@@ -2,6 +2,8 @@
 
 import re
 
+from django.test import tag
+
 from django_perfectqueue.models import Lane
 from django_perfectqueue.store.arithmetic.fair_order import FIRST_COST, LEAST_COST
 
@@ -21,6 +23,7 @@ SCENARIOS = [
 ]
 
 
+@tag("thorough")
 class LaneTests(ScaleTestCase):
     @classmethod
     def fill(cls):

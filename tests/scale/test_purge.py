@@ -3,7 +3,7 @@
 from unittest import mock
 
 from django.db import transaction
-from django.test import TransactionTestCase, skipUnlessDBFeature
+from django.test import TransactionTestCase, skipUnlessDBFeature, tag
 
 from django_perfectqueue import store
 from django_perfectqueue.admin.parts.search import plain
@@ -78,6 +78,7 @@ class ConcurrencyTests(TransactionTestCase):
             self.assertEqual(keys(elsewhere(lambda: acquire(2, now=after(6)))), ["later"])
 
 
+@tag("thorough")
 class BacklogTests(ScaleTestCase):
     """Nobody has deleted anything for long, and nothing runs."""
 

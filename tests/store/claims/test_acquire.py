@@ -2,7 +2,7 @@ import time
 from unittest import mock
 
 from django.db import connection
-from django.test import TestCase, TransactionTestCase, override_settings
+from django.test import TestCase, TransactionTestCase, override_settings, tag
 from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
@@ -448,6 +448,7 @@ class FinishWithAcquireTests(TestCase):
 
 
 class StatementTests(TransactionTestCase):
+    @tag("thorough")
     def test_users_whose_lanes_ran_dry_are_passed_over_many_at_a_time(self):
         """A lane whose last task filled a batch is awake, and one look-up each is too much."""
         count = 1000

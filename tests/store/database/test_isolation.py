@@ -3,7 +3,7 @@
 from unittest import mock, skipIf, skipUnless
 
 from django.db import connection, transaction
-from django.test import TransactionTestCase
+from django.test import TransactionTestCase, tag
 from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue.exceptions import AlreadyExistsError
@@ -59,6 +59,7 @@ class IsolationTests(TransactionTestCase):
                 self.set_level(level)
                 yield level
 
+    @tag("thorough")
     def test_each_task_is_given_out_once_and_limits_hold(self):
         for _level in self.each_level():
             set_limit("few", max_running=3)

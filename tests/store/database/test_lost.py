@@ -10,7 +10,7 @@ from functools import wraps
 from unittest import mock, skipUnless
 
 from django.db import Error, IntegrityError, OperationalError, connection, transaction
-from django.test import SimpleTestCase, TransactionTestCase, skipUnlessDBFeature
+from django.test import SimpleTestCase, TransactionTestCase, skipUnlessDBFeature, tag
 from environ import Env
 
 from django_perfectqueue import store
@@ -428,6 +428,7 @@ def settings(**changes):
         connection.settings_dict = given
 
 
+@tag("thorough")
 @skipUnlessDBFeature("has_select_for_update_skip_locked")
 class RestartTests(TransactionTestCase):
     """The server is killed and comes back while a program submits and works."""

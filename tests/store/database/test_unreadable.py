@@ -4,7 +4,7 @@ from unittest import skipUnless
 
 from django.contrib.auth import get_user_model
 from django.db import DatabaseError, connection, transaction
-from django.test import TransactionTestCase
+from django.test import TransactionTestCase, tag
 from django.urls import reverse
 
 from django_perfectqueue import store
@@ -137,6 +137,7 @@ class PagesTests(TransactionTestCase):
         user = get_user_model().objects.create_superuser("root", password="root")
         self.client.force_login(user)
 
+    @tag("thorough")
     def test_lists_pages_and_commands_stay_usable(self):
         columns = (
             "task__run_at",

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from django.db import connection
-from django.test import TransactionTestCase
+from django.test import TransactionTestCase, tag
 
 from django_perfectqueue import store
 from django_perfectqueue.models import FairShare, Lane, Task, Ticket
@@ -98,6 +98,7 @@ def alone(work, *args):
         connection.close()
 
 
+@tag("thorough")
 class ExactlyOnceTests(TransactionTestCase):
     def test_eight_submit_and_four_acquire_ten_thousand_tasks(self):
         """Every task is finished exactly once, and every account is settled."""

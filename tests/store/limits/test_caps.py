@@ -5,7 +5,7 @@ import time
 from datetime import datetime, timezone
 
 from django.db import connection
-from django.test import TransactionTestCase
+from django.test import TransactionTestCase, tag
 
 from django_perfectqueue import store
 from django_perfectqueue.models import FairShare, Lane, Limit, Meter, Ticket
@@ -170,6 +170,7 @@ class Steps:
         return max(most for since, until, most in self.steps if since <= at <= until)
 
 
+@tag("thorough")
 class CapTests(TransactionTestCase):
     def setUp(self):
         execute(TABLES)

@@ -577,7 +577,7 @@ class ExactlyOnceTests(AtomicCase):
                 words = (
                     ("finished",) if point in ("begin", "committed") else ("released", "finished")
                 )
-                with self.quiet():
+                with self.logs_captured():
                     ending = self.attempt(lambda task, done=done: (effect(task), done()))
                 self.assertEqual(ending.word, words[0])
                 connection.close()
@@ -591,7 +591,7 @@ class ExactlyOnceTests(AtomicCase):
         submit("task", now=None)
         words = []
         for _ in range(3):
-            with self.quiet():
+            with self.logs_captured():
                 words.append(self.attempt(lambda task: self.kill_connection() or effect(task)).word)
         self.assertEqual((words, effects()), (["released", "released", "retried"], 0))
         self.assertEqual(Queue()["task"].metadata().ticket.errors, 1)
@@ -615,7 +615,7 @@ class ExactlyOnceTests(AtomicCase):
                 at("ended", lambda proxy=proxy, way=way: proxy.cut(way)),
             ):
                 submit("task", now=None)
-                with self.quiet():
+                with self.logs_captured():
                     endings = [self.attempt(perform).word]
                 self.assertEqual(proxy.cuts, 1)
                 if endings != ["finished"]:
@@ -624,8 +624,8 @@ class ExactlyOnceTests(AtomicCase):
                 self.assert_once()
 
     @contextmanager
-    def quiet(self):
-        """Keep what is logged of it from the terminal."""
+    def logs_captured(self):
+        """Keep log lines out of the terminal."""
         with self.assertLogs("django_perfectqueue", "DEBUG"):
             logging.getLogger(RUNNER).debug("begin")
             yield

@@ -3,6 +3,7 @@
 import signal
 
 from django.db.models import Sum
+from django.test import tag
 
 from django_perfectqueue.models import PARKED_FROM, Ticket
 from django_perfectqueue.queue import Queue
@@ -81,6 +82,7 @@ class UnknownTypeTests(WorkerTestCase):
         self.burst()
         self.assertEqual(len(self.notes("ran")), 5)
 
+    @tag("thorough")
     def test_all_are_looked_at_again_after_a_long_while(self):
         """They may have expired, or a program that is no worker may wait for them."""
         self.submit_many(5, "strange")

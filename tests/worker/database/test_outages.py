@@ -3,6 +3,8 @@
 import signal
 import time
 
+from django.test import tag
+
 from ...databases import MariaDB, SQLite
 from ...waiting import wait_until
 from ..own_server import PASSWORD, OwnServerCase
@@ -12,6 +14,7 @@ BACK_WITHIN = 2.0
 SLACK = 5.0  # for a machine that has other things to do
 
 
+@tag("thorough")
 class OutageTests(OwnServerCase):
     """
     All the while a task runs, which has nothing to do with the database, and whose lease

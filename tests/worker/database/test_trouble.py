@@ -6,6 +6,7 @@ import sys
 import unittest
 
 from django.db import connection
+from django.test import tag
 
 from ...databases import SQLite, UnavailableError, environment_for, server_like
 from ...databases.server import DATABASE
@@ -13,6 +14,7 @@ from ...waiting import wait_until
 from ..workers import ROOT, Worker, WorkerTestCase
 
 
+@tag("thorough")
 class DatabaseRestartTests(WorkerTestCase):
     """The database server is killed and comes back: the worker waits, and loses nothing."""
 

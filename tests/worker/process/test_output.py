@@ -9,7 +9,7 @@ import socket
 import termios
 import urllib.request
 
-from django.test import SimpleTestCase
+from django.test import SimpleTestCase, tag
 
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.process import output
@@ -103,6 +103,7 @@ class StandingReaderTests(WorkerTestCase):
         termios.tcflow(theirs, termios.TCOOFF)
         return ours, theirs
 
+    @tag("thorough")
     def test_tasks_run_probes_tell_and_a_stop_stops(self):
         ways = (self.narrow_pipe, self.stopped_terminal, self.pipe_without_reader)
         for number, make in enumerate(ways):

@@ -11,7 +11,7 @@ import time
 import unittest
 
 from django.db import connection
-from django.test import override_settings
+from django.test import override_settings, tag
 
 from django_perfectqueue.queue import Queue
 
@@ -177,6 +177,7 @@ class RestartTests(ServerCase):
             self.assertLess(self.seconds_until_it_ran(f"k{number}"), 10.0, worker.errors)
 
 
+@tag("thorough")
 class IdleTests(ServerCase):
     def test_a_worker_with_eight_processors_costs_two_statements_a_second_at_most(self):
         self.idle_worker("--processors", "8", POLL_INTERVAL=1.0)

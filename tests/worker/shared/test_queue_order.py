@@ -1,6 +1,6 @@
 from itertools import islice
 
-from django.test import SimpleTestCase
+from django.test import SimpleTestCase, tag
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -234,6 +234,7 @@ class WorkerTests(WorkerTestCase):
         self.assertLess(before, 75)
         self.assertIn("Queues: default, mail share by weight (1 : 1)", worker.output)
 
+    @tag("thorough")
     def test_twice_the_weight_has_twice_the_time(self):
         set_queue_weight("a", 2)
         for arguments in (
@@ -261,6 +262,7 @@ class WorkerTests(WorkerTestCase):
             got[queue] += max(0.0, min(end, until) - start)
         self.assertAlmostEqual(got["a"] / sum(got.values()), share, delta=within)
 
+    @tag("thorough")
     def test_a_weight_that_is_changed_holds_for_workers_that_run(self):
         set_queue_weight("a", 1000)
         self.submit_sleeps("a", 1000, 0.02)

@@ -6,6 +6,8 @@ import time
 from functools import partial
 from pathlib import Path
 
+from django.test import tag
+
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.process.signals import (
     DETACH,
@@ -131,7 +133,14 @@ class EarlyTests(WorkerTestCase):
         """
         Also while Python loads: then the signal ends it, and nothing has begun.
         """
-        for _round in range(6):
+        self.stop_at_any_moment(rounds=1)
+
+    @tag("thorough")
+    def test_a_stop_counts_at_many_moments(self):
+        self.stop_at_any_moment(rounds=5)
+
+    def stop_at_any_moment(self, rounds):
+        for _round in range(rounds):
             started = [self.worker_and_stop() for _worker in range(5)]
             for worker, stop, after in started:
                 with self.subTest(stop=stop.name, after=after):

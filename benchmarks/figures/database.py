@@ -1,0 +1,238 @@
+"""
+What a task costs on the database that DATABASE_URL names, printed as JSON.
+
+Python calls are counted by a profile function, in this process for a
+submit and in the processor of a worker for a task that is run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import django
+
+REPEATS = 9
+BATCH = 200
+PATIENCE = 240.0
+WITH_DJANGO_TASKS = "PERFECTQUEUE_FIGURES_DJANGO_TASKS"
+FRAMES = ("SAVEPOINT", "RELEASE")
+
+Figures = dict[str, dict[str, float]]
+
+
+def main() -> None:
+    django.setup()
+    from django.core.management import call_command
+
+    call_command("migrate", verbosity=0)
+    calls = {**count_drains(), **count_submits()}
+    found = {"calls": calls, **count_operations()}
+    json.dump(found, sys.stdout)
+
+
+# Statements and transactions
+
+
+def count_operations() -> Figures:
+    """Count what each operation sends; ``acquire_new_lane`` is the first of its user's tasks."""
+    from tests.factories import acquire, completion, finish
+
+    numbers = iter(range(1_000_000))
+    operations: dict[str, list[Counter[str]]] = {}
+
+    def counted(name: str, operation: Callable[[], Any]) -> Any:
+        from django.db import connection
+        from django.test.utils import CaptureQueriesContext
+
+        with CaptureQueriesContext(connection) as queries:
+            done = operation()
+        operations.setdefault(name, []).append(sent([query["sql"] for query in queries]))
+        return done
+
+    def submit() -> None:
+        queue().submit(f"one-{next(numbers)}", "noop", {"number": 0}, user="ann")
+
+    def submit_many() -> None:
+        start = next(numbers)
+        queue().submit_many(
+            {"key": f"many-{start}-{number}", "type": "noop", "user": "ann"}
+            for number in range(BATCH)
+        )
+
+    def take(limit: int, **finished: Any) -> list[Any]:
+        leases: list[Any] = acquire(limit, now=None, **finished)
+        return leases
+
+    drain(take, finish, completion)
+    for number in range(REPEATS):
+        queue().submit(f"new-{number}", "noop", {"number": 0}, user=f"user-{number}")
+        leases = counted("acquire_new_lane", lambda: take(1))
+        finish(*leases, now=None)
+        counted("submit", submit)
+        counted("enqueue", enqueue)
+        drain(take, finish, completion)
+        counted("acquire_nothing", lambda: take(1))
+        submit_many()
+        [first] = take(1)
+        [second] = counted("acquire", lambda: take(1))
+        counted("finish", lambda lease=first: finish(lease, now=None))
+        finish(second, now=None)
+        counted("submit_many", submit_many)
+        leases = counted("acquire_batch", lambda: take(BATCH))
+        done = [completion(lease) for lease in leases]
+        leases = counted(
+            "finish_and_acquire_batch",
+            lambda done=done: take(BATCH, finished=done, worker="host:1"),
+        )
+        counted("finish_batch", lambda leases=leases: finish(*leases, now=None))
+    return {
+        kind: {name: least(counts, kind) for name, counts in operations.items()}
+        for kind in ("statements", "transactions")
+    }
+
+
+def queue() -> Any:
+    from django_perfectqueue.queue import Queue
+
+    return Queue()
+
+
+def enqueue() -> None:
+    from benchmarks.figures.tasks import noop
+
+    noop.enqueue(0)
+
+
+def drain(take: Any, finish: Any, completion: Any) -> None:
+    while leases := take(BATCH):
+        finish(*leases, now=None)
+
+
+def sent(statements: list[str]) -> Counter[str]:
+    """Count statements without those that frame transactions, and the transactions."""
+    counts: Counter[str] = Counter()
+    inside = False
+    for sql in statements:
+        if sql.startswith("BEGIN"):
+            inside = True
+            counts["transactions"] += 1
+        elif sql.startswith(("COMMIT", "ROLLBACK")) and not sql.startswith("ROLLBACK TO"):
+            inside = False
+        elif not sql.startswith((*FRAMES, "ROLLBACK TO")):
+            counts["statements"] += 1
+            counts["transactions"] += not inside
+    return counts
+
+
+def least(counts: list[Counter[str]], kind: str) -> int:
+    """Leave out what is done once a second, or once a process."""
+    return min(each[kind] for each in counts)
+
+
+# Python calls
+
+
+def count_submits() -> dict[str, float]:
+    numbers = iter(range(1_000_000))
+
+    def submit() -> None:
+        queue().submit(f"call-{next(numbers)}", "noop", {"number": 0}, user="ann")
+
+    return {"submit": calls_of(submit), "enqueue": calls_of(enqueue)}
+
+
+def calls_of(operation: Callable[[], object]) -> float:
+    """Return how many Python functions one call of this calls at least."""
+    counts = []
+    for _ in range(REPEATS):
+        found = 0
+
+        def note(frame: Any, event: str, argument: Any) -> None:
+            nonlocal found
+            found += event == "call"
+
+        sys.setprofile(note)
+        try:
+            operation()
+        finally:
+            sys.setprofile(None)
+        counts.append(found - 1)  # without the operation's own
+    return min(counts)
+
+
+def count_drains() -> dict[str, float]:
+    """Run a worker over many tasks that do nothing, once for each way to write one."""
+    from benchmarks.figures.tasks import TASKS, noop
+
+    def submit_handlers() -> None:
+        queue().submit_many(
+            {"key": f"noop-{number}", "type": "noop", "data": {"number": number}}
+            for number in range(TASKS)
+        )
+
+    def submit_django_tasks() -> None:
+        from django.db import transaction
+
+        with transaction.atomic():
+            for number in range(TASKS):
+                noop.enqueue(number)
+
+    handler = ["benchmarks.figures.tasks.NoopDispatch"]
+    return {
+        "drain_handler": drained(submit_handlers, handler, {WITH_DJANGO_TASKS: "0"}),
+        "drain_django_task": drained(submit_django_tasks, [], {}),
+    }
+
+
+def drained(submit: Callable[[], None], dispatch: list[str], settings: dict[str, str]) -> float:
+    """Return the Python calls a task in a worker's one processor, all of its threads counted."""
+    from benchmarks.figures.tasks import VARIABLE
+
+    queue().clear()
+    submit()
+    with tempfile.TemporaryDirectory() as folder:
+        counts = Path(folder, "counts")
+        worker = [sys.executable, "-m", "django", "pq_worker", *dispatch]
+        done = subprocess.run(
+            [*worker, "--processors", "1", "--burst"],
+            env={**os.environ, **settings, VARIABLE: str(counts)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE,
+        )
+        if done.returncode or not counts.exists():
+            sys.exit(f"The worker has not run its tasks:\n{done.stdout[-2000:]}")
+        return a_task(json.loads(counts.read_text()))
+
+
+def a_task(begun: list[int]) -> float:
+    """
+    Return the calls a task, given the calls until each task began.
+
+    Between two batches what is finished is written and what comes next is acquired. Only
+    the largest batches count: in others, something was written by the clock.
+    """
+    steps = [after - before for before, after in pairwise(begun)]
+    jump = 10 * statistics.median(steps)
+    firsts = [number for number, step in enumerate(steps, 1) if step > jump]
+    batches = [(last - first, begun[last] - begun[first]) for first, last in pairwise(firsts)]
+    largest = max(size for size, _ in batches)
+    return round(
+        statistics.median(calls for size, calls in batches if size == largest) / largest, 1
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from django.utils.translation import gettext as _
 
-from .models import Attempt, DeadLetter, Journal, Outcome, State, Status, Task, Ticket
+from .models import Attempt, DeadLetter, Journal, LastEnding, Outcome, State, Status, Task, Ticket
 from .queue import GRAVE
 
 
@@ -112,14 +112,19 @@ def remark(task: Task) -> str:
     ticket: Ticket | None = getattr(task, "ticket", None)
     if task.outcome == Outcome.FINISHED and task.started_at is None:
         return _("Someone closed it as finished.")
-    if ticket and ticket.was_given_back:
+    if ticket and (ticket.is_parked or is_put_off(task, LastEnding.RELEASED)):
         return _("A worker gave it back untried; perhaps no worker has a handler for its type.")
-    if ticket and ticket.was_snoozed and task.status == Status.SCHEDULED:
+    if ticket and is_put_off(task, LastEnding.SNOOZED):
         return _("Its handler has put it off.")
     letter: DeadLetter | None = getattr(task, "dead_letter", None)
     if task.outcome == Outcome.CANCELLED and letter and letter.group == GRAVE:
         return _("Its handler has discarded it.")
     return ""
+
+
+def is_put_off(task: Task, ending: LastEnding) -> bool:
+    """Tell whether a task waits for its time because its last attempt ended like this."""
+    return task.status == Status.SCHEDULED and task.ticket.last_ending == ending
 
 
 def due_at(task: Task) -> datetime:
@@ -129,7 +134,8 @@ def due_at(task: Task) -> datetime:
         return task.run_at
     if ticket.state == State.SCHEDULED and ticket.alarm_at and not ticket.is_parked:
         return ticket.alarm_at
-    return task.run_at if ticket.was_expected else ticket.run_at
+    # A ticket whose task has an expected start is ordered by that.
+    return task.run_at if ticket.run_at == task.expected_at else ticket.run_at
 
 
 def waited(task: Task, attempts: Sequence[Try]) -> float | None:

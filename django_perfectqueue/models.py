@@ -89,6 +89,21 @@ class State(models.IntegerChoices):
     BLOCKED = 3, _("other tasks")
 
 
+class LastEnding(models.IntegerChoices):
+    """How the last attempt ended that left its task in line."""
+
+    NONE = 0, _("none yet")
+    RETRIED = 1, _("retried")
+    SNOOZED = 2, _("snoozed")
+    RELEASED = 3, _("released")
+    LOST = 4, _("lost")
+    GIVEN_BACK = 5, _("given back")
+
+
+UNFINISHED = (LastEnding.RETRIED, LastEnding.LOST)
+"""The endings of an attempt that counts and did not finish its task."""
+
+
 def condition(status: str, now: datetime | None = None) -> Q:
     """Return the condition that holds for the tasks with this status."""
     word = Status(status)
@@ -119,7 +134,7 @@ def live_conditions(now: datetime | None = None, *, to: str = "") -> dict[Status
     clock = ServerNow() if now is None else Value(now)
     due, later = ticket(alarm_at__lte=clock), ticket(alarm_at__gt=clock)
     scheduled, running = ticket(state=State.SCHEDULED), ticket(state=State.RUNNING)
-    retried = ticket(errors__gt=0) | ticket(crashes__gt=0)
+    retried = ticket(last_ending__in=UNFINISHED)
     return {
         Status.WAITING: ticket(state=State.WAITING) | (scheduled & due),
         Status.SCHEDULED: scheduled & later & ~retried,
@@ -306,7 +321,8 @@ class Ticket(Kept):
 
     ``lane`` is a hash of queue, user and limits. ``rank`` is minus the priority, so that
     the smallest goes first; of equals the one with the earliest ``run_at``, which is when
-    it is due or, where that was said, expected to start. ``attempt`` counts acquires.
+    it is due or, where that was said, expected to start. ``attempt`` counts acquires, and
+    ``last_ending`` says how the last attempt ended that is over.
     ``holder`` names the processor that has the task. ``token`` is drawn anew for every acquire
     and fences every write of the one who made it. ``alarm_at`` is when
     the clock has something to do here: the due time of a scheduled task, the end of the
@@ -324,6 +340,9 @@ class Ticket(Kept):
     )
     lane = models.BigIntegerField(_("lane"))
     state = models.SmallIntegerField(_("state"), choices=State.choices)
+    last_ending = models.SmallIntegerField(
+        _("last ending"), choices=LastEnding.choices, db_default=LastEnding.NONE.value
+    )
     rank = models.IntegerField(_("rank"), default=0)
     run_at = ReadableDateTimeField(_("run at"))
     alarm_at = ReadableDateTimeField(_("alarm at"), null=True)
@@ -364,32 +383,10 @@ class Ticket(Kept):
         return without_partial_indexes(super().check(**kwargs))
 
     @property
-    def was_given_back(self) -> bool:
-        """Whether a release has put it off: that leaves the time at which it was due before."""
-        if self.is_parked:
-            return True
-        if self.state != State.SCHEDULED or self.alarm_at is None or self.was_expected:
-            return False
-        return self.attempt > 0 and self.alarm_at > self.run_at
-
-    @property
     def is_parked(self) -> bool:
         """Whether it waits for a worker that knows its type."""
         far = self.alarm_at is not None and self.alarm_at > PARKED_FROM
         return far and self.alarm_at != self.task.run_at
-
-    @property
-    def was_snoozed(self) -> bool:
-        """Whether its handler has put it off, as long as nothing else has gone wrong."""
-        if self.state != State.SCHEDULED or self.was_given_back or self.was_expected:
-            return False
-        return self.attempt > 0 == self.errors + self.crashes
-
-    @property
-    def was_expected(self) -> bool:
-        """Whether it has the time at which its task is expected to start."""
-        expected_at = self.task.expected_at
-        return expected_at is not None and self.run_at == expected_at
 
 
 class Attempt(models.Model):

@@ -15,14 +15,15 @@ from .apply_limit import apply_limit
 from .bell import doorbell, ear, ring
 from .clear import clear
 from .datagrams import Datagrams
-from .fence import refusal
+from .end import Loss
+from .fence import STILL_HELD, outcome_of, refusal
 from .finish import finish
 from .give_back import give_back
 from .heartbeat import heartbeat
 from .held import InHand, in_hand, renew, wanted
 from .idle import end_idle_transactions
 from .idle_lanes import FIRST_ID, forget_gates, forget_lanes, forget_meters
-from .joint import Joint, came_through
+from .joint import Joint
 from .keys import may_hold
 from .known import forget_limits, known_limits
 from .look import Outlook, look
@@ -53,6 +54,7 @@ from .watch import Ended, end_notices, ends, find_all, in_callers_transaction, l
 __all__ = [
     "CHUNK",
     "FIRST_ID",
+    "STILL_HELD",
     "Ailment",
     "Call",
     "Completion",
@@ -64,6 +66,7 @@ __all__ = [
     "InHand",
     "Joint",
     "Lease",
+    "Loss",
     "Moment",
     "Note",
     "Notices",
@@ -85,7 +88,6 @@ __all__ = [
     "apply_limit",
     "apply_shares",
     "calls_of_others",
-    "came_through",
     "cancel",
     "cancel_request",
     "clear",
@@ -120,6 +122,7 @@ __all__ = [
     "note_waiting",
     "oldest_due",
     "one_call",
+    "outcome_of",
     "overdue",
     "park",
     "patiently",

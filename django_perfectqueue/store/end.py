@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any
 
 from .. import signals
 from ..backoff import next_wait
 from ..conf import options
-from ..models import Attempt, Outcome
+from ..models import Attempt, LastEnding, Outcome
 from .accounts import REACHED, Accounts, expected_cost
 from .announce import announce, announce_ids
 from .dialects import Dialect
@@ -20,7 +19,6 @@ from .dialects.base import numbers
 from .values import Failure, Lease, as_text
 
 MOST_COUNTED = 32_767
-NONE_KNOWN: Mapping[int, float] = MappingProxyType({})
 
 CLOSE = """
 UPDATE "perfectqueue_task"
@@ -56,24 +54,35 @@ SELECT "task_id", "attempt", "lane", "errors", "crashes", "cancel_requested", (
     ), {REACHED}
 FROM "perfectqueue_ticket" WHERE "task_id" IN ({{ids}})
 """
-LET_GO = """
-UPDATE "perfectqueue_ticket"
-SET "holder" = NULL,
-    "crashes" = CASE WHEN "crashes" < 32767 THEN "crashes" + 1 ELSE "crashes" END
-WHERE "task_id" IN ({ids})
-"""
-PUT_OFF = """
-UPDATE "perfectqueue_ticket"
-SET "state" = 1, "alarm_at" = {due}, "holder" = NULL, "run_at" = COALESCE((
-        SELECT "expected_at" FROM "perfectqueue_task" WHERE "id" = %(task_id)s
-    ), {due}),
-    "crashes" = CASE WHEN "crashes" < 32767 THEN "crashes" + 1 ELSE "crashes" END
-WHERE "task_id" = %(task_id)s
-"""
+LEAVE = 'UPDATE "perfectqueue_ticket" SET {changes} WHERE "task_id" IN ({ids})'
+COUNTED = {LastEnding.RETRIED: "errors", LastEnding.LOST: "crashes"}
+ONE_MORE = '"{column}" = CASE WHEN "{column}" < {most} THEN "{column}" + 1 ELSE "{column}" END'
+SCHEDULE = '"state" = 1, "alarm_at" = {due}'
+PLACE_IN_LINE = """"run_at" = COALESCE((
+    SELECT "expected_at" FROM "perfectqueue_task" WHERE "id" = "perfectqueue_ticket"."task_id"
+), {due})"""
 
 CANCELLED = Failure(error="cancelled", message="Someone asked for it.")
 EXPIRED = Failure(error="expired", message="Its time had passed before it could start.")
 LAPSED = Failure(error="lost", message="The lease ran out: its processor or host went away.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """
+    Why a holder loses tasks, and what is known of it.
+
+    ``crashed`` are the ids of the tasks that it was running when it died, and ``seconds`` for
+    how long each that was begun has run, where that is known.
+    """
+
+    why: Failure = LAPSED
+    worker: str = ""
+    crashed: Collection[int] = ()
+    seconds: Mapping[int, float] = field(default_factory=dict)
+
+
+LAPSED_LEASE = Loss()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,50 +184,74 @@ def expire(
     announce(signals.task_expired, [lease], using=lease.using)
 
 
+def leave(
+    cursor: Any,
+    dialect: Dialect,
+    ids: Collection[int],
+    ending: LastEnding,
+    *,
+    wait: float | None = None,
+    now: datetime | None = None,
+) -> None:
+    """
+    Take tasks from their holder, as their attempts have ended.
+
+    They are due after so many seconds; with None the caller admits them. One that was
+    released keeps its place in line.
+    """
+    if not ids:
+        return
+    changes = ['"holder" = NULL', f'"last_ending" = {ending.value}']
+    if column := COUNTED.get(ending):
+        changes.append(ONE_MORE.format(column=column, most=MOST_COUNTED))
+    if wait is not None:
+        changes += [SCHEDULE] if ending == LastEnding.RELEASED else [SCHEDULE, PLACE_IN_LINE]
+    statement = LEAVE.replace("{changes}", ", ".join(changes))
+    statement = statement.replace("{ids}", numbers(sorted(ids)))
+    due = {} if wait is None else {"due": wait}
+    dialect.execute(cursor, statement, now=now, after=due)
+
+
 def lose(
     cursor: Any,
     dialect: Dialect,
     accounts: Accounts,
     ids: Sequence[int],
-    *,
-    now: datetime | None,
-    seconds: Mapping[int, float] = NONE_KNOWN,
-    worker: str = "",
-    why: Failure = LAPSED,
+    loss: Loss = LAPSED_LEASE,
 ) -> list[int]:
     """
     Take running tasks from a holder that is gone; the caller has locked their tickets.
 
     Return those that may be tried again at once. One that was to be cancelled is, and one
     that has lost its processor too often is failed: it may well be what kills them. From
-    the second time on it waits before it is tried again. ``seconds`` is for how long each
-    has run, where that is known.
+    the second time on it waits before it is tried again.
     """
     if not ids:
         return []
-    back = []
+    now = accounts.now
+    back: list[int] = []
     cancelled, failed = [], []
     statement = LOST.replace("{ids}", numbers(sorted(ids))) + dialect.current_clause(cursor)
     rows = dialect.execute(cursor, statement).fetchall()
     for task_id, attempt, lane, errors, crashes, cancel_requested, cost, reached in rows:
         crashes = min(crashes + 1, MOST_COUNTED)
-        held = Held(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes, worker=worker)
-        took = seconds.get(task_id)
+        held = Held(
+            task_id=task_id, attempt=attempt, errors=errors, crashes=crashes, worker=loss.worker
+        )
+        took = loss.seconds.get(task_id)
         accounts.lose(lane, charge=expected_cost(cost), seconds=took, reached=reached)
-        record(cursor, dialect, held, Attempt.Ending.LOST, why, now=now)
+        record(cursor, dialect, held, Attempt.Ending.LOST, loss.why, now=now)
         if cancel_requested:
             bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
             cancelled.append(task_id)
         elif held.crashes >= options().MAX_CRASHES:
-            bury(cursor, dialect, held, Outcome.FAILED, why, now=now)
+            bury(cursor, dialect, held, Outcome.FAILED, loss.why, now=now)
             failed.append(task_id)
         elif wait := wait_after_crash(held.crashes):
-            due = {"due": wait}
-            dialect.execute(cursor, PUT_OFF, {"task_id": task_id}, now=now, after=due)
+            leave(cursor, dialect, [task_id], LastEnding.LOST, wait=wait, now=now)
         else:
             back.append(task_id)
-    if back:
-        dialect.execute(cursor, LET_GO.replace("{ids}", numbers(sorted(back))))
+    leave(cursor, dialect, back, LastEnding.LOST)
     lost = [task_id for task_id, *_rest in rows]
     steps = (
         (signals.task_lost, lost),

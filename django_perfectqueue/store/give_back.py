@@ -7,16 +7,15 @@ from datetime import datetime
 from typing import Any
 
 from .. import signals
-from ..models import Outcome
+from ..models import LastEnding, Outcome
 from .accounts import REACHED, Accounts, expected_cost
 from .alarms import admit
 from .announce import announce_ids
 from .bell import ring
 from .dialects import Dialect
-from .dialects.base import Row, numbers
-from .end import CANCELLED, NONE_KNOWN, Held, bury, lose
+from .dialects.base import Row
+from .end import CANCELLED, Held, Loss, bury, leave, lose
 from .transaction import repeated, unit
-from .values import Failure
 
 HELD = f"""
 SELECT "task_id", "token", "lane", "attempt", "errors", "crashes", "cancel_requested", (
@@ -26,9 +25,6 @@ FROM "perfectqueue_ticket"
 WHERE "state" = 2 AND "holder" = %(holder)s AND "alarm_at" <= {{horizon}}
 ORDER BY "task_id" + 0
 """
-FREE = """
-UPDATE "perfectqueue_ticket" SET "holder" = NULL WHERE "task_id" IN ({ids})
-"""
 
 
 @repeated
@@ -37,20 +33,16 @@ def give_back(
     *,
     using: str,
     alive_time: float,
-    crashed: Collection[int] = (),
-    seconds: Mapping[int, float] = NONE_KNOWN,
+    loss: Loss,
     keep: Collection[tuple[int, int]] = (),
-    worker: str = "",
-    why: Failure,
     now: datetime | None = None,
 ) -> int:
     """
     Let others take what a holder has; return how many tasks that is.
 
-    ``crashed`` are the ids of the tasks that were running, for which it counts as a
-    crash; ``keep`` are the fences of the leases that it still works under. ``seconds`` is
-    for how long each that was begun has run, which is charged. No lease of the holder may
-    be longer than ``alive_time``.
+    For those that ``loss`` calls crashed it counts as a crash; the others lose nothing.
+    ``keep`` are the fences of the leases that the holder still works under. No lease of the
+    holder may be longer than ``alive_time``.
     """
     with unit(using) as (cursor, dialect):
         statement = HELD + dialect.lock_clause()
@@ -59,11 +51,10 @@ def give_back(
         ).fetchall()
         left = [(task_id, *row) for task_id, token, *row in found if (task_id, token) not in keep]
         accounts = Accounts(now)
-        lost = [row[0] for row in left if row[0] in crashed]
-        terms: dict[str, Any] = {"seconds": seconds, "worker": worker, "why": why, "now": now}
-        back = lose(cursor, dialect, accounts, lost, **terms)
-        others = [row for row in left if row[0] not in crashed]
-        back += let_go(cursor, dialect, accounts, others, seconds, now)
+        lost = [row[0] for row in left if row[0] in loss.crashed]
+        back = lose(cursor, dialect, accounts, lost, loss)
+        others = [row for row in left if row[0] not in loss.crashed]
+        back += let_go(cursor, dialect, accounts, others, loss.seconds)
         admit(cursor, dialect, sorted(back), accounts)
         accounts.write(cursor, dialect)
     if back:
@@ -77,10 +68,10 @@ def let_go(
     accounts: Accounts,
     rows: list[Row],
     seconds: Mapping[int, float],
-    now: datetime | None,
 ) -> list[int]:
     """Free tasks that have not crashed; return those that are not to be cancelled."""
-    back, cancelled = [], []
+    back: list[int] = []
+    cancelled = []
     for task_id, lane, attempt, errors, crashes, cancel_requested, cost, reached in rows:
         took = seconds.get(task_id)
         accounts.lose(
@@ -92,11 +83,10 @@ def let_go(
         )
         if cancel_requested:
             held = Held(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes)
-            bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
+            bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=accounts.now)
             cancelled.append(task_id)
         else:
             back.append(task_id)
     announce_ids(cursor, dialect, [(signals.task_cancelled, cancelled)])
-    if back:
-        dialect.execute(cursor, FREE.replace("{ids}", numbers(back)))
+    leave(cursor, dialect, back, LastEnding.GIVEN_BACK)
     return back

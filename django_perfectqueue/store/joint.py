@@ -9,20 +9,6 @@ from typing import Any
 from django.db import Error, connections, transaction
 
 from .dialects import dialect_of
-from .dialects.base import numbers
-from .fence import HELD
-from .finish import WRITTEN, mark_of
-from .settle import CLOSED_BY, TRACE
-from .transaction import reading, repeated, unit
-from .values import Lease
-
-ENDED = """
-SELECT 1 FROM "perfectqueue_attempt"
-WHERE "task_id" = %(task_id)s AND "number" = %(attempt)s AND "ending" <> 'lost'
-"""
-
-TRACELESS = ("released", "snoozed", "cancelled")
-"""By what an attempt may end without a row of its own."""
 
 
 class Joint:
@@ -113,31 +99,3 @@ class Joint:
     def lost_a_race(self, error: BaseException) -> bool:
         """Tell whether another transaction was in its way, so that it may go well another time."""
         return isinstance(error, Error) and self.dialect.passes(error)
-
-
-@repeated
-def came_through(lease: Lease, word: str, *, using: str, worker: str) -> bool | None:
-    """
-    Tell whether a commit whose answer was lost has ended an attempt by this word.
-
-    None where the attempt still holds its task, so that nothing was committed; False where
-    others have ended it. A commit on which the server has yet to decide is waited for: it has
-    the lock of the ticket.
-    """
-    values = {"task_id": lease.task_id, "attempt": lease.attempt, "token": lease.token}
-    with unit(using) as (cursor, dialect):
-        if dialect.execute(cursor, HELD + dialect.lock_clause(), values).fetchone():
-            return None
-    with reading(using) as (cursor, dialect):
-        if word == "finished":
-            statement = WRITTEN.replace("{ids}", numbers([lease.task_id]))
-            rows = dialect.execute(cursor, statement).fetchall()
-            return mark_of(lease, worker) in rows
-        ended = bool(dialect.execute(cursor, ENDED, values).fetchone())
-        if word not in TRACELESS:
-            return ended
-        if dialect.execute(cursor, TRACE, values).fetchone():
-            return ended and word == "cancelled"
-        outcome = "cancelled" if word == "cancelled" else "finished"
-        closed = bool(dialect.execute(cursor, CLOSED_BY, values | {"outcome": outcome}).fetchone())
-        return closed == (word == "cancelled")

@@ -8,11 +8,11 @@ from typing import Any
 from .accounts import Accounts
 from .claim import leased, may_be_a_row
 from .dialects import dialect_of
-from .end import expire
+from .end import Loss, expire
 from .give_back import give_back
 from .lanes import OpenLane
 from .transaction import reading, unit
-from .values import Failure, Lease, new_token
+from .values import Lease, new_token
 
 
 def take_alone(
@@ -42,7 +42,7 @@ def take_alone(
         if not may_be_a_row(error, dialect_of(using)):
             raise
         # It has been committed all the same; acquire() sets aside what can't be read.
-        give_back(holder, using=using, alive_time=alive_time, why=Failure(), now=now)
+        give_back(holder, using=using, alive_time=alive_time, loss=Loss(), now=now)
         return []
     leases: list[Lease] = []
     late: list[Lease] = []

@@ -199,6 +199,16 @@ class LostCommitTests(TransactionTestCase):
         self.assertEqual(task.settled, "cancelled")
 
     @each_way
+    def test_a_retry_that_the_next_attempt_has_followed_is_not_refused(self, way):
+        [task] = self.taken()
+        with self.meanwhile(self.take_at_once), self.lost(way):
+            task.retry(0)
+        self.assertEqual((task.settled, Ticket.objects.get().errors), ("retried", 1))
+
+    def take_at_once(self):
+        Queue().acquire()
+
+    @each_way
     def test_a_failure_and_a_cancel_are_stored_once(self, way):
         for verb, status in (("fail", "failed"), ("cancel", "cancelled"), ("discard", "cancelled")):
             [task] = self.taken()
@@ -304,7 +314,7 @@ class LostCommitTests(TransactionTestCase):
     def test_what_may_be_done_twice_is(self, way):
         [task] = self.taken()
         holder = task.lease.holder
-        terms = {"using": "default", "alive_time": 300.0, "why": store.Failure()}
+        terms = {"using": "default", "alive_time": 300.0, "loss": store.Loss()}
         with self.lost(way):
             store.give_back(holder, **terms)
         self.assertEqual(Ticket.objects.get().crashes, 0)

@@ -16,7 +16,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.models import Lane
-from django_perfectqueue.names import names
+from django_perfectqueue.names import distinct
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.lanes import lane_id, lane_of
 from django_perfectqueue.store.spans import waiting
@@ -71,7 +71,7 @@ class LaneAdmin(ReadOnlyAdmin):
     ) -> tuple[QuerySet[Any], bool]:
         if not search_term:
             return queryset, False
-        queues = names(Lane.objects.using(database()), "queue")
+        queues = distinct(Lane.objects.using(database()), "queue")
         ids = {lane(queue, search_term) for queue in queues for lane in (lane_id, lane_of)}
         return queryset.filter(pk__in=ids), False
 

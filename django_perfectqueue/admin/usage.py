@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.balance import COUNTED, WINDOWS, UserShare, balance
 from django_perfectqueue.conf import options
 from django_perfectqueue.models import Usage
-from django_perfectqueue.names import names
+from django_perfectqueue.names import distinct
 from django_perfectqueue.queue import QUEUE_LENGTH, database
 from django_perfectqueue.store import oldest_due
 from django_perfectqueue.texts import printable
@@ -66,7 +66,7 @@ class UsageAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
-        queues = names(Usage._default_manager.using(database()), "queue")
+        queues = distinct(Usage._default_manager.using(database()), "queue")
         queue = chosen_queue(request, queues)
         over = request.GET.get("over", "hour")
         over = over if over in WINDOWS else "hour"

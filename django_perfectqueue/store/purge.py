@@ -10,7 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 from ..exceptions import NotSupportedError
-from ..models import Outcome
+from ..models import Lane, Outcome
+from ..names import distinct
 from .dialects import Dialect
 from .dialects.base import numbers
 from .steer import known
@@ -55,7 +56,6 @@ WHERE "id" < %(before)s AND "queue" = %(queue)s AND "outcome" <> ''
 ORDER BY "id" DESC LIMIT 1 OFFSET %(kept)s
 """
 LAST = 'SELECT MAX("id") FROM "perfectqueue_task"'
-QUEUES = 'SELECT DISTINCT "queue" FROM "perfectqueue_lane"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +203,7 @@ def next_over(queue: str, before: int, kept: int, *, using: str) -> int:
 
 @repeated
 def queues_of(*, using: str) -> set[str]:
-    with reading(using) as (cursor, dialect):
-        return {queue for (queue,) in dialect.execute(cursor, QUEUES).fetchall()}
+    return set(distinct(Lane.objects.using(using), "queue", limit=None))
 
 
 @repeated

@@ -11,12 +11,12 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.fields import ServerNow
 from django_perfectqueue.models import Status, Task, TaskQuerySet, id_for
+from django_perfectqueue.spans import short_span
 
 from ..base import QueueCommand, at_least
 from ..facts import content, situation, summary
 from ..hints import no_tasks
 from ..table import GAP, Column, lines, terminal_width
-from ..words import readable
 
 PAGE = 1000
 STATUS_COLUMN = 3
@@ -172,7 +172,7 @@ def cells_of(task: Any, *, with_data: bool) -> list[str]:
         task.type,
         task.user,
         task.status,
-        _("%s ago") % readable(age),
+        _("%s ago") % short_span(age),
         situation(task, task.clock),
         str(task.tries),
     ]

@@ -10,13 +10,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.models import DEAD, LIVE, Status
+from django_perfectqueue.spans import short_span
 from django_perfectqueue.texts import printable
 
 from ..base import QueueCommand, at_least
 from ..figures import BOUND, Figures, User, figures
 from ..hints import no_tasks
 from ..table import GAP, Column, lines, terminal_width
-from ..words import readable
 
 ALWAYS = ("waiting", "running", "finished")
 
@@ -77,7 +77,7 @@ def counts(found: Figures) -> Iterator[tuple[str, str, str]]:
     for status in LIVE:
         note = ""
         if status == Status.WAITING and found.oldest is not None:
-            note = _("the first has been due for %s") % readable(found.oldest)
+            note = _("the first has been due for %s") % short_span(found.oldest)
         held = found.counts[status]
         if status == Status.RUNNING and found.working < held:
             words = {"working": found.working, "held": held - found.working}

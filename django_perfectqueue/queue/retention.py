@@ -70,21 +70,21 @@ def purge(
 
     With ``dry`` only count them. ``progress`` is called with how many tasks were looked at.
     """
+    sweep = store.purgeable if dry else store.purge
     over = {} if rule.keep is None else store.surplus(rule.keep, using=using).last
     found: Counter[str] = Counter()
     looked, after = 0, 0
     while True:
-        swept = store.purge(
+        swept = sweep(
             rule.retention,
             using=using,
             after=after,
             over=over,
             only=rule.only,
             limit=batch,
-            dry=dry,
             now=now,
         )
-        found.update(swept.outcomes)
+        found.update(swept.doomed.values())
         looked += batch
         progress(looked)
         if swept.reached is None:

@@ -32,14 +32,14 @@ from .oldest import oldest_due, overdue
 from .once_committed import steer_waiting
 from .packet import too_long
 from .park import park, unpark, unpark_some
-from .purge import Surplus, Swept, discard, newest_id, purge, surplus
+from .purge import Surplus, Swept, discard, newest_id, purge, purgeable, surplus
 from .recount import Drift, Position, recount
 from .register import Registration, register, sign_off
 from .replace import replace
 from .reprioritize import reprioritize
 from .rings import Call, Ring
 from .roll_up import roll_up
-from .settle import cancel, fail, release, retry, snooze
+from .settle import Released, cancel, fail, release, retry, snooze
 from .shares import queue_weights
 from .steer import cancel_request, find, force_finish, redrive
 from .submit import CHUNK, in_chunks, submit, submit_all
@@ -74,6 +74,7 @@ __all__ = [
     "Position",
     "Pulse",
     "Registration",
+    "Released",
     "Ring",
     "Submission",
     "Surplus",
@@ -127,6 +128,7 @@ __all__ = [
     "park",
     "patiently",
     "purge",
+    "purgeable",
     "queue_weights",
     "recount",
     "redrive",

@@ -21,12 +21,13 @@ SELECT "task_id", "lane", "state" FROM "perfectqueue_ticket"
 WHERE "task_id" IN ({ids}) ORDER BY "task_id"
 """
 FORGET_TICKETS = 'DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids})'
-FORGET = (
-    'DELETE FROM "perfectqueue_task" WHERE "id" IN ({ids})',
+FORGET_TASKS = 'DELETE FROM "perfectqueue_task" WHERE "id" IN ({ids})'
+FORGET_STORY = (
     'DELETE FROM "perfectqueue_attempt" WHERE "task_id" IN ({ids})',
     'DELETE FROM "perfectqueue_journal" WHERE "task_id" IN ({ids})',
     'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" IN ({ids})',
 )
+"""What is written beside a task."""
 
 
 def clear(queue: str, *, using: str) -> int:
@@ -45,7 +46,7 @@ def clear_batch(queue: str, *, using: str) -> int:
             ids = numbers(task_id for (task_id,) in found)
             accounts = Accounts()
             forget_tickets(cursor, dialect, accounts, ids)
-            for statement in FORGET:
+            for statement in (FORGET_TASKS, *FORGET_STORY):
                 dialect.execute(cursor, statement.replace("{ids}", ids))
             # A task that was put back in its line before its row was gone has one again.
             forget_tickets(cursor, dialect, accounts, ids)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from ..exceptions import NotSupportedError
 from ..models import Lane, Outcome
 from ..names import distinct
+from .clear import FORGET_STORY, FORGET_TASKS
 from .dialects import Dialect
 from .dialects.base import numbers
 from .steer import known
@@ -38,12 +39,6 @@ CONDITIONS = {
 DOOMED = """
 SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND "outcome" <> '' ORDER BY "id"
 """
-FORGET = (
-    'DELETE FROM "perfectqueue_attempt" WHERE "task_id" IN ({ids})',
-    'DELETE FROM "perfectqueue_journal" WHERE "task_id" IN ({ids})',
-    'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" IN ({ids})',
-    'DELETE FROM "perfectqueue_task" WHERE "id" IN ({ids})',
-)
 NEWEST = """
 SELECT "queue", SUM(CASE WHEN "outcome" <> '' THEN 1 ELSE 0 END), COUNT(*), MIN("id") FROM (
     SELECT "id", "queue", "outcome" FROM "perfectqueue_task"
@@ -61,17 +56,17 @@ LAST = 'SELECT MAX("id") FROM "perfectqueue_task"'
 @dataclass(frozen=True, slots=True)
 class Swept:
     """
-    One batch: how many were deleted, or would be, by outcome, and where the next one begins;
-    None at the end.
+    One batch: the outcomes of the tasks that were deleted, or would be, by their ids, and
+    where the next one begins; None at the end.
     """
 
-    outcomes: Mapping[str, int]
+    doomed: Mapping[int, str]
     reached: int | None
     stopped: bool
 
     @property
     def deleted(self) -> int:
-        return sum(self.outcomes.values())
+        return len(self.doomed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +115,41 @@ def purge(
     over: Mapping[str, int] = NOTHING,
     only: Mapping[str, str] = NOTHING,
     limit: int = BATCH,
-    dry: bool = False,
     now: datetime | None = None,
 ) -> Swept:
     """
-    Look at up to ``limit`` tasks behind an id, and delete those whose time has passed.
+    Delete what purgeable() finds; rows that someone else holds are passed over.
+
+    The result names those that were deleted.
+    """
+    swept = purgeable(
+        retention, using=using, after=after, over=over, only=only, limit=limit, now=now
+    )
+    if not swept.doomed:
+        return swept
+    with unit(using) as (cursor, dialect):
+        gone = forget(cursor, dialect, sorted(swept.doomed))
+    return replace(swept, doomed={id_: swept.doomed[id_] for id_ in gone})
+
+
+@repeated
+def purgeable(
+    retention: Mapping[str, float | None],
+    *,
+    using: str,
+    after: int = 0,
+    over: Mapping[str, int] = NOTHING,
+    only: Mapping[str, str] = NOTHING,
+    limit: int = BATCH,
+    now: datetime | None = None,
+) -> Swept:
+    """
+    Look at up to ``limit`` tasks behind an id for those whose time has passed.
 
     ``retention`` gives the seconds that each outcome is kept; None is for ever. ``over`` is
     up to which id finished tasks of a queue go, too, as surplus() tells. ``only`` are values
     of queue, type, user or group that a task must have. ``stopped`` tells that a finished
-    task was met whose time has yet to come: those behind it are mostly younger. Rows that
-    someone else holds are passed over. With ``dry`` nothing is deleted.
+    task was met whose time has yet to come: those behind it are mostly younger.
     """
     with reading(using) as (cursor, dialect):
         rows = scan(cursor, dialect, retention, only, after, limit, now)
@@ -139,14 +158,10 @@ def purge(
         for id_, outcome, queue, is_past, chosen in rows
         if is_past or (chosen and outcome == DONE and id_ <= over.get(queue, 0))
     }
-    if doomed and not dry:
-        with unit(using) as (cursor, dialect):
-            gone = forget(cursor, dialect, sorted(doomed))
-            doomed = {id_: doomed[id_] for id_ in gone}
     last = rows[-1][0] if rows else 0
     kept = any(outcome == DONE and not is_past for _id, outcome, _queue, is_past, _chosen in rows)
     return Swept(
-        outcomes=Counter(doomed.values()),
+        doomed=doomed,
         reached=last if len(rows) == limit else None,
         stopped=kept and last >= max(over.values(), default=0),
     )
@@ -217,6 +232,6 @@ def forget(cursor: Any, dialect: Dialect, ids: list[int]) -> list[int]:
     """Delete tasks that have ended; return which."""
     statement = DOOMED.replace("{ids}", numbers(ids)) + dialect.skip_clause()
     locked = [task_id for (task_id,) in dialect.execute(cursor, statement).fetchall()]
-    for statement in FORGET if locked else ():
+    for statement in (*FORGET_STORY, FORGET_TASKS) if locked else ():
         dialect.execute(cursor, statement.replace("{ids}", numbers(locked)))
     return locked

@@ -12,19 +12,15 @@ from ..exceptions import (
     NotSupportedError,
 )
 from ..models import State
+from .clear import FORGET_STORY, FORGET_TASKS
 from .dialects import Dialect
+from .dialects.base import numbers
 from .steer import FIND, live
 from .submit import submit
 from .transaction import REPEATS, Tries, recalled, unit
 from .values import Submission
 
-FORGET = 'DELETE FROM "perfectqueue_task" WHERE "id" = %(task_id)s'
 ENDED = " AND \"outcome\" <> ''"
-FORGET_STORY = (
-    'DELETE FROM "perfectqueue_attempt" WHERE "task_id" = %(task_id)s',
-    'DELETE FROM "perfectqueue_journal" WHERE "task_id" = %(task_id)s',
-    'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" = %(task_id)s',
-)
 
 
 @recalled
@@ -58,19 +54,20 @@ def forget(cursor: Any, dialect: Dialect, task_id: int, key: str) -> bool:
 
     Raise NotSupportedError while it is running.
     """
-    values = {"task_id": task_id}
+    own = numbers([task_id])
+    forget_task = FORGET_TASKS.replace("{ids}", own)
     try:
         if live(cursor, dialect, task_id).state == State.RUNNING:
             raise NotSupportedError(f"Task '{key}' is running.")
     except NotFoundError:
         return True
     except AlreadyFinishedError:
-        dialect.execute(cursor, FORGET + ENDED, values)
+        dialect.execute(cursor, forget_task + ENDED)
         if not cursor.rowcount:
             return False
     else:
         dialect.remove(cursor, task_id)
-        dialect.execute(cursor, FORGET, values)
+        dialect.execute(cursor, forget_task)
     for statement in FORGET_STORY:
-        dialect.execute(cursor, statement, values)
+        dialect.execute(cursor, statement.replace("{ids}", own))
     return True

@@ -111,7 +111,8 @@ class HandsTests(SimpleTestCase):
         self.asked.append(after)
         stopped = after + 10 > self.young_from
         reached = after + 10 if after + 10 < self.last else None
-        return store.Swept({"finished": BATCH if after >= self.over_from else 0}, reached, stopped)
+        doomed = range(BATCH if after >= self.over_from else 0)
+        return store.Swept(dict.fromkeys(doomed, "finished"), reached, stopped)
 
     def rounds(self, count):
         purge = Purge(plan())

@@ -10,9 +10,8 @@ from typing import Any, Literal
 
 from asgiref.sync import sync_to_async
 from django.db import connections, router, transaction
-from django.utils import timezone
 
-from django_perfectqueue import models, rules, signals, store
+from django_perfectqueue import models, rules, store
 from django_perfectqueue.balance import UserShare, balance
 from django_perfectqueue.conf import options
 from django_perfectqueue.ends import End, end_of, end_of_async, ends_of, ends_of_async
@@ -130,8 +129,6 @@ class Queue:
             if on_conflict == "ignore":
                 return task
             store.replace(submission, using=self.using, now=now)
-        store.announce(signals.task_submitted, [submission], using=self.using)
-        store.ring(self.name, using=self.using, delay=until(submission, now))
         return task
 
     @telemetry.sends
@@ -161,11 +158,6 @@ class Queue:
                 raise AlreadyExistsError(already(self.name, given, fresh))
             if fresh and (not stored or not connections[self.using].in_atomic_block):
                 transaction.on_commit(wake, using=self.using, robust=True)
-            if fresh:
-                soonest = min(until(task, now) for task in given if (task.queue, task.key) in fresh)
-                store.ring(self.name, using=self.using, delay=soonest)
-                stored_now = (task for task in given if (task.queue, task.key) in fresh)
-                store.announce(signals.task_submitted, stored_now, using=self.using)
             read += len(given)
             stored += len(fresh)
             if progress:
@@ -538,15 +530,6 @@ class Task:
     aforce_finish = twin(force_finish)
     aretry = twin(retry)
     aset_priority = twin(set_priority)
-
-
-def until(submission: store.Submission, now: datetime | None) -> float:
-    """Return in how many seconds a task may run."""
-    starts = submission.run_at
-    if starts is None:
-        return 0.0
-    wait = starts if isinstance(starts, timedelta) else starts - (now or timezone.now())
-    return max(0.0, wait.total_seconds())
 
 
 def expires_first(starts: store.Moment | None, ends: store.Moment | None) -> bool:

@@ -4,6 +4,9 @@ The only code that writes task rows: one verb a file.
 A verb takes plain values and the alias of a database, runs in one transaction or joins
 the caller's, reads the time from the server unless it is given as ``now``, and repeats
 itself where the database asks for it or the connection is lost.
+
+A verb always notifies other processes, and announces what becomes of tasks that nobody holds;
+of a task that is held its holder announces that.
 """
 
 from .acquire import acquire

@@ -16,33 +16,38 @@ from .clear import FORGET_STORY, FORGET_TASKS
 from .dialects import Dialect
 from .dialects.base import numbers
 from .steer import FIND, live
-from .submit import submit
+from .submit import notify, store_free
 from .transaction import REPEATS, Tries, recalled, unit
 from .values import Submission
 
 ENDED = " AND \"outcome\" <> ''"
 
 
-@recalled
-def replace(
-    tries: Tries, submission: Submission, *, using: str, now: datetime | None = None
-) -> None:
+def replace(submission: Submission, *, using: str, now: datetime | None = None) -> None:
     """
     Put a task in the place of the one with its key, which is forgotten.
 
     Raise NotSupportedError while that is running, and AlreadyExistsError when others
     take the key again and again.
     """
+    fresh = replace_now(submission, using=using, now=now)
+    notify([submission], fresh, using=using, now=now)
+
+
+@recalled
+def replace_now(
+    tries: Tries, submission: Submission, *, using: str, now: datetime | None
+) -> dict[tuple[str, str], int]:
     names = {"queue": submission.queue, "key": submission.key}
     with unit(using) as (cursor, dialect):
         for _repeat in range(REPEATS):
             row = dialect.execute(cursor, FIND, names).fetchone()
             if row and row[0] in tries.doubtful:
-                return
+                return {(submission.queue, submission.key): row[0]}
             free = row is None or forget(cursor, dialect, row[0], submission.key)
-            if free and (stored := submit([submission], using=using, now=now)):
-                tries.doubtful += stored.values()
-                return
+            if free and (fresh := store_free([submission], using=using, now=now)):
+                tries.doubtful += fresh.values()
+                return fresh
         raise AlreadyExistsError(
             f"Queue '{submission.queue}' already has a task with the key '{submission.key}'."
         )

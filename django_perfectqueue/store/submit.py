@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
+from django.utils import timezone
 
 from ..exceptions import InvalidTaskError
+from ..signals import task_submitted
+from .announce import announce
+from .bell import ring
 from .dialects import Dialect, dialect_of
 from .dialects.base import numbers
 from .lanes import lane_of
@@ -35,20 +39,72 @@ WHERE "task"."queue" = %(queue)s AND "task"."key" = %(key)s AND (
 OURS = 'SELECT "queue", "key", "id" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
 
 
-@recalled
 def submit(
-    tries: Tries,
-    submissions: Sequence[Submission],
-    *,
-    using: str,
-    now: datetime | None = None,
+    submissions: Sequence[Submission], *, using: str, now: datetime | None = None
 ) -> dict[tuple[str, str], int]:
     """
     Store tasks; return the ids of those whose key was free, by queue and key.
 
     A key that is taken, in the database or earlier in the same batch, is passed over.
-    Nothing is locked but the new rows.
+    Nothing is locked but the new rows. Once they are committed they are announced, and
+    their workers notified.
     """
+    fresh = store_free(submissions, using=using, now=now)
+    notify(submissions, fresh, using=using, now=now)
+    return fresh
+
+
+def submit_all(
+    submissions: Sequence[Submission], *, using: str, now: datetime | None = None
+) -> dict[tuple[str, str], int]:
+    """
+    Store tasks, or none of them; return what submit() does.
+
+    None are stored when one has a key that is taken.
+    """
+    fresh = store_all(submissions, using=using, now=now)
+    if len(fresh) == len(submissions):
+        notify(submissions, fresh, using=using, now=now)
+    return fresh
+
+
+def notify(
+    submissions: Sequence[Submission],
+    fresh: Mapping[tuple[str, str], int],
+    *,
+    using: str,
+    now: datetime | None,
+) -> None:
+    """
+    Announce the tasks that were stored, and let their workers know when the first is due.
+
+    It is no part of what is repeated: what a receiver does, or an eager task, is done once.
+    """
+    stored = [task for task in submissions if (task.queue, task.key) in fresh]
+    if task_submitted.receivers:
+        announce(task_submitted, stored, using=using)
+    for queue in {task.queue for task in stored}:
+        soonest = min(until(task, now) for task in stored if task.queue == queue)
+        ring(queue, using=using, delay=soonest)
+
+
+def until(task: Submission, now: datetime | None) -> float:
+    """Return in how many seconds a task may run."""
+    starts = task.run_at
+    if starts is None:
+        return 0.0
+    wait = starts if isinstance(starts, timedelta) else starts - (now or timezone.now())
+    return max(0.0, wait.total_seconds())
+
+
+@recalled
+def store_free(
+    tries: Tries,
+    submissions: Sequence[Submission],
+    *,
+    using: str,
+    now: datetime | None,
+) -> dict[tuple[str, str], int]:
     if len(submissions) == 1 and dialect_of(using).single_statement:
         return submit_one(tries, submissions[0], using=using, now=now)
     with unit(using) as (cursor, dialect):
@@ -95,18 +151,13 @@ def by_token(
 
 
 @recalled
-def submit_all(
+def store_all(
     tries: Tries,
     submissions: Sequence[Submission],
     *,
     using: str,
-    now: datetime | None = None,
+    now: datetime | None,
 ) -> dict[tuple[str, str], int]:
-    """
-    Store tasks, or none of them; return what submit() does.
-
-    None are stored when one has a key that is taken.
-    """
     with unit(using, apart=True) as (cursor, dialect):
         fresh = store_some(cursor, dialect, tries, submissions, now)
         if len(fresh) < len(submissions):

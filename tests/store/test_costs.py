@@ -3,7 +3,7 @@
 from unittest import skipUnless
 
 from django.db import connection
-from django.test import TransactionTestCase
+from django.test import TransactionTestCase, override_settings
 from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
@@ -73,6 +73,7 @@ def log_position():
 
 
 class OneTaskTests(TransactionTestCase):
+    @override_settings(PERFECTQUEUE={"BELL": False})
     def test_a_submit_is_one_statement_where_the_database_can(self):
         submit()
 

@@ -177,8 +177,10 @@ def discard(task_id: int, *, using: str) -> None:
     with unit(using) as (cursor, dialect):
         if forget(cursor, dialect, [task_id]):
             return
-        _queue, key, *_columns, outcome, _attempt = known(cursor, dialect, task_id)
-        raise NotSupportedError(f"Task '{key}' is {outcome or 'live'}; ended ones are deleted.")
+        task = known(cursor, dialect, task_id)
+        raise NotSupportedError(
+            f"Task '{task.key}' is {task.outcome or 'live'}; ended ones are deleted."
+        )
 
 
 def scan(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from ..exceptions import AlreadyFinishedError
-from .dialects import Dialect
 from .once_committed import once_committed
 from .steer import known, live
 from .transaction import Tries, recalled, unit
@@ -33,14 +31,9 @@ def reprioritize_now(tries: Tries, task_id: int, priority: int, *, using: str) -
         try:
             live(cursor, dialect, task_id)
         except AlreadyFinishedError:
-            if tries.doubtful and priority_of(cursor, dialect, task_id) == priority:
+            if tries.doubtful and known(cursor, dialect, task_id).priority == priority:
                 return
             raise
         dialect.execute(cursor, TICKET, {"task_id": task_id, "rank": -priority})
         dialect.execute(cursor, TASK, {"task_id": task_id, "priority": priority})
         tries.commits(task_id)
-
-
-def priority_of(cursor: Any, dialect: Dialect, task_id: int) -> int:
-    *_columns, priority, _outcome, _attempt = known(cursor, dialect, task_id)
-    return int(priority)

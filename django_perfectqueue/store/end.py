@@ -121,7 +121,7 @@ def bury(
     *,
     now: datetime | None,
 ) -> None:
-    """Take a task out of the line for good, and lay it where it will be looked for."""
+    """End a task that has not finished: delete its ticket, and write a dead letter."""
     dialect.remove(cursor, held.task_id)
     values = {
         "task_id": held.task_id,
@@ -146,7 +146,7 @@ def record(
     *,
     now: datetime | None,
 ) -> None:
-    """Keep what became of an attempt that did not finish its task."""
+    """Write how an attempt ended that did not finish its task."""
     values = {
         "task_id": held.task_id,
         "number": held.attempt,
@@ -162,16 +162,16 @@ def record(
 
 
 def omit(cursor: Any, dialect: Dialect, task_id: int, keep: int) -> None:
-    """Keep the first and the last attempts of a task, so many in all; note how many are gone."""
+    """Delete all but the first and the last ``keep`` attempts of a task; note how many are gone."""
     first = keep // 2
     values = {"task_id": task_id, "first": first}
     rows = dialect.execute(cursor, AFTER_FIRST, values).fetchall()
     gone, left = rows[: first - keep], rows[first - keep :]
     if gone:
-        told = {"omitted": sum(1 + omitted for _id, omitted in gone) + left[0][1]}
+        values = {"omitted": sum(1 + omitted for _id, omitted in gone) + left[0][1]}
         for statement in OMIT:
             statement = statement.replace("{ids}", numbers(id_ for id_, _omitted in gone))
-            dialect.execute(cursor, statement, {**told, "next": left[0][0]})
+            dialect.execute(cursor, statement, {**values, "next": left[0][0]})
 
 
 def expire(

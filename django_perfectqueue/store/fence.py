@@ -1,4 +1,4 @@
-"""Who may write: the one whose acquire was the last, and no one else."""
+"""Refuse every write under a lease that is not the last one of its task."""
 
 from __future__ import annotations
 

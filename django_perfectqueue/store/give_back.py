@@ -1,4 +1,4 @@
-"""Take back what a dead processor held, at once."""
+"""Give back what a holder has, such as a processor that died."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def give_back(
     now: datetime | None = None,
 ) -> int:
     """
-    Let others take what a holder has; return how many tasks that is.
+    Take tasks from their holder, so that others may acquire them; return how many.
 
     For those that ``loss`` calls crashed it counts as a crash; the others lose nothing.
     ``keep`` are the fences of the leases that the holder still works under. No lease of the

@@ -13,11 +13,11 @@ from .dialects import dialect_of
 
 class Joint:
     """
-    Begun before the handler; committed or rolled back after it, once.
+    The transaction begins before the handler, and is committed or rolled back once after it.
 
-    Meanwhile it may stand still for as long as the handler may run, whatever the server has
-    been told for others; but not from ``hasten()`` on, since it then has locks for which
-    others wait. Inside of a transaction that is open already it is a savepoint.
+    While the handler runs, the server's idle-in-transaction timeout is raised to the
+    handler's time limit. ``hasten()`` restores it before the closing statements, which take
+    locks that others need. Inside of a transaction that is open already it is a savepoint.
     """
 
     def __init__(self, using: str) -> None:
@@ -33,11 +33,11 @@ class Joint:
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody else can write to this database meanwhile."""
+        """Whether it keeps all others from writing to this database."""
         return self.open is not None and self.dialect.one_writer
 
     def begin(self, *, still: float | None) -> None:
-        """Open it; it may stand still for so many seconds, or with None for ever."""
+        """Open it; it may be idle for ``still`` seconds, or with None for ever."""
         self.is_outermost = not self.connection.in_atomic_block
         with ExitStack() as stack:
             with self.dialect.writing(self.connection):
@@ -49,21 +49,21 @@ class Joint:
             self.open = stack.pop_all()
 
     def hasten(self) -> None:
-        """Have the server be as impatient as before."""
+        """Restore the idle-in-transaction timeout of the server."""
         if self.patience is not None:
             patience, self.patience = self.patience, None
             with self.connection.cursor() as cursor:
                 self.dialect.let_stand_as_before(cursor, patience)
 
     def check(self) -> None:
-        """Raise TransactionManagementError where one within it is open: a commit would be none."""
+        """Raise TransactionManagementError where a block within it is open: no commit would do."""
         if len(self.connection.atomic_blocks) != self.depth:
             raise transaction.TransactionManagementError(
                 "An atomic handler has left a transaction open that it had begun."
             )
 
     def commit(self) -> None:
-        """Commit; what on_commit() was given waits for call_hooks()."""
+        """Commit; call_hooks() then calls what was given to on_commit()."""
         assert self.open is not None
         if self.is_outermost:
             self.hooks, self.connection.run_on_commit = self.connection.run_on_commit, []
@@ -82,20 +82,20 @@ class Joint:
                 self.hasten()
 
     def abandon(self) -> None:
-        """Think no more of it: the connection is going to be closed."""
+        """Forget the transaction: the caller closes the connection."""
         self.open = self.patience = None
 
     def call_hooks(self) -> None:
-        """Call what on_commit() was given, when it has been committed."""
+        """Call what was given to on_commit(), after the commit."""
         if self.hooks:
             self.connection.run_on_commit, self.hooks = self.hooks, []
             self.connection.run_and_clear_commit_hooks()
 
     def was_cut_off(self, error: BaseException) -> bool:
-        """Tell whether it was rolled back because its connection was lost."""
+        """Return whether it was rolled back because its connection was lost."""
         gone = self.connection.connection is not self.wire
         return isinstance(error, Error) and gone and self.dialect.lost(error)
 
     def lost_a_race(self, error: BaseException) -> bool:
-        """Tell whether another transaction was in its way, so that it may go well another time."""
+        """Return whether it lost against another transaction, and may succeed when repeated."""
         return isinstance(error, Error) and self.dialect.passes(error)

@@ -64,9 +64,9 @@ def tries(task: Task, rows: Sequence[Attempt], *, before: int = 0) -> list[Try]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
     """
-    What became of one acquire, and what its handler told.
+    One acquire: its try, and the journal of its handler.
 
-    There is no try yet while it runs, and never one where it was given back.
+    It has no try yet while it runs, and never one where it was given back.
     """
 
     told: Try | None
@@ -75,12 +75,12 @@ class Episode:
 
 
 def journals_of(task: Task, *, using: str) -> list[Journal]:
-    """Return what its attempts have told, the first one first."""
+    """Return the journals of a task's attempts, the first one first."""
     return list(Journal.objects.using(using).filter(task_id=task.pk).order_by("number"))
 
 
 def episodes(task: Task, told: Sequence[Try], journals: Sequence[Journal]) -> list[Episode]:
-    """Return a task's attempts with what they told, in order; nothing of those not shown."""
+    """Return a task's attempts with their journals, in order; none of attempts not shown."""
     tried = {one.acquired: one for one in told}
     known = {journal.number: journal for journal in journals}
     first = told[0].acquired if told and told[0].number > 1 else 0
@@ -99,7 +99,7 @@ def running_number(task: Task) -> int | None:
 
 
 def present(task: Task, journals: Sequence[Journal]) -> Journal | None:
-    """Return what tells how far a task is, or how far it got: nothing of one that is finished."""
+    """Return the journal with a task's progress; None where it has finished or reported none."""
     ticket: Ticket | None = getattr(task, "ticket", None)
     number = ticket.attempt if ticket else task.attempt
     if task.outcome == Outcome.FINISHED:
@@ -108,7 +108,7 @@ def present(task: Task, journals: Sequence[Journal]) -> Journal | None:
 
 
 def remark(task: Task) -> str:
-    """Return what the status alone does not tell, in a sentence, or nothing."""
+    """Return what the status alone does not say, in a sentence, or an empty text."""
     ticket: Ticket | None = getattr(task, "ticket", None)
     if task.outcome == Outcome.FINISHED and task.started_at is None:
         return _("Someone closed it as finished.")

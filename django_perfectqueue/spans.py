@@ -1,4 +1,4 @@
-"""How a span of time is told to people, and how they tell one."""
+"""Durations: checked, parsed, and written for people."""
 
 from __future__ import annotations
 

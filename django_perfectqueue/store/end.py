@@ -6,7 +6,7 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import signals
 from ..backoff import next_wait
@@ -48,12 +48,12 @@ OMIT = (
     'DELETE FROM "perfectqueue_attempt" WHERE "id" IN ({ids})',
     'UPDATE "perfectqueue_attempt" SET "omitted" = %(omitted)s WHERE "id" = %(next)s',
 )
-LOST = f"""
-SELECT "task_id", "attempt", "lane", "errors", "crashes", "cancel_requested", (
-        SELECT "cost" FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
-    ), {REACHED}
-FROM "perfectqueue_ticket" WHERE "task_id" IN ({{ids}})
+RUN = f"""
+"task_id", "token", "lane", "attempt", "errors", "crashes", "cancel_requested", (
+    SELECT "cost" FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
+), {REACHED}
 """
+LOST = f'SELECT {RUN} FROM "perfectqueue_ticket" WHERE "task_id" IN ({{ids}})'
 LEAVE = 'UPDATE "perfectqueue_ticket" SET {changes} WHERE "task_id" IN ({ids})'
 COUNTED = {LastEnding.RETRIED: "errors", LastEnding.LOST: "crashes"}
 ONE_MORE = '"{column}" = CASE WHEN "{column}" < {most} THEN "{column}" + 1 ELSE "{column}" END'
@@ -85,6 +85,20 @@ class Loss:
 LAPSED_LEASE = Loss()
 
 
+class HeldTicket(NamedTuple):
+    """What RUN selects: a ticket that someone holds, and what its lane is charged for a task."""
+
+    task_id: int
+    token: int
+    lane: int
+    attempt: int
+    errors: int
+    crashes: int
+    cancel_requested: bool
+    cost: float | None
+    reached: float | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """One attempt as its end is written: whose it is and how it went."""
@@ -97,7 +111,7 @@ class Held:
     seconds: float | None = None
 
     @classmethod
-    def of(cls, lease: Lease, *, worker: str, seconds: float | None) -> Held:
+    def of(cls, lease: Lease | HeldTicket, *, worker: str, seconds: float | None) -> Held:
         return cls(
             task_id=lease.task_id,
             attempt=lease.attempt,
@@ -228,20 +242,39 @@ def lose(
     """
     if not ids:
         return []
+    statement = LOST.replace("{ids}", numbers(sorted(ids))) + dialect.current_clause(cursor)
+    rows = dialect.execute(cursor, statement).fetchall()
+    return lose_tickets(cursor, dialect, accounts, [HeldTicket(*row) for row in rows], loss)
+
+
+def lose_tickets(
+    cursor: Any,
+    dialect: Dialect,
+    accounts: Accounts,
+    tickets: Sequence[HeldTicket],
+    loss: Loss,
+) -> list[int]:
+    """Do what lose() does, for tickets that have been read."""
     now = accounts.now
     back: list[int] = []
     cancelled, failed = [], []
-    statement = LOST.replace("{ids}", numbers(sorted(ids))) + dialect.current_clause(cursor)
-    rows = dialect.execute(cursor, statement).fetchall()
-    for task_id, attempt, lane, errors, crashes, cancel_requested, cost, reached in rows:
-        crashes = min(crashes + 1, MOST_COUNTED)
+    for ticket in tickets:
+        task_id = ticket.task_id
         held = Held(
-            task_id=task_id, attempt=attempt, errors=errors, crashes=crashes, worker=loss.worker
+            task_id=task_id,
+            attempt=ticket.attempt,
+            errors=ticket.errors,
+            crashes=min(ticket.crashes + 1, MOST_COUNTED),
+            worker=loss.worker,
         )
-        took = loss.seconds.get(task_id)
-        accounts.lose(lane, charge=expected_cost(cost), seconds=took, reached=reached)
+        accounts.lose(
+            ticket.lane,
+            charge=expected_cost(ticket.cost),
+            seconds=loss.seconds.get(task_id),
+            reached=ticket.reached,
+        )
         record(cursor, dialect, held, Attempt.Ending.LOST, loss.why, now=now)
-        if cancel_requested:
+        if ticket.cancel_requested:
             bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
             cancelled.append(task_id)
         elif held.crashes >= options().MAX_CRASHES:
@@ -252,7 +285,7 @@ def lose(
         else:
             back.append(task_id)
     leave(cursor, dialect, back, LastEnding.LOST)
-    lost = [task_id for task_id, *_rest in rows]
+    lost = [ticket.task_id for ticket in tickets]
     steps = (
         (signals.task_lost, lost),
         (signals.task_cancelled, cancelled),

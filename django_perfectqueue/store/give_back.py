@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from .. import signals
 from ..models import LastEnding, Outcome
-from .accounts import REACHED, Accounts, expected_cost
+from .accounts import Accounts, expected_cost
 from .alarms import admit
 from .announce import announce_ids
 from .bell import ring
 from .dialects import Dialect
-from .dialects.base import Row
-from .end import CANCELLED, Held, Loss, bury, leave, lose
+from .end import CANCELLED, RUN, Held, HeldTicket, Loss, bury, leave, lose_tickets
 from .transaction import repeated, unit
 
 HELD = f"""
-SELECT "task_id", "token", "lane", "attempt", "errors", "crashes", "cancel_requested", (
-        SELECT "cost" FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
-    ), {REACHED}
-FROM "perfectqueue_ticket"
+SELECT {RUN} FROM "perfectqueue_ticket"
 WHERE "state" = 2 AND "holder" = %(holder)s AND "alarm_at" <= {{horizon}}
 ORDER BY "task_id" + 0
 """
@@ -49,11 +45,12 @@ def give_back(
         found = dialect.execute(
             cursor, statement, {"holder": holder}, now=now, after={"horizon": alive_time + 1}
         ).fetchall()
-        left = [(task_id, *row) for task_id, token, *row in found if (task_id, token) not in keep]
+        tickets = [HeldTicket(*row) for row in found]
+        left = [ticket for ticket in tickets if (ticket.task_id, ticket.token) not in keep]
         accounts = Accounts(now)
-        lost = [row[0] for row in left if row[0] in loss.crashed]
-        back = lose(cursor, dialect, accounts, lost, loss)
-        others = [row for row in left if row[0] not in loss.crashed]
+        lost = [ticket for ticket in left if ticket.task_id in loss.crashed]
+        back = lose_tickets(cursor, dialect, accounts, lost, loss)
+        others = [ticket for ticket in left if ticket.task_id not in loss.crashed]
         back += let_go(cursor, dialect, accounts, others, loss.seconds)
         admit(cursor, dialect, sorted(back), accounts)
         accounts.write(cursor, dialect)
@@ -66,27 +63,27 @@ def let_go(
     cursor: Any,
     dialect: Dialect,
     accounts: Accounts,
-    rows: list[Row],
+    tickets: Sequence[HeldTicket],
     seconds: Mapping[int, float],
 ) -> list[int]:
     """Free tasks that have not crashed; return those that are not to be cancelled."""
     back: list[int] = []
     cancelled = []
-    for task_id, lane, attempt, errors, crashes, cancel_requested, cost, reached in rows:
-        took = seconds.get(task_id)
+    for ticket in tickets:
+        took = seconds.get(ticket.task_id)
         accounts.lose(
-            lane,
+            ticket.lane,
             untried=took is None,
-            charge=expected_cost(cost),
+            charge=expected_cost(ticket.cost),
             seconds=took,
-            reached=reached,
+            reached=ticket.reached,
         )
-        if cancel_requested:
-            held = Held(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes)
+        if ticket.cancel_requested:
+            held = Held.of(ticket, worker="", seconds=None)
             bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=accounts.now)
-            cancelled.append(task_id)
+            cancelled.append(ticket.task_id)
         else:
-            back.append(task_id)
+            back.append(ticket.task_id)
     announce_ids(cursor, dialect, [(signals.task_cancelled, cancelled)])
     leave(cursor, dialect, back, LastEnding.GIVEN_BACK)
     return back

@@ -446,7 +446,7 @@ class Client:
 
         kept = {outcome.value: self.drawn.choice((0.0, 2.0, None)) for outcome in Outcome}
         over = store.surplus(50, using="default").last if self.drawn.random() < 0.3 else {}
-        store.purge(kept, over=over, using="default")
+        store.purge(store.purgeable(kept, over=over, using="default"), using="default")
         if self.drawn.random() < 0.3:
             self.queues[scenario.SHARED].purge(0, status="failed", user="ann")
 

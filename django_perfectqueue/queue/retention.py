@@ -70,12 +70,11 @@ def purge(
 
     With ``dry`` only count them. ``progress`` is called with how many tasks were looked at.
     """
-    sweep = store.purgeable if dry else store.purge
     over = {} if rule.keep is None else store.surplus(rule.keep, using=using).last
     found: Counter[str] = Counter()
     looked, after = 0, 0
     while True:
-        swept = sweep(
+        swept = store.purgeable(
             rule.retention,
             using=using,
             after=after,
@@ -84,6 +83,7 @@ def purge(
             limit=batch,
             now=now,
         )
+        swept = swept if dry else store.purge(swept, using=using)
         found.update(swept.doomed.values())
         looked += batch
         progress(looked)

@@ -13,12 +13,8 @@ from .transaction import reading, repeated, unit
 from .values import Lease, as_text
 
 STILL_HELD = "running"
-BY_THEIR_HOLDER = {
-    LastEnding.RETRIED: "retried",
-    LastEnding.SNOOZED: "snoozed",
-    LastEnding.RELEASED: "released",
-}
-"""The endings that the holder of an attempt writes, by the word for each."""
+BY_HOLDER = (LastEnding.RETRIED, LastEnding.SNOOZED, LastEnding.RELEASED)
+"""The endings that the holder of an attempt writes."""
 
 HELD = """
 SELECT "cancel_requested" FROM "perfectqueue_ticket"
@@ -131,4 +127,5 @@ def ending_of(cursor: Any, dialect: Dialect, lease: Lease, worker: str) -> str:
         return STILL_HELD
     # The token stays until the next acquire; while that runs, the ending is of the one before.
     next_runs = state == State.RUNNING and attempt == lease.attempt + 1
-    return BY_THEIR_HOLDER.get(last_ending, "") if token == lease.token or next_runs else ""
+    is_its = (token == lease.token or next_runs) and last_ending in BY_HOLDER
+    return LastEnding(last_ending).name.lower() if is_its else ""

@@ -107,29 +107,13 @@ def surplus(keep: int, *, using: str) -> Surplus:
 
 
 @repeated
-def purge(
-    retention: Mapping[str, float | None],
-    *,
-    using: str,
-    after: int = 0,
-    over: Mapping[str, int] = NOTHING,
-    only: Mapping[str, str] = NOTHING,
-    limit: int = BATCH,
-    now: datetime | None = None,
-) -> Swept:
-    """
-    Delete what purgeable() finds; rows that someone else holds are passed over.
-
-    The result names those that were deleted.
-    """
-    swept = purgeable(
-        retention, using=using, after=after, over=over, only=only, limit=limit, now=now
-    )
-    if not swept.doomed:
-        return swept
+def purge(found: Swept, *, using: str) -> Swept:
+    """Delete what purgeable() has found, but for rows that someone else holds; return which."""
+    if not found.doomed:
+        return found
     with unit(using) as (cursor, dialect):
-        gone = forget(cursor, dialect, sorted(swept.doomed))
-    return replace(swept, doomed={id_: swept.doomed[id_] for id_ in gone})
+        gone = forget(cursor, dialect, sorted(found.doomed))
+    return replace(found, doomed={id_: found.doomed[id_] for id_ in gone})
 
 
 @repeated

@@ -20,11 +20,10 @@ from .transaction import repeated, unit
 from .values import Failure, Lease
 
 P = ParamSpec("P")
+Settles = Callable[Concatenate[Lease, P], str]
 
 
-def settles(
-    *words: str,
-) -> Callable[[Callable[Concatenate[Lease, P], str]], Callable[Concatenate[Lease, P], str]]:
+def settles(*words: str) -> Callable[[Settles[P]], Settles[P]]:
     """
     Repeat a verb that ends an attempt; ``words`` are those that it may return.
 
@@ -32,9 +31,7 @@ def settles(
     lost: the word is then read from what that commit has written.
     """
 
-    def decorate(
-        verb: Callable[Concatenate[Lease, P], str],
-    ) -> Callable[Concatenate[Lease, P], str]:
+    def decorate(verb: Settles[P]) -> Settles[P]:
         repeatedly = repeated(verb)
 
         @functools.wraps(verb)
@@ -59,6 +56,7 @@ class HeldAttempt:
     cursor: Any
     dialect: Dialect
     held: Held
+    queue: str
     cancel_requested: bool
     now: datetime | None
 
@@ -77,6 +75,7 @@ class HeldAttempt:
         if self.cancel_requested:
             return self.close(Outcome.CANCELLED, CANCELLED)
         leave(self.cursor, self.dialect, [self.held.task_id], ending, wait=wait, now=self.now)
+        ring(self.queue, using=self.cursor.db.alias, delay=wait)
         return ending.name.lower()
 
 
@@ -92,7 +91,7 @@ def held_by(
     with unit(using) as (cursor, dialect):
         cancel = hold(cursor, dialect, lease)
         held = Held.of(lease, worker=worker, seconds=seconds)
-        yield HeldAttempt(cursor, dialect, held, cancel, now)
+        yield HeldAttempt(cursor, dialect, held, lease.queue, cancel, now)
         accounts = Accounts(now)
         accounts.end(lease, seconds)
         accounts.write(cursor, dialect)
@@ -117,9 +116,7 @@ def retry(
     """
     with held_by(lease, seconds=seconds, worker=worker, using=using, now=now) as attempt:
         attempt.record(Attempt.Ending.RETRIED, why)
-        word = attempt.put_off(LastEnding.RETRIED, wait)
-    ring_if_put_off(word, lease, wait)
-    return word
+        return attempt.put_off(LastEnding.RETRIED, wait)
 
 
 @settles("failed")
@@ -181,14 +178,7 @@ def snooze(
     nothing, when the lease has passed on.
     """
     with held_by(lease, seconds=seconds, worker=worker, using=using, now=now) as attempt:
-        word = attempt.put_off(LastEnding.SNOOZED, wait)
-    ring_if_put_off(word, lease, wait)
-    return word
-
-
-def ring_if_put_off(word: str, lease: Lease, wait: float) -> None:
-    if word != Outcome.CANCELLED:
-        ring(lease.queue, using=lease.using, delay=wait)
+        return attempt.put_off(LastEnding.SNOOZED, wait)
 
 
 class Released(NamedTuple):

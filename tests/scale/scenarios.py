@@ -135,7 +135,7 @@ def submit_many():
 
 
 def purge(after=0):
-    store.purge(KEPT, after=after, **USING)
+    store.purge(store.purgeable(KEPT, after=after, **USING), **USING)
 
 
 def at_share(share):

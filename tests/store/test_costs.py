@@ -10,7 +10,7 @@ from django_perfectqueue import store
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.runtime.pace import MOST
-from tests.factories import acquire, completion, finish, running, submit, submit_many
+from tests.factories import acquire, completion, finish, purge, running, submit, submit_many
 
 ROUND_TRIPS = {"postgresql": 0.05, "sqlite": 0.07, "mysql": 0.07}
 ONE_SUBMIT = {"postgresql": 1, "sqlite": 4, "mysql": 5}
@@ -60,7 +60,7 @@ class DrainTests(TransactionTestCase):
         submit_many(5 * MOST, now=None)
         count = drain()
         before = log_position()
-        purged = store.purge({"finished": 0.0}, using="default").deleted
+        purged = purge({"finished": 0.0}).deleted
 
         self.assertEqual(purged, count)
         self.assertLessEqual((log_position() - before) / count, PURGE_BYTES)

@@ -26,7 +26,7 @@ from django_perfectqueue.store.dialects import DIALECTS
 
 from ..databases import UnavailableError, environment_for, server_like
 from ..databases.proxy import proxied
-from ..factories import assert_books_balance, elsewhere, submit, submit_many
+from ..factories import assert_books_balance, elsewhere, purge, submit, submit_many
 from ..waiting import wait_until
 
 LOG = "django_perfectqueue.database"
@@ -364,7 +364,7 @@ class DeadConnectionTests(TransactionTestCase):
             lambda: self.tasks.append(self.queue.poll()),
             lambda: self.tasks[0].heartbeat(),
             lambda: self.tasks[0].finish(),
-            lambda: store.purge({"finished": 0.0}, using="default"),
+            lambda: purge({"finished": 0.0}),
         )
         self.tasks = []
         for number, act in enumerate(acts):

@@ -29,7 +29,7 @@ from django_perfectqueue.models import (
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.policies import RULES
 
-from ..factories import LEASE, NOON, acquire, assert_books_balance, fail, finish, retry
+from ..factories import LEASE, NOON, acquire, assert_books_balance, fail, finish, purge, retry
 
 KEYS = st.sampled_from([f"k{number}" for number in range(6)])
 USERS = st.sampled_from(["", "ann", "bob"])
@@ -281,7 +281,7 @@ class Store(RuleBasedStateMachine):
 
     @rule()
     def purge(self):
-        store.purge({"finished": 0.0, "failed": None}, using="default", now=self.now)
+        purge({"finished": 0.0, "failed": None}, now=self.now)
         kept = set(Task.objects.values_list("key", flat=True))
         for key, status in list(self.expected.items()):
             if key not in kept:

@@ -49,16 +49,20 @@ def settles(*words: str) -> Callable[[Settles[P]], Settles[P]]:
     return decorate
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HeldAttempt:
-    """An attempt whose ticket is locked, and which holds its task."""
+    """
+    An attempt whose ticket is locked, and which holds its task.
+
+    ``wait`` is for how many seconds the task has been put off, if it was.
+    """
 
     cursor: Any
     dialect: Dialect
     held: Held
-    queue: str
     cancel_requested: bool
     now: datetime | None
+    wait: float | None = None
 
     def record(self, ending: Attempt.Ending, why: Failure) -> None:
         record(self.cursor, self.dialect, self.held, ending, why, now=self.now)
@@ -75,7 +79,7 @@ class HeldAttempt:
         if self.cancel_requested:
             return self.close(Outcome.CANCELLED, CANCELLED)
         leave(self.cursor, self.dialect, [self.held.task_id], ending, wait=wait, now=self.now)
-        ring(self.queue, using=self.cursor.db.alias, delay=wait)
+        self.wait = wait
         return ending.name.lower()
 
 
@@ -84,17 +88,21 @@ def held_by(
     lease: Lease, *, seconds: float, worker: str, using: str, now: datetime | None
 ) -> Iterator[HeldAttempt]:
     """
-    Open a transaction that ends an attempt, and charge its lane for the seconds that it took.
+    Open a transaction that ends an attempt, and charge its lane for the seconds that it took;
+    notify the workers where its task was put off.
 
     Raise PreemptedError, before anything is written, when the lease has passed on.
     """
     with unit(using) as (cursor, dialect):
         cancel = hold(cursor, dialect, lease)
         held = Held.of(lease, worker=worker, seconds=seconds)
-        yield HeldAttempt(cursor, dialect, held, lease.queue, cancel, now)
+        attempt = HeldAttempt(cursor, dialect, held, cancel, now)
+        yield attempt
         accounts = Accounts(now)
         accounts.end(lease, seconds)
         accounts.write(cursor, dialect)
+    if attempt.wait is not None:
+        ring(lease.queue, using=using, delay=attempt.wait)
 
 
 @settles("retried", "cancelled")

@@ -137,6 +137,10 @@ def fail(lease, *, error="boom", message="", now=NOON):
     store.fail(lease, why=why, seconds=0.0, using="default", now=now)
 
 
+def purge(retention, **terms):
+    return store.purge(store.purgeable(retention, using="default", **terms), using="default")
+
+
 def failed(key=None, **options):
     task, held = running(key, **options)
     fail(held)

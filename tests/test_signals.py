@@ -147,16 +147,11 @@ class StepTests(TransactionTestCase):
                 self.told(),
                 [("lost", key), ("cancelled", key)] if crashed else [("cancelled", key)],
             )
-        lease = running("k3")
-        Queue()["k3"].cancel_request()
-        self.told()
-        store.release([lease], using="default")
-        self.assertEqual(self.told(), [("cancelled", "k3")])
 
     def give_back(self, lease, crashed):
-        why = store.Failure(error="lost")
+        loss = store.Loss(why=store.Failure(error="lost"), crashed=crashed)
         terms = {"alive_time": 60, "using": "default", "now": after(62)}
-        store.give_back(lease.holder, crashed=crashed, why=why, **terms)
+        store.give_back(lease.holder, loss=loss, **terms)
 
     def test_a_receiver_that_raises_disturbs_nobody(self):
         """

@@ -346,9 +346,8 @@ class Client:
             return
 
         def act() -> dict[str, Any]:
-            cancelled: list[Any] = []
             wait = self.drawn.choice((0.0, 0.2))
-            refused = store.release(leases, delay=wait, cancelled=cancelled, using="default")
+            refused, cancelled = store.release(leases, delay=wait, using="default")
             return {
                 "refused": list(map(self.ref, refused)),
                 "cancelled": list(map(self.ref, cancelled)),
@@ -369,12 +368,13 @@ class Client:
 
         self.call("heartbeat", act, leases=list(map(self.ref, leases)))
 
-    def with_one(self, verb: str, act: Callable[[Any], bool | None]) -> None:
-        """Settle one lease; ``act`` tells by False that its task was cancelled instead."""
+    def with_one(self, verb: str, act: Callable[[Any], str]) -> None:
+        """Settle one lease; ``act`` returns "cancelled" where its task was that instead."""
         for lease in self.some_held()[:1]:
 
             def told(lease: Any = lease) -> dict[str, Any]:
-                return {"cancelled": [self.ref(lease)] if act(lease) is False else []}
+                instead = act(lease) == "cancelled" and verb != "cancel"
+                return {"cancelled": [self.ref(lease)] if instead else []}
 
             self.settle(verb, [lease], told)
 
@@ -389,7 +389,6 @@ class Client:
         from django_perfectqueue import store
 
         terms: dict[str, Any] = {"wait": self.drawn.uniform(0.0, 1.0), **self.terms_of_end()}
-        terms.pop("worker")
         self.with_one("snooze", lambda lease: store.snooze(lease, **terms))
 
     def fail(self) -> None:
@@ -463,7 +462,7 @@ class Client:
 
         kept = {outcome.value: self.drawn.choice((0.0, 2.0, None)) for outcome in Outcome}
         over = store.surplus(50, using="default").last if self.drawn.random() < 0.3 else {}
-        store.purge(kept, over=over, using="default")
+        store.purge(store.purgeable(kept, over=over, using="default"), using="default")
         if self.drawn.random() < 0.3:
             self.queues[scenario.SHARED].purge(0, status="failed", user="ann")
 

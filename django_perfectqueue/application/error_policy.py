@@ -20,7 +20,7 @@ from django_perfectqueue.backoff import (
 )
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.lib.durations import LONGEST, seconds_of
+from django_perfectqueue.lib.durations import LONGEST, is_number, seconds_of
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import AcquiredTask
@@ -203,8 +203,7 @@ def beside(error: BaseException, task: AcquiredTask, handler: Handler) -> Any:
 
 def checked_wait(wait: Any) -> float:
     seconds = wait.total_seconds() if isinstance(wait, timedelta) else wait
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not is_number or not seconds <= LONGEST:
+    if not is_number(seconds) or not seconds <= LONGEST:
         raise TypeError(f"backoff must return a number of seconds or None, not {wait!r}.")
     return max(0.0, float(seconds))
 

@@ -27,7 +27,7 @@ from django_perfectqueue.compat import (
     task_backends,
 )
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, PayloadError
-from django_perfectqueue.lib.distinct import names
+from django_perfectqueue.lib.distinct import distinct
 
 from . import registry
 from .checks import is_installed, not_installed
@@ -328,4 +328,4 @@ def stored_queues(using: str) -> list[str]:
     """Return the names of all queues that have tasks, by a look at the index for each."""
     from django_perfectqueue.models import Task
 
-    return names(Task.objects.using(using), "queue", limit=None)
+    return distinct(Task.objects.using(using), "queue", limit=None)

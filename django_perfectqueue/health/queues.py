@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django_perfectqueue import conf
 from django_perfectqueue.compat import HAS_TASKS
-from django_perfectqueue.lib.distinct import names
+from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import Lane
 
 
@@ -21,4 +21,4 @@ def named_queues(using: str) -> list[str]:
 
 def used_queues(using: str) -> list[str]:
     """Return the queues that have had tasks, 50 at most, by the index of lanes."""
-    return names(Lane.objects.using(using), "queue")
+    return distinct(Lane.objects.using(using), "queue")

@@ -14,6 +14,7 @@ from django_perfectqueue.models import (
     Attempt,
     DeadLetter,
     Journal,
+    LastEnding,
     Outcome,
     State,
     Status,
@@ -73,9 +74,9 @@ def tries(task: Task, rows: Sequence[Attempt], *, before: int = 0) -> list[Try]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
     """
-    What became of one acquire, and what its handler told.
+    One acquire: its try, and the journal of its handler.
 
-    There is no try yet while it runs, and never one where it was given back.
+    It has no try yet while it runs, and never one where it was given back.
     """
 
     told: Try | None
@@ -84,12 +85,12 @@ class Episode:
 
 
 def journals_of(task: Task, *, using: str) -> list[Journal]:
-    """Return what its attempts have told, the first one first."""
+    """Return the journals of a task's attempts, the first one first."""
     return list(Journal.objects.using(using).filter(task_id=task.pk).order_by("number"))
 
 
 def episodes(task: Task, told: Sequence[Try], journals: Sequence[Journal]) -> list[Episode]:
-    """Return a task's attempts with what they told, in order; nothing of those not shown."""
+    """Return a task's attempts with their journals, in order; none of attempts not shown."""
     tried = {one.acquired: one for one in told}
     known = {journal.number: journal for journal in journals}
     first = told[0].acquired if told and told[0].number > 1 else 0
@@ -108,7 +109,7 @@ def running_number(task: Task) -> int | None:
 
 
 def present(task: Task, journals: Sequence[Journal]) -> Journal | None:
-    """Return what tells how far a task is, or how far it got: nothing of one that is finished."""
+    """Return the journal with a task's progress; None where it has finished or reported none."""
     ticket: Ticket | None = getattr(task, "ticket", None)
     number = ticket.attempt if ticket else task.attempt
     if task.outcome == Outcome.FINISHED:
@@ -117,18 +118,23 @@ def present(task: Task, journals: Sequence[Journal]) -> Journal | None:
 
 
 def remark(task: Task) -> str:
-    """Return what the status alone does not tell, in a sentence, or nothing."""
+    """Return what the status alone does not say, in a sentence, or an empty text."""
     ticket: Ticket | None = getattr(task, "ticket", None)
     if task.outcome == Outcome.FINISHED and task.started_at is None:
         return _("Someone closed it as finished.")
-    if ticket and ticket.was_given_back:
+    if ticket and (ticket.is_parked or is_put_off(task, LastEnding.RELEASED)):
         return _("A worker gave it back untried; perhaps no worker has a handler for its type.")
-    if ticket and ticket.was_snoozed and task.status == Status.SCHEDULED:
+    if ticket and is_put_off(task, LastEnding.SNOOZED):
         return _("Its handler has put it off.")
     letter: DeadLetter | None = getattr(task, "dead_letter", None)
     if task.outcome == Outcome.CANCELLED and letter and letter.group == GRAVE:
         return _("Its handler has discarded it.")
     return ""
+
+
+def is_put_off(task: Task, ending: LastEnding) -> bool:
+    """Tell whether a task waits for its time because its last attempt ended like this."""
+    return task.status == Status.SCHEDULED and task.ticket.last_ending == ending
 
 
 def due_at(task: Task) -> datetime:
@@ -138,7 +144,8 @@ def due_at(task: Task) -> datetime:
         return task.run_at
     if ticket.state == State.SCHEDULED and ticket.alarm_at and not ticket.is_parked:
         return ticket.alarm_at
-    return task.run_at if ticket.was_expected else ticket.run_at
+    # A ticket whose task has an expected start is ordered by that.
+    return task.run_at if ticket.run_at == task.expected_at else ticket.run_at
 
 
 def waited(task: Task, attempts: Sequence[Try]) -> float | None:

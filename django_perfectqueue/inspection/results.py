@@ -104,8 +104,8 @@ async def ends_of_async(
     """
     Do what ends_of() does, without holding up the event loop.
 
-    It looks ever less often, in the thread of asgiref's that all coroutines share; in
-    between it holds no thread and no connection.
+    It polls ever less often, in the thread of asgiref that all coroutines share; between two
+    looks it holds no thread and no connection.
     """
     vigil = Vigil(queue, keys, using=using, timeout=timeout)
     vigil.ear = None
@@ -120,10 +120,10 @@ async def ends_of_async(
 
 class Vigil:
     """
-    Waits for tasks, of which it knows the keys and the ids.
+    Waits for tasks to end, by their keys and ids.
 
-    Between two looks lies a tenth of what it has waited so far, within bounds. Where the
-    database tells of ends it looks less often, in case one was not heard.
+    It polls at one tenth of the time waited so far, within bounds; less often where the
+    database sends notifications, as a safety net.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Vigil:
 
     def look(self) -> list[End]:
         """
-        Return how those have ended that have since the last look.
+        Return the ends of the tasks that have ended since the last look.
 
         Raise NotFoundError where there is no such task, or none any more.
         """
@@ -167,7 +167,7 @@ class Vigil:
         self.sought = []
 
     def ends(self, over: list[int]) -> list[End]:
-        """Return the ends of tasks that are not in line; look for the keys of those replaced."""
+        """Return the ends of tasks without a ticket; search again for the keys of deleted ones."""
         found = store.ends(over, using=self.using)
         self.sought += [self.waited_for.pop(task_id) for task_id in over if task_id not in found]
         return [
@@ -183,7 +183,7 @@ class Vigil:
         ]
 
     def check(self) -> None:
-        """Raise an error where the time is up, or waiting makes no sense."""
+        """Raise WaitTimeoutError after the timeout, WaitInTransactionError in a transaction."""
         if self.timeout is not None and time.monotonic() >= self.since + self.timeout:
             raise WaitTimeoutError(
                 f"Not ended in queue '{self.queue}' after {self.timeout:g} s: {listed(self.keys)}."
@@ -197,7 +197,7 @@ class Vigil:
             )
 
     def wait(self) -> None:
-        """Wait until it is time to look again, or an end is told."""
+        """Wait until the next look is due, or a notification arrives."""
         if self.listen():
             return
         if self.ear is not None:
@@ -206,7 +206,7 @@ class Vigil:
             time.sleep(self.pause())
 
     def listen(self) -> bool:
-        """Have ends told, where that can be; return whether only from now on they are."""
+        """Listen for ends, where the database sends them; return whether that has just begun."""
         if self.ear is None or (self.are_watched and self.ear.hears(self.waited_for)):
             return False
         fresh = not self.ear.hears(self.waited_for)

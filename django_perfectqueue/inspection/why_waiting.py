@@ -23,7 +23,17 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.fairness import edit
 from django_perfectqueue.lib.durations import per, span
-from django_perfectqueue.models import Lane, Limit, Meter, State, Task, Ticket, Worker
+from django_perfectqueue.models import (
+    UNFINISHED,
+    Lane,
+    LastEnding,
+    Limit,
+    Meter,
+    State,
+    Task,
+    Ticket,
+    Worker,
+)
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
 from django_perfectqueue.store.arithmetic.limit_keys import named, scoped, split
@@ -191,12 +201,12 @@ class Case:
         """What a worker gave back for its type is told so before it is due again."""
         if self.ticket.state != State.SCHEDULED or self.wait <= 0:
             return
-        if self.ticket.was_given_back:
+        last = self.ticket.last_ending
+        if self.ticket.is_parked or last == LastEnding.RELEASED:
             yield from self.by_workers()
         if self.ticket.is_parked:
             return
-        tried = self.ticket.errors or self.ticket.crashes
-        yield self.timed(Code.RETRYING if tried else Code.SCHEDULED)
+        yield self.timed(Code.RETRYING if last in UNFINISHED else Code.SCHEDULED)
 
     def by_workers(self) -> Iterator[Reason]:
         listening = list(self.listening())

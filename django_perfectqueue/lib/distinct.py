@@ -9,8 +9,8 @@ from django.db.models import QuerySet
 NAMES = 50
 
 
-def names(rows: QuerySet[Any], column: str, *, limit: int | None = NAMES) -> list[str]:
-    """Return the first values in order; each costs one look-up in the index."""
+def distinct(rows: QuerySet[Any], column: str, *, limit: int | None = NAMES) -> list[str]:
+    """Return the first different values in order; each costs one look-up in the index."""
     found: list[str] = []
     while limit is None or len(found) < limit:
         later = rows.filter(**{f"{column}__gt": found[-1]}) if found else rows

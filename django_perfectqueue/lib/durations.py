@@ -1,4 +1,4 @@
-"""How a span of time is told to people, and how they tell one."""
+"""Durations: checked, parsed, and written for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeGuard
 
-UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+UNITS = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}
 SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 LONGEST = 3_155_760_000.0
@@ -43,16 +43,32 @@ def span(seconds: float) -> str:
         return f"{max(seconds, 0) * 1000:.0f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
+    return " ".join(f"{count} {unit}" for count, unit in largest_units(seconds))
+
+
+def short_span(seconds: float) -> str:
+    """Return a duration as people write it: "4ms", "5.2s", "5m30s", "1d12h"."""
+    seconds = abs(seconds)
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f}s".replace(".0s", "s")
+    parts = largest_units(seconds)
+    return "".join(f"{count}{unit.replace('min', 'm')}" for count, unit in parts if count)
+
+
+def largest_units(seconds: float) -> list[tuple[int, str]]:
+    """Return how many whole days, hours, minutes and seconds: the first of them, and the next."""
     left = round(seconds)
-    parts: list[str] = []
-    for size, unit in UNITS:
+    parts: list[tuple[int, str]] = []
+    for unit, size in UNITS.items():
         count, left = divmod(left, size)
         if count or parts:
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2])
+            parts.append((count, unit))
+    return parts[:2]
 
 
 def per(count: int, seconds: float) -> str:
     """Return a rate, such as "10/min"."""
-    named = {float(size): unit for size, unit in UNITS}
+    named = {float(size): unit for unit, size in UNITS.items()}
     return f"{count}/{named.get(seconds) or span(seconds)}"

@@ -701,6 +701,21 @@ class Migration(migrations.Migration):
                         verbose_name="state",
                     ),
                 ),
+                (
+                    "last_ending",
+                    models.SmallIntegerField(
+                        choices=[
+                            (0, "none yet"),
+                            (1, "retried"),
+                            (2, "snoozed"),
+                            (3, "released"),
+                            (4, "lost"),
+                            (5, "given back"),
+                        ],
+                        db_default=0,
+                        verbose_name="last ending",
+                    ),
+                ),
                 ("rank", models.IntegerField(default=0, verbose_name="rank")),
                 ("run_at", models.DateTimeField(verbose_name="run at")),
                 ("alarm_at", models.DateTimeField(null=True, verbose_name="alarm at")),

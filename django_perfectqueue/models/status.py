@@ -55,6 +55,21 @@ class State(models.IntegerChoices):
     BLOCKED = 3, _("other tasks")
 
 
+class LastEnding(models.IntegerChoices):
+    """How the last attempt ended that left its task in line."""
+
+    NONE = 0, _("none yet")
+    RETRIED = 1, _("retried")
+    SNOOZED = 2, _("snoozed")
+    RELEASED = 3, _("released")
+    LOST = 4, _("lost")
+    GIVEN_BACK = 5, _("given back")
+
+
+UNFINISHED = (LastEnding.RETRIED, LastEnding.LOST)
+"""The endings of an attempt that counts and did not finish its task."""
+
+
 def condition(status: str, now: datetime | None = None) -> Q:
     """Return the condition that holds for the tasks with this status."""
     word = Status(status)
@@ -85,7 +100,7 @@ def live_conditions(now: datetime | None = None, *, to: str = "") -> dict[Status
     clock = ServerNow() if now is None else Value(now)
     due, later = ticket(alarm_at__lte=clock), ticket(alarm_at__gt=clock)
     scheduled, running = ticket(state=State.SCHEDULED), ticket(state=State.RUNNING)
-    retried = ticket(errors__gt=0) | ticket(crashes__gt=0)
+    retried = ticket(last_ending__in=UNFINISHED)
     return {
         Status.WAITING: ticket(state=State.WAITING) | (scheduled & due),
         Status.SCHEDULED: scheduled & later & ~retried,

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from .fields import ReadableDateTimeField
 from .indexes import PartialIndex, without_partial_indexes
 from .kept import Kept, KeptManager
-from .status import PARKED_FROM, State
+from .status import PARKED_FROM, LastEnding, State
 from .task import Task
 
 
@@ -21,7 +21,8 @@ class Ticket(Kept):
 
     ``lane`` is a hash of queue, user and limits. ``rank`` is minus the priority, so that
     the smallest goes first; of equals the one with the earliest ``run_at``, which is when
-    it is due or, where that was said, expected to start. ``attempt`` counts acquires.
+    it is due or, where that was said, expected to start. ``attempt`` counts acquires, and
+    ``last_ending`` says how the last attempt ended that is over.
     ``holder`` names the processor that has the task. ``token`` is drawn anew for every acquire
     and fences every write of the one who made it. ``alarm_at`` is when
     the clock has something to do here: the due time of a scheduled task, the end of the
@@ -39,6 +40,9 @@ class Ticket(Kept):
     )
     lane = models.BigIntegerField(_("lane"))
     state = models.SmallIntegerField(_("state"), choices=State.choices)
+    last_ending = models.SmallIntegerField(
+        _("last ending"), choices=LastEnding.choices, db_default=LastEnding.NONE.value
+    )
     rank = models.IntegerField(_("rank"), default=0)
     run_at = ReadableDateTimeField(_("run at"))
     alarm_at = ReadableDateTimeField(_("alarm at"), null=True)
@@ -79,29 +83,7 @@ class Ticket(Kept):
         return without_partial_indexes(super().check(**kwargs))
 
     @property
-    def was_given_back(self) -> bool:
-        """Whether a release has put it off: that leaves the time at which it was due before."""
-        if self.is_parked:
-            return True
-        if self.state != State.SCHEDULED or self.alarm_at is None or self.was_expected:
-            return False
-        return self.attempt > 0 and self.alarm_at > self.run_at
-
-    @property
     def is_parked(self) -> bool:
         """Whether it waits for a worker that knows its type."""
         far = self.alarm_at is not None and self.alarm_at > PARKED_FROM
         return far and self.alarm_at != self.task.run_at
-
-    @property
-    def was_snoozed(self) -> bool:
-        """Whether its handler has put it off, as long as nothing else has gone wrong."""
-        if self.state != State.SCHEDULED or self.was_given_back or self.was_expected:
-            return False
-        return self.attempt > 0 == self.errors + self.crashes
-
-    @property
-    def was_expected(self) -> bool:
-        """Whether it has the time at which its task is expected to start."""
-        expected_at = self.task.expected_at
-        return expected_at is not None and self.run_at == expected_at

@@ -337,8 +337,7 @@ class AcquiredTask:
         why = self._for_all_eyes(why or store.Failure())
         seconds = options().RETRY_WAIT if wait is None else wait_of("retry()", wait)
         with self._settling():
-            going_on = store.retry(self.lease, wait=seconds, why=why, **self._terms(now))
-            self._settle("retried" if going_on else "cancelled")
+            self._settle(store.retry(self.lease, wait=seconds, why=why, **self._terms(now)))
 
     @or_deferred
     def release(self, delay: Span = 0.0, *, now: datetime | None = None) -> None:
@@ -359,15 +358,10 @@ class AcquiredTask:
         For who runs it, where its handler has not begun, or ended by no fault of its own.
         """
         with self._settling():
-            cancelled: list[store.Lease] = []
-            terms: dict[str, Any] = {
-                "seconds": self.seconds,
-                "using": self.lease.using,
-                "now": now,
-            }
-            if store.release([self.lease], delay=wait, cancelled=cancelled, **terms):
+            released = store.release([self.lease], delay=wait, **self._terms(now))
+            if released.refused:
                 raise self._preempted()
-            self._settle("cancelled" if cancelled else "released")
+            self._settle("cancelled" if released.cancelled else "released")
 
     @or_deferred
     def snooze(self, after: Span, *, now: datetime | None = None) -> None:
@@ -377,10 +371,8 @@ class AcquiredTask:
         Its user is charged for the time that it has run, as after release().
         """
         wait = Snooze(after).after
-        terms: dict[str, Any] = {"seconds": self.seconds, "using": self.lease.using, "now": now}
         with self._settling():
-            going_on = store.snooze(self.lease, wait=wait, **terms)
-            self._settle("snoozed" if going_on else "cancelled")
+            self._settle(store.snooze(self.lease, wait=wait, **self._terms(now)))
 
     @or_deferred
     def fail(
@@ -394,15 +386,13 @@ class AcquiredTask:
         """End it as failed, in a group with others of the same error."""
         why = self._for_all_eyes(why or store.Failure(error=error, message=message))
         with self._settling():
-            store.fail(self.lease, why=why, **self._terms(now))
-            self._settle("failed")
+            self._settle(store.fail(self.lease, why=why, **self._terms(now)))
 
     @or_deferred
     def cancel(self, *, now: datetime | None = None) -> None:
         """End it as cancelled."""
         with self._settling():
-            store.cancel(self.lease, **self._terms(now))
-            self._settle("cancelled")
+            self._settle(store.cancel(self.lease, **self._terms(now)))
 
     @or_deferred
     def discard(

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
-from django_perfectqueue import models, signals, store
+from django_perfectqueue import models, store
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.fairness import edit
@@ -40,7 +40,7 @@ from . import retention
 from .acquired import AcquiredTask
 from .async_twins import twin
 from .notify_due import DueWait
-from .task_handle import Task, already, expires_first, until
+from .task_handle import Task, already, expires_first
 
 Window = Literal["minute", "hour", "day"]
 
@@ -132,9 +132,6 @@ class Queue:
             if on_conflict == "ignore":
                 return task
             store.replace(submission, using=using, now=now)
-        if signals.task_submitted.receivers:
-            store.announce(signals.task_submitted, [submission], using=using)
-        store.ring(self.name, using=using, delay=until(submission, now))
         return task
 
     @otel.sends
@@ -165,11 +162,6 @@ class Queue:
                 raise AlreadyExistsError(already(self.name, given, fresh))
             if fresh and (not stored or not connections[using].in_atomic_block):
                 transaction.on_commit(wake, using=using, robust=True)
-            if fresh:
-                soonest = min(until(task, now) for task in given if (task.queue, task.key) in fresh)
-                store.ring(self.name, using=using, delay=soonest)
-                stored_now = (task for task in given if (task.queue, task.key) in fresh)
-                store.announce(signals.task_submitted, stored_now, using=using)
             read += len(given)
             stored += len(fresh)
             if progress:

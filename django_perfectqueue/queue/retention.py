@@ -74,17 +74,17 @@ def purge(
     found: Counter[str] = Counter()
     looked, after = 0, 0
     while True:
-        swept = store.purge(
+        swept = store.purgeable(
             rule.retention,
             using=using,
             after=after,
             over=over,
             only=rule.only,
             limit=batch,
-            dry=dry,
             now=now,
         )
-        found.update(swept.outcomes)
+        swept = swept if dry else store.purge(swept, using=using)
+        found.update(swept.doomed.values())
         looked += batch
         progress(looked)
         if swept.reached is None:

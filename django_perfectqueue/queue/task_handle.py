@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.utils import timezone
-
 from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.inspection.results import end_of, end_of_async
@@ -146,15 +144,6 @@ class Task:
     aforce_finish = twin(force_finish)
     aretry = twin(retry)
     aset_priority = twin(set_priority)
-
-
-def until(submission: store.Submission, now: datetime | None) -> float:
-    """Return in how many seconds a task may run."""
-    starts = submission.run_at
-    if starts is None:
-        return 0.0
-    wait = starts if isinstance(starts, timedelta) else starts - (now or timezone.now())
-    return max(0.0, wait.total_seconds())
 
 
 def expires_first(starts: store.Moment | None, ends: store.Moment | None) -> bool:

@@ -4,6 +4,9 @@ The only code that writes task rows: one verb a file.
 A verb takes plain values and the alias of a database, runs in one transaction or joins
 the caller's, reads the time from the server unless it is given as ``now``, and repeats
 itself where the database asks for it or the connection is lost.
+
+A verb always notifies other processes, and announces what becomes of tasks that nobody holds;
+of a task that is held its holder announces that.
 """
 
 from .claims.acquire import acquire
@@ -17,7 +20,7 @@ from .database.transaction import ailment, calls_of_others, one_call, patiently,
 from .lanes.apply_limit import apply_limit
 from .lanes.apply_share import apply_shares
 from .lanes.shares import queue_weights
-from .leases.fence import refusal
+from .leases.fence import STILL_HELD, outcome_of, refusal
 from .leases.heartbeat import heartbeat
 from .leases.in_hand import InHand, in_hand, renew, wanted
 from .limits.limit_cache import forget_limits, known_limits, limits_of
@@ -40,11 +43,12 @@ from .records.usage import Tally, Whose, add_usage, clock, folded, note_waiting
 from .records.usage_rollup import roll_up
 from .records.workers import Registration, register, sign_off
 from .tasks.after_commit import steer_waiting
-from .tasks.atomic import Joint, came_through
+from .tasks.atomic import Joint
+from .tasks.close import Loss
 from .tasks.finish import finish
 from .tasks.replace import replace
 from .tasks.reprioritize import reprioritize
-from .tasks.settle import cancel, fail, release, retry, snooze
+from .tasks.settle import Released, cancel, fail, release, retry, snooze
 from .tasks.steer import cancel_request, find, force_finish, redrive
 from .tasks.submit import CHUNK, in_chunks, submit, submit_all
 from .tasks.unknown_types import park, unpark, unpark_some
@@ -52,7 +56,7 @@ from .tasks.update import update_payload
 from .upkeep.clear import clear
 from .upkeep.give_back import give_back
 from .upkeep.idle_lanes import FIRST_ID, forget_gates, forget_lanes, forget_meters
-from .upkeep.purge import Surplus, Swept, discard, newest_id, purge, surplus
+from .upkeep.purge import Surplus, Swept, discard, newest_id, purge, purgeable, surplus
 from .upkeep.recount import Drift, Position, recount
 from .upkeep.timers import answer_alarms, rouse
 from .values import Completion, Failure, Lease, Moment, Note, Pulse, Submission, new_holder
@@ -60,6 +64,7 @@ from .values import Completion, Failure, Lease, Moment, Note, Pulse, Submission,
 __all__ = [
     "CHUNK",
     "FIRST_ID",
+    "STILL_HELD",
     "Ailment",
     "Call",
     "Completion",
@@ -71,6 +76,7 @@ __all__ = [
     "InHand",
     "Joint",
     "Lease",
+    "Loss",
     "Moment",
     "Note",
     "Notices",
@@ -78,6 +84,7 @@ __all__ = [
     "Position",
     "Pulse",
     "Registration",
+    "Released",
     "Ring",
     "Submission",
     "Surplus",
@@ -92,7 +99,6 @@ __all__ = [
     "apply_limit",
     "apply_shares",
     "calls_of_others",
-    "came_through",
     "cancel",
     "cancel_request",
     "clear",
@@ -127,10 +133,12 @@ __all__ = [
     "note_waiting",
     "oldest_due",
     "one_call",
+    "outcome_of",
     "overdue",
     "park",
     "patiently",
     "purge",
+    "purgeable",
     "queue_weights",
     "recount",
     "redrive",

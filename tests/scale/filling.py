@@ -222,13 +222,14 @@ ORDER BY id
     """
 INSERT INTO "perfectqueue_ticket" (
     "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
-    "holder", "cancel_requested"
+    "last_ending", "holder", "cancel_requested"
 )
 SELECT id, lane, <state>, 0, <lately>,
     CASE status WHEN 'running' THEN <lease> WHEN 'scheduled' THEN <tomorrow>
         WHEN 'retrying' THEN <tomorrow> END,
     CASE WHEN status IN ('running', 'retrying') THEN 1 ELSE 0 END,
     CASE WHEN status = 'retrying' THEN 1 ELSE 0 END, 0,
+    CASE WHEN status IN ('running', 'retrying') THEN 1 ELSE 0 END,
     CASE WHEN status = 'running' THEN id %% 20 END, 0 = 1
 FROM scale_draft
 WHERE status NOT IN ('finished', 'failed', 'cancelled')

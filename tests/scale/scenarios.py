@@ -73,13 +73,12 @@ def fail(leases, _holder):
 
 
 def release(leases, _holder):
-    assert not store.release(leases, **USING)
+    assert not store.release(leases, **USING).refused
 
 
 def give_back(leases, holder):
-    why = store.Failure()
-    crashed = [lease.task_id for lease in leases[:10]]
-    given = store.give_back(holder, alive_time=300.0, crashed=crashed, why=why, **USING)
+    loss = store.Loss(crashed=[lease.task_id for lease in leases[:10]])
+    given = store.give_back(holder, alive_time=300.0, loss=loss, **USING)
     assert given == len(leases), given
 
 
@@ -136,7 +135,7 @@ def submit_many():
 
 
 def purge(after=0):
-    store.purge(KEPT, after=after, **USING)
+    store.purge(store.purgeable(KEPT, after=after, **USING), **USING)
 
 
 def at_share(share):

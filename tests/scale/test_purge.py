@@ -12,6 +12,7 @@ from django_perfectqueue.store.upkeep.purge import BATCH
 from django_perfectqueue.worker.helpers.janitor import Janitor, Purge
 from django_perfectqueue.worker.shared.wakeups import Belfry
 
+from .. import factories
 from ..factories import acquire, after, elsewhere, failed, finish, keys, submit, submit_many
 from ..worker.helpers.test_janitor import plan, whole_round
 from .case import ScaleTestCase
@@ -21,7 +22,7 @@ EVERYTHING = plan(RETENTION_TIME=0.0, RETENTION_TIMES={}, PURGE_INTERVAL=0.1)
 
 
 def purge(**options):
-    return store.purge({"finished": 0.0, "failed": 0.0}, using="default", now=after(9), **options)
+    return factories.purge({"finished": 0.0, "failed": 0.0}, now=after(9), **options)
 
 
 def ids(count):

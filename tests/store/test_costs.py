@@ -8,7 +8,7 @@ from django.test import TransactionTestCase
 from django_perfectqueue import store
 from django_perfectqueue.models import Task
 from django_perfectqueue.worker.processor.prefetch import MOST
-from tests.factories import acquire, completion, submit, submit_many
+from tests.factories import acquire, completion, purge, submit, submit_many
 
 from ..databases.environment import kind_of
 
@@ -60,7 +60,7 @@ class LogTests(TransactionTestCase):
         submit_many(5 * MOST, now=None)
         count = drain()
         before = log_position()
-        purged = store.purge({"finished": 0.0}, using="default").deleted
+        purged = purge({"finished": 0.0}).deleted
 
         self.assertEqual(purged, count)
         self.assertLessEqual((log_position() - before) / count, PURGE_BYTES)

@@ -29,7 +29,7 @@ from django_perfectqueue.models import (
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.policies import RULES
 
-from ..factories import LEASE, NOON, acquire, assert_books_balance, fail, finish, retry
+from ..factories import LEASE, NOON, acquire, assert_books_balance, fail, finish, purge, retry
 
 KEYS = st.sampled_from([f"k{number}" for number in range(6)])
 USERS = st.sampled_from(["", "ann", "bob"])
@@ -55,6 +55,7 @@ class Store(RuleBasedStateMachine):
         self.current = {}
         self.leases = []
         self.crashes = {}
+        self.words = {}
         self.flagged = set()
         self.limits = {}
         self.queue = Queue()
@@ -164,21 +165,30 @@ class Store(RuleBasedStateMachine):
     def retry(self, number, wait):
         lease, is_current = self.lease(number)
         try:
-            going_on = retry(lease, wait=wait, now=self.now)
+            word = retry(lease, wait=wait, now=self.now)
         except PreemptedError:
             assert not is_current
-        else:
-            assert is_current
-            self.let_go(lease.key, going_on, wait)
+            return
+        if is_current:
+            self.let_go(lease.key, word == "retried", wait)
+        self.knows(lease, is_current, word)
 
     @has_leases
     @rule(number=PICK)
     def release(self, number):
         lease, is_current = self.lease(number)
-        refused = store.release([lease], using="default", now=self.now)
-        assert bool(refused) == (not is_current)
+        released = store.release([lease], using="default", now=self.now)
         if is_current:
-            self.let_go(lease.key, lease.key not in self.flagged, 0)
+            assert not released.refused
+            self.let_go(lease.key, not released.cancelled, 0)
+        if not released.refused:
+            self.knows(lease, is_current, "cancelled" if released.cancelled else "released")
+
+    def knows(self, lease, is_current, word):
+        """A lease may end its attempt again in the same way, as after a lost answer."""
+        if is_current:
+            self.words[lease.fence] = word
+        assert self.words.get(lease.fence) == word
 
     def let_go(self, key, going_on, wait):
         assert going_on == (key not in self.flagged)
@@ -197,9 +207,10 @@ class Store(RuleBasedStateMachine):
             fail(lease, now=self.now)
         except PreemptedError:
             assert not is_current
-        else:
-            assert is_current
+            return
+        if is_current:
             self.end(lease.key, "failed")
+        self.knows(lease, is_current, "failed")
 
     @has_leases
     @rule(number=PICK)
@@ -270,7 +281,7 @@ class Store(RuleBasedStateMachine):
 
     @rule()
     def purge(self):
-        store.purge({"finished": 0.0, "failed": None}, using="default", now=self.now)
+        purge({"finished": 0.0, "failed": None}, now=self.now)
         kept = set(Task.objects.values_list("key", flat=True))
         for key, status in list(self.expected.items()):
             if key not in kept:

@@ -16,7 +16,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.inspection.why_waiting import workers_serving
-from django_perfectqueue.lib.distinct import names
+from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Lane
 from django_perfectqueue.queue import database
@@ -71,7 +71,7 @@ class LaneAdmin(ReadOnlyAdmin):
     ) -> tuple[QuerySet[Any], bool]:
         if not search_term:
             return queryset, False
-        queues = names(Lane.objects.using(database()), "queue")
+        queues = distinct(Lane.objects.using(database()), "queue")
         ids = {lane(queue, search_term) for queue in queues for lane in (lane_id, lane_of)}
         return queryset.filter(pk__in=ids), False
 

@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.conf import options
 from django_perfectqueue.fairness.report import COUNTED, WINDOWS, UserShare, balance
 from django_perfectqueue.inspection.why_waiting import workers_serving
-from django_perfectqueue.lib.distinct import names
+from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Usage
 from django_perfectqueue.queue import QUEUE_LENGTH, database
@@ -66,7 +66,7 @@ class UsageAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
-        queues = names(Usage._default_manager.using(database()), "queue")
+        queues = distinct(Usage._default_manager.using(database()), "queue")
         queue = chosen_queue(request, queues)
         over = request.GET.get("over", "hour")
         over = over if over in WINDOWS else "hour"

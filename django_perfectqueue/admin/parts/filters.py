@@ -14,7 +14,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_perfectqueue.lib.distinct import names
+from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import DEAD, LIVE, DeadLetter, Lane, Status, Ticket
 from django_perfectqueue.queue import database
@@ -99,7 +99,7 @@ class QueueFilter(ValueFilter):
 
 class LaneQueueFilter(QueueFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return told(names(Lane.objects.using(database()), "queue"))
+        return told(distinct(Lane.objects.using(database()), "queue"))
 
 
 class GroupFilter(ValueFilter):
@@ -107,7 +107,7 @@ class GroupFilter(ValueFilter):
     parameter_name = "group"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return told(names(DeadLetter.objects.using(database()), "group"))
+        return told(distinct(DeadLetter.objects.using(database()), "group"))
 
 
 class TextFilter(ValueFilter):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.http import HttpRequest
 
-from django_perfectqueue.lib.distinct import NAMES, names
+from django_perfectqueue.lib.distinct import NAMES, distinct
 from django_perfectqueue.models import Task, TaskQuerySet
 from django_perfectqueue.queue import database
 
@@ -13,7 +13,7 @@ FOUND = 1_000
 
 def queue_names(using: str, *, limit: int = NAMES) -> list[str]:
     """Return the queues that have tasks, or the first so many of them."""
-    return names(plain(using), "queue", limit=limit)
+    return distinct(plain(using), "queue", limit=limit)
 
 
 def one_queue(request: HttpRequest) -> bool:

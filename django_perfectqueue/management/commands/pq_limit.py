@@ -12,6 +12,7 @@ from django_perfectqueue.fairness.audit import changes_of
 from django_perfectqueue.fairness.edit import lift_pause
 from django_perfectqueue.fairness.limits import SCOPES, next_at, owner, remove_limit, set_limit
 from django_perfectqueue.fairness.wording import limit_terms, rate_of
+from django_perfectqueue.lib.durations import short_span
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Limit, Meter
 from django_perfectqueue.models.fields import ServerNow
@@ -19,7 +20,6 @@ from django_perfectqueue.models.fields import ServerNow
 from ..base import at_least, nearest
 from ..queues.rule_command import RuleCommand, changes_for_programs, given, person, rate, some
 from ..terminal.table import Column
-from ..terminal.text import readable
 
 
 class Command(RuleCommand):
@@ -214,7 +214,7 @@ def next_start(row: Any, meter: Meter | None) -> str:
         return "-"
     at = next_at(row, meter)
     wait = (at - row.clock).total_seconds() if at else 0.0
-    return _("in %s") % readable(wait) if wait > 0 else _("now")
+    return _("in %s") % short_span(wait) if wait > 0 else _("now")
 
 
 def for_programs(row: Limit, meter: Meter | None = None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from django.db import connections
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from django_perfectqueue.lib.durations import short_span
 from django_perfectqueue.models import Status, Task, TaskQuerySet, id_for
 from django_perfectqueue.models.fields import ServerNow
 
@@ -16,7 +17,6 @@ from ..base import QueueCommand, at_least
 from ..tasks.facts import content, situation, summary
 from ..tasks.hints import no_tasks
 from ..terminal.table import GAP, Column, lines, terminal_width
-from ..terminal.text import readable
 
 PAGE = 1000
 STATUS_COLUMN = 3
@@ -172,7 +172,7 @@ def cells_of(task: Any, *, with_data: bool) -> list[str]:
         task.type,
         task.user,
         task.status,
-        _("%s ago") % readable(age),
+        _("%s ago") % short_span(age),
         situation(task, task.clock),
         str(task.tries),
     ]

@@ -9,12 +9,13 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.models import Outcome
-from django_perfectqueue.queue import Queue, span
+from django_perfectqueue.queue import Queue
 from django_perfectqueue.queue.retention import Rule, purge
 
 from ..base import QueueCommand, at_least
 from ..tasks.hints import no_tasks
 from ..terminal.progress import Progress
+from ..terminal.text import seconds
 
 NARROWS = ("type", "user", "group")
 
@@ -119,7 +120,7 @@ def asked(options: Mapping[str, Any]) -> Rule:
     older_than = options["older_than"]
     try:
         return Rule.of(
-            older_than=None if older_than is None else span("--older-than", older_than),
+            older_than=seconds("--older-than", older_than),
             statuses=options["status"] or (),
             only={name: options[name] for name in ("queue", *NARROWS)},
         )

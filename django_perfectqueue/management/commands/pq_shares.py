@@ -10,12 +10,12 @@ from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.conf import options as settings
 from django_perfectqueue.fairness.report import COUNTED, WINDOWS, Balance, UserShare, balance
+from django_perfectqueue.lib.durations import short_span
 from django_perfectqueue.lib.printable import printable
 
 from ..base import QueueCommand, at_least
 from ..tasks.facts import iso
 from ..terminal.table import GAP, Column, lines, terminal_width
-from ..terminal.text import readable
 
 LAST: dict[str, str | Promise] = {
     "minute": gettext_lazy("in the last minute"),
@@ -77,7 +77,7 @@ class Command(QueueCommand):
         words = {
             "queue": found.queue,
             "when": LAST[over],
-            "time": readable(found.total.seconds),
+            "time": short_span(found.total.seconds),
         }
         title = _("Queue '%(queue)s' %(when)s: %(time)s of processor time") % words
         self.stdout.write(self.style.MIGRATE_HEADING(printable(title)) + "\n\n")
@@ -134,7 +134,7 @@ def signed(part: float) -> str:
 
 
 def span(seconds: float | None) -> str:
-    return "-" if seconds is None else readable(seconds)
+    return "-" if seconds is None else short_span(seconds)
 
 
 def bounded(count: int) -> str:

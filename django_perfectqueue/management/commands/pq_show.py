@@ -26,6 +26,7 @@ from django_perfectqueue.inspection.attempts import (
 )
 from django_perfectqueue.inspection.why_waiting import Code, Reason, why_waiting
 from django_perfectqueue.inspection.workers import Place, place_of
+from django_perfectqueue.lib.durations import short_span
 from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.models import Change, Journal, Task, TaskQuerySet
 from django_perfectqueue.models.fields import ServerNow
@@ -47,7 +48,7 @@ from ..tasks.facts import (
 )
 from ..tasks.hints import with_hint
 from ..terminal.progress import bar
-from ..terminal.text import local, padded, readable
+from ..terminal.text import local, padded
 
 LABEL = 12
 LAST_LINES = 10
@@ -143,7 +144,7 @@ class Command(QueueCommand):
 
     def print_deeds(self, deeds: list[Change], now: datetime) -> None:
         for one in deeds:
-            ago = _("%s ago") % readable((now - one.at).total_seconds())
+            ago = _("%s ago") % short_span((now - one.at).total_seconds())
             self.print_field(_("by"), on_one_line(f"{one.by}: {deed(one)}, {ago}"))
 
     def print_field(self, name: str, value: str) -> None:
@@ -224,7 +225,7 @@ def fields(task: Any, attempts: list[Try], reason: Reason) -> Iterator[tuple[str
     if task.limits:
         yield _("limits"), task.limits.replace(",", ", ")
     if task.time_limit:
-        yield _("time limit"), readable(task.time_limit)
+        yield _("time limit"), short_span(task.time_limit)
     yield from times(task, attempts)
     yield _("attempts"), attempts_line(task)
     if task.worker:
@@ -242,7 +243,7 @@ def is_id(text: str) -> bool:
 
 def how_far(journal: Journal, now: datetime) -> str:
     """Return how far a handler said it is, and when."""
-    ago = _("%s ago") % readable((now - journal.updated_at).total_seconds())
+    ago = _("%s ago") % short_span((now - journal.updated_at).total_seconds())
     parts = [bar(journal.progress)] if journal.progress is not None else []
     return "  ".join([*parts, ", ".join(filter(None, [on_one_line(journal.stage), ago]))])
 
@@ -250,7 +251,7 @@ def how_far(journal: Journal, now: datetime) -> str:
 def runs_on(place: Place, now: datetime) -> str:
     if place.since is None:
         return on_one_line(place)
-    span = readable((now - place.since).total_seconds())
+    span = short_span((now - place.since).total_seconds())
     return on_one_line(_("%(place)s, for %(span)s") % {"place": place, "span": span})
 
 
@@ -269,9 +270,9 @@ def times(task: Task, attempts: list[Try]) -> Iterator[tuple[str, str]]:
     if task.ended_at:
         yield _("ended"), local(task.ended_at)
     if (wait := waited(task, attempts)) is not None:
-        yield _("waited"), readable(wait)
+        yield _("waited"), short_span(wait)
     if (run := ran(attempts)) is not None:
-        yield _("ran"), readable(run)
+        yield _("ran"), short_span(run)
 
 
 def attempts_line(task: Any) -> str:
@@ -286,7 +287,7 @@ def attempts_line(task: Any) -> str:
 
 
 def lasted(start: datetime | None, end: datetime) -> str:
-    return " " + _("after %s") % readable((end - start).total_seconds()) if start else ""
+    return " " + _("after %s") % short_span((end - start).total_seconds()) if start else ""
 
 
 def why(error: str, message: str) -> str:

@@ -9,6 +9,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_perfectqueue.lib.durations import short_span
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import DEAD, LIVE, Status
 
@@ -16,7 +17,6 @@ from ..base import QueueCommand, at_least
 from ..queues.figures import BOUND, Figures, User, figures
 from ..tasks.hints import no_tasks
 from ..terminal.table import GAP, Column, lines, terminal_width
-from ..terminal.text import readable
 
 ALWAYS = ("waiting", "running", "finished")
 
@@ -77,7 +77,7 @@ def counts(found: Figures) -> Iterator[tuple[str, str, str]]:
     for status in LIVE:
         note = ""
         if status == Status.WAITING and found.oldest is not None:
-            note = _("the first has been due for %s") % readable(found.oldest)
+            note = _("the first has been due for %s") % short_span(found.oldest)
         held = found.counts[status]
         if status == Status.RUNNING and found.working < held:
             words = {"working": found.working, "held": held - found.working}

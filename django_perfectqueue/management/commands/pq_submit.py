@@ -19,7 +19,7 @@ from django_perfectqueue.lib.printable import on_one_line
 from ..base import INTERRUPTED, TAKEN, QueueCommand, diagnosis, nearest
 from ..tasks.tasks_file import TasksFile, parsed
 from ..terminal.progress import Progress
-from ..terminal.text import point, span
+from ..terminal.text import point, seconds
 
 OF_ONE = (
     "key",
@@ -307,12 +307,12 @@ def arguments(**options: Any) -> dict[str, Any]:
         "type": options["type"],
         "data": payload(options["data"]),
         "user": options["user"],
-        "run_at": point("--time", options["time"]) or span("--in", options["span"]),
+        "run_at": point("--time", options["time"]) or seconds("--in", options["span"]),
         "priority": options["priority"] or 0,
         "expected_at": point("--expect", options["expect"]),
         "expires_at": point("--expires", options["expires"]),
         "limits": options["limits"] or (),
-        "time_limit": span("--time-limit", options["time_limit"]),
+        "time_limit": seconds("--time-limit", options["time_limit"]),
     }
 
 

@@ -10,13 +10,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.inspection.workers import Assignment, Processor, processors_of
+from django_perfectqueue.lib.durations import short_span
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Worker
 from django_perfectqueue.models.fields import ServerNow
 
 from ..base import QueueCommand
 from ..terminal.table import GAP, Column, lines, terminal_width
-from ..terminal.text import readable
 
 MOST = 1000
 MEGABYTE = 2**20
@@ -110,7 +110,7 @@ def serves(worker: Any) -> bool:
 
 def told(task: Assignment, now: datetime) -> str:
     """Return in a line what a processor runs, and for how long."""
-    span = _("for %s") % readable((now - task.since).total_seconds())
+    span = _("for %s") % short_span((now - task.since).total_seconds())
     if not task.key:
         return _("task %(id)d, which is no longer stored, %(span)s") % {
             "id": task.task_id,
@@ -124,7 +124,7 @@ def told(task: Assignment, now: datetime) -> str:
 
 
 def ago(moment: datetime, now: datetime) -> str:
-    return _("%s ago") % readable((now - moment).total_seconds())
+    return _("%s ago") % short_span((now - moment).total_seconds())
 
 
 def counted(serving: int) -> str:

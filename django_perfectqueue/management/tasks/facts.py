@@ -10,11 +10,10 @@ from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.inspection.attempts import Episode, Try, due_at, remark, waited
+from django_perfectqueue.lib.durations import short_span
 from django_perfectqueue.models import DeadLetter, Journal, Status, Task, Ticket
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.redaction import masked
-
-from ..terminal.text import readable
 
 
 def ticket_of(task: Task) -> Ticket | None:
@@ -35,16 +34,16 @@ def situation(task: Task, now: datetime) -> str:
     """Return what a task waits for, or when it ended, seen from now."""
     held_until = lease_until(task)
     if held_until:
-        away = readable((held_until - now).total_seconds())
+        away = short_span((held_until - now).total_seconds())
         return (_("leased for %s") if held_until > now else _("lapsed %s ago")) % away
     if task.ended_at:
-        return _("ended %s ago") % readable((now - task.ended_at).total_seconds())
+        return _("ended %s ago") % short_span((now - task.ended_at).total_seconds())
     if task.status == Status.BLOCKED:
         return ""
     if task.expires_at and task.expires_at <= now:
-        return _("expired %s ago") % readable((now - task.expires_at).total_seconds())
+        return _("expired %s ago") % short_span((now - task.expires_at).total_seconds())
     wait = (due_at(task) - now).total_seconds()
-    return (_("due in %s") if wait > 0 else _("due for %s")) % readable(wait)
+    return (_("due in %s") if wait > 0 else _("due for %s")) % short_span(wait)
 
 
 def summary(task: Any, *, with_data: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import NotFoundError
-from django_perfectqueue.lib.distinct import names
+from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import DeadLetter, TaskQuerySet
 from django_perfectqueue.models import Task as Row
 from django_perfectqueue.queue import Queue, Task
@@ -38,7 +38,7 @@ def hint(task: Task) -> str:
 
 def queues(using: str) -> list[str]:
     """Return the names of the queues that have tasks."""
-    return names(TaskQuerySet(Row, using=using), "queue")
+    return distinct(TaskQuerySet(Row, using=using), "queue")
 
 
 def no_tasks(queue: Queue) -> str:
@@ -61,7 +61,7 @@ def instead(word: str, words: list[str]) -> str:
 
 def groups(queue: Queue) -> list[str]:
     """Return the groups of its dead letters, in the order of the index of groups."""
-    return names(DeadLetter.objects.using(queue.using).filter(task__queue=queue.name), "group")
+    return distinct(DeadLetter.objects.using(queue.using).filter(task__queue=queue.name), "group")
 
 
 def neighbours(task: Task) -> list[str]:

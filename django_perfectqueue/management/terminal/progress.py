@@ -7,7 +7,7 @@ import time
 from django.core.management.base import OutputWrapper
 from django.utils.translation import gettext as _
 
-from .text import readable
+from django_perfectqueue.lib.durations import short_span
 
 EVERY_SECONDS = 0.1
 EVERY_COUNT = 100_000
@@ -46,7 +46,7 @@ class Progress:
         if not self.total or not part:
             return f"{words}, {rate}"
         share = min(part / self.total, 1.0)
-        left = _("%s left") % readable(max(1, round(seconds / share - seconds)))
+        left = _("%s left") % short_span(max(1, round(seconds / share - seconds)))
         return f"{bar(share)}  {words}, {rate}, {left}"
 
     def draw(self, line: str) -> None:

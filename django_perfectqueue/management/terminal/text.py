@@ -12,10 +12,9 @@ from django.utils.timezone import is_naive, localtime
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.lib.durations import seconds_in
 
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
-SPAN = re.compile(r"(\d+(\.\d+)?[smhd])+")
-UNITS = (("d", 86_400), ("h", 3_600), ("m", 60))
 
 
 def point(name: str, value: Any) -> datetime | str | None:
@@ -26,7 +25,7 @@ def point(name: str, value: Any) -> datetime | str | None:
     """
     if value is None:
         return None
-    if isinstance(value, str) and SPAN.fullmatch(value):
+    if isinstance(value, str) and seconds_in(value) is not None:
         return value
     if isinstance(value, str) and not NUMBER.fullmatch(value):
         return iso_time(name, value)
@@ -35,18 +34,19 @@ def point(name: str, value: Any) -> datetime | str | None:
     return unix_time(name, value)
 
 
-def span(name: str, value: str | None) -> str | None:
+def seconds(name: str, span: str | None) -> float | None:
     """
-    Return a span such as "5m30s" as it is.
+    Return the seconds of a span such as "5m30s".
 
     Raise InvalidTaskError when it is none.
     """
-    if value is not None and not SPAN.fullmatch(value):
+    found = None if span is None else seconds_in(span)
+    if span is not None and found is None:
         raise InvalidTaskError(
             _("%(name)s must be a span such as '90s', '5m30s' or '1d12h', not %(value)r.")
-            % {"name": name, "value": value}
+            % {"name": name, "value": span}
         )
-    return value
+    return found
 
 
 def unix_time(name: str, value: Any) -> datetime:
@@ -86,22 +86,6 @@ def no_time(name: str, value: Any) -> InvalidTaskError:
         )
         % {"name": name, "value": value}
     )
-
-
-def readable(seconds: float) -> str:
-    """Return a span as people write it: "4ms", "5.2s", "5m30s", "1d12h"."""
-    seconds = abs(seconds)
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.0f}ms"
-    if seconds < 9.95:
-        return f"{seconds:.1f}s".replace(".0s", "s")
-    parts, rest = [], round(seconds)
-    for unit, size in UNITS:
-        count, rest = divmod(rest, size)
-        parts.append((count, unit))
-    parts.append((rest, "s"))
-    first = next(place for place, (count, _unit) in enumerate(parts) if count)
-    return "".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count)
 
 
 def local(moment: datetime) -> str:

@@ -10,9 +10,9 @@ from ..database.dialects import dialect_of
 from ..database.transaction import reading, unit
 from ..lanes.accounts import Accounts
 from ..leases.leased import leased
-from ..tasks.close import expire
+from ..tasks.close import Loss, expire
 from ..upkeep.give_back import give_back
-from ..values import Failure, Lease, new_token
+from ..values import Lease, new_token
 from .claim import may_be_a_row
 
 
@@ -43,7 +43,7 @@ def take_alone(
         if not may_be_a_row(error, dialect_of(using)):
             raise
         # It has been committed all the same; acquire() sets aside what can't be read.
-        give_back(holder, using=using, alive_time=alive_time, why=Failure(), now=now)
+        give_back(holder, using=using, alive_time=alive_time, loss=Loss(), now=now)
         return []
     leases: list[Lease] = []
     late: list[Lease] = []

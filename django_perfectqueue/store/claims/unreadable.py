@@ -1,4 +1,4 @@
-"""Take out of the line what can't be read, so that it holds up nobody else's tasks."""
+"""Fail tasks whose rows can't be read, so that they do not hold up others."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def set_aside(wants: Mapping[int, int], *, using: str, now: datetime | None) -> 
     """
     Fail those of the next tasks of these lanes that can't be read; return how many.
 
-    Each is read by itself, which is slow: this is for when reading them together has failed.
+    Each is read by itself, which is slow; so it is called where reading them together failed.
     """
     count = 0
     for task_id in next_of(wants, using=using):
@@ -66,7 +66,7 @@ def next_of(wants: Mapping[int, int], *, using: str) -> list[int]:
 
 @repeated
 def problem(task_id: int, *, using: str) -> str:
-    """Return why a task can't be read, or nothing."""
+    """Return why a task can't be read, or an empty text."""
     try:
         with reading(using) as (cursor, dialect):
             row = dialect.execute(cursor, ROW, {"task_id": task_id}).fetchone()
@@ -103,11 +103,11 @@ def give_up(task_id: int, why: str, *, using: str, now: datetime | None) -> bool
         task_id,
         as_text(" ".join(why.split()), 500),
     )
-    tell(task_id, using=using)
+    announce_failed(task_id, using=using)
     return True
 
 
-def tell(task_id: int, *, using: str) -> None:
+def announce_failed(task_id: int, *, using: str) -> None:
     # Its names may be what can't be read.
     with contextlib.suppress(Exception), reading(using) as (cursor, dialect):
         announce_ids(cursor, dialect, [(signals.task_failed, [task_id])])

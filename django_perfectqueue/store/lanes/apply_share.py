@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from django_perfectqueue.models import EVERYONE
+from django_perfectqueue.lib.distinct import distinct
+from django_perfectqueue.models import EVERYONE, Lane
 
 from ..arithmetic.fair_order import lane_id, unmeasured
 from ..arithmetic.policies import rule_of
@@ -21,7 +22,6 @@ from .wake import floor
 BATCH = 1000
 FIRST_LANE = -(2**63)
 
-NEXT_QUEUE = 'SELECT MIN("queue") FROM "perfectqueue_lane" WHERE "queue" > %(last)s'
 QUEUES = """
 SELECT "queue" FROM "perfectqueue_fairshare" WHERE "user" = %(user)s AND "queue" <> ''
 """
@@ -140,18 +140,8 @@ def apply_to(lanes: Sequence[int], *, using: str) -> set[str]:
         return correct(cursor, dialect, changed, lambda queue: start(queue).virtual_time)
 
 
-def queues_of(cursor: Any, dialect: Dialect, user: str) -> Iterator[str]:
-    """
-    Yield the queues in which a user may have a lane, some of them twice.
-
-    The index of the lanes is read by jumping from queue to queue: there may be a lane
-    for each of millions of users.
-    """
+def queues_of(cursor: Any, dialect: Dialect, user: str) -> set[str]:
+    """Return the queues in which a user may have a lane."""
     found = dialect.execute(cursor, QUEUES, {"user": user}).fetchall()
-    yield from (queue for (queue,) in found)
-    queue = ""
-    while row := dialect.execute(cursor, NEXT_QUEUE, {"last": queue}).fetchone():
-        [queue] = row
-        if queue is None:
-            return
-        yield queue
+    lanes = Lane.objects.using(cursor.db.alias)
+    return {queue for (queue,) in found}.union(distinct(lanes, "queue", limit=None))

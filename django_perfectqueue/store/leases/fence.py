@@ -1,4 +1,4 @@
-"""Who may write: the one whose acquire was the last, and no one else."""
+"""Refuse every write under a lease that is not the last one of its task."""
 
 from __future__ import annotations
 
@@ -6,16 +6,30 @@ from collections.abc import Sequence
 from typing import Any
 
 from django_perfectqueue.exceptions import PreemptedError
-from django_perfectqueue.models import Outcome, State
+from django_perfectqueue.models import LastEnding, Outcome, State
 
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
-from ..database.transaction import reading, repeated
-from ..values import Lease
+from ..database.transaction import reading, repeated, unit
+from ..values import Lease, as_text
+
+STILL_HELD = "running"
+BY_HOLDER = (LastEnding.RETRIED, LastEnding.SNOOZED, LastEnding.RELEASED)
+"""The endings that the holder of an attempt writes."""
 
 HELD = """
 SELECT "cancel_requested" FROM "perfectqueue_ticket"
 WHERE "task_id" = %(task_id)s AND "token" = %(token)s AND "state" = 2
+"""
+TICKET = """
+SELECT "token", "state", "attempt", "last_ending" FROM "perfectqueue_ticket"
+WHERE "task_id" = %(task_id)s
+"""
+# What others end has no start: they don't know when the attempt began.
+CLOSED = """
+SELECT "outcome" FROM "perfectqueue_task"
+WHERE "id" = %(task_id)s AND "queue" = %(queue)s AND "key" = %(key)s
+    AND "attempt" = %(attempt)s AND "worker" = %(worker)s AND "started_at" IS NOT NULL
 """
 STANDING = """
 SELECT "task"."outcome", "task"."started_at", "task"."ended_at", "ticket"."state"
@@ -80,3 +94,39 @@ def hold_all(cursor: Any, dialect: Dialect, leases: Sequence[Lease]) -> dict[Lea
     rows = dialect.execute(cursor, statement).fetchall()
     found = {(task_id, token): bool(cancel) for task_id, token, cancel in rows}
     return {lease: found[lease.fence] for lease in leases if lease.fence in found}
+
+
+@repeated
+def outcome_of(lease: Lease, *, using: str, worker: str) -> str:
+    """
+    Return how its holder, this ``worker``, has ended an attempt: as a word such as "retried".
+
+    It is STILL_HELD while the attempt has its task, and empty where others have ended it, or
+    another attempt has gone on since. For one whose commit may have come through without an
+    answer: such a commit has the lock of the ticket, and is waited for.
+    """
+    with unit(using) as (cursor, dialect):
+        return ending_of(cursor, dialect, lease, worker)
+
+
+def ending_of(cursor: Any, dialect: Dialect, lease: Lease, worker: str) -> str:
+    """Do what outcome_of() does, in the caller's transaction."""
+    statement = TICKET + dialect.lock_clause()
+    row = dialect.execute(cursor, statement, {"task_id": lease.task_id}).fetchone()
+    if row is None:
+        values = {
+            "task_id": lease.task_id,
+            "queue": lease.queue,
+            "key": lease.key,
+            "attempt": lease.attempt,
+            "worker": as_text(worker, 255),
+        }
+        closed = dialect.execute(cursor, CLOSED, values).fetchone()
+        return str(closed[0]) if closed else ""
+    token, state, attempt, last_ending = row
+    if token == lease.token and state == State.RUNNING:
+        return STILL_HELD
+    # The token stays until the next acquire; while that runs, the ending is of the one before.
+    next_runs = state == State.RUNNING and attempt == lease.attempt + 1
+    is_its = (token == lease.token or next_runs) and last_ending in BY_HOLDER
+    return LastEnding(last_ending).name.lower() if is_its else ""

@@ -1,4 +1,4 @@
-"""Renew leases, and learn which are lost or to be given up."""
+"""Renew leases, and read which are lost or to be cancelled."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def heartbeat(
     now: datetime | None = None,
 ) -> list[Pulse]:
     """
-    Renew leases for so many seconds from now; return what became of each.
+    Renew leases for ``alive_time`` seconds from now; return the state of each.
 
-    With an ``alive_time`` of None only look. Costs one statement to look and one to
-    renew, however many they are.
+    With an ``alive_time`` of None they are only read. It costs one statement to read and one
+    to renew, however many they are.
     """
     ids = numbers(sorted(lease.task_id for lease in leases))
     tokens = numbers(sorted({lease.token for lease in leases}))

@@ -1,4 +1,4 @@
-"""Tell those who listen what has become of tasks that nobody holds."""
+"""Send signals for tasks that nobody in this process holds."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ SELECT "id", "queue", "key", "type", "user" FROM "perfectqueue_task" WHERE "id" 
 
 def announce(signal: Signal, tasks: Iterable[Any], *, using: str) -> None:
     """
-    Send a signal for each of these leases or submissions, once the caller's transaction has
+    Send a signal for each of these leases or submissions after the caller's transaction has
     committed, or at once where there is none.
 
-    None is sent where the caller has switched autocommit off: its commit is not heard of.
+    Nothing is sent where the caller has switched autocommit off: Django does not say when
+    such a transaction commits.
     """
     if is_heard(signal):
         after_commit(signal, [Whom.of(task) for task in tasks], using=using)
@@ -34,7 +35,7 @@ def announce(signal: Signal, tasks: Iterable[Any], *, using: str) -> None:
 def announce_ids(
     cursor: Any, dialect: Dialect, steps: Iterable[tuple[Signal, Sequence[int]]]
 ) -> None:
-    """Do the same for tasks of which only the ids are known."""
+    """Do what announce() does for tasks of which only the ids are known."""
     heard = [(signal, ids) for signal, ids in steps if ids and is_heard(signal)]
     if not heard:
         return
@@ -48,13 +49,13 @@ def announce_ids(
 
 def after_commit(signal: Signal, tasks: list[Whom], *, using: str) -> None:
     connection = connections[using]
-    act = partial(tell, signal, tasks)
+    act = partial(send, signal, tasks)
     if connection.in_atomic_block:
         transaction.on_commit(act, using=using, robust=True)
     elif connection.autocommit:
         act()
 
 
-def tell(signal: Signal, tasks: list[Whom]) -> None:
+def send(signal: Signal, tasks: list[Whom]) -> None:
     with calls_of_others():
         send_all(signal, tasks)

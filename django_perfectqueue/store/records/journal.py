@@ -1,4 +1,4 @@
-"""Write what handlers have told."""
+"""Write the journal: the progress and the log lines that handlers report."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ COLUMNS = ("progress", "stage", "lines", "updated_at")
 TELL = """
 INSERT INTO "perfectqueue_journal"
     ("task_id", "number", "progress", "stage", "lines", "updated_at")
-SELECT "told"."task_id", "told"."number", "told"."progress", "told"."stage", "told"."lines", {now}
-FROM ({rows}) AS "told"
+SELECT "given"."task_id", "given"."number", "given"."progress", "given"."stage",
+    "given"."lines", {now}
+FROM ({rows}) AS "given"
 WHERE EXISTS (
     SELECT 1 FROM "perfectqueue_task" AS "task"
-    WHERE "task"."id" = "told"."task_id" AND "task"."key" = CASE "task"."id" {keys} END
-) AND ("told"."task_id"{asynchronous_commit}) IS NOT NULL
+    WHERE "task"."id" = "given"."task_id" AND "task"."key" = CASE "task"."id" {keys} END
+) AND ("given"."task_id"{asynchronous_commit}) IS NOT NULL
 """
 FORGET = 'DELETE FROM "perfectqueue_journal" WHERE {over}'
 
@@ -35,11 +36,11 @@ FORGET = 'DELETE FROM "perfectqueue_journal" WHERE {over}'
 @repeated
 def tell(notes: Sequence[Note], *, using: str, now: datetime | None = None) -> None:
     """
-    Write what attempts have told, in place of what they had told before.
+    Write what attempts have reported, in place of their earlier reports.
 
-    It is one statement, unless that would be a very long one.
-    What is told of a task that is gone is dropped, also where another has got its id. On
-    PostgreSQL the last second of it may be lost in a crash of the server.
+    It is one statement, unless that would be very long. A report on a task that is gone is
+    dropped, also where another task has its id. On PostgreSQL the commit is asynchronous: a
+    crash of the server may lose the last second of it.
     """
     lasting = is_callers(connections[using])
     with reading(using) as (cursor, dialect):
@@ -50,7 +51,7 @@ def tell(notes: Sequence[Note], *, using: str, now: datetime | None = None) -> N
 
 
 def in_statements(notes: Sequence[Note]) -> Iterator[list[Note]]:
-    """Yield as many at a time as a server takes in one statement."""
+    """Yield the notes in lists, each short enough for one statement."""
     some: list[Note] = []
     room = CHARACTERS
     for note in notes:
@@ -90,7 +91,7 @@ def row(number: int, note: Note) -> str:
 
 
 def forget_old(cursor: Any, dialect: Dialect, notes: Sequence[Note]) -> None:
-    """Keep the last KEPT attempts' of a task that is tried again and again."""
+    """Delete all but the journals of the last KEPT attempts of a task."""
     over = " OR ".join(
         f'("task_id" = {int(note.task_id)} AND "number" <= {int(note.attempt) - KEPT})'
         for note in notes

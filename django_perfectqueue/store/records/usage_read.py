@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -37,7 +37,6 @@ ROWS = f"""
 SELECT "start", "others", "user", {", ".join(f'"{column}"' for column in AMOUNTS)} {PLACE}
 ORDER BY "start"
 """
-NEXT_QUEUE = 'SELECT MIN("queue") FROM "perfectqueue_usage" WHERE "queue" > %(last)s'
 NEWEST = """
 SELECT MAX("start") FROM "perfectqueue_usage" WHERE "queue" = %(queue)s AND "span" = %(span)s
 """
@@ -65,16 +64,6 @@ class Terms:
 
     weight: float = 1.0
     max_running: int | None = None
-
-
-def queues_used(cursor: Any, dialect: Dialect) -> Iterator[str]:
-    """Yield the queues of which there is any usage, with one look into the index for each."""
-    queue: str | None = ""
-    while queue is not None:
-        row = dialect.execute(cursor, NEXT_QUEUE, {"last": queue}).fetchone()
-        [queue] = row
-        if queue is not None:
-            yield queue
 
 
 def summed_until(cursor: Any, dialect: Dialect, queue: str, span: int) -> datetime | None:

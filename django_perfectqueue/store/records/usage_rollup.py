@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from django_perfectqueue.models import Span
+from django_perfectqueue.lib.distinct import distinct
+from django_perfectqueue.models import Span, Usage
 
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
-from ..database.transaction import reading, repeated, unit
+from ..database.transaction import repeated, unit
 from .usage import LATEST, MOST_ROWS, Tally, Whose, clock, folded, start_of, write
-from .usage_read import first_since, queues_used, slices, summed_until, sums
+from .usage_read import first_since, slices, summed_until, sums
 
 GRACE = 15.0
 SPANS_A_ROUND = 100
@@ -37,9 +38,7 @@ def roll_up(*, using: str, keep: float | None, now: datetime | None = None) -> N
     this at the same time, it comes to the same.
     """
     moment = clock(using=using, now=now)
-    with reading(using) as (cursor, dialect):
-        queues = list(queues_used(cursor, dialect))
-    for queue in queues:
+    for queue in distinct(Usage._default_manager.using(using), "queue", limit=None):
         if sum_up(queue, Span.MINUTE, Span.SLICE, using=using, now=moment):
             delete(queue, Span.SLICE, SLICES_KEPT, using=using, now=moment)
             if sum_up(queue, Span.HOUR, Span.MINUTE, using=using, now=moment):

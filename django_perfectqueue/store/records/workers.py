@@ -1,4 +1,4 @@
-"""Tell the other hosts which workers there are."""
+"""Keep the register of the workers of all hosts."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ WHERE "seen_at" <= {before} ORDER BY "seen_at" LIMIT %(limit)s
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
     """
-    What a worker tells of itself, under a number that no other has.
+    A worker as the register shows it, under an id that no other worker has.
 
-    ``pid`` is its supervisor's, and ``generation`` how many supervisors its launcher had
-    started by then. ``queues`` and ``routes`` are JSON. ``born`` is by the host's monotonic
-    clock.
+    ``pid`` is its supervisor's, and ``generation`` counts the supervisors that its launcher
+    has started. ``queues`` and ``routes`` are JSON. ``born`` is a time of the host's
+    monotonic clock, in seconds.
     """
 
     host: str
@@ -72,11 +72,11 @@ def register(
     now: datetime | None = None,
 ) -> None:
     """
-    Say that a worker is alive, which is good until UNSEEN has passed.
+    Enter a worker in the register, or renew its entry, which holds until UNSEEN has passed.
 
-    ``seats`` is JSON: what each processor does. One that is ``leaving`` takes no more
-    tasks. ``drifted`` is how many seconds ago it had to correct a counter, if it had. Who
-    enters the register strikes out those that are long gone.
+    ``seats`` is JSON: what each processor does. A worker that is ``leaving`` takes no more
+    tasks. ``drifted`` is how many seconds ago it last corrected a counter, or None. A new
+    entry also deletes entries that are long out of date.
     """
     with timely(using) as (cursor, dialect):
         state = {"id": worker.id, "seats": seats, "leaving": leaving}
@@ -101,13 +101,13 @@ def register(
 
 @repeated
 def sign_off(worker: Registration, *, using: str) -> None:
-    """Say that a worker is there no more."""
+    """Delete a worker's entry."""
     with reading(using) as (cursor, dialect):
         dialect.execute(cursor, STRIKE.replace("{ids}", numbers([worker.id])))
 
 
 def forget(cursor: Any, dialect: Dialect, now: datetime | None) -> None:
-    """Delete some of the workers that have been gone for KEPT seconds."""
+    """Delete up to BATCH entries that have not been renewed for KEPT seconds."""
     before = {"before": -UNSEEN.total_seconds() - KEPT}
     found = dialect.execute(cursor, OLD, {"limit": BATCH}, now=now, after=before).fetchall()
     if found:

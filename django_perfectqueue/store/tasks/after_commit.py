@@ -1,4 +1,4 @@
-"""Steer tasks once the caller's transaction has committed, so that it locks none of them."""
+"""Steer tasks after the commit of the caller's transaction, which then locks none of them."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def once_committed(
     act: Callable[[], R], task_id: int, *, using: str, check: Check = refuse_ended
 ) -> R | None:
     """
-    Steer a task at once, or in a transaction of the caller's after its commit; what has been
-    steered by then returns None.
+    Steer a task at once, and return what ``act`` returns; in a transaction of the caller's
+    steer it after the commit, and return None.
 
-    Held until that commit, the task's rows would hold up who runs it, and the account of
-    its user all others. What can be seen to be in vain is refused at once: raise what
-    ``check`` raises, by the key, the outcome and the ticket's state, or NotFoundError.
+    Locks that are held until that commit would hold up the worker that runs the task, and
+    all tasks of its user. What can't succeed is refused at once: raise what ``check`` raises
+    for the key, the outcome and the ticket's state, or NotFoundError.
     """
     if not is_in_block(connections[using]):
         return act()
@@ -56,16 +56,16 @@ def once_committed(
 
 def is_in_block(connection: Any) -> bool:
     """
-    Tell whether an atomic block of the caller's is open.
+    Return whether an atomic block of the caller's is open.
 
-    The blocks that Django's TestCase puts around a test never commit, so they are none.
+    The blocks that Django's TestCase puts around a test never commit, so they do not count.
     """
     return any(not block._from_testcase for block in connection.atomic_blocks)
 
 
 @dataclass(slots=True, eq=False)
 class Steering:
-    """What waits for the commit; it is done once."""
+    """A call that waits for the commit, and is made once."""
 
     act: Callable[[], Any]
     task_id: int
@@ -82,7 +82,7 @@ class Steering:
 
 
 def steer_waiting(*, using: str) -> None:
-    """Do what waits for a commit that never comes: in a TestCase, after its atomic blocks."""
+    """Make the calls that wait for a commit which never comes: in a TestCase, after its blocks."""
     connection = connections[using]
     if not is_in_block(connection):
         for waiting in list(connection.run_on_commit):

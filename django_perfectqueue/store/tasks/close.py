@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from django_perfectqueue import signals
 from django_perfectqueue.backoff import next_wait
 from django_perfectqueue.conf import options
-from django_perfectqueue.models import Attempt, Outcome
+from django_perfectqueue.models import Attempt, LastEnding, Outcome
 
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
@@ -21,7 +20,6 @@ from ..notify.signals import announce, announce_ids
 from ..values import Failure, Lease, as_text
 
 MOST_COUNTED = 32_767
-NONE_KNOWN: Mapping[int, float] = MappingProxyType({})
 
 CLOSE = """
 UPDATE "perfectqueue_task"
@@ -51,30 +49,55 @@ OMIT = (
     'DELETE FROM "perfectqueue_attempt" WHERE "id" IN ({ids})',
     'UPDATE "perfectqueue_attempt" SET "omitted" = %(omitted)s WHERE "id" = %(next)s',
 )
-LOST = f"""
-SELECT "task_id", "attempt", "lane", "errors", "crashes", "cancel_requested", (
-        SELECT "cost" FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
-    ), {REACHED}
-FROM "perfectqueue_ticket" WHERE "task_id" IN ({{ids}})
+RUN = f"""
+"task_id", "token", "lane", "attempt", "errors", "crashes", "cancel_requested", (
+    SELECT "cost" FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
+), {REACHED}
 """
-LET_GO = """
-UPDATE "perfectqueue_ticket"
-SET "holder" = NULL,
-    "crashes" = CASE WHEN "crashes" < 32767 THEN "crashes" + 1 ELSE "crashes" END
-WHERE "task_id" IN ({ids})
-"""
-PUT_OFF = """
-UPDATE "perfectqueue_ticket"
-SET "state" = 1, "alarm_at" = {due}, "holder" = NULL, "run_at" = COALESCE((
-        SELECT "expected_at" FROM "perfectqueue_task" WHERE "id" = %(task_id)s
-    ), {due}),
-    "crashes" = CASE WHEN "crashes" < 32767 THEN "crashes" + 1 ELSE "crashes" END
-WHERE "task_id" = %(task_id)s
-"""
+LOST = f'SELECT {RUN} FROM "perfectqueue_ticket" WHERE "task_id" IN ({{ids}})'
+LEAVE = 'UPDATE "perfectqueue_ticket" SET {changes} WHERE "task_id" IN ({ids})'
+COUNTED = {LastEnding.RETRIED: "errors", LastEnding.LOST: "crashes"}
+ONE_MORE = '"{column}" = CASE WHEN "{column}" < {most} THEN "{column}" + 1 ELSE "{column}" END'
+SCHEDULE = '"state" = 1, "alarm_at" = {due}'
+PLACE_IN_LINE = """"run_at" = COALESCE((
+    SELECT "expected_at" FROM "perfectqueue_task" WHERE "id" = "perfectqueue_ticket"."task_id"
+), {due})"""
 
 CANCELLED = Failure(error="cancelled", message="Someone asked for it.")
 EXPIRED = Failure(error="expired", message="Its time had passed before it could start.")
 LAPSED = Failure(error="lost", message="The lease ran out: its processor or host went away.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """
+    Why a holder loses tasks, and what is known of it.
+
+    ``crashed`` are the ids of the tasks that it was running when it died, and ``seconds`` for
+    how long each that was begun has run, where that is known.
+    """
+
+    why: Failure = LAPSED
+    worker: str = ""
+    crashed: Collection[int] = ()
+    seconds: Mapping[int, float] = field(default_factory=dict)
+
+
+LAPSED_LEASE = Loss()
+
+
+class HeldTicket(NamedTuple):
+    """What RUN selects: a ticket that someone holds, and what its lane is charged for a task."""
+
+    task_id: int
+    token: int
+    lane: int
+    attempt: int
+    errors: int
+    crashes: int
+    cancel_requested: bool
+    cost: float | None
+    reached: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +112,7 @@ class Held:
     seconds: float | None = None
 
     @classmethod
-    def of(cls, lease: Lease, *, worker: str, seconds: float | None) -> Held:
+    def of(cls, lease: Lease | HeldTicket, *, worker: str, seconds: float | None) -> Held:
         return cls(
             task_id=lease.task_id,
             attempt=lease.attempt,
@@ -113,7 +136,7 @@ def bury(
     *,
     now: datetime | None,
 ) -> None:
-    """Take a task out of the line for good, and lay it where it will be looked for."""
+    """End a task that has not finished: delete its ticket, and write a dead letter."""
     dialect.remove(cursor, held.task_id)
     values = {
         "task_id": held.task_id,
@@ -138,7 +161,7 @@ def record(
     *,
     now: datetime | None,
 ) -> None:
-    """Keep what became of an attempt that did not finish its task."""
+    """Write how an attempt ended that did not finish its task."""
     values = {
         "task_id": held.task_id,
         "number": held.attempt,
@@ -154,16 +177,16 @@ def record(
 
 
 def omit(cursor: Any, dialect: Dialect, task_id: int, keep: int) -> None:
-    """Keep the first and the last attempts of a task, so many in all; note how many are gone."""
+    """Delete all but the first and the last ``keep`` attempts of a task; note how many are gone."""
     first = keep // 2
     values = {"task_id": task_id, "first": first}
     rows = dialect.execute(cursor, AFTER_FIRST, values).fetchall()
     gone, left = rows[: first - keep], rows[first - keep :]
     if gone:
-        told = {"omitted": sum(1 + omitted for _id, omitted in gone) + left[0][1]}
+        values = {"omitted": sum(1 + omitted for _id, omitted in gone) + left[0][1]}
         for statement in OMIT:
             statement = statement.replace("{ids}", numbers(id_ for id_, _omitted in gone))
-            dialect.execute(cursor, statement, {**told, "next": left[0][0]})
+            dialect.execute(cursor, statement, {**values, "next": left[0][0]})
 
 
 def expire(
@@ -176,51 +199,94 @@ def expire(
     announce(signals.task_expired, [lease], using=lease.using)
 
 
+def leave(
+    cursor: Any,
+    dialect: Dialect,
+    ids: Collection[int],
+    ending: LastEnding,
+    *,
+    wait: float | None = None,
+    now: datetime | None = None,
+) -> None:
+    """
+    Take tasks from their holder, as their attempts have ended.
+
+    They are due after so many seconds; with None the caller admits them. One that was
+    released keeps its place in line.
+    """
+    if not ids:
+        return
+    changes = ['"holder" = NULL', f'"last_ending" = {ending.value}']
+    if column := COUNTED.get(ending):
+        changes.append(ONE_MORE.format(column=column, most=MOST_COUNTED))
+    if wait is not None:
+        changes += [SCHEDULE] if ending == LastEnding.RELEASED else [SCHEDULE, PLACE_IN_LINE]
+    statement = LEAVE.replace("{changes}", ", ".join(changes))
+    statement = statement.replace("{ids}", numbers(sorted(ids)))
+    due = {} if wait is None else {"due": wait}
+    dialect.execute(cursor, statement, now=now, after=due)
+
+
 def lose(
     cursor: Any,
     dialect: Dialect,
     accounts: Accounts,
     ids: Sequence[int],
-    *,
-    now: datetime | None,
-    seconds: Mapping[int, float] = NONE_KNOWN,
-    worker: str = "",
-    why: Failure = LAPSED,
+    loss: Loss = LAPSED_LEASE,
 ) -> list[int]:
     """
     Take running tasks from a holder that is gone; the caller has locked their tickets.
 
     Return those that may be tried again at once. One that was to be cancelled is, and one
     that has lost its processor too often is failed: it may well be what kills them. From
-    the second time on it waits before it is tried again. ``seconds`` is for how long each
-    has run, where that is known.
+    the second time on it waits before it is tried again.
     """
     if not ids:
         return []
-    back = []
-    cancelled, failed = [], []
     statement = LOST.replace("{ids}", numbers(sorted(ids))) + dialect.current_clause(cursor)
     rows = dialect.execute(cursor, statement).fetchall()
-    for task_id, attempt, lane, errors, crashes, cancel_requested, cost, reached in rows:
-        crashes = min(crashes + 1, MOST_COUNTED)
-        held = Held(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes, worker=worker)
-        took = seconds.get(task_id)
-        accounts.lose(lane, charge=expected_cost(cost), seconds=took, reached=reached)
-        record(cursor, dialect, held, Attempt.Ending.LOST, why, now=now)
-        if cancel_requested:
+    return lose_tickets(cursor, dialect, accounts, [HeldTicket(*row) for row in rows], loss)
+
+
+def lose_tickets(
+    cursor: Any,
+    dialect: Dialect,
+    accounts: Accounts,
+    tickets: Sequence[HeldTicket],
+    loss: Loss,
+) -> list[int]:
+    """Do what lose() does, for tickets that have been read."""
+    now = accounts.now
+    back: list[int] = []
+    cancelled, failed = [], []
+    for ticket in tickets:
+        task_id = ticket.task_id
+        held = Held(
+            task_id=task_id,
+            attempt=ticket.attempt,
+            errors=ticket.errors,
+            crashes=min(ticket.crashes + 1, MOST_COUNTED),
+            worker=loss.worker,
+        )
+        accounts.lose(
+            ticket.lane,
+            charge=expected_cost(ticket.cost),
+            seconds=loss.seconds.get(task_id),
+            reached=ticket.reached,
+        )
+        record(cursor, dialect, held, Attempt.Ending.LOST, loss.why, now=now)
+        if ticket.cancel_requested:
             bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
             cancelled.append(task_id)
         elif held.crashes >= options().MAX_CRASHES:
-            bury(cursor, dialect, held, Outcome.FAILED, why, now=now)
+            bury(cursor, dialect, held, Outcome.FAILED, loss.why, now=now)
             failed.append(task_id)
         elif wait := wait_after_crash(held.crashes):
-            due = {"due": wait}
-            dialect.execute(cursor, PUT_OFF, {"task_id": task_id}, now=now, after=due)
+            leave(cursor, dialect, [task_id], LastEnding.LOST, wait=wait, now=now)
         else:
             back.append(task_id)
-    if back:
-        dialect.execute(cursor, LET_GO.replace("{ids}", numbers(sorted(back))))
-    lost = [task_id for task_id, *_rest in rows]
+    leave(cursor, dialect, back, LastEnding.LOST)
+    lost = [ticket.task_id for ticket in tickets]
     steps = (
         (signals.task_lost, lost),
         (signals.task_cancelled, cancelled),

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from django_perfectqueue.models import Outcome
+
 from ..arithmetic.fair_order import is_gated
 from ..database.dialects import Dialect, dialect_of
-from ..database.dialects.base import numbers
 from ..database.transaction import reading, repeated, unit
 from ..lanes.accounts import Accounts
-from ..values import Completion, Lease
-
-WRITTEN = """
-SELECT "id", "queue", "key", "attempt", "worker" FROM "perfectqueue_task"
-WHERE "id" IN ({ids}) AND "outcome" = 'finished' AND "started_at" IS NOT NULL
-"""
+from ..leases.fence import ending_of
+from ..values import Completion
 
 
 @repeated
@@ -76,22 +73,9 @@ def close(
     missed = [done for fence, done in each.items() if fence not in closed]
     # Of two leases of one task the other one was refused, though the task is finished now.
     just_now = {task_id for task_id, _token in closed}
-    return missed and without_written(cursor, dialect, missed, worker, just_now)
-
-
-def without_written(
-    cursor: Any,
-    dialect: Dialect,
-    missed: list[Completion],
-    worker: str,
-    just_now: Collection[int],
-) -> list[Completion]:
-    """Return which of these an earlier try, whose answer was lost, has not written."""
-    ids = sorted({done.lease.task_id for done in missed}.difference(just_now))
-    written = set(dialect.execute(cursor, WRITTEN.replace("{ids}", numbers(ids))).fetchall())
-    return [done for done in missed if mark_of(done.lease, worker) not in written]
-
-
-def mark_of(lease: Lease, worker: str) -> tuple[int, str, str, int, str]:
-    """Return what WRITTEN tells of a task that this lease has finished."""
-    return lease.task_id, lease.queue, lease.key, lease.attempt, worker
+    return [
+        done
+        for done in missed
+        if done.lease.task_id in just_now
+        or ending_of(cursor, dialect, done.lease, worker) != Outcome.FINISHED
+    ]

@@ -14,40 +14,41 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.models import State
 
 from ..database.dialects import Dialect
+from ..database.dialects.base import numbers
 from ..database.transaction import REPEATS, Tries, recalled, unit
 from ..values import Submission
+from .forget import FORGET_STORY, FORGET_TASKS
 from .steer import FIND, live
-from .submit import submit
+from .submit import notify, store_free
 
-FORGET = 'DELETE FROM "perfectqueue_task" WHERE "id" = %(task_id)s'
 ENDED = " AND \"outcome\" <> ''"
-FORGET_STORY = (
-    'DELETE FROM "perfectqueue_attempt" WHERE "task_id" = %(task_id)s',
-    'DELETE FROM "perfectqueue_journal" WHERE "task_id" = %(task_id)s',
-    'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" = %(task_id)s',
-)
 
 
-@recalled
-def replace(
-    tries: Tries, submission: Submission, *, using: str, now: datetime | None = None
-) -> None:
+def replace(submission: Submission, *, using: str, now: datetime | None = None) -> None:
     """
     Put a task in the place of the one with its key, which is forgotten.
 
     Raise NotSupportedError while that is running, and AlreadyExistsError when others
     take the key again and again.
     """
+    fresh = replace_now(submission, using=using, now=now)
+    notify([submission], fresh, using=using, now=now)
+
+
+@recalled
+def replace_now(
+    tries: Tries, submission: Submission, *, using: str, now: datetime | None
+) -> dict[tuple[str, str], int]:
     names = {"queue": submission.queue, "key": submission.key}
     with unit(using) as (cursor, dialect):
         for _repeat in range(REPEATS):
             row = dialect.execute(cursor, FIND, names).fetchone()
             if row and row[0] in tries.doubtful:
-                return
+                return {(submission.queue, submission.key): row[0]}
             free = row is None or forget(cursor, dialect, row[0], submission.key)
-            if free and (stored := submit([submission], using=using, now=now)):
-                tries.doubtful += stored.values()
-                return
+            if free and (fresh := store_free([submission], using=using, now=now)):
+                tries.doubtful += fresh.values()
+                return fresh
         raise AlreadyExistsError(
             f"Queue '{submission.queue}' already has a task with the key '{submission.key}'."
         )
@@ -59,19 +60,20 @@ def forget(cursor: Any, dialect: Dialect, task_id: int, key: str) -> bool:
 
     Raise NotSupportedError while it is running.
     """
-    values = {"task_id": task_id}
+    own = numbers([task_id])
+    forget_task = FORGET_TASKS.replace("{ids}", own)
     try:
         if live(cursor, dialect, task_id).state == State.RUNNING:
             raise NotSupportedError(f"Task '{key}' is running.")
     except NotFoundError:
         return True
     except AlreadyFinishedError:
-        dialect.execute(cursor, FORGET + ENDED, values)
+        dialect.execute(cursor, forget_task + ENDED)
         if not cursor.rowcount:
             return False
     else:
         dialect.remove(cursor, task_id)
-        dialect.execute(cursor, FORGET, values)
+        dialect.execute(cursor, forget_task)
     for statement in FORGET_STORY:
-        dialect.execute(cursor, statement, values)
+        dialect.execute(cursor, statement.replace("{ids}", own))
     return True

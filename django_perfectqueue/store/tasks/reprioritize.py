@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from django_perfectqueue.exceptions import AlreadyFinishedError
 
-from ..database.dialects import Dialect
 from ..database.transaction import Tries, recalled, unit
 from .after_commit import once_committed
 from .steer import known, live
@@ -34,14 +32,9 @@ def reprioritize_now(tries: Tries, task_id: int, priority: int, *, using: str) -
         try:
             live(cursor, dialect, task_id)
         except AlreadyFinishedError:
-            if tries.doubtful and priority_of(cursor, dialect, task_id) == priority:
+            if tries.doubtful and known(cursor, dialect, task_id).priority == priority:
                 return
             raise
         dialect.execute(cursor, TICKET, {"task_id": task_id, "rank": -priority})
         dialect.execute(cursor, TASK, {"task_id": task_id, "priority": priority})
         tries.commits(task_id)
-
-
-def priority_of(cursor: Any, dialect: Dialect, task_id: int) -> int:
-    *_columns, priority, _outcome, _attempt = known(cursor, dialect, task_id)
-    return int(priority)

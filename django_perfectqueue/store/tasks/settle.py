@@ -2,62 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Concatenate, NamedTuple, ParamSpec
 
-from django_perfectqueue import signals
 from django_perfectqueue.exceptions import PreemptedError
-from django_perfectqueue.models import Attempt, Outcome
+from django_perfectqueue.models import Attempt, LastEnding, Outcome
 
 from ..database.dialects import Dialect
-from ..database.dialects.base import numbers
-from ..database.transaction import Tries, recalled, unit
+from ..database.transaction import repeated, unit
 from ..lanes.accounts import Accounts
-from ..leases.fence import hold, hold_all
+from ..leases.fence import ending_of, hold, hold_all, outcome_of
 from ..notify.ring import ring
-from ..notify.signals import announce
 from ..values import Failure, Lease
-from .close import CANCELLED, MOST_COUNTED, Held, bury, record
+from .close import CANCELLED, MOST_COUNTED, Held, bury, leave, record
 
-RETRY = """
-UPDATE "perfectqueue_ticket"
-SET "state" = 1, "alarm_at" = {due}, "holder" = NULL, "run_at" = COALESCE((
-        SELECT "expected_at" FROM "perfectqueue_task" WHERE "id" = %(task_id)s
-    ), {due}),
-    "errors" = CASE WHEN "errors" < 32767 THEN "errors" + 1 ELSE "errors" END
-WHERE "task_id" = %(task_id)s
-"""
-SNOOZE = """
-UPDATE "perfectqueue_ticket"
-SET "state" = 1, "alarm_at" = {due}, "holder" = NULL, "run_at" = COALESCE((
-        SELECT "expected_at" FROM "perfectqueue_task" WHERE "id" = %(task_id)s
-    ), {due})
-WHERE "task_id" = %(task_id)s
-"""
-RELEASE = """
-UPDATE "perfectqueue_ticket" SET "state" = 1, "alarm_at" = {due}, "holder" = NULL
-WHERE "task_id" IN ({ids})
-"""
+P = ParamSpec("P")
+Settles = Callable[Concatenate[Lease, P], str]
 
 
-RECORDED = """
-SELECT 1 FROM "perfectqueue_attempt"
-WHERE "task_id" = %(task_id)s AND "number" = %(attempt)s AND "ending" = %(ending)s
-"""
-CLOSED_BY = """
-SELECT 1 FROM "perfectqueue_task"
-WHERE "id" = %(task_id)s AND "attempt" = %(attempt)s AND "outcome" = %(outcome)s
-"""
-TRACE = """
-SELECT 1 FROM "perfectqueue_attempt" WHERE "task_id" = %(task_id)s AND "number" = %(attempt)s
-"""
+def settles(*words: str) -> Callable[[Settles[P]], Settles[P]]:
+    """
+    Repeat a verb that ends an attempt; ``words`` are those that it may return.
+
+    A repetition is refused where the commit before it came through and its answer was
+    lost: the word is then read from what that commit has written.
+    """
+
+    def decorate(verb: Settles[P]) -> Settles[P]:
+        repeatedly = repeated(verb)
+
+        @functools.wraps(verb)
+        def settle(lease: Lease, /, *args: P.args, **kwargs: P.kwargs) -> str:
+            try:
+                return repeatedly(lease, *args, **kwargs)
+            except PreemptedError:
+                using, worker = str(kwargs["using"]), str(kwargs.get("worker", ""))
+                if (word := outcome_of(lease, using=using, worker=worker)) not in words:
+                    raise
+                return word
+
+        return settle
+
+    return decorate
 
 
-@recalled
+@dataclass(slots=True)
+class HeldAttempt:
+    """
+    An attempt whose ticket is locked, and which holds its task.
+
+    ``wait`` is for how many seconds the task has been put off, if it was.
+    """
+
+    cursor: Any
+    dialect: Dialect
+    held: Held
+    cancel_requested: bool
+    now: datetime | None
+    wait: float | None = None
+
+    def record(self, ending: Attempt.Ending, why: Failure) -> None:
+        record(self.cursor, self.dialect, self.held, ending, why, now=self.now)
+
+    def close(self, outcome: Outcome, why: Failure) -> str:
+        held = self.held
+        if outcome == Outcome.FAILED:
+            held = replace(held, errors=min(held.errors + 1, MOST_COUNTED))
+        bury(self.cursor, self.dialect, held, outcome, why, now=self.now)
+        return outcome.value
+
+    def put_off(self, ending: LastEnding, wait: float) -> str:
+        """Put the task back in its line, or cancel it where that was requested."""
+        if self.cancel_requested:
+            return self.close(Outcome.CANCELLED, CANCELLED)
+        leave(self.cursor, self.dialect, [self.held.task_id], ending, wait=wait, now=self.now)
+        self.wait = wait
+        return ending.name.lower()
+
+
+@contextmanager
+def held_by(
+    lease: Lease, *, seconds: float, worker: str, using: str, now: datetime | None
+) -> Iterator[HeldAttempt]:
+    """
+    Open a transaction that ends an attempt, and charge its lane for the seconds that it took;
+    notify the workers where its task was put off.
+
+    Raise PreemptedError, before anything is written, when the lease has passed on.
+    """
+    with unit(using) as (cursor, dialect):
+        cancel = hold(cursor, dialect, lease)
+        held = Held.of(lease, worker=worker, seconds=seconds)
+        attempt = HeldAttempt(cursor, dialect, held, cancel, now)
+        yield attempt
+        accounts = Accounts(now)
+        accounts.end(lease, seconds)
+        accounts.write(cursor, dialect)
+    if attempt.wait is not None:
+        ring(lease.queue, using=using, delay=attempt.wait)
+
+
+@settles("retried", "cancelled")
 def retry(
-    tries: Tries,
     lease: Lease,
     *,
     wait: float,
@@ -66,39 +116,20 @@ def retry(
     using: str,
     worker: str = "",
     now: datetime | None = None,
-) -> bool:
+) -> str:
     """
     Let a task be tried again after so many seconds, and count the error.
 
-    Return whether it will be; it is cancelled where that has been asked for. Raise
-    PreemptedError, and write nothing, when the lease has passed on.
+    Return "retried", or "cancelled" where that was requested. Raise PreemptedError, and write
+    nothing, when the lease has passed on.
     """
-    with unit(using) as (cursor, dialect):
-        try:
-            cancel = hold(cursor, dialect, lease)
-        except PreemptedError:
-            if was_ended(cursor, dialect, tries, lease, Attempt.Ending.RETRIED):
-                return not was_closed(cursor, dialect, lease, Outcome.CANCELLED)
-            raise
-        accounts = Accounts(now)
-        held = Held.of(lease, worker=worker, seconds=seconds)
-        record(cursor, dialect, held, Attempt.Ending.RETRIED, why, now=now)
-        if cancel:
-            bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
-        else:
-            values = {"task_id": lease.task_id}
-            dialect.execute(cursor, RETRY, values, now=now, after={"due": wait})
-        accounts.end(lease, seconds)
-        accounts.write(cursor, dialect)
-        tries.commits(lease)
-    if not cancel:
-        ring(lease.queue, using=using, delay=wait)
-    return not cancel
+    with held_by(lease, seconds=seconds, worker=worker, using=using, now=now) as attempt:
+        attempt.record(Attempt.Ending.RETRIED, why)
+        return attempt.put_off(LastEnding.RETRIED, wait)
 
 
-@recalled
+@settles("failed")
 def fail(
-    tries: Tries,
     lease: Lease,
     *,
     why: Failure,
@@ -106,28 +137,19 @@ def fail(
     using: str,
     worker: str = "",
     now: datetime | None = None,
-) -> None:
+) -> str:
     """
-    End a task as failed, to be kept until someone acts.
+    End a task as failed, to be kept until someone acts; return "failed".
 
     Raise PreemptedError, and write nothing, when the lease has passed on.
     """
-    end(
-        tries,
-        lease,
-        Outcome.FAILED,
-        Attempt.Ending.FAILED,
-        why,
-        seconds=seconds,
-        using=using,
-        worker=worker,
-        now=now,
-    )
+    with held_by(lease, seconds=seconds, worker=worker, using=using, now=now) as attempt:
+        attempt.record(Attempt.Ending.FAILED, why)
+        return attempt.close(Outcome.FAILED, why)
 
 
-@recalled
+@settles("cancelled")
 def cancel(
-    tries: Tries,
     lease: Lease,
     *,
     seconds: float,
@@ -136,169 +158,86 @@ def cancel(
     grave: Failure | None = None,
     worker: str = "",
     now: datetime | None = None,
-) -> None:
+) -> str:
     """
-    End a running task as cancelled; ``why`` tells of the attempt, ``grave`` of the task.
+    End a running task as cancelled; return "cancelled".
 
-    Raise PreemptedError, and write nothing, when the lease has passed on.
+    ``why`` is kept of the attempt, ``grave`` of the task, which by default is the same. Raise
+    PreemptedError, and write nothing, when the lease has passed on.
     """
-    end(
-        tries,
-        lease,
-        Outcome.CANCELLED,
-        Attempt.Ending.CANCELLED,
-        why,
-        grave=grave,
-        seconds=seconds,
-        using=using,
-        worker=worker,
-        now=now,
-    )
+    with held_by(lease, seconds=seconds, worker=worker, using=using, now=now) as attempt:
+        attempt.record(Attempt.Ending.CANCELLED, why)
+        return attempt.close(Outcome.CANCELLED, grave or why)
 
 
-def end(
-    tries: Tries,
-    lease: Lease,
-    status: Outcome,
-    ending: Attempt.Ending,
-    why: Failure,
-    *,
-    seconds: float,
-    using: str,
-    worker: str,
-    now: datetime | None,
-    grave: Failure | None = None,
-) -> None:
-    with unit(using) as (cursor, dialect):
-        try:
-            hold(cursor, dialect, lease)
-        except PreemptedError:
-            if was_ended(cursor, dialect, tries, lease, ending):
-                return
-            raise
-        accounts = Accounts(now)
-        held = Held.of(lease, worker=worker, seconds=seconds)
-        if status == Outcome.FAILED:
-            held = replace(held, errors=min(held.errors + 1, MOST_COUNTED))
-        record(cursor, dialect, held, ending, why, now=now)
-        bury(cursor, dialect, held, status, grave or why, now=now)
-        accounts.end(lease, seconds)
-        accounts.write(cursor, dialect)
-        tries.commits(lease)
-
-
-def was_ended(
-    cursor: Any, dialect: Dialect, tries: Tries, lease: Lease, ending: Attempt.Ending
-) -> bool:
-    """Tell whether an earlier try, whose answer was lost, has ended this attempt so."""
-    values = {"task_id": lease.task_id, "attempt": lease.attempt, "ending": ending.value}
-    return lease in tries.doubtful and bool(dialect.execute(cursor, RECORDED, values).fetchone())
-
-
-def was_closed(cursor: Any, dialect: Dialect, lease: Lease, outcome: Outcome) -> bool:
-    """Tell whether a task has ended so with this attempt as its last."""
-    values = {"task_id": lease.task_id, "attempt": lease.attempt, "outcome": outcome.value}
-    return bool(dialect.execute(cursor, CLOSED_BY, values).fetchone())
-
-
-@recalled
+@settles("snoozed", "cancelled")
 def snooze(
-    tries: Tries,
     lease: Lease,
     *,
     wait: float,
     seconds: float,
     using: str,
+    worker: str = "",
     now: datetime | None = None,
-) -> bool:
+) -> str:
     """
     Put a task off for so many seconds; it counts as no attempt, but its lane is charged.
 
-    Return whether it will run again; it is cancelled where that has been asked for. Raise
-    PreemptedError, and write nothing, when the lease has passed on.
+    Return "snoozed", or "cancelled" where that was requested. Raise PreemptedError, and write
+    nothing, when the lease has passed on.
     """
-    with unit(using) as (cursor, dialect):
-        try:
-            cancel = hold(cursor, dialect, lease)
-        except PreemptedError:
-            if was_released(cursor, dialect, tries, lease):
-                return not was_closed(cursor, dialect, lease, Outcome.CANCELLED)
-            raise
-        accounts = Accounts(now)
-        if cancel:
-            held = Held.of(lease, worker="", seconds=None)
-            bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
-        else:
-            values = {"task_id": lease.task_id}
-            dialect.execute(cursor, SNOOZE, values, now=now, after={"due": wait})
-        accounts.end(lease, seconds)
-        accounts.write(cursor, dialect)
-        tries.commits(lease)
-    if not cancel:
-        ring(lease.queue, using=using, delay=wait)
-    return not cancel
+    with held_by(lease, seconds=seconds, worker=worker, using=using, now=now) as attempt:
+        return attempt.put_off(LastEnding.SNOOZED, wait)
 
 
-@recalled
+class Released(NamedTuple):
+    """
+    What did not simply go back to its line.
+
+    Refused are leases that had passed on, cancelled those whose tasks were to be cancelled.
+    """
+
+    refused: list[Lease]
+    cancelled: list[Lease]
+
+
+@repeated
 def release(
-    tries: Tries,
     leases: Sequence[Lease],
     *,
     using: str,
     delay: float = 0.0,
     seconds: float | None = None,
-    cancelled: list[Lease] | None = None,
+    worker: str = "",
     now: datetime | None = None,
-) -> list[Lease]:
+) -> Released:
     """
     Give tasks back, to be taken again after so many seconds; this counts as no attempt.
 
     ``seconds`` is for how long they have run, which is charged; None is for tasks that were
-    not begun, and charges nothing. Return those that were refused: the lease had passed
-    on. One that is to be cancelled is; a caller who tells of that by itself gives a list,
-    to which these are added.
+    not begun, and charges nothing. One whose cancellation was requested is cancelled; the
+    caller announces that.
     """
     with unit(using) as (cursor, dialect):
         accounts = Accounts(now)
-        held = hold_all(cursor, dialect, leases)
-        let_go(cursor, dialect, [lease for lease in held if not held[lease]], delay, now)
-        unwanted = [lease for lease in held if held[lease]]
-        for lease in unwanted:
-            untried = Held.of(lease, worker="", seconds=None)
-            bury(cursor, dialect, untried, Outcome.CANCELLED, CANCELLED, now=now)
-        if cancelled is None:
-            announce(signals.task_cancelled, unwanted, using=using)
-        else:
-            cancelled += unwanted
-        for lease in held:
+        found = hold_all(cursor, dialect, leases)
+        cancelled = [lease for lease, cancel in found.items() if cancel]
+        ids = [lease.task_id for lease, cancel in found.items() if not cancel]
+        leave(cursor, dialect, ids, LastEnding.RELEASED, wait=delay, now=now)
+        for lease in cancelled:
+            held = Held.of(lease, worker=worker, seconds=seconds)
+            bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
+        for lease in found:
             accounts.end(lease, seconds)
         accounts.write(cursor, dialect)
-        missed = [lease for lease in leases if lease not in held]
-        refused = [lease for lease in missed if not was_released(cursor, dialect, tries, lease)]
-        tries.doubtful += [lease for lease in leases if lease not in refused]
-    for queue in {lease.queue for lease in held}:
+        refused = []
+        for lease in leases:
+            # As in settles(): what a try before this one has released is not refused.
+            word = "" if lease in found else ending_of(cursor, dialect, lease, worker)
+            if word == Outcome.CANCELLED:
+                cancelled.append(lease)
+            elif lease not in found and word != "released":
+                refused.append(lease)
+    for queue in {lease.queue for lease in found}:
         ring(queue, using=using, delay=delay)
-    return refused
-
-
-def let_go(
-    cursor: Any, dialect: Dialect, leases: Sequence[Lease], delay: float, now: datetime | None
-) -> None:
-    if leases:
-        ids = numbers(sorted(lease.task_id for lease in leases))
-        statement = RELEASE.replace("{ids}", ids)
-        dialect.execute(cursor, statement, now=now, after={"due": delay})
-
-
-def was_released(cursor: Any, dialect: Dialect, tries: Tries, lease: Lease) -> bool:
-    """
-    Tell whether an earlier try, whose answer was lost, has released this lease.
-
-    That alone leaves no trace: whatever else may have ended the attempt since does.
-    """
-    values = {"task_id": lease.task_id, "attempt": lease.attempt}
-    return (
-        lease in tries.doubtful
-        and not dialect.execute(cursor, TRACE, values).fetchone()
-        and not was_closed(cursor, dialect, lease, Outcome.FINISHED)
-    )
+    return Released(refused, cancelled)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from django_perfectqueue import signals
 from django_perfectqueue.exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
@@ -63,9 +62,21 @@ FROM "perfectqueue_task" WHERE "id" = %(task_id)s
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """A locked ticket; ``reached`` is what REACHED tells."""
+class TaskRow(NamedTuple):
+    """What TASK selects."""
+
+    queue: str
+    key: str
+    type: str
+    user: str
+    limits: str
+    priority: int
+    outcome: str
+    attempt: int
+
+
+class LockedTicket(NamedTuple):
+    """What TICKET selects; ``reached`` is what REACHED says."""
 
     lane: int
     state: int
@@ -107,7 +118,7 @@ def force_finish_now(tries: Tries, task_id: int, *, using: str, now: datetime | 
         try:
             ticket = live(cursor, dialect, task_id)
         except AlreadyFinishedError:
-            if tries.doubtful and outcome_of(cursor, dialect, task_id) == Outcome.FINISHED:
+            if tries.doubtful and known(cursor, dialect, task_id).outcome == Outcome.FINISHED:
                 return
             raise
         dialect.remove(cursor, task_id)
@@ -140,7 +151,7 @@ def cancel_request_now(tries: Tries, task_id: int, *, using: str, now: datetime 
         try:
             ticket = live(cursor, dialect, task_id)
         except AlreadyFinishedError:
-            if tries.doubtful and outcome_of(cursor, dialect, task_id) == Outcome.CANCELLED:
+            if tries.doubtful and known(cursor, dialect, task_id).outcome == Outcome.CANCELLED:
                 return True
             raise
         if ticket.state == State.RUNNING:
@@ -198,23 +209,23 @@ def redrive_now(tries: Tries, task_id: int, *, using: str, now: datetime | None)
 def put_back(cursor: Any, dialect: Dialect, task_id: int, using: str, now: datetime | None) -> str:
     """Return the queue to which the task was put back."""
     task = known(cursor, dialect, task_id)
-    queue, key, type_, user, limits, priority, outcome, attempt = task
-    if outcome == Outcome.FINISHED:
-        refuse_unfit(key, outcome, None)
-    values = {"task_id": task_id}
-    if not outcome:
-        hasten(cursor, dialect, task_id, key, now)
-        return str(queue)
+    if task.outcome == Outcome.FINISHED:
+        refuse_unfit(task.key, task.outcome, None)
+    values: dict[str, Any] = {"task_id": task_id}
+    if not task.outcome:
+        hasten(cursor, dialect, task_id, task.key, now)
+        return task.queue
     dialect.execute(cursor, REOPEN, values)
     if not cursor.rowcount:
         known(cursor, dialect, task_id)
-        raise AlreadyFinishedError(f"Task '{key}' was put back by someone else.")
+        raise AlreadyFinishedError(f"Task '{task.key}' was put back by someone else.")
     dialect.execute(cursor, RAISE, values)
-    holding = known_limits(may_hold(queue, type_, user, split(limits)), using=using)
-    keys = tuple(sorted(holding))
-    values |= {"lane": lane_of(queue, user, keys), "rank": -priority, "attempt": attempt}
+    may = may_hold(task.queue, task.type, task.user, split(task.limits))
+    keys = tuple(sorted(known_limits(may, using=using)))
+    values["lane"] = lane_of(task.queue, task.user, keys)
+    values |= {"rank": -task.priority, "attempt": task.attempt}
     dialect.execute(cursor, REQUEUE, values, now=now)
-    return str(queue)
+    return task.queue
 
 
 def hasten(cursor: Any, dialect: Dialect, task_id: int, key: str, now: datetime | None) -> None:
@@ -223,20 +234,19 @@ def hasten(cursor: Any, dialect: Dialect, task_id: int, key: str, now: datetime 
     dialect.execute(cursor, HASTEN, {"task_id": task_id}, now=now)
 
 
-def known(cursor: Any, dialect: Dialect, task_id: int) -> Any:
+def known(cursor: Any, dialect: Dialect, task_id: int) -> TaskRow:
+    """
+    Return a task's row.
+
+    Raise NotFoundError when there is none.
+    """
     row = dialect.execute(cursor, TASK, {"task_id": task_id}).fetchone()
     if row is None:
         raise NotFoundError(f"There is no task with the id {task_id}.")
-    return row
+    return TaskRow(*row)
 
 
-def outcome_of(cursor: Any, dialect: Dialect, task_id: int) -> str:
-    """Return how a task has ended."""
-    *_columns, outcome, _attempt = known(cursor, dialect, task_id)
-    return str(outcome)
-
-
-def live(cursor: Any, dialect: Dialect, task_id: int) -> Ticket:
+def live(cursor: Any, dialect: Dialect, task_id: int) -> LockedTicket:
     """
     Lock a task's ticket.
 
@@ -245,12 +255,12 @@ def live(cursor: Any, dialect: Dialect, task_id: int) -> Ticket:
     statement = TICKET + dialect.lock_clause()
     row = dialect.execute(cursor, statement, {"task_id": task_id}).fetchone()
     if row is None:
-        _queue, key, *_columns, outcome, _attempt = known(cursor, dialect, task_id)
-        raise AlreadyFinishedError(f"Task '{key}' has ended: it is {outcome}.")
-    return Ticket(*row)
+        task = known(cursor, dialect, task_id)
+        raise AlreadyFinishedError(f"Task '{task.key}' has ended: it is {task.outcome}.")
+    return LockedTicket(*row)
 
 
-def drop(cursor: Any, dialect: Dialect, ticket: Ticket) -> None:
+def drop(cursor: Any, dialect: Dialect, ticket: LockedTicket) -> None:
     """Take a running task off its lane's account."""
     if ticket.state == State.RUNNING:
         accounts = Accounts()

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
+from django.utils import timezone
 
 from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.signals import task_submitted
 
 from ..arithmetic.fair_order import lane_of
 from ..database.dialects import Dialect, dialect_of
 from ..database.dialects.base import numbers
 from ..database.packet import LONG
 from ..database.transaction import PATIENCE, Tries, reading, recalled, unit
-from ..values import Submission, new_token
+from ..notify.ring import ring
+from ..notify.signals import announce
+from ..values import Moment, Submission, new_token
 
 CHUNK = 1000
 CHUNK_LETTERS = 4 * 1024 * 1024
@@ -36,20 +40,72 @@ WHERE "task"."queue" = %(queue)s AND "task"."key" = %(key)s AND (
 OURS = 'SELECT "queue", "key", "id" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
 
 
-@recalled
 def submit(
-    tries: Tries,
-    submissions: Sequence[Submission],
-    *,
-    using: str,
-    now: datetime | None = None,
+    submissions: Sequence[Submission], *, using: str, now: datetime | None = None
 ) -> dict[tuple[str, str], int]:
     """
     Store tasks; return the ids of those whose key was free, by queue and key.
 
     A key that is taken, in the database or earlier in the same batch, is passed over.
-    Nothing is locked but the new rows.
+    Nothing is locked but the new rows. Once they are committed they are announced, and
+    their workers notified.
     """
+    fresh = store_free(submissions, using=using, now=now)
+    notify(submissions, fresh, using=using, now=now)
+    return fresh
+
+
+def submit_all(
+    submissions: Sequence[Submission], *, using: str, now: datetime | None = None
+) -> dict[tuple[str, str], int]:
+    """
+    Store tasks, or none of them; return what submit() does.
+
+    None are stored when one has a key that is taken.
+    """
+    fresh = store_all(submissions, using=using, now=now)
+    if len(fresh) == len(submissions):
+        notify(submissions, fresh, using=using, now=now)
+    return fresh
+
+
+def notify(
+    submissions: Sequence[Submission],
+    fresh: Mapping[tuple[str, str], int],
+    *,
+    using: str,
+    now: datetime | None,
+) -> None:
+    """
+    Announce the tasks that were stored, and let their workers know when the first is due.
+
+    It is no part of what is repeated: what a receiver does, or an eager task, is done once.
+    """
+    stored = [task for task in submissions if (task.queue, task.key) in fresh]
+    if task_submitted.receivers:
+        announce(task_submitted, stored, using=using)
+    soonest: dict[str, float] = {}
+    for task in stored:
+        wait = until(task.run_at, now) if task.run_at else 0.0
+        soonest[task.queue] = min(soonest.get(task.queue, wait), wait)
+    for queue, wait in soonest.items():
+        ring(queue, using=using, delay=wait)
+
+
+def until(starts: Moment, now: datetime | None) -> float:
+    """Return in how many seconds a time comes, or 0 where it has."""
+    wait = starts if isinstance(starts, timedelta) else starts - (now or timezone.now())
+    return max(0.0, wait.total_seconds())
+
+
+@recalled
+def store_free(
+    tries: Tries,
+    submissions: Sequence[Submission],
+    *,
+    using: str,
+    now: datetime | None,
+) -> dict[tuple[str, str], int]:
     if len(submissions) == 1 and dialect_of(using).single_statement:
         return submit_one(tries, submissions[0], using=using, now=now)
     with unit(using) as (cursor, dialect):
@@ -96,18 +152,13 @@ def by_token(
 
 
 @recalled
-def submit_all(
+def store_all(
     tries: Tries,
     submissions: Sequence[Submission],
     *,
     using: str,
-    now: datetime | None = None,
+    now: datetime | None,
 ) -> dict[tuple[str, str], int]:
-    """
-    Store tasks, or none of them; return what submit() does.
-
-    None are stored when one has a key that is taken.
-    """
     with unit(using, apart=True) as (cursor, dialect):
         fresh = store_some(cursor, dialect, tries, submissions, now)
         if len(fresh) < len(submissions):

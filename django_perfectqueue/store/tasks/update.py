@@ -1,4 +1,4 @@
-"""Change what a task carries."""
+"""Change the payload of a task that is held."""
 
 from __future__ import annotations
 

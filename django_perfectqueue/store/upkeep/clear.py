@@ -10,24 +10,20 @@ from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
 from ..database.transaction import repeated, unit
 from ..lanes.accounts import Accounts
+from ..tasks.forget import FORGET_STORY, FORGET_TASKS
 
 BATCH = 1000
-
 
 SOME = (
     'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s ORDER BY "id" LIMIT %(limit)s'
 )
+
 TICKETS = """
 SELECT "task_id", "lane", "state" FROM "perfectqueue_ticket"
 WHERE "task_id" IN ({ids}) ORDER BY "task_id"
 """
+
 FORGET_TICKETS = 'DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids})'
-FORGET = (
-    'DELETE FROM "perfectqueue_task" WHERE "id" IN ({ids})',
-    'DELETE FROM "perfectqueue_attempt" WHERE "task_id" IN ({ids})',
-    'DELETE FROM "perfectqueue_journal" WHERE "task_id" IN ({ids})',
-    'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" IN ({ids})',
-)
 
 
 def clear(queue: str, *, using: str) -> int:
@@ -46,7 +42,7 @@ def clear_batch(queue: str, *, using: str) -> int:
             ids = numbers(task_id for (task_id,) in found)
             accounts = Accounts()
             forget_tickets(cursor, dialect, accounts, ids)
-            for statement in FORGET:
+            for statement in (FORGET_TASKS, *FORGET_STORY):
                 dialect.execute(cursor, statement.replace("{ids}", ids))
             # A task that was put back in its line before its row was gone has one again.
             forget_tickets(cursor, dialect, accounts, ids)

@@ -1,34 +1,26 @@
-"""Take back what a dead processor held, at once."""
+"""Give back what a holder has, such as a processor that died."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from django_perfectqueue import signals
-from django_perfectqueue.models import Outcome
+from django_perfectqueue.models import LastEnding, Outcome
 
 from ..database.dialects import Dialect
-from ..database.dialects.base import Row, numbers
 from ..database.transaction import repeated, unit
-from ..lanes.accounts import REACHED, Accounts, expected_cost
+from ..lanes.accounts import Accounts, expected_cost
 from ..notify.ring import ring
 from ..notify.signals import announce_ids
-from ..tasks.close import CANCELLED, NONE_KNOWN, Held, bury, lose
-from ..values import Failure
+from ..tasks.close import CANCELLED, RUN, Held, HeldTicket, Loss, bury, leave, lose_tickets
 from .timers import admit
 
 HELD = f"""
-SELECT "task_id", "token", "lane", "attempt", "errors", "crashes", "cancel_requested", (
-        SELECT "cost" FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
-    ), {REACHED}
-FROM "perfectqueue_ticket"
+SELECT {RUN} FROM "perfectqueue_ticket"
 WHERE "state" = 2 AND "holder" = %(holder)s AND "alarm_at" <= {{horizon}}
 ORDER BY "task_id" + 0
-"""
-FREE = """
-UPDATE "perfectqueue_ticket" SET "holder" = NULL WHERE "task_id" IN ({ids})
 """
 
 
@@ -38,33 +30,29 @@ def give_back(
     *,
     using: str,
     alive_time: float,
-    crashed: Collection[int] = (),
-    seconds: Mapping[int, float] = NONE_KNOWN,
+    loss: Loss,
     keep: Collection[tuple[int, int]] = (),
-    worker: str = "",
-    why: Failure,
     now: datetime | None = None,
 ) -> int:
     """
-    Let others take what a holder has; return how many tasks that is.
+    Take tasks from their holder, so that others may acquire them; return how many.
 
-    ``crashed`` are the ids of the tasks that were running, for which it counts as a
-    crash; ``keep`` are the fences of the leases that it still works under. ``seconds`` is
-    for how long each that was begun has run, which is charged. No lease of the holder may
-    be longer than ``alive_time``.
+    For those that ``loss`` calls crashed it counts as a crash; the others lose nothing.
+    ``keep`` are the fences of the leases that the holder still works under. No lease of the
+    holder may be longer than ``alive_time``.
     """
     with unit(using) as (cursor, dialect):
         statement = HELD + dialect.lock_clause()
         found = dialect.execute(
             cursor, statement, {"holder": holder}, now=now, after={"horizon": alive_time + 1}
         ).fetchall()
-        left = [(task_id, *row) for task_id, token, *row in found if (task_id, token) not in keep]
+        tickets = [HeldTicket(*row) for row in found]
+        left = [ticket for ticket in tickets if (ticket.task_id, ticket.token) not in keep]
         accounts = Accounts(now)
-        lost = [row[0] for row in left if row[0] in crashed]
-        terms: dict[str, Any] = {"seconds": seconds, "worker": worker, "why": why, "now": now}
-        back = lose(cursor, dialect, accounts, lost, **terms)
-        others = [row for row in left if row[0] not in crashed]
-        back += let_go(cursor, dialect, accounts, others, seconds, now)
+        lost = [ticket for ticket in left if ticket.task_id in loss.crashed]
+        back = lose_tickets(cursor, dialect, accounts, lost, loss)
+        others = [ticket for ticket in left if ticket.task_id not in loss.crashed]
+        back += let_go(cursor, dialect, accounts, others, loss.seconds)
         admit(cursor, dialect, sorted(back), accounts)
         accounts.write(cursor, dialect)
     if back:
@@ -76,28 +64,27 @@ def let_go(
     cursor: Any,
     dialect: Dialect,
     accounts: Accounts,
-    rows: list[Row],
+    tickets: Sequence[HeldTicket],
     seconds: Mapping[int, float],
-    now: datetime | None,
 ) -> list[int]:
     """Free tasks that have not crashed; return those that are not to be cancelled."""
-    back, cancelled = [], []
-    for task_id, lane, attempt, errors, crashes, cancel_requested, cost, reached in rows:
-        took = seconds.get(task_id)
+    back: list[int] = []
+    cancelled = []
+    for ticket in tickets:
+        took = seconds.get(ticket.task_id)
         accounts.lose(
-            lane,
+            ticket.lane,
             untried=took is None,
-            charge=expected_cost(cost),
+            charge=expected_cost(ticket.cost),
             seconds=took,
-            reached=reached,
+            reached=ticket.reached,
         )
-        if cancel_requested:
-            held = Held(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes)
-            bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=now)
-            cancelled.append(task_id)
+        if ticket.cancel_requested:
+            held = Held.of(ticket, worker="", seconds=None)
+            bury(cursor, dialect, held, Outcome.CANCELLED, CANCELLED, now=accounts.now)
+            cancelled.append(ticket.task_id)
         else:
-            back.append(task_id)
+            back.append(ticket.task_id)
     announce_ids(cursor, dialect, [(signals.task_cancelled, cancelled)])
-    if back:
-        dialect.execute(cursor, FREE.replace("{ids}", numbers(back)))
+    leave(cursor, dialect, back, LastEnding.GIVEN_BACK)
     return back

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
 from django_perfectqueue.exceptions import NotSupportedError
-from django_perfectqueue.models import Outcome
+from django_perfectqueue.lib.distinct import distinct
+from django_perfectqueue.models import Lane, Outcome
 
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
 from ..database.transaction import reading, repeated, unit
+from ..tasks.forget import FORGET_STORY, FORGET_TASKS
 from ..tasks.steer import known
 
 BATCH = 1000
@@ -38,12 +40,6 @@ CONDITIONS = {
 DOOMED = """
 SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND "outcome" <> '' ORDER BY "id"
 """
-FORGET = (
-    'DELETE FROM "perfectqueue_attempt" WHERE "task_id" IN ({ids})',
-    'DELETE FROM "perfectqueue_journal" WHERE "task_id" IN ({ids})',
-    'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" IN ({ids})',
-    'DELETE FROM "perfectqueue_task" WHERE "id" IN ({ids})',
-)
 NEWEST = """
 SELECT "queue", SUM(CASE WHEN "outcome" <> '' THEN 1 ELSE 0 END), COUNT(*), MIN("id") FROM (
     SELECT "id", "queue", "outcome" FROM "perfectqueue_task"
@@ -56,23 +52,22 @@ WHERE "id" < %(before)s AND "queue" = %(queue)s AND "outcome" <> ''
 ORDER BY "id" DESC LIMIT 1 OFFSET %(kept)s
 """
 LAST = 'SELECT MAX("id") FROM "perfectqueue_task"'
-QUEUES = 'SELECT DISTINCT "queue" FROM "perfectqueue_lane"'
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
     """
-    One batch: how many were deleted, or would be, by outcome, and where the next one begins;
-    None at the end.
+    One batch: the outcomes of the tasks that were deleted, or would be, by their ids, and
+    where the next one begins; None at the end.
     """
 
-    outcomes: Mapping[str, int]
+    doomed: Mapping[int, str]
     reached: int | None
     stopped: bool
 
     @property
     def deleted(self) -> int:
-        return sum(self.outcomes.values())
+        return len(self.doomed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +108,17 @@ def surplus(keep: int, *, using: str) -> Surplus:
 
 
 @repeated
-def purge(
+def purge(found: Swept, *, using: str) -> Swept:
+    """Delete what purgeable() has found, but for rows that someone else holds; return which."""
+    if not found.doomed:
+        return found
+    with unit(using) as (cursor, dialect):
+        gone = forget(cursor, dialect, sorted(found.doomed))
+    return replace(found, doomed={id_: found.doomed[id_] for id_ in gone})
+
+
+@repeated
+def purgeable(
     retention: Mapping[str, float | None],
     *,
     using: str,
@@ -121,17 +126,15 @@ def purge(
     over: Mapping[str, int] = NOTHING,
     only: Mapping[str, str] = NOTHING,
     limit: int = BATCH,
-    dry: bool = False,
     now: datetime | None = None,
 ) -> Swept:
     """
-    Look at up to ``limit`` tasks behind an id, and delete those whose time has passed.
+    Look at up to ``limit`` tasks behind an id for those whose time has passed.
 
     ``retention`` gives the seconds that each outcome is kept; None is for ever. ``over`` is
     up to which id finished tasks of a queue go, too, as surplus() tells. ``only`` are values
     of queue, type, user or group that a task must have. ``stopped`` tells that a finished
-    task was met whose time has yet to come: those behind it are mostly younger. Rows that
-    someone else holds are passed over. With ``dry`` nothing is deleted.
+    task was met whose time has yet to come: those behind it are mostly younger.
     """
     with reading(using) as (cursor, dialect):
         rows = scan(cursor, dialect, retention, only, after, limit, now)
@@ -140,14 +143,10 @@ def purge(
         for id_, outcome, queue, is_past, chosen in rows
         if is_past or (chosen and outcome == DONE and id_ <= over.get(queue, 0))
     }
-    if doomed and not dry:
-        with unit(using) as (cursor, dialect):
-            gone = forget(cursor, dialect, sorted(doomed))
-            doomed = {id_: doomed[id_] for id_ in gone}
     last = rows[-1][0] if rows else 0
     kept = any(outcome == DONE and not is_past for _id, outcome, _queue, is_past, _chosen in rows)
     return Swept(
-        outcomes=Counter(doomed.values()),
+        doomed=doomed,
         reached=last if len(rows) == limit else None,
         stopped=kept and last >= max(over.values(), default=0),
     )
@@ -163,8 +162,10 @@ def discard(task_id: int, *, using: str) -> None:
     with unit(using) as (cursor, dialect):
         if forget(cursor, dialect, [task_id]):
             return
-        _queue, key, *_columns, outcome, _attempt = known(cursor, dialect, task_id)
-        raise NotSupportedError(f"Task '{key}' is {outcome or 'live'}; ended ones are deleted.")
+        task = known(cursor, dialect, task_id)
+        raise NotSupportedError(
+            f"Task '{task.key}' is {task.outcome or 'live'}; ended ones are deleted."
+        )
 
 
 def scan(
@@ -204,8 +205,7 @@ def next_over(queue: str, before: int, kept: int, *, using: str) -> int:
 
 @repeated
 def queues_of(*, using: str) -> set[str]:
-    with reading(using) as (cursor, dialect):
-        return {queue for (queue,) in dialect.execute(cursor, QUEUES).fetchall()}
+    return set(distinct(Lane.objects.using(using), "queue", limit=None))
 
 
 @repeated
@@ -219,6 +219,6 @@ def forget(cursor: Any, dialect: Dialect, ids: list[int]) -> list[int]:
     """Delete tasks that have ended; return which."""
     statement = DOOMED.replace("{ids}", numbers(ids)) + dialect.skip_clause()
     locked = [task_id for (task_id,) in dialect.execute(cursor, statement).fetchall()]
-    for statement in FORGET if locked else ():
+    for statement in (*FORGET_STORY, FORGET_TASKS) if locked else ():
         dialect.execute(cursor, statement.replace("{ids}", numbers(locked)))
     return locked

@@ -89,7 +89,7 @@ def answer_batch(*, using: str, now: datetime | None) -> int:
         rung = [row[:3] for row in rows]
         accounts = Accounts(now)
         lapsed = [task_id for task_id, _lane, state in rung if state == State.RUNNING]
-        back = lose(cursor, dialect, accounts, lapsed, now=now)
+        back = lose(cursor, dialect, accounts, lapsed)
         back += [task_id for task_id, _lane, state in rung if state != State.RUNNING]
         admit(cursor, dialect, back, accounts)
         accounts.write(cursor, dialect)

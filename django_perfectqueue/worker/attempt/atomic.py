@@ -117,10 +117,10 @@ class Atomic:
         task, handler, runner = self.task, self.handler, self.runner
         self.undo()
         try:
-            came = self.came_through()
+            outcome = self.outcome()
         except AwayError:
             return runner.leave(task, handler, error)
-        if came:
+        if outcome == self.expected:
             logger.warning(
                 "The answer to a commit was lost, but it had come through. key=%s error=%s",
                 printable(task.key),
@@ -128,7 +128,7 @@ class Atomic:
             )
             return self.after_commit()
         task.restore(self.before)
-        if came is False:
+        if outcome != store.STILL_HELD:
             return runner.preempted(task, handler, error)
         if self.is_no_fault_of_its(error):
             return runner.settle(task, handler, lambda: task._let_go(self.delay), error)
@@ -145,13 +145,17 @@ class Atomic:
         self.task.deferred = None
         self.task.settled = ""
 
-    def came_through(self) -> bool | None:
-        """Tell what has come of the commit, if there was one; None where nothing has."""
+    def outcome(self) -> str:
+        """Return what the database says of the attempt, where there was a commit."""
         if not self.in_doubt:
-            return None
+            return store.STILL_HELD
         terms = {"using": self.task.lease.using, "worker": self.task.worker}
-        ask = functools.partial(store.came_through, self.task.lease, self.word, **terms)
-        return self.link.insist(ask)
+        return self.link.insist(functools.partial(store.outcome_of, self.task.lease, **terms))
+
+    @property
+    def expected(self) -> str:
+        """The outcome that the commit was to write: to discard a task is to cancel it."""
+        return "cancelled" if self.word == "discarded" else self.word
 
     def is_no_fault_of_its(self, error: BaseException) -> bool:
         """

@@ -245,9 +245,10 @@ class Purge:
 
     def swept(self, after: int) -> store.Swept:
         options = self.plan.options
-        return store.purge(
+        found = store.purgeable(
             {status: options.retention_time(status) for status in ENDED},
             using=self.plan.using,
             after=after,
             over=self.surplus.last if self.surplus else {},
         )
+        return store.purge(found, using=self.plan.using)

@@ -165,16 +165,14 @@ class Undertaker:
     def cancel(
         self, lease: store.Lease, why: store.Failure, *, grave: store.Failure | None = None
     ) -> str:
-        store.cancel(lease, why=why, grave=grave, **self.terms(lease))
-        return "discarded" if grave else "cancelled"
+        word = store.cancel(lease, why=why, grave=grave, **self.terms(lease))
+        return "discarded" if grave else word
 
     def retry(self, lease: store.Lease, wait: float, why: store.Failure) -> str:
-        going_on = store.retry(lease, wait=wait, why=why, **self.terms(lease))
-        return "retried" if going_on else "cancelled"
+        return store.retry(lease, wait=wait, why=why, **self.terms(lease))
 
     def fail(self, lease: store.Lease, why: store.Failure) -> str:
-        store.fail(lease, why=why, **self.terms(lease))
-        return "failed"
+        return store.fail(lease, why=why, **self.terms(lease))
 
     def handler_for(self, task: AcquiredTask) -> Handler:
         """Return the handler of a task: made for it, it may have other rules than its class."""
@@ -208,10 +206,12 @@ class Undertaker:
             self.estate.holder,
             using=self.plan.using,
             alive_time=self.plan.options.ALIVE_TIME,
-            crashed=crashed,
-            seconds=self.estate.seconds,
-            worker=self.estate.worker,
-            why=self.estate.why,
+            loss=store.Loss(
+                why=self.estate.why,
+                worker=self.estate.worker,
+                crashed=crashed,
+                seconds=self.estate.seconds,
+            ),
         )
 
 

@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from django.db import Error, connections
 
-from django_perfectqueue import conf, store
+from django_perfectqueue import conf, signals, store
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.conf import FAIR
 from django_perfectqueue.exceptions import PreemptedError
@@ -410,8 +410,9 @@ class Processor:
                 raise
 
     def release(self, leases: Sequence[store.Lease], *, delay: float = 0.0) -> None:
-        refused = store.release(leases, using=self.plan.using, delay=delay)
-        self.slate.count("released", len(leases) - len(refused))
+        released = store.release(leases, using=self.plan.using, delay=delay)
+        store.announce(signals.task_cancelled, released.cancelled, using=self.plan.using)
+        self.slate.count("released", len(leases) - len(released.refused))
 
     def kept(self) -> set[tuple[int, int]]:
         """Return the fences of the leases that this processor knows it has."""
@@ -427,8 +428,7 @@ class Processor:
             using=self.plan.using,
             alive_time=self.options.ALIVE_TIME,
             keep=self.kept(),
-            worker=self.worker,
-            why=UNCERTAIN,
+            loss=store.Loss(why=UNCERTAIN, worker=self.worker),
         )
         if held := self.heart.held():
             self.heart.beat(held, None)

@@ -39,9 +39,8 @@ def crash(lease, took, now):
     """End a task of a newcomer by the death of its processor."""
     if lease.user == "long":
         return False
-    given = {"crashed": {lease.task_id}, "seconds": {lease.task_id: took}}
-    why = store.Failure(error="lost")
-    store.give_back(lease.holder, using="default", alive_time=LEASE, why=why, now=now, **given)
+    loss = store.Loss(crashed={lease.task_id}, seconds={lease.task_id: took})
+    store.give_back(lease.holder, using="default", alive_time=LEASE, loss=loss, now=now)
     return True
 
 

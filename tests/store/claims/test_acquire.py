@@ -132,7 +132,7 @@ class LeaseTests(TestCase):
         ):
             with self.assertRaises(PreemptedError):
                 write()
-        self.assertEqual(store.release([slow], **common), [slow])
+        self.assertEqual(store.release([slow], **common).refused, [slow])
         [pulse] = store.heartbeat([slow], alive_time=99, **common)
 
         self.assertFalse(pulse.held)

@@ -22,10 +22,11 @@ from django_perfectqueue.store.database.dialects import DIALECTS
 
 from ...databases import UnavailableError, environment_for, server_like
 from ...databases.proxy import proxied
-from ...factories import assert_books_balance, elsewhere, submit, submit_many
+from ...factories import assert_books_balance, elsewhere, purge, submit, submit_many
 from ...waiting import wait_until
 
 LOG = "django_perfectqueue.database"
+ALL = {outcome.value: 0.0 for outcome in Outcome}
 WAYS = ("before", "after", "late")
 
 
@@ -42,10 +43,6 @@ def each_way(test):
             Attempt.objects.all().delete()
 
     return run
-
-
-def purge():
-    store.purge({outcome.value: 0.0 for outcome in Outcome}, using="default")
 
 
 @skipUnlessDBFeature("has_select_for_update_skip_locked")
@@ -199,6 +196,16 @@ class LostCommitTests(TransactionTestCase):
         self.assertEqual(task.settled, "cancelled")
 
     @each_way
+    def test_a_retry_that_the_next_attempt_has_followed_is_not_refused(self, way):
+        [task] = self.taken()
+        with self.meanwhile(self.take_at_once), self.lost(way):
+            task.retry(0)
+        self.assertEqual((task.settled, Ticket.objects.get().errors), ("retried", 1))
+
+    def take_at_once(self):
+        Queue().acquire()
+
+    @each_way
     def test_a_failure_and_a_cancel_are_stored_once(self, way):
         for verb, status in (("fail", "failed"), ("cancel", "cancelled"), ("discard", "cancelled")):
             [task] = self.taken()
@@ -251,7 +258,7 @@ class LostCommitTests(TransactionTestCase):
             with self.subTest(verb), proxied(connection) as self.proxy:
                 [task] = self.taken()
                 refused = self.assertRaisesRegex(PreemptedError, "it was deleted")
-                with self.meanwhile(purge), self.lost("after"), refused:
+                with self.meanwhile(lambda: purge(ALL)), self.lost("after"), refused:
                     getattr(task, verb)()
             self.assertEqual(Task.objects.count(), 0)
             assert_books_balance(self)
@@ -315,7 +322,7 @@ class LostCommitTests(TransactionTestCase):
     def test_what_may_be_done_twice_is(self, way):
         [task] = self.taken()
         holder = task.lease.holder
-        terms = {"using": "default", "alive_time": 300.0, "why": store.Failure()}
+        terms = {"using": "default", "alive_time": 300.0, "loss": store.Loss()}
         with self.lost(way):
             store.give_back(holder, **terms)
         self.assertEqual(Ticket.objects.get().crashes, 0)
@@ -365,7 +372,7 @@ class DeadConnectionTests(TransactionTestCase):
             lambda: self.tasks.append(self.queue.poll()),
             lambda: self.tasks[0].heartbeat(),
             lambda: self.tasks[0].finish(),
-            lambda: store.purge({"finished": 0.0}, using="default"),
+            lambda: purge({"finished": 0.0}),
         )
         self.tasks = []
         for number, act in enumerate(acts):

@@ -51,7 +51,7 @@ class FenceTests(TestCase):
         for name, write in writes(stale).items():
             with self.subTest(name), self.assertRaises(PreemptedError):
                 write()
-        self.assertEqual(store.release([stale], using="default", now=NOON), [stale])
+        self.assertEqual(store.release([stale], using="default", now=NOON).refused, [stale])
         self.assertEqual(len(finish(stale, result='"stale"')), 1)
         terms = {"using": "default", "now": after(1), "alive_time": 600}
         pulses = store.heartbeat([stale], **terms)
@@ -118,7 +118,7 @@ class FenceTests(TestCase):
         [stale] = acquire(holder=HOLDER)
         forget()
         acquire(holder=HOLDER)
-        terms = {"using": "default", "alive_time": 60, "now": NOON, "why": store.Failure()}
+        terms = {"using": "default", "alive_time": 60, "now": NOON, "loss": store.Loss()}
 
         self.assertEqual(store.give_back(HOLDER, keep=[stale.fence], **terms), 1)
         self.assertEqual(status(Queue()[stale.key]), "waiting")

@@ -116,8 +116,7 @@ class ConcurrencyTests(TestCase):
                     lease.holder,
                     using="default",
                     alive_time=60,
-                    crashed={lease.task_id},
-                    why=store.Failure(),
+                    loss=store.Loss(crashed={lease.task_id}),
                     now=NOON,
                 )
                 and Queue()[lease.key].cancel_request(now=NOON)

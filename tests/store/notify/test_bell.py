@@ -189,7 +189,7 @@ class BackAgainTests(RingCase):
         submit(now=None)
         acquire(holder=holder, now=None)
         self.rung.clear()
-        terms = {"using": "default", "alive_time": 60.0, "why": store.Failure()}
+        terms = {"using": "default", "alive_time": 60.0, "loss": store.Loss()}
         store.give_back(holder, **terms)
         self.assertEqual(self.queues(), [""])
         store.give_back(holder, **terms)

@@ -8,7 +8,7 @@ from django_perfectqueue.models import Journal, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.records.journal import CHARACTERS, KEPT, ROWS, in_statements
 
-from ...factories import NOON, acquire, after, finish, running, submit_many
+from ...factories import NOON, acquire, after, finish, purge, running, submit_many
 
 keys = {}
 """The keys of the tasks by their ids."""
@@ -97,7 +97,7 @@ class TellTests(TestCase):
     def test_it_goes_with_its_task(self):
         self.tell(*map(note, self.ids))
         finish(*acquire(2))
-        store.purge({"finished": 0.0}, using="default", now=after(1))
+        purge({"finished": 0.0}, now=after(1))
         self.assertEqual([row[0] for row in self.rows()], self.ids[2:])
         Queue().clear()
         self.assertEqual(self.rows(), [])

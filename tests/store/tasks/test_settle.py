@@ -116,7 +116,7 @@ class RetryTests(TestCase):
 class ReleaseTests(TestCase):
     def test_a_released_task_is_due_at_once_and_counts_no_attempt(self):
         task, held = running()
-        self.assertEqual(store.release([held], using="default", now=after(1)), [])
+        self.assertEqual(store.release([held], using="default", now=after(1)), ([], []))
 
         self.assertEqual(status(task, now=after(1)), "waiting")
         [again] = acquire(now=after(1))
@@ -148,7 +148,8 @@ class ReleaseTests(TestCase):
 class SnoozeTests(TestCase):
     def test_a_snoozed_task_counts_no_attempt_and_leaves_no_trace(self):
         task, held = running()
-        self.assertTrue(store.snooze(held, wait=30, seconds=2.0, using="default", now=after(2)))
+        terms = {"wait": 30, "seconds": 2.0, "using": "default"}
+        self.assertEqual(store.snooze(held, now=after(2), **terms), "snoozed")
 
         self.assertEqual(status(task, now=after(2)), "scheduled")
         self.assertEqual(acquire(now=after(31)), [])
@@ -157,6 +158,17 @@ class SnoozeTests(TestCase):
         self.assertEqual(again.run_at, after(32))
         self.assertFalse(Attempt.objects.exists())
         assert_books_balance(self)
+
+    def test_it_is_scheduled_though_an_attempt_before_it_has_failed(self):
+        task, held = running()
+        retry(held)
+        [again] = acquire()
+        store.snooze(again, wait=30, seconds=0.0, using="default", now=NOON)
+        self.assertEqual(status(task), "scheduled")
+
+        [again] = acquire(now=after(30))
+        retry(again, wait=30, now=after(30))
+        self.assertEqual(status(task, now=after(30)), "retrying")
 
     def test_it_costs_its_user_what_it_took(self):
         """
@@ -178,7 +190,8 @@ class SnoozeTests(TestCase):
 
         unwanted, held = running()
         unwanted.cancel_request()
-        self.assertFalse(store.snooze(held, wait=30, seconds=0.0, using="default", now=NOON))
+        terms = {"wait": 30, "seconds": 0.0, "using": "default", "now": NOON}
+        self.assertEqual(store.snooze(held, **terms), "cancelled")
         self.assertEqual(status(unwanted), "cancelled")
         assert_books_balance(self)
 
@@ -385,9 +398,10 @@ class UpdatePayloadTests(TestCase):
 class GiveBackTests(TestCase):
     why = store.Failure(error="died", message="The processor was killed.")
 
-    def give_back(self, holder, **options):
+    def give_back(self, holder, crashed=(), **options):
+        loss = store.Loss(why=self.why, crashed=crashed)
         return store.give_back(
-            holder, using="default", alive_time=60, why=self.why, now=after(1), **options
+            holder, using="default", alive_time=60, loss=loss, now=after(1), **options
         )
 
     def test_what_a_dead_processor_held_is_due_at_once(self):

@@ -3,12 +3,13 @@ from django.test import TestCase
 from django_perfectqueue import store
 from django_perfectqueue.models import Attempt, DeadLetter, Task
 
+from ... import factories
 from ...factories import acquire, after, failed, finish, running, submit, submit_many
 
 
 def purge(retention, *, now, keep=None, **options):
     over = {} if keep is None else store.surplus(keep, using="default").last
-    return store.purge(retention, using="default", now=now, over=over, **options)
+    return factories.purge(retention, now=now, over=over, **options)
 
 
 def finished(count, *, now):

@@ -478,46 +478,68 @@ def at(point, act):
 class DoubtTests(TransactionTestCase):
     """What the database says of a commit whose answer was lost."""
 
-    def came_through(self, act, word, *, cancel=False):
+    def outcome(self, act, *, cancel=False):
         submit("task", now=None)
         [task] = Queue().acquire()
         if cancel:
             Queue()["task"].cancel_request()
         try:
             act(task)
-            terms = {"using": "default", "worker": task.worker}
-            return task.settled or word, store.came_through(task.lease, word, **terms)
+            return store.outcome_of(task.lease, using="default", worker=task.worker)
         finally:
             Queue()["task"].exists() and Ticket.objects.exists() and Queue()["task"].force_finish()
             Queue().clear()
 
     def test_it_is_seen_whatever_has_become_of_the_task(self):
         verbs = {"finish": "finished", "retry": "retried", "release": "released"}
-        verbs |= {"snooze": "snoozed", "fail": "failed", "discard": "discarded"}
+        verbs |= {"snooze": "snoozed", "fail": "failed", "discard": "cancelled"}
         for verb, word in verbs.items():
             given = [5] if verb == "snooze" else []
             for cancel in (False, True):
                 word = "cancelled" if cancel and word in PUT_OFF else word
                 with self.subTest(verb, cancel=cancel):
-                    told = self.came_through(
-                        lambda task, v=verb, g=given: getattr(task, v)(*g), word, cancel=cancel
+                    self.assertEqual(
+                        self.outcome(
+                            lambda task, v=verb, g=given: getattr(task, v)(*g), cancel=cancel
+                        ),
+                        word,
                     )
-                    self.assertEqual(told, (word, True))
 
-    def test_what_has_ended_otherwise_has_not_come_through(self):
+    def test_it_is_seen_while_the_next_attempt_runs(self):
+        def put_off_and_go_on(task, verb, *given):
+            getattr(task, verb)(*given)
+            Ticket.objects.update(state=0, alarm_at=None)
+            Queue().acquire()
+
+        for verb, word, given in (
+            ("retry", "retried", ()),
+            ("release", "released", ()),
+            ("snooze", "snoozed", (5,)),
+        ):
+            with self.subTest(verb):
+                self.assertEqual(
+                    self.outcome(lambda task, v=verb, g=given: put_off_and_go_on(task, v, *g)), word
+                )
+
+    def test_what_others_have_ended_is_not_its_own(self):
         def lose(task):
             lease = task.lease
-            terms = {"using": "default", "alive_time": 300.0, "why": store.Failure()}
-            store.give_back(lease.holder, crashed=[lease.task_id], **terms)
+            loss = store.Loss(crashed=[lease.task_id])
+            store.give_back(lease.holder, using="default", alive_time=300.0, loss=loss)
 
         def close(task):
             Queue()[task.key].force_finish()
 
-        for word in ("finished", "cancelled", *PUT_OFF):
-            for act, cancel in ((lose, False), (lose, True), (close, False)):
-                with self.subTest(word, act=act, cancel=cancel):
-                    self.assertEqual(self.came_through(act, word, cancel=cancel), (word, False))
-            self.assertEqual(self.came_through(lambda task: None, word), (word, None))
+        def give_back(task):
+            terms = {"using": "default", "alive_time": 300.0, "loss": store.Loss()}
+            store.give_back(task.lease.holder, **terms)
+
+        for act, cancel in ((lose, False), (lose, True), (give_back, False), (close, False)):
+            with self.subTest(act=act, cancel=cancel):
+                self.assertEqual(self.outcome(act, cancel=cancel), "")
+
+    def test_what_was_not_ended_is_held(self):
+        self.assertEqual(self.outcome(lambda task: None), store.STILL_HELD)
 
 
 @override_settings(PERFECTQUEUE=QUICK)
@@ -548,8 +570,8 @@ class ExactlyOnceTests(AtomicCase):
                 self.assertEqual((effects(), not held), (point == "committed",) * 2)
                 if held:
                     task_id, holder = held
-                    terms = {"using": "default", "alive_time": 300.0, "why": store.Failure()}
-                    store.give_back(holder, crashed=[task_id], **terms)
+                    loss = store.Loss(crashed=[task_id])
+                    store.give_back(holder, using="default", alive_time=300.0, loss=loss)
         self.assertEqual(Attempt.objects.filter(ending="lost").count(), len(POINTS) - 1)
         self.assertEqual(self.go_on(), 0)
         self.assert_once()

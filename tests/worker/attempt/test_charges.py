@@ -93,9 +93,10 @@ class ChargeTests(RunnerMixin, TestCase):
             7,
             using="default",
             alive_time=60,
-            crashed=[crashed.task_id],
-            seconds={crashed.task_id: 60.0, ended.task_id: 20.0},
-            why=store.Failure(),
+            loss=store.Loss(
+                crashed=[crashed.task_id],
+                seconds={crashed.task_id: 60.0, ended.task_id: 20.0},
+            ),
             now=after(1),
         )
         charged = {

@@ -116,6 +116,21 @@ class ConnectionLostTests(TransactionTestCase):
         taken.heartbeat()
         self.assertEqual(len(self.processor.batch), 0)
 
+    def test_what_is_to_be_cancelled_when_it_is_given_back_is_announced(self):
+        heard = []
+
+        def hear(key, **_about):
+            heard.append(key)
+
+        task_cancelled.connect(hear)
+        self.addCleanup(task_cancelled.disconnect, hear)
+        self.take("a", "b")
+        Queue()["b"].cancel_request()
+        self.processor.release_rest()
+
+        self.assertEqual(heard, ["b"])
+        self.assertEqual(Queue()["b"].metadata().status, "cancelled")
+
     def test_what_could_not_be_given_back_is_run_here(self):
         self.take("a", "b")
         with mock.patch.object(store, "release", side_effect=OperationalError("gone")):

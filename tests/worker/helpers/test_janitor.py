@@ -38,7 +38,7 @@ class PurgeTests(TestCase):
         failed("c")
         submit("d")
         purge = Purge(plan(RETENTION_TIME=0.0))
-        with mock.patch.object(store, "purge", at_noon(store.purge)):
+        with mock.patch.object(store, "purgeable", at_noon(store.purgeable)):
             whole_round(purge)
         self.assertEqual(set(Task.objects.values_list("key", flat=True)), {"c", "d"})
 
@@ -49,7 +49,7 @@ class PurgeTests(TestCase):
             submit(f"{queue}-{number}", queue=queue)
             finish(*acquire(1, queues=[queue]), now=after(0))
         purge = Purge(plan(RETENTION_COUNT=3, RETENTION_TIME=None))
-        with mock.patch.object(store, "purge", partial(store.purge, limit=1)):
+        with mock.patch.object(store, "purgeable", partial(store.purgeable, limit=1)):
             whole_round(purge)
         left = ["busy-2", "busy-4", "busy-6", "quiet-0", "quiet-3", "quiet-5"]
         self.assertEqual(sorted(Task.objects.values_list("key", flat=True)), left)
@@ -107,18 +107,24 @@ class HandsTests(SimpleTestCase):
         self.last = 60
         self.over_from = 1000
 
-    def purge(self, retention, *, using, after, over):
+    def purgeable(self, retention, *, using, after, over):
         self.asked.append(after)
         stopped = after + 10 > self.young_from
         reached = after + 10 if after + 10 < self.last else None
-        return store.Swept({"finished": BATCH if after >= self.over_from else 0}, reached, stopped)
+        doomed = range(BATCH if after >= self.over_from else 0)
+        return store.Swept(dict.fromkeys(doomed, "finished"), reached, stopped)
+
+    def imaginary(self):
+        return mock.patch.multiple(
+            store, purgeable=self.purgeable, purge=lambda found, using: found
+        )
 
     def rounds(self, count):
         purge = Purge(plan())
         asked = []
         for _round in range(count):
             self.asked = []
-            with mock.patch.object(store, "purge", self.purge):
+            with self.imaginary():
                 whole_round(purge)
             asked.append(self.asked)
         return asked
@@ -151,7 +157,7 @@ class HandsTests(SimpleTestCase):
         """
         self.young_from = 1000
         purge = Purge(plan())
-        with mock.patch.object(store, "purge", self.purge):
+        with self.imaginary():
             whole_round(purge)
             self.asked, self.over_from = [], 0
             whole_round(purge)

@@ -10,9 +10,9 @@ from django.utils.module_loading import import_string
 
 from django_perfectqueue.exceptions import ConfigError, UnknownTypeError
 
+from .error_policy import check_policy
 from .handler import Application, Function, from_function
 from .middleware.chain import around_of
-from .policy import check_policy
 from .time_limits import check_time_limits
 
 Pattern = str | re.Pattern[str]

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 from asgiref.sync import async_to_sync, sync_to_async
 
-from django_perfectqueue.error_rules import Rule, RuleWithWaits
+from django_perfectqueue.backoff.error_rules import Rule, RuleWithWaits
 from django_perfectqueue.exceptions import ConfigError, GracefulProcessStopError
 from django_perfectqueue.queue import AcquiredTask, Queue
 
-from .asynchrony import is_async
+from .coroutine_functions import is_async
 from .decider import Decider
 from .middleware.chain import around_of
 

@@ -27,12 +27,12 @@ from django_perfectqueue.compat import (
     task_backends,
 )
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, PayloadError
-from django_perfectqueue.names import names
+from django_perfectqueue.lib.distinct import names
 
 from . import registry
-from .call import Call, words_of
 from .checks import is_installed, not_installed
 from .definition import QueueTask, check_words, word
+from .stored_call import Call, words_of
 
 TaskCall = tuple[Any, Iterable[Any], Mapping[str, Any]]
 

@@ -4,7 +4,7 @@ from unittest import mock
 
 from django.test import SimpleTestCase, TestCase, override_settings
 
-from django_perfectqueue.application import Application, Dispatch, handler, replacement
+from django_perfectqueue.application import Application, Dispatch, handler, recycle
 from django_perfectqueue.application.handler import from_function
 from django_perfectqueue.application.middleware import (
     MemoryLimit,
@@ -22,17 +22,16 @@ from django_perfectqueue.conf import Options
 from django_perfectqueue.exceptions import (
     CancelRequestedError,
     ConfigError,
-    Discard,
     GracefulProcessStopError,
-    Snooze,
 )
 from django_perfectqueue.models import Attempt, Ticket
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.runtime.recycling import Recycling
+from django_perfectqueue.verdicts import Discard, Snooze
+from django_perfectqueue.worker.processor.recycling import Recycling
 
 from ..factories import submit
-from ..runtime.crews import CrewTestCase
-from ..runtime.runners import runner_for
+from ..worker.crews import CrewTestCase
+from ..worker.runners import runner_for
 from . import surroundings
 
 PLACE = "tests.application.surroundings"
@@ -298,7 +297,7 @@ class TimeLimitTests(SimpleTestCase):
 
 class MemoryLimitTests(RunnerCase):
     def test_a_processor_that_is_large_after_a_task_is_replaced(self):
-        self.addCleanup(replacement.wanted.clear)
+        self.addCleanup(recycle.wanted.clear)
         recycling = Recycling(Options())
         around = MemoryLimit(100)
         with mock.patch.object(memory_limit, "resident") as resident:

@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from django_perfectqueue import store
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.runtime.pace import MOST
+from django_perfectqueue.worker.processor.prefetch import MOST
 from tests.factories import acquire, completion, finish, running, submit, submit_many
 
 ROUND_TRIPS = {"postgresql": 0.05, "sqlite": 0.07, "mysql": 0.07}

@@ -12,9 +12,9 @@ from django.dispatch import receiver
 
 from django_perfectqueue.conf import SETTING, options
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.paths import imported, path_of
+from django_perfectqueue.lib.imports import imported, path_of
 
-from ..asynchrony import is_async
+from ..coroutine_functions import is_async
 
 if TYPE_CHECKING:
     from ..handler import Application

@@ -229,6 +229,12 @@ class BackendTests(TestCase):
         with self.assertRaisesMessage(TaskResultDoesNotExist, "no task of Django"):
             jobs.add.get_result("k1")
 
+    @override_settings(TASKS=case.tasks_with(QUEUES=["mail"]))
+    def test_a_definition_that_other_settings_allowed_is_refused_each_time(self):
+        for _ in range(2):
+            with self.assertRaisesMessage(InvalidTask, "Queue 'default' is not valid"):
+                jobs.add.enqueue(1, 2)
+
     @override_settings(TASKS=case.tasks_with(QUEUES=[]))
     def test_any_queue_may_be_named_where_queues_is_empty(self):
         results = [jobs.add.using(queue_name=name).enqueue(1, 2) for name in ("q1", "q3", "q2")]

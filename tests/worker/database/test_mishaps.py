@@ -149,6 +149,26 @@ class ConnectionLostTests(TransactionTestCase):
         self.assertEqual(len(self.processor.batch), 0)
         self.assertEqual(Queue().poll().key, "a")
 
+    def run_when_all_have_lapsed(self):
+        late = time.monotonic() + self.processor.options.ALIVE_TIME
+        with mock.patch("time.monotonic", return_value=late):
+            self.processor.run_batch()
+
+    def test_what_can_have_lapsed_is_not_run(self):
+        """
+        A processor that stood still for long does not know who has its tasks by now.
+        """
+        self.take("a", "b")
+        with self.assertLogs("django_perfectqueue.keeper", "WARNING"):
+            self.run_when_all_have_lapsed()
+        self.assertEqual(ran, [])
+
+    def test_what_another_process_has_renewed_is_run(self):
+        self.take("a", "b")
+        self.processor.slate.renewed_at = time.monotonic() + 1
+        self.run_when_all_have_lapsed()
+        self.assertEqual([key for key, _holder in ran], ["a", "b"])
+
     def test_a_cancel_that_is_refused_disturbs_no_other(self):
         """
         The lease may be lost between the look and the cancel.

@@ -344,7 +344,9 @@ def after_it_expired(record: Record) -> Iterator[Finding]:
 def edit_lost(record: Record) -> Iterator[Finding]:
     """An attempt sees the last edit that was confirmed before it, or one that came later."""
     for life in record.lives.values():
-        edits = {call.given["edit"]: call for call in life.updates if call.may_hold}
+        # A repetition is refused where the lease has run out after a commit without an answer.
+        written = [call for call in life.updates if call.may_hold or call.reconnected]
+        edits = {call.given["edit"]: call for call in written}
         for take in life.takes:
             seen = edits.get(take.edit)
             if take.edit is not None and seen is None:

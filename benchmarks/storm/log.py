@@ -51,6 +51,11 @@ class Call:
         return self.answer == DONE
 
     @property
+    def reconnected(self) -> bool:
+        """Whether its connection was lost, and what it may have done was tried again."""
+        return bool(self.told.get("reconnected"))
+
+    @property
     def refs(self) -> list[Ref]:
         """The leases that it names."""
         return refs(self.given.get("leases", ()))

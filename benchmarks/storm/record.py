@@ -234,7 +234,7 @@ class Record:
         repetition found nothing by which to know that.
         """
         return (
-            bool(call.told.get("reconnected"))
+            call.reconnected
             and (ref in call.refused or call.answer == REFUSED)
             and ref[0] not in self.life_of_row
             and any(

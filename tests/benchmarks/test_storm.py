@@ -337,6 +337,16 @@ class AuditorTests(SimpleTestCase):
         self.assert_found("edit lost", edited(None))
         self.assert_found("edit lost", edited("other"))
 
+    def test_an_edit_that_was_refused_is_seen_only_where_its_connection_was_lost(self):
+        def refused(**told):
+            told = {"error": "PreemptedError", **told}
+            book = Book().submit(10.0, "a").take(11.0)
+            book.settle(13.0, "update", answer="refused", told=told, took=2.0, edit="new")
+            return book.take(16.0, attempt=2, edit="new").settle(17.0, attempt=2)
+
+        self.assert_good(refused(reconnected=True))
+        self.assert_found("edit lost", refused())
+
     def test_counters_that_are_wrong_at_the_end_are_found(self):
         told = "lane 1 counts 1 that run; there are 0"
         self.assert_found("counters differ from rows", good(), drift=[told])

@@ -6,7 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from functools import wraps
+from functools import partial, wraps
 from unittest import mock, skipUnless
 
 from django.db import Error, IntegrityError, OperationalError, connection, transaction
@@ -270,6 +270,16 @@ class LostCommitTests(TransactionTestCase):
             task.update_data({"page": 2})
         self.assertEqual(Task.objects.get().data, {"page": 2})
         task.heartbeat()
+
+    def test_an_edit_is_refused_where_the_lease_has_passed_on_before_it_is_repeated(self):
+        with proxied(connection) as self.proxy:
+            [task] = self.taken()
+            given = {"using": "default", "alive_time": 300.0, "why": store.Failure()}
+            give_back = partial(store.give_back, task.lease.holder, **given)
+            refused = self.assertRaises(PreemptedError)
+            with self.meanwhile(give_back), self.lost("after"), refused:
+                task.update_data({"page": 2})
+        self.assertEqual(Task.objects.get().data, {"page": 2})
 
     @each_way
     def test_people_steer_once(self, way):

@@ -11,9 +11,10 @@ class PerfectQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import checks, limits, shares, trail
+        from . import checks
+        from .fairness import audit, limits, shares
 
         checks.register()
-        trail.follow_changes()
+        audit.follow_changes()
         shares.follow_changes()
         limits.follow_changes()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .notes import part_of
-from .running import running
+from .lib.running import running
+from .payload.journal import part_of
 
 if TYPE_CHECKING:
     from .queue import AcquiredTask

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from . import tracing
-from .running import running
-from .sensitive import STARS, masked
-from .texts import printable
+from .lib.printable import printable
+from .lib.running import running
+from .payload.redaction import STARS, masked
 
 FIELDS = ("pq_queue", "pq_key", "pq_type", "pq_user", "pq_attempt", "pq_worker")
 NOTHING: Mapping[str, Any] = dict.fromkeys(FIELDS, "")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from django.dispatch import Signal
 
-from django_perfectqueue.texts import printable
+from .lib.printable import printable
 
 logger = logging.getLogger("django_perfectqueue.signals")
 

@@ -6,10 +6,10 @@ from urllib.parse import quote, quote_plus
 from django.test import SimpleTestCase
 
 from django_perfectqueue import tracing
+from django_perfectqueue.lib.running import running
 from django_perfectqueue.logs import FIELDS, JsonFormatter, Masked, TaskContext
+from django_perfectqueue.payload.redaction import STARS
 from django_perfectqueue.queue import AcquiredTask
-from django_perfectqueue.running import running
-from django_perfectqueue.sensitive import STARS
 
 from .factories import NOON, lease
 

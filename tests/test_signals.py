@@ -14,14 +14,14 @@ from django_perfectqueue.application import Application, Dispatch
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import CancelRequestedError, TimeLimitError
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.runtime import undertaker as undertaker_module
-from django_perfectqueue.runtime.plan import Plan
-from django_perfectqueue.runtime.undertaker import Estate, Undertaker
-from django_perfectqueue.store import known
-from django_perfectqueue.store.transaction import shared
+from django_perfectqueue.store.database.transaction import shared
+from django_perfectqueue.store.limits import limit_cache
+from django_perfectqueue.worker.helpers import reaper as undertaker_module
+from django_perfectqueue.worker.helpers.reaper import Estate, Undertaker
+from django_perfectqueue.worker.plan import Plan
 
 from .factories import acquire, after, submit
-from .runtime.forked import SILENT
+from .worker.forked import SILENT
 
 EVERY = {
     name.removeprefix("task_"): value
@@ -233,7 +233,7 @@ class CostTests(TransactionTestCase):
     def steps(self, number):
         """Take the way on which most is told; return how many statements that took."""
         # Limits are asked for anew every second, which may be now.
-        fresh = mock.patch.object(known, "FRESH", float("inf"))
+        fresh = mock.patch.object(limit_cache, "FRESH", float("inf"))
         with fresh, CaptureQueriesContext(connection) as queries:
             submit(f"a{number}")
             submit(f"b{number}", expires_at=5)

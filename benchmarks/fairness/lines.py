@@ -14,9 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from django_perfectqueue.store.accounts import Accounts
-from django_perfectqueue.store.acquire import LANES_READ_AT_LEAST, ROUNDS
-from django_perfectqueue.store.lanes import (
+from django_perfectqueue.store.arithmetic.fair_order import (
     FIRST_COST,
     OpenLane,
     Pick,
@@ -24,8 +22,10 @@ from django_perfectqueue.store.lanes import (
     next_picks,
     unmeasured,
 )
-from django_perfectqueue.store.newcomers import expected
-from django_perfectqueue.store.waking import LAST
+from django_perfectqueue.store.arithmetic.newcomers import expected
+from django_perfectqueue.store.claims.acquire import LANES_READ_AT_LEAST, ROUNDS
+from django_perfectqueue.store.lanes.accounts import Accounts
+from django_perfectqueue.store.lanes.wake import LAST
 
 QUEUES = itertools.count()
 

@@ -205,7 +205,11 @@ def refused_though_held(record: Record) -> Iterator[Finding]:
             if take.forgettable or take.call is None or take.call.verb == "run":
                 continue
             for call in life.settles:
-                if take.ref in refused_of(call) and holds_during(record, life, take, call):
+                if (
+                    take.ref in refused_of(call)
+                    and holds_during(record, life, take, call)
+                    and not record.may_be_unheard(call, take.ref)
+                ):
                     yield life.life, f"{call.verb} of attempt {take.attempt} was refused"
 
 
@@ -278,14 +282,9 @@ def cap_passed(record: Record) -> Iterator[Finding]:
 
 @check("rate passed")
 def rate_passed(record: Record) -> Iterator[Finding]:
-    """
-    In no length of time do more tasks start than the rate allows.
-
-    One that is released counts as not started.
-    """
+    """In no length of time are more tasks taken than the rate allows, run or not."""
     for key, rate in scenario.RATES.items():
-        started = (take for take in behind(record, key) if not may_be_released(record, take))
-        takes = sorted(started, key=lambda take: take.answered)
+        takes = sorted(behind(record, key), key=lambda take: take.answered)
         for first in takes:
             inside = 0
             for take in takes:
@@ -294,11 +293,6 @@ def rate_passed(record: Record) -> Iterator[Finding]:
                 if inside and inside > rate.most_in(seconds):
                     yield None, f"{key}: {inside} started in {seconds:.3f} s"
                     return
-
-
-def may_be_released(record: Record, take: Take) -> bool:
-    calls = record.lives[take.life].settles
-    return any(take.ref in one.refs and one.may_hold for one in calls if one.verb == "release")
 
 
 @check("ran while paused")

@@ -8,6 +8,7 @@ leases for longer than they last. It ends by SIGTERM, or by whatever the storm d
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import signal
@@ -31,10 +32,20 @@ RECENT = 40
 PAUSE = 0.005
 BACKLOG = 250
 FORGETS_OFTEN = 0.06
+RECONNECTING = "The connection to the database is lost; trying again."
 
 
 class Undone(Exception):  # noqa: N818
     """Rolls back a transaction of the client's."""
+
+
+class Reconnects(logging.Handler):
+    """Sees whether a verb has lost its connection, and is repeated on another one."""
+
+    seen = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen = self.seen or record.getMessage().startswith(RECONNECTING)
 
 
 class Client:
@@ -51,6 +62,8 @@ class Client:
         self.held: list[Any] = []
         self.keys: list[tuple[str, str]] = []
         self.count = 0
+        self.reconnects = Reconnects()
+        logging.getLogger("django_perfectqueue.database").addHandler(self.reconnects)
 
     # One call, and what became of it
 
@@ -62,6 +75,7 @@ class Client:
 
         number = self.log.ask(verb, **given)
         told: dict[str, Any] = {}
+        self.reconnects.seen = False
         try:
             told = act() or {}
             answer = DONE
@@ -77,6 +91,8 @@ class Client:
             told = {"error": f"{type(error).__name__}: {str(error)[:200]}"}
         except Exception as error:
             answer, told = STUMBLED, {"error": f"{type(error).__name__}: {str(error)[:200]}"}
+        if self.reconnects.seen:
+            told = {**told, "reconnected": True}
         self.log.answer(number, answer, **told)
         if answer in (BROKEN, STUMBLED):
             connection.close()
@@ -456,8 +472,8 @@ class Client:
         self.call("clear", lambda: self.queues[queue].clear() and None, queue=queue)
 
     def set_rules(self) -> None:
-        from django_perfectqueue.limits import remove_limit, set_limit
-        from django_perfectqueue.shares import set_share
+        from django_perfectqueue.fairness.limits import remove_limit, set_limit
+        from django_perfectqueue.fairness.shares import set_share
 
         drawn = self.drawn
         scope, name = drawn.choice((("name", scenario.LOOSE), ("type", "flaky"), ("user", "ann")))
@@ -477,8 +493,8 @@ class Client:
         self.pause(self.drawn.choice(scenario.PAUSES), self.drawn.random() < 0.5)
 
     def pause(self, whom: str, paused: bool) -> str:
-        from django_perfectqueue.limits import set_limit
-        from django_perfectqueue.shares import set_share
+        from django_perfectqueue.fairness.limits import set_limit
+        from django_perfectqueue.fairness.shares import set_share
 
         scope, _, name = whom.partition(":")
         acts: dict[str, Callable[[], Any]] = {
@@ -530,7 +546,7 @@ class Client:
             time.sleep(0.05)
 
     def lift(self) -> bool:
-        from django_perfectqueue.limits import remove_limit
+        from django_perfectqueue.fairness.limits import remove_limit
 
         done = [self.pause(whom, False) == DONE for whom in scenario.PAUSES]
         for scope, name in (("name", scenario.LOOSE), ("type", "flaky"), ("user", "ann")):

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.chaos.history import Row, Strike
 
 from . import scenario
-from .log import Call, Ref, refs
+from .log import REFUSED, Call, Ref, refs
 
 SLACK = 0.05
 """Seconds by which the clocks of server and clients may differ in a run."""
@@ -190,8 +190,9 @@ class Record:
     def ends_of(self, life: Life) -> Iterator[End]:
         for call in life.settles:
             for ref in (ref for ref in call.refs if ref[0] == life.life):
-                if outcome := outcome_of(call, ref):
-                    yield End(outcome, call, call.is_done, ref)
+                unheard = self.may_be_unheard(call, ref)
+                if outcome := MAY_END.get(call.verb, "") if unheard else outcome_of(call, ref):
+                    yield End(outcome, call, call.is_done and not unheard, ref)
         for take in life.takes:
             if take.call and take.call.verb == "run":
                 yield End("finished", take.call, False, take.ref)
@@ -224,6 +225,24 @@ class Record:
         others += [call for call in self.clears if call.given["queue"] == life.task["queue"]]
         calls = own + [call for call in others if call.answered > take.asked]
         return min((call.asked for call in calls if call is not but), default=math.inf)
+
+    def may_be_unheard(self, call: Call, ref: Ref) -> bool:
+        """
+        Return whether a refused call may have been done all the same.
+
+        Its answer was lost, the task was purged before the call was repeated, and so the
+        repetition found nothing by which to know that.
+        """
+        return (
+            bool(call.told.get("reconnected"))
+            and (ref in call.refused or call.answer == REFUSED)
+            and ref[0] not in self.life_of_row
+            and any(
+                purge.may_hold and purge.asked < call.answered and call.asked < purge.answered
+                for purge in self.calls
+                if purge.verb == "purge"
+            )
+        )
 
     def may_have_been_put_back(self, life: Life, after: float, before: float) -> bool:
         return any(

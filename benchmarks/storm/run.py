@@ -165,8 +165,8 @@ class Storm(Chaos):
 
 def make_rules() -> None:
     """Make the shares and the limits that hold throughout."""
-    from django_perfectqueue.limits import set_limit
-    from django_perfectqueue.shares import set_share
+    from django_perfectqueue.fairness.limits import set_limit
+    from django_perfectqueue.fairness.shares import set_share
 
     for user, weight in scenario.WEIGHTS.items():
         set_share(user, weight=weight, max_running=scenario.CAPS.get(user))

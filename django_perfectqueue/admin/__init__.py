@@ -1,13 +1,13 @@
 """The door for people: see every task, steer it, and say who is entitled to what."""
 
-from .changes import ChangeAdmin
-from .dead_letters import DeadLetterAdmin
-from .lanes import LaneAdmin
-from .limits import LimitAdmin
-from .shares import FairShareAdmin, QueueShareAdmin
-from .tasks import TaskAdmin
-from .usage import UsageAdmin
-from .workers import WorkerAdmin
+from .pages.changes import ChangeAdmin
+from .pages.dead_letters import DeadLetterAdmin
+from .pages.lanes import LaneAdmin
+from .pages.limits import LimitAdmin
+from .pages.shares import FairShareAdmin, QueueShareAdmin
+from .pages.tasks import TaskAdmin
+from .pages.usage import UsageAdmin
+from .pages.workers import WorkerAdmin
 
 __all__ = [
     "ChangeAdmin",

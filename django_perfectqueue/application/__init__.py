@@ -1,13 +1,13 @@
 """What a project writes: handlers, the routes to them, and what to decide when they fail."""
 
 from django_perfectqueue.backoff import Backoff, Exponential, Fixed, Linear, Steps, next_wait
-from django_perfectqueue.exceptions import Discard, Retry, Snooze
+from django_perfectqueue.verdicts import Discard, Retry, Snooze
 
-from .command import CommandDecider, CommandHandler
 from .decider import Decider
 from .dispatch import Dispatch
 from .handler import Application
-from .program import Completed
+from .programs.command_handler import CommandDecider, CommandHandler
+from .programs.program import Completed
 from .registry import Registry, autodiscover, handler
 from .time_limits import TimeLimits, time_limits
 

@@ -11,7 +11,7 @@ from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import UndefinedDecisionError
 from django_perfectqueue.queue import AcquiredTask, Queue
 
-from .policy import follow
+from .error_policy import follow
 
 if TYPE_CHECKING:
     from .handler import Application

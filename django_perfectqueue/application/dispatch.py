@@ -10,9 +10,9 @@ from django.utils.module_loading import import_string
 
 from django_perfectqueue.exceptions import ConfigError, UnknownTypeError
 
+from .error_policy import check_policy
 from .handler import Application, Function, from_function
-from .middleware.chain import around_of
-from .policy import check_policy
+from .middleware.chain import arounds
 from .time_limits import check_time_limits
 
 Pattern = str | re.Pattern[str]
@@ -151,7 +151,7 @@ def checked_handler(handler: type[Application]) -> type[Application]:
     """
     check_time_limits(handler)
     check_policy(handler)
-    around_of(handler)
+    arounds[handler]
     return handler
 
 

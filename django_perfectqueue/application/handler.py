@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 from asgiref.sync import async_to_sync, sync_to_async
 
-from django_perfectqueue.error_rules import Rule, RuleWithWaits
+from django_perfectqueue.backoff.error_rules import Rule, RuleWithWaits
 from django_perfectqueue.exceptions import ConfigError, GracefulProcessStopError
 from django_perfectqueue.queue import AcquiredTask, Queue
 
-from .asynchrony import is_async
+from .coroutine_functions import is_async
 from .decider import Decider
-from .middleware.chain import around_of
+from .middleware.chain import arounds
 
 Function = Callable[[AcquiredTask], Any]
 
@@ -102,13 +102,19 @@ class Application:
         """Perform the task, with all that stands around it; return its result."""
         if self.is_async:
             return awaited(self.arun())
-        around = around_of(type(self))
-        return self._perform() if around is None else around(self)
+        return arounds[type(self)](self)
 
     async def arun(self) -> Any:
         """Do what run() does, where perform() is a coroutine function."""
-        around = around_of(type(self))
-        return await (self._aperform() if around is None else around(self))
+        return await arounds[type(self)](self)
+
+    @classmethod
+    def _bare_method(cls) -> str:
+        """Return the name of the method that performs a task, without middleware."""
+        if cls.is_async:
+            return "_aperform"
+        hooks = (cls.before_perform, cls.after_perform)
+        return "perform" if hooks == UNCHANGED else "_perform"
 
     def _perform(self) -> Any:
         """Perform the task, with what comes before and after."""

@@ -10,7 +10,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.paths import path_of
+from django_perfectqueue.lib.imports import path_of
 
 from .dispatch import Dispatch, Pattern, in_words
 from .handler import Application, from_function

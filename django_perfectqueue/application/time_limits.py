@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django_perfectqueue.conf import Options
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.spans import is_number
+from django_perfectqueue.lib.durations import is_number
 
 if TYPE_CHECKING:
     from .handler import Application

@@ -11,6 +11,6 @@ if not HAS_TASKS:
 from .base import PerfectQueueBackend
 from .decorator import task
 from .definition import QueueTask
-from .tolerant import DummyBackend, ImmediateBackend
+from .test_backends import DummyBackend, ImmediateBackend
 
 __all__ = ["DummyBackend", "ImmediateBackend", "PerfectQueueBackend", "QueueTask", "task"]

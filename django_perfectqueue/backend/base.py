@@ -27,12 +27,12 @@ from django_perfectqueue.compat import (
     task_backends,
 )
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, PayloadError
-from django_perfectqueue.names import names
+from django_perfectqueue.lib.distinct import names
 
 from . import registry
-from .call import Call, words_of
 from .checks import is_installed, not_installed
 from .definition import QueueTask, check_words, word
+from .stored_call import Call, words_of
 
 TaskCall = tuple[Any, Iterable[Any], Mapping[str, Any]]
 
@@ -63,6 +63,8 @@ class PerfectQueueBackend(BaseTaskBackend):
         }
         self.options = {**given, **self.options}
         self.queue_names = list(dict.fromkeys(params.get("QUEUES", ["default"])))
+        # The paths of definitions; what using() makes of them is validated each time.
+        self.validated: set[str] = set()
 
     @property
     def using(self) -> str:
@@ -130,7 +132,13 @@ class PerfectQueueBackend(BaseTaskBackend):
         self, task: Any, args: Iterable[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Any, dict[str, Any]]:
         """Return the result of a task that is to be stored, and what to submit for it."""
-        self.validate_task(task)
+        path = task.module_path
+        definition = registry.definitions.get(path)
+        if task is not definition or path not in self.validated:
+            self.validate_task(task)
+            if definition is None:
+                registry.add(task)
+            self.validated.add(path)
         result: Any = TaskResult(
             task=task,
             id="",
@@ -152,15 +160,11 @@ class PerfectQueueBackend(BaseTaskBackend):
         }
         key = names.get("key") or word(task, "key") or self.new_id()
         object.__setattr__(result, "id", key)
-        definition = registry.definitions.get(task.module_path)
-        if definition is None:
-            registry.add(task)
-            definition = task
-        words = words_of(task, definition, names)
+        words = words_of(task, task if definition is None else definition, names)
         call = Call(result.args, result.kwargs, result.enqueued_at, words)
         submission = {
             "key": key,
-            "type": task.module_path,
+            "type": path,
             "data": call.data,
             "user": names.get("user") or word(task, "user"),
             "priority": task.priority,

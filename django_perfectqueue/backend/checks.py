@@ -16,7 +16,7 @@ from django_perfectqueue.backoff import backoff_at, backoff_problem
 from django_perfectqueue.compat import APP
 from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.spans import is_number
+from django_perfectqueue.lib.durations import is_number
 
 if TYPE_CHECKING:
     from .base import PerfectQueueBackend

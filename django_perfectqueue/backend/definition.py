@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from asgiref.sync import iscoroutinefunction
 
-from django_perfectqueue import error_rules
-from django_perfectqueue.backoff import backoff_problem
+from django_perfectqueue.backoff import backoff_problem, error_rules
+from django_perfectqueue.backoff.error_rules import Rule, RuleWithWaits
 from django_perfectqueue.compat import InvalidTask, Task
 from django_perfectqueue.conf import nearest
-from django_perfectqueue.error_rules import Rule, RuleWithWaits
 
 from . import registry
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from django_perfectqueue import signals
 from django_perfectqueue.application import Application
-from django_perfectqueue.application.asynchrony import is_async
+from django_perfectqueue.application.coroutine_functions import is_async
 from django_perfectqueue.backoff import backoff_at
 from django_perfectqueue.compat import TaskContext, normalize_json, task_backends
 from django_perfectqueue.compat import signals as django_signals
@@ -20,9 +20,9 @@ from django_perfectqueue.exceptions import CancelRequestedError
 from django_perfectqueue.logs import Masked
 from django_perfectqueue.queue import AcquiredTask
 
-from .call import Call
 from .definition import rules_of, word
 from .results import FAILED, SUCCESSFUL, change, error_raised, running
+from .stored_call import Call
 
 logger = logging.getLogger("django_perfectqueue.backend")
 

@@ -10,15 +10,15 @@ from typing import Any
 from django.db.models import F
 from django.utils import timezone
 
-from django_perfectqueue import exceptions, store
-from django_perfectqueue.application.policy import failure
-from django_perfectqueue.codecs import decode
+from django_perfectqueue import exceptions, store, verdicts
+from django_perfectqueue.application.error_policy import failure
 from django_perfectqueue.compat import TaskError, TaskResult, TaskResultStatus
+from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.models import Attempt, Outcome, Status, Task
-from django_perfectqueue.paths import path_of
+from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.queue import GRAVE, AcquiredTask
 
-from .call import Call, variant
+from .stored_call import Call, variant
 
 READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
 FAILED, SUCCESSFUL = TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL
@@ -35,7 +35,7 @@ KINDS: dict[str, type[Exception]] = {
     "crashed": exceptions.LostError,
     "cancelled": exceptions.CancelRequestedError,
     "expired": exceptions.ExpiredError,
-    GRAVE: exceptions.Discard,
+    GRAVE: verdicts.Discard,
 }
 
 USUAL = {one.name: one.default for one in fields(TaskResult) if one.default is not MISSING}

@@ -6,7 +6,13 @@ from django.core import checks
 
 from .backends import check_backends
 from .databases import check_database_settings, check_sqlite_options
-from .named import check_backoff, check_codecs, check_context, check_dispatch, check_middleware
+from .dotted_paths import (
+    check_backoff,
+    check_codecs,
+    check_context,
+    check_dispatch,
+    check_middleware,
+)
 from .servers import check_server, check_server_settings
 from .settings import check_settings
 

@@ -9,7 +9,7 @@ from django.core.checks import CheckMessage
 
 from django_perfectqueue import compat
 
-from .told import alias_in_force, error
+from .messages import alias_in_force, error
 
 
 def check_backends(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:

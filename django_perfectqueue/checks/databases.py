@@ -10,9 +10,9 @@ from django.core.checks import CheckMessage
 from django.db import connections
 
 from django_perfectqueue.conf import SETTING, options
-from django_perfectqueue.store import datagrams
+from django_perfectqueue.store.notify import datagrams
 
-from .told import SQLITE_OPTIONS, alias_in_force, error, warning
+from .messages import SQLITE_OPTIONS, alias_in_force, error, warning
 
 VENDORS = ("postgresql", "mysql", "sqlite")
 UTC = (None, "UTC", "Etc/UTC")

@@ -10,7 +10,7 @@ from django.db import connections
 
 from django_perfectqueue.conf import SETTING
 
-from .told import SQLITE_OPTIONS, alias_in_force, error, warning
+from .messages import SQLITE_OPTIONS, alias_in_force, error, warning
 
 IDLE = 120
 

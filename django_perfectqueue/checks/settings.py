@@ -12,7 +12,7 @@ from django.core.checks import CheckMessage
 
 from django_perfectqueue.conf import SETTING, Options, given, problems
 
-from .told import error, warning
+from .messages import error, warning
 
 
 def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:

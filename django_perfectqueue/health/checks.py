@@ -11,13 +11,14 @@ from django.db import Error, connections
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_perfectqueue import spans, store
-from django_perfectqueue.fields import ServerNow
+from django_perfectqueue import store
+from django_perfectqueue.inspection.why_waiting import workers_serving
+from django_perfectqueue.lib import durations
 from django_perfectqueue.models import Worker
-from django_perfectqueue.waiting import workers_serving
+from django_perfectqueue.models.fields import ServerNow
 
 from .queues import named_queues, used_queues
-from .tables import lacks_tables, unmigrated
+from .schema import lacks_tables, unmigrated
 
 OVERDUE = 60.0
 LATELY = 3600.0
@@ -126,7 +127,7 @@ def of_oldest(queue: str, wait: float | None, most: float | None) -> Finding:
     known = {"queue": queue, "seconds": wait, "most": most}
     if wait is None:
         return Finding("oldest", True, _("Nothing waits in queue '%s'.") % queue, known)
-    words = {"queue": queue, "wait": spans.span(wait), "most": spans.span(most or 0.0)}
+    words = {"queue": queue, "wait": durations.span(wait), "most": durations.span(most or 0.0)}
     if most is None or wait <= most:
         told = _("The oldest due task of queue '%(queue)s' has waited for %(wait)s.")
         return Finding("oldest", True, told % words, known)
@@ -139,7 +140,7 @@ def of_clock(wait: float | None) -> Finding:
     if wait is None or wait <= OVERDUE:
         return Finding("clock", True, _("Nothing has been left lying."), known)
     told = _("Leases that lapsed or tasks that fell due %s ago have been left lying.")
-    return Finding("clock", False, told % spans.span(wait), known)
+    return Finding("clock", False, told % durations.span(wait), known)
 
 
 def of_counters(ago: float | None) -> Finding:
@@ -150,7 +151,7 @@ def of_counters(ago: float | None) -> Finding:
         "Counters did not agree with what runs and were corrected, the last one %s ago;"
         " the log of the workers names them."
     )
-    return Finding("counters", False, told % spans.span(ago), known)
+    return Finding("counters", False, told % durations.span(ago), known)
 
 
 def seconds(text: str) -> float:

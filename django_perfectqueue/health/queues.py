@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django_perfectqueue import conf
 from django_perfectqueue.compat import HAS_TASKS
+from django_perfectqueue.lib.distinct import names
 from django_perfectqueue.models import Lane
-from django_perfectqueue.names import names
 
 
 def named_queues(using: str) -> list[str]:

@@ -17,11 +17,11 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_perfectqueue.checks.told import SQLITE_OPTIONS
+from django_perfectqueue.checks.messages import SQLITE_OPTIONS
 from django_perfectqueue.exceptions import AlreadyExistsError, NotMigratedError, PerfectQueueError
-from django_perfectqueue.health.tables import lacks_tables, unmigrated
+from django_perfectqueue.health.schema import lacks_tables, unmigrated
+from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.queue import Queue, database
-from django_perfectqueue.texts import on_one_line, printable
 
 TAKEN = 3
 INTERRUPTED = 130

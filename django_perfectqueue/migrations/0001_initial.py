@@ -3,8 +3,8 @@ import django.db.models.deletion
 import django.db.models.expressions
 import django.db.models.functions.math
 import django.utils.timezone
-import django_perfectqueue.fields
-import django_perfectqueue.indexes
+import django_perfectqueue.models.fields
+import django_perfectqueue.models.indexes
 from django.db import migrations, models
 
 
@@ -64,19 +64,25 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 (
                     "queue",
-                    django_perfectqueue.fields.ExactCharField(max_length=100, verbose_name="queue"),
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=100, verbose_name="queue"
+                    ),
                 ),
                 (
                     "key",
-                    django_perfectqueue.fields.ExactCharField(max_length=255, verbose_name="key"),
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=255, verbose_name="key"
+                    ),
                 ),
                 (
                     "type",
-                    django_perfectqueue.fields.ExactCharField(max_length=255, verbose_name="type"),
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=255, verbose_name="type"
+                    ),
                 ),
                 (
                     "user",
-                    django_perfectqueue.fields.ExactCharField(
+                    django_perfectqueue.models.fields.ExactCharField(
                         blank=True, default="", max_length=255, verbose_name="user"
                     ),
                 ),
@@ -94,7 +100,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "limits",
-                    django_perfectqueue.fields.ExactCharField(
+                    django_perfectqueue.models.fields.ExactCharField(
                         blank=True, default="", max_length=500, verbose_name="limits"
                     ),
                 ),
@@ -156,7 +162,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "user",
-                    django_perfectqueue.fields.ExactCharField(
+                    django_perfectqueue.models.fields.ExactCharField(
                         blank=True,
                         default="",
                         help_text="For whom the tasks run. Empty: the tasks without a user. *: all who have no share of their own.",
@@ -166,7 +172,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "queue",
-                    django_perfectqueue.fields.ExactCharField(
+                    django_perfectqueue.models.fields.ExactCharField(
                         blank=True,
                         default="",
                         help_text="Empty: every queue.",
@@ -220,7 +226,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "queue",
-                    django_perfectqueue.fields.ExactCharField(
+                    django_perfectqueue.models.fields.ExactCharField(
                         max_length=100, unique=True, verbose_name="queue"
                     ),
                 ),
@@ -248,7 +254,7 @@ class Migration(migrations.Migration):
                 ("id", models.BigIntegerField(primary_key=True, serialize=False)),
                 (
                     "queue",
-                    django_perfectqueue.fields.ExactCharField(
+                    django_perfectqueue.models.fields.ExactCharField(
                         db_index=True, max_length=100, verbose_name="queue"
                     ),
                 ),
@@ -293,11 +299,13 @@ class Migration(migrations.Migration):
                 ("gate", models.BigIntegerField(default=0, verbose_name="gate")),
                 (
                     "queue",
-                    django_perfectqueue.fields.ExactCharField(max_length=100, verbose_name="queue"),
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=100, verbose_name="queue"
+                    ),
                 ),
                 (
                     "user",
-                    django_perfectqueue.fields.ExactCharField(
+                    django_perfectqueue.models.fields.ExactCharField(
                         blank=True, default="", max_length=255, verbose_name="user"
                     ),
                 ),
@@ -398,7 +406,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "name",
-                    django_perfectqueue.fields.ExactCharField(max_length=249, verbose_name="name"),
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=249, verbose_name="name"
+                    ),
                 ),
                 (
                     "max_running",
@@ -460,7 +470,7 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "key",
-                    django_perfectqueue.fields.ExactCharField(
+                    django_perfectqueue.models.fields.ExactCharField(
                         max_length=255, primary_key=True, serialize=False, verbose_name="limit"
                     ),
                 ),
@@ -479,7 +489,9 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 (
                     "queue",
-                    django_perfectqueue.fields.ExactCharField(max_length=100, verbose_name="queue"),
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=100, verbose_name="queue"
+                    ),
                 ),
                 (
                     "span",
@@ -492,7 +504,7 @@ class Migration(migrations.Migration):
                 ("others", models.BooleanField(default=False, verbose_name="others")),
                 (
                     "user",
-                    django_perfectqueue.fields.ExactCharField(
+                    django_perfectqueue.models.fields.ExactCharField(
                         blank=True, default="", max_length=255, verbose_name="user"
                     ),
                 ),
@@ -592,13 +604,13 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "name",
-                    django_perfectqueue.fields.ExactCharField(
+                    django_perfectqueue.models.fields.ExactCharField(
                         blank=True, default="", max_length=261, verbose_name="name"
                     ),
                 ),
                 (
                     "queue",
-                    django_perfectqueue.fields.ExactCharField(
+                    django_perfectqueue.models.fields.ExactCharField(
                         blank=True, default="", max_length=100, verbose_name="queue"
                     ),
                 ),
@@ -646,7 +658,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "group",
-                    django_perfectqueue.fields.ExactCharField(
+                    django_perfectqueue.models.fields.ExactCharField(
                         blank=True, default="", max_length=255, verbose_name="group"
                     ),
                 ),
@@ -711,7 +723,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="task",
-            index=django_perfectqueue.indexes.PartialIndex(
+            index=django_perfectqueue.models.indexes.PartialIndex(
                 condition=models.Q(("user", ""), _negated=True),
                 fields=["user", "id"],
                 name="perfectqueue_task_user",
@@ -776,7 +788,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="lane",
-            index=django_perfectqueue.indexes.PartialIndex(
+            index=django_perfectqueue.models.indexes.PartialIndex(
                 condition=models.Q(("finish_tag__gt", 0)),
                 fields=["queue", "gate", "finish_tag"],
                 name="perfectqueue_lane_clock",
@@ -786,7 +798,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="lane",
-            index=django_perfectqueue.indexes.PartialIndex(
+            index=django_perfectqueue.models.indexes.PartialIndex(
                 condition=models.Q(("gate", 0), _negated=True),
                 fields=["account"],
                 name="perfectqueue_lane_account",
@@ -864,7 +876,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="ticket",
-            index=django_perfectqueue.indexes.PartialIndex(
+            index=django_perfectqueue.models.indexes.PartialIndex(
                 condition=models.Q(("state", 0)),
                 fields=["lane", "rank", "run_at", "task"],
                 name="perfectqueue_ticket_line",

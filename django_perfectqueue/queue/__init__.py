@@ -4,10 +4,8 @@ The door for programs: submit tasks, look at them, steer them, and take them.
 Everything here runs in the caller's transaction where there is one.
 """
 
-from .acquired import GRAVE, AcquiredTask, add_line, note_of
-from .deferred import Deferred
-from .door import Queue, Task, Window, database
-from .given import (
+from django_perfectqueue.models.dead_letter import GRAVE
+from django_perfectqueue.payload.inputs import (
     KEY_LENGTH,
     QUEUE_LENGTH,
     OnConflict,
@@ -18,6 +16,12 @@ from .given import (
     encoded,
     span,
 )
+from django_perfectqueue.store.database.alias import database
+
+from .acquired import AcquiredTask, add_line, note_of
+from .deferred import Deferred
+from .queue import Queue, Window
+from .task_handle import Task
 
 __all__ = [
     "GRAVE",

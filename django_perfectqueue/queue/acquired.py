@@ -12,37 +12,39 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import Error, connections, transaction
 
-from django_perfectqueue import codecs, store
+from django_perfectqueue import store
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import (
-    SHORTEST_WAIT,
     AlreadyFinishedError,
     CancelRequestedError,
-    Discard,
     InvalidTaskError,
     PayloadError,
     PerfectQueueError,
     PreemptedError,
-    Snooze,
-    wait_of,
 )
-from django_perfectqueue.notes import Notes, entry, part_of
-from django_perfectqueue.paths import path_of
-from django_perfectqueue.sensitive import secrets_of, without
-from django_perfectqueue.texts import printable
+from django_perfectqueue.lib.imports import path_of
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.payload import codecs
+from django_perfectqueue.payload.inputs import Span, encoded
+from django_perfectqueue.payload.journal import Notes, entry, part_of
+from django_perfectqueue.payload.redaction import secrets_of, without
+from django_perfectqueue.verdicts import SHORTEST_WAIT, Discard, Snooze, wait_of
 
+from .async_twins import in_event_loop, twin
 from .deferred import Deferred, Doubt, or_deferred
-from .given import Span, encoded, encoded_result
-from .twins import in_event_loop, twin
+
+if TYPE_CHECKING:
+    from .queue import Queue
+
+
+from django_perfectqueue.exceptions import InvalidResultError
+from django_perfectqueue.models.dead_letter import GRAVE
 
 logger = logging.getLogger("django_perfectqueue.queue")
 
-GRAVE = "discarded"
 ENDED = ("finished", "failed", "cancelled", "discarded")
-DISCARDED = path_of(Discard)
 
-if TYPE_CHECKING:
-    from .door import Queue
+DISCARDED = path_of(Discard)
 
 
 @dataclass(slots=True)
@@ -81,7 +83,7 @@ class AcquiredTask:
 
     @property
     def queue(self) -> Queue:
-        from .door import Queue
+        from .queue import Queue
 
         return Queue(self.lease.queue, using=self.lease.using)
 
@@ -501,3 +503,15 @@ def note_of(task: AcquiredTask) -> store.Note | None:
         lines=told.text(),
         is_first=is_first,
     )
+
+
+def encoded_result(value: Any, *, using: str) -> str:
+    limit = options().MAX_RESULT_SIZE
+    by = "MAX_PAYLOAD_SIZE" if limit is None else "MAX_RESULT_SIZE"
+    try:
+        text = encoded(value, "The result", limit=limit, by=by)
+    except InvalidTaskError as error:
+        raise InvalidResultError(str(error)) from error
+    if why := store.too_long(text, using=using):
+        raise InvalidResultError(f"The result can't be stored: {why}. Raise that, or return less.")
+    return text

@@ -6,49 +6,56 @@ the caller's, reads the time from the server unless it is given as ``now``, and 
 itself where the database asks for it or the connection is lost.
 """
 
-from .acquire import acquire
-from .ailments import Ailment
-from .alarms import answer_alarms, rouse
-from .announce import announce
-from .apply import apply_shares
-from .apply_limit import apply_limit
-from .bell import doorbell, ear, ring
-from .clear import clear
-from .datagrams import Datagrams
-from .fence import refusal
-from .finish import finish
-from .give_back import give_back
-from .heartbeat import heartbeat
-from .held import InHand, in_hand, renew, wanted
-from .idle import end_idle_transactions
-from .idle_lanes import FIRST_ID, forget_gates, forget_lanes, forget_meters
-from .joint import Joint, came_through
-from .keys import may_hold
-from .known import forget_limits, known_limits
-from .look import Outlook, look
-from .notices import EndNotices, Notices
-from .oldest import oldest_due, overdue
-from .once_committed import steer_waiting
-from .packet import too_long
-from .park import park, unpark, unpark_some
-from .purge import Surplus, Swept, discard, newest_id, purge, surplus
-from .recount import Drift, Position, recount
-from .register import Registration, register, sign_off
-from .replace import replace
-from .reprioritize import reprioritize
-from .rings import Call, Ring
-from .roll_up import roll_up
-from .settle import cancel, fail, release, retry, snooze
-from .shares import queue_weights
-from .steer import cancel_request, find, force_finish, redrive
-from .submit import CHUNK, in_chunks, submit, submit_all
-from .take_alone import take_alone
-from .tell import tell
-from .transaction import ailment, calls_of_others, one_call, patiently, together
-from .update import update_payload
-from .usage import Tally, Whose, add_usage, clock, folded, note_waiting
+from .claims.acquire import acquire
+from .claims.backlog_age import oldest_due, overdue
+from .claims.peek import Outlook, look
+from .claims.single_lane import take_alone
+from .database.diagnosis import Ailment
+from .database.idle_transactions import end_idle_transactions
+from .database.packet import too_long
+from .database.transaction import ailment, calls_of_others, one_call, patiently, together
+from .lanes.apply_limit import apply_limit
+from .lanes.apply_share import apply_shares
+from .lanes.shares import queue_weights
+from .leases.fence import refusal
+from .leases.heartbeat import heartbeat
+from .leases.in_hand import InHand, in_hand, renew, wanted
+from .limits.limit_cache import forget_limits, known_limits, limits_of
+from .notify.completion import (
+    Ended,
+    end_notices,
+    ends,
+    find_all,
+    in_callers_transaction,
+    live,
+    watch,
+)
+from .notify.datagrams import Datagrams
+from .notify.messages import Call, Ring
+from .notify.postgres import EndNotices, Notices
+from .notify.ring import doorbell, ear, ring
+from .notify.signals import announce
+from .records.journal import tell
+from .records.usage import Tally, Whose, add_usage, clock, folded, note_waiting
+from .records.usage_rollup import roll_up
+from .records.workers import Registration, register, sign_off
+from .tasks.after_commit import steer_waiting
+from .tasks.atomic import Joint, came_through
+from .tasks.finish import finish
+from .tasks.replace import replace
+from .tasks.reprioritize import reprioritize
+from .tasks.settle import cancel, fail, release, retry, snooze
+from .tasks.steer import cancel_request, find, force_finish, redrive
+from .tasks.submit import CHUNK, in_chunks, submit, submit_all
+from .tasks.unknown_types import park, unpark, unpark_some
+from .tasks.update import update_payload
+from .upkeep.clear import clear
+from .upkeep.give_back import give_back
+from .upkeep.idle_lanes import FIRST_ID, forget_gates, forget_lanes, forget_meters
+from .upkeep.purge import Surplus, Swept, discard, newest_id, purge, surplus
+from .upkeep.recount import Drift, Position, recount
+from .upkeep.timers import answer_alarms, rouse
 from .values import Completion, Failure, Lease, Moment, Note, Pulse, Submission, new_holder
-from .watch import Ended, end_notices, ends, find_all, in_callers_transaction, live, watch
 
 __all__ = [
     "CHUNK",
@@ -112,9 +119,9 @@ __all__ = [
     "in_chunks",
     "in_hand",
     "known_limits",
+    "limits_of",
     "live",
     "look",
-    "may_hold",
     "new_holder",
     "newest_id",
     "note_waiting",

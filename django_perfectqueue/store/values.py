@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from ..paths import path_of
+from django_perfectqueue.lib.imports import path_of
+
+ENDED = "perfectqueue_ended_"
+"""The channel on which the end of a task is told, before its id."""
 
 Moment = datetime | timedelta
 """A point in time; a timedelta counts from the server's clock when the task is stored."""

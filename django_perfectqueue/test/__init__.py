@@ -5,8 +5,8 @@ from .drain import adrain, drain
 from .eager import eager
 from .factories import make_task
 from .recording import Recording, recording
-from .rehearsal import RehearsedTask, make_acquired, run_handler
 from .report import Drained, Run
+from .run_handler import RehearsedTask, make_acquired, run_handler
 from .submitted import SubmittedTask, submitted
 
 __all__ = [

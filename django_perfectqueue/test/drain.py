@@ -15,8 +15,8 @@ from django_perfectqueue.conf import options
 from django_perfectqueue.models import Task, Ticket
 from django_perfectqueue.queue import Queue, Span, checked_span, database
 
-from .held import HeldTask
-from .in_place import InPlace, is_trouble, raise_error
+from .held_task import HeldTask
+from .inline_runner import InPlace, is_trouble, raise_error
 from .report import Drained, Run
 from .routes import Kind, types_of, unknown, workers_dispatch
 

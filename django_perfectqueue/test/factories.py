@@ -10,8 +10,8 @@ from typing import Any
 from django_perfectqueue import store
 from django_perfectqueue.conf import nearest, options
 from django_perfectqueue.exceptions import NotSupportedError
+from django_perfectqueue.inspection.why_waiting import Case, Code
 from django_perfectqueue.queue import AcquiredTask, Queue, Task
-from django_perfectqueue.waiting import Case, Code
 
 LATER = 3600.0
 AGO = timedelta(seconds=7200)

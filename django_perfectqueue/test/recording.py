@@ -91,7 +91,7 @@ def stand_ins(recorded: Recording) -> Iterator[tuple[Any, str, Any]]:
 
     yield Queue, "submit", submit
     yield Queue, "submit_many", submit_many
-    yield store, "known_limits", lambda keys, using: set()
+    yield store, "limits_of", lambda *names, using: ()
     if compat.HAS_TASKS:
         from django_perfectqueue.backend import base
 

@@ -10,7 +10,7 @@ from django_perfectqueue.application import Dispatch
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.conf import nearest, options
 from django_perfectqueue.exceptions import UnknownTypeError
-from django_perfectqueue.management.handlers import found, with_django_tasks
+from django_perfectqueue.worker.discovery import found, with_django_tasks
 
 SHOWN = 20
 

@@ -11,9 +11,9 @@ from unittest import mock
 from django.utils import timezone
 
 from django_perfectqueue import models, store
-from django_perfectqueue.codecs import decode
+from django_perfectqueue.payload.codecs import decode
+from django_perfectqueue.payload.redaction import masked
 from django_perfectqueue.queue import Queue, Task, database
-from django_perfectqueue.sensitive import masked
 
 from .routes import Kind, type_of
 

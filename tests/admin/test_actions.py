@@ -5,7 +5,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.urls import reverse
 
-from django_perfectqueue.admin import filters, steering
+from django_perfectqueue.admin.parts import action_pages, filters
 from django_perfectqueue.models import DeadLetter, Task, Ticket
 
 from ..factories import NOON, fail, failed, finish, running, status, submit, submit_many
@@ -219,7 +219,7 @@ class ManyTests(AdminTestCase):
         self.choose("retry", lost[0], across=True, status="failed")
         self.assertEqual(self.told(self.client.get(LIST)), ["3 tasks were put back in line."])
 
-    @mock.patch.object(steering, "CAP", 2)
+    @mock.patch.object(action_pages, "CAP", 2)
     def test_no_more_are_taken_than_one_request_can_do(self):
         for _ in range(3):
             failed()

@@ -9,10 +9,10 @@ from django.contrib.auth.models import User
 from django.contrib.staticfiles.testing import StaticLiveServerTestCase
 
 from django_perfectqueue import store
-from django_perfectqueue.limits import limit, set_limit
+from django_perfectqueue.fairness.limits import limit, set_limit
+from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import Meter
-from django_perfectqueue.notes import entry
-from django_perfectqueue.shares import set_share
+from django_perfectqueue.payload.journal import entry
 
 from ..factories import fail, failed, running, submit
 from .staff import LIST

@@ -3,9 +3,9 @@ from datetime import timedelta
 from django.contrib.admin.models import LogEntry
 from django.utils import timezone
 
-from django_perfectqueue.limits import limit, remove_limit, set_limit
+from django_perfectqueue.fairness.limits import limit, remove_limit, set_limit
+from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import Change, Limit, Meter
-from django_perfectqueue.shares import set_share
 
 from .staff import AdminTestCase, staff
 

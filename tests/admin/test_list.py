@@ -5,7 +5,7 @@ from django.db import connection, transaction
 from django.test import TransactionTestCase, override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_perfectqueue.admin import filters, paginator
+from django_perfectqueue.admin.parts import filters, paginator
 from django_perfectqueue.models import Status, Task
 
 from ..factories import acquire, failed, finish, running, submit, submit_many

@@ -2,8 +2,8 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.test import override_settings
 
 from django_perfectqueue import store
+from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import Change, FairShare, Lane, QueueShare
-from django_perfectqueue.shares import set_share
 
 from ..factories import acquire, register, submit
 from .staff import AdminTestCase, staff

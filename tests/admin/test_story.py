@@ -4,14 +4,15 @@ from unittest import mock
 from django.test import SimpleTestCase
 from django.utils import timezone
 
-from django_perfectqueue import spans, store
-from django_perfectqueue.admin import story
-from django_perfectqueue.admin.cells import span
+from django_perfectqueue import store
+from django_perfectqueue.admin.parts import task_story
+from django_perfectqueue.admin.parts.cells import span
+from django_perfectqueue.lib import durations
 from django_perfectqueue.models import FairShare, Lane, Task
 from django_perfectqueue.queue import Queue
 
-from ..commands.running import run, run_json
 from ..factories import NOON, acquire, after, failed, finish, register, retry, running, seat, submit
+from ..management.running import run, run_json
 from .staff import LIST, AdminTestCase, row
 
 EVIL = "<script>alert(1)</script>"
@@ -40,7 +41,7 @@ class StoryTests(AdminTestCase):
         [told] = run_json("pq_show", "k1")
         self.assertLess(told["waited"], 60)
         shown = dict(self.story(task).context["times"])["waited"]
-        self.assertEqual(shown, spans.span(told["waited"]))
+        self.assertEqual(shown, durations.span(told["waited"]))
 
     def test_one_that_has_expired_says_so(self):
         task = submit("k1", now=None)
@@ -115,7 +116,7 @@ class StoryTests(AdminTestCase):
         self.assertContains(response, "#1 finished")
         self.assertContains(response, "<summary>1 log line</summary>")
 
-    @mock.patch.object(story, "ATTEMPTS", 2)
+    @mock.patch.object(task_story, "ATTEMPTS", 2)
     def test_the_newest_attempts_keep_their_numbers(self):
         task, held = running("k1")
         for second in (1, 2, 3):
@@ -234,7 +235,7 @@ class StoryTests(AdminTestCase):
 
         self.assertContains(self.story(task), "\\ud800")
 
-    @mock.patch.object(story, "LONGEST", 10)
+    @mock.patch.object(task_story, "LONGEST", 10)
     def test_a_long_payload_is_cut(self):
         self.assertContains(self.story(submit("k1", data=["x" * 50])), "more characters")
 

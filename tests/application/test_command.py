@@ -12,8 +12,9 @@ from unittest import mock
 
 from django.test import SimpleTestCase, TestCase
 
-from django_perfectqueue.application import CommandHandler, program
-from django_perfectqueue.application.output import Output
+from django_perfectqueue.application import CommandHandler
+from django_perfectqueue.application.programs import program
+from django_perfectqueue.application.programs.output import Output
 from django_perfectqueue.exceptions import (
     CancelRequestedError,
     CommandFailedError,

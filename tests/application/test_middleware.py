@@ -1,10 +1,11 @@
 import asyncio
+import sys
 import time
 from unittest import mock
 
 from django.test import SimpleTestCase, TestCase, override_settings
 
-from django_perfectqueue.application import Application, Dispatch, handler, replacement
+from django_perfectqueue.application import Application, Dispatch, handler, recycle
 from django_perfectqueue.application.handler import from_function
 from django_perfectqueue.application.middleware import (
     MemoryLimit,
@@ -15,24 +16,23 @@ from django_perfectqueue.application.middleware import (
     memory_limit,
     report_errors,
 )
-from django_perfectqueue.application.middleware.chain import around_of
+from django_perfectqueue.application.middleware.chain import arounds
 from django_perfectqueue.application.registry import Registry
 from django_perfectqueue.checks import check_middleware
 from django_perfectqueue.conf import Options
 from django_perfectqueue.exceptions import (
     CancelRequestedError,
     ConfigError,
-    Discard,
     GracefulProcessStopError,
-    Snooze,
 )
 from django_perfectqueue.models import Attempt, Ticket
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.runtime.recycling import Recycling
+from django_perfectqueue.verdicts import Discard, Snooze
+from django_perfectqueue.worker.processor.recycling import Recycling
 
 from ..factories import submit
-from ..runtime.crews import CrewTestCase
-from ..runtime.runners import runner_for
+from ..worker.crews import CrewTestCase
+from ..worker.runners import runner_for
 from . import surroundings
 
 PLACE = "tests.application.surroundings"
@@ -98,12 +98,18 @@ class ChainTests(SimpleTestCase):
         self.assertEqual(performed, [])
 
     def test_without_any_nothing_is_called_in_between(self):
-        self.assertIsNone(around_of(from_function(lambda task: None)))
+        called = []
+        handler = from_function(lambda task: called.append(sys._getframe(2)))(None)
+        frame = sys._getframe()
+        arounds[type(handler)](handler)
+        self.assertEqual(called, [frame])
 
     def test_of_a_class_one_object_serves_all_handlers(self):
         with override_settings(PERFECTQUEUE=EVERYWHERE):
             for _ in range(2):
-                around_of(from_function(lambda task: None, middleware=[surroundings.Both]))
+                self.assertTrue(
+                    arounds[from_function(lambda task: None, middleware=[surroundings.Both])]
+                )
         self.assertLessEqual(surroundings.Both.made, 1)
 
     def test_a_coroutine_is_awaited_within_coroutines(self):
@@ -140,7 +146,7 @@ class ChainTests(SimpleTestCase):
         ):
             kind = from_function(lambda task: None, middleware=given)
             with self.subTest(given), self.assertRaisesMessage(ConfigError, said):
-                around_of(kind)
+                arounds[kind]
 
     def test_a_check_tells_what_is_wrong_for_all(self):
         with override_settings(PERFECTQUEUE=EVERYWHERE):
@@ -298,7 +304,7 @@ class TimeLimitTests(SimpleTestCase):
 
 class MemoryLimitTests(RunnerCase):
     def test_a_processor_that_is_large_after_a_task_is_replaced(self):
-        self.addCleanup(replacement.wanted.clear)
+        self.addCleanup(recycle.wanted.clear)
         recycling = Recycling(Options())
         around = MemoryLimit(100)
         with mock.patch.object(memory_limit, "resident") as resident:

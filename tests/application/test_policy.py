@@ -15,7 +15,7 @@ from django_perfectqueue.application import (
     Steps,
     handler,
 )
-from django_perfectqueue.application.policy import Ruling, failure, ruling
+from django_perfectqueue.application.error_policy import Ruling, failure, ruling
 from django_perfectqueue.exceptions import ConfigError, InvalidTaskError
 from django_perfectqueue.queue import AcquiredTask
 

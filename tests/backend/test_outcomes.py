@@ -3,7 +3,7 @@ from datetime import timedelta
 from django.test import TestCase, override_settings
 
 from . import case, jobs  # isort: skip
-from django_perfectqueue import compat, exceptions
+from django_perfectqueue import compat, verdicts
 from django_perfectqueue.application import Exponential
 from django_perfectqueue.models import Attempt
 from django_perfectqueue.queue import Queue
@@ -33,13 +33,13 @@ class OutcomeTests(TestCase):
         """
         for task in (jobs.says, jobs.says_later):
             retried = self.run_one(task, "retry", word="retried")
-            self.assertEqual((retried.status, self.kinds(retried)), ("READY", [exceptions.Retry]))
+            self.assertEqual((retried.status, self.kinds(retried)), ("READY", [verdicts.Retry]))
             self.assertAlmostEqual(self.wait(retried), 60, delta=1)
             snoozed = self.run_one(task, "snooze", word="snoozed")
             self.assertEqual((snoozed.status, snoozed.errors), ("READY", []))
             discarded = self.run_one(task, "discard", word="discarded")
             self.assertEqual(discarded.status, "FAILED")
-            self.assertEqual(self.kinds(discarded), [exceptions.Discard])
+            self.assertEqual(self.kinds(discarded), [verdicts.Discard])
             self.assertIn("as it was told", discarded.errors[0].traceback)
 
     def test_attempts_that_are_given_hold_for_a_retry_too(self):

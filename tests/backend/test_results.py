@@ -28,8 +28,8 @@ class WaitTests(TestCase):
         with self.assertRaises(exceptions.WaitTimeoutError):
             backend.wait(result, timeout=0)
         with (
-            mock.patch("django_perfectqueue.ends.Vigil.check"),
-            mock.patch("django_perfectqueue.ends.Vigil.wait", side_effect=run_due),
+            mock.patch("django_perfectqueue.inspection.results.Vigil.check"),
+            mock.patch("django_perfectqueue.inspection.results.Vigil.wait", side_effect=run_due),
         ):
             self.assertEqual(backend.wait(result).return_value, 3)
         with self.assertRaises(compat.TaskResultDoesNotExist):
@@ -38,8 +38,10 @@ class WaitTests(TestCase):
     def test_one_that_is_deleted_meanwhile_is_no_more(self):
         backend, result = compat.task_backends["default"], jobs.add.enqueue(1, 2)
         with (
-            mock.patch("django_perfectqueue.ends.Vigil.check"),
-            mock.patch("django_perfectqueue.ends.Vigil.wait", side_effect=Queue().clear),
+            mock.patch("django_perfectqueue.inspection.results.Vigil.check"),
+            mock.patch(
+                "django_perfectqueue.inspection.results.Vigil.wait", side_effect=Queue().clear
+            ),
             self.assertRaises(compat.TaskResultDoesNotExist),
         ):
             backend.wait(result)

@@ -23,12 +23,12 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.management.commands import pq_worker
 from django_perfectqueue.models import Attempt
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.runtime.plan import Plan
-from django_perfectqueue.runtime.undertaker import Estate, Undertaker
+from django_perfectqueue.worker.helpers.reaper import Estate, Undertaker
+from django_perfectqueue.worker.plan import Plan
 
 from ..application import surroundings
-from ..runtime.forked import SILENT
-from ..runtime.workers import WorkerTestCase
+from ..worker.forked import SILENT
+from ..worker.workers import WorkerTestCase
 from .inline import run_due
 
 IMMEDIATE = f"{compat.ImmediateBackend.__module__}.ImmediateBackend"

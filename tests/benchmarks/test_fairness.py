@@ -272,7 +272,7 @@ class ShippedTests(SimpleTestCase):
         from benchmarks.fairness.judge import judged
         from benchmarks.fairness.scenario import find
         from benchmarks.fairness.simulation import simulated
-        from django_perfectqueue.runtime.pace import SPAN, TOO_FAR
+        from django_perfectqueue.worker.processor.prefetch import SPAN, TOO_FAR
 
         for scenario in find(["newcomer", "suddenly-long"]):
             for processors in (1, 4):
@@ -442,7 +442,7 @@ class AdversaryTests(SimpleTestCase):
     @settings(max_examples=120, deadline=None, derandomize=True)
     @given(ADVERSARY)
     def test_no_backlog_falls_behind_its_part(self, plan):
-        from django_perfectqueue.store.lanes import MEMORY
+        from django_perfectqueue.store.arithmetic.fair_order import MEMORY
 
         worst = self.owed(plan)
         wrong = MEMORY / (1 - MEMORY)

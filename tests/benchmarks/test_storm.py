@@ -129,6 +129,20 @@ class AuditorTests(SimpleTestCase):
         self.assert_good(book)
         self.assert_found("lost", book.take(21.0, "b"))
 
+    def test_a_finish_whose_answer_was_lost_is_refused_where_its_task_was_purged_meanwhile(self):
+        def book(*, reconnected=True, purged=12.5, took=2.3, **more):
+            told = {"refused": [["b", 1, 10]], "reconnected": reconnected}
+            book = good().submit(10.5, "b").take(11.5, "b").call(purged, "purge")
+            book.settle(12.0, "finish", "b", told=told, took=took)
+            return book.row("b", **more) if more else book
+
+        both = {"lost", "refused though held"}
+        self.assert_good(book())
+        self.assertEqual(set(self.found(book(reconnected=False))), both)
+        self.assertEqual(set(self.found(book(purged=14.5))), both)
+        self.assertEqual(set(self.found(book(purged=11.7))), both)
+        self.assert_found("refused though held", book(outcome="cancelled", result=None))
+
     def test_one_that_has_ended_may_have_been_purged(self):
         for verb, told in (("fail", {}), ("release", {"cancelled": [["b", 1, 10]]})):
             book = good().submit(20.0, "b").take(21.0, "b").settle(22.0, verb, "b", told=told)
@@ -283,17 +297,11 @@ class AuditorTests(SimpleTestCase):
         self.assert_good(at_once(4, more))
         self.assert_found("rate passed", at_once(7, more))
 
-    def test_what_is_released_has_not_started(self):
+    def test_what_is_released_has_started_all_the_same(self):
         book = at_once(7, {"limits": ["metered"]})
         for number in range(7):
-            told = {"cancelled": []}
-            book.settle(11.5, "release", f"t{number}", told=told)
-        for number in range(7):
-            book.take(20.0 + number, f"t{number}", 2).settle(
-                20.5 + number, "finish", f"t{number}", 2
-            )
-        book.calls = [c for c in book.calls if c.verb != "finish" or c.asked > 20]
-        self.assert_good(book)
+            book.settle(11.5, "release", f"t{number}", told={"cancelled": []})
+        self.assert_found("rate passed", book)
 
     def test_what_is_given_out_in_a_pause_is_found(self):
         for key, more in (

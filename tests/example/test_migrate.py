@@ -10,7 +10,7 @@ from django_perfectqueue import compat, conf
 from django_perfectqueue.application import Registry
 from django_perfectqueue.models import Task
 
-from ..test_docs import DJANGOS, names, options_of
+from ..documentation.test_docs import DJANGOS, names, options_of
 from .pages import DOCS, FENCED
 
 PAGES = DOCS / "howto" / "migrate"

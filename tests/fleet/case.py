@@ -13,8 +13,8 @@ from django.db import connection
 from django_perfectqueue.queue import Queue
 
 from ..databases.server import Server
-from ..runtime.workers import Worker, WorkerTestCase
 from ..waiting import wait_until
+from ..worker.workers import Worker, WorkerTestCase
 
 DISPATCH = "tests.fleet.handlers.FleetDispatch"
 PATIENCE = 60.0

@@ -7,8 +7,9 @@ from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
 from django_perfectqueue.application import Application, Decider, handler
-from django_perfectqueue.exceptions import CancelRequestedError, Discard, Retry, Snooze
+from django_perfectqueue.exceptions import CancelRequestedError
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.verdicts import Discard, Retry, Snooze
 
 
 @handler("helpers.add")

@@ -8,10 +8,11 @@ from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase, override_settings
 
 from django_perfectqueue import compat, signals
-from django_perfectqueue.exceptions import Retry, UnknownTypeError
+from django_perfectqueue.exceptions import UnknownTypeError
 from django_perfectqueue.models import Attempt
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.test import adrain, drain, make_task
+from django_perfectqueue.verdicts import Retry
 
 from ..factories import NOON, submit
 from . import cases  # noqa: F401

@@ -11,9 +11,9 @@ from django_perfectqueue.exceptions import (
     PreemptedError,
     UnknownTypeError,
 )
+from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import Attempt, Status
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.shares import set_share
 from django_perfectqueue.test import drain, make_acquired, make_task, recording, run_handler
 from django_perfectqueue.test.factories import WAYS
 

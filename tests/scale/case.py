@@ -6,9 +6,10 @@ from unittest import mock
 from django.db import OperationalError, ProgrammingError, connection, transaction
 from django.test import TransactionTestCase
 
-from django_perfectqueue import waiting
-from django_perfectqueue.admin import filters, lanes, paginator, search
-from django_perfectqueue.management import figures
+from django_perfectqueue.admin.pages import lanes
+from django_perfectqueue.admin.parts import filters, paginator, search
+from django_perfectqueue.inspection import why_waiting
+from django_perfectqueue.management.queues import figures
 
 from .filling import SCALE, TABLES, Filling
 from .meter import Meter
@@ -72,7 +73,7 @@ BOUNDS = (
     (paginator, "COUNTED", 500),
     (search, "FOUND", 100),
     (figures, "BOUND", 500),
-    (waiting, "COUNTED", 20),
+    (why_waiting, "COUNTED", 20),
 )
 
 

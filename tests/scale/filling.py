@@ -17,7 +17,7 @@ from django_perfectqueue.models import (
     Ticket,
     Worker,
 )
-from django_perfectqueue.store.lanes import lane_id
+from django_perfectqueue.store.arithmetic.fair_order import lane_id
 
 TABLES = (Task, Ticket, Attempt, DeadLetter, Lane, FairShare, Worker)
 SCALE = int(os.environ.get("PERFECTQUEUE_SCALE", "80000"))

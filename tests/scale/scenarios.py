@@ -11,10 +11,10 @@ from django.core.management import call_command
 from django.test import Client
 
 from django_perfectqueue import store
-from django_perfectqueue.ends import Vigil
+from django_perfectqueue.inspection.results import Vigil
 from django_perfectqueue.models import Lane, State, Task, Ticket
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store.lanes import lane_id
+from django_perfectqueue.store.arithmetic.fair_order import lane_id
 
 from ..factories import completion, register, seat
 from .filling import RETENTION

@@ -5,7 +5,7 @@ import re
 from django.test import tag
 
 from django_perfectqueue.models import Lane
-from django_perfectqueue.store.lanes import FIRST_COST, LEAST_COST
+from django_perfectqueue.store.arithmetic.fair_order import FIRST_COST, LEAST_COST
 
 from .case import ScaleTestCase, measured, refresh
 from .filling import mostly

@@ -6,14 +6,14 @@ from django.db import transaction
 from django.test import TransactionTestCase, skipUnlessDBFeature, tag
 
 from django_perfectqueue import store
-from django_perfectqueue.admin.search import plain
+from django_perfectqueue.admin.parts.search import plain
 from django_perfectqueue.models import Attempt, DeadLetter, Task, Ticket
-from django_perfectqueue.runtime.belfry import Belfry
-from django_perfectqueue.runtime.janitor import Janitor, Purge
-from django_perfectqueue.store.purge import BATCH
+from django_perfectqueue.store.upkeep.purge import BATCH
+from django_perfectqueue.worker.helpers.janitor import Janitor, Purge
+from django_perfectqueue.worker.shared.wakeups import Belfry
 
 from ..factories import acquire, after, elsewhere, failed, finish, keys, submit, submit_many
-from ..runtime.test_janitor import plan, whole_round
+from ..worker.helpers.test_janitor import plan, whole_round
 from .case import ScaleTestCase
 from .filling import SCALE, mostly
 

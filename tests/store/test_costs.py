@@ -7,7 +7,7 @@ from django.test import TransactionTestCase
 
 from django_perfectqueue import store
 from django_perfectqueue.models import Task
-from django_perfectqueue.runtime.pace import MOST
+from django_perfectqueue.worker.processor.prefetch import MOST
 from tests.factories import acquire, completion, submit, submit_many
 
 from ..databases.environment import kind_of

@@ -27,7 +27,7 @@ from django_perfectqueue.models import (
     Ticket,
 )
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store.policies import RULES
+from django_perfectqueue.store.arithmetic.policies import RULES
 
 from ..factories import LEASE, NOON, acquire, assert_books_balance, fail, finish, retry
 

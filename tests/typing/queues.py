@@ -7,12 +7,12 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, assert_type
 
 from django_perfectqueue import models
-from django_perfectqueue.balance import UserShare
-from django_perfectqueue.limits import aset_limit, limit, set_limit
+from django_perfectqueue.fairness.limits import aset_limit, limit, set_limit
+from django_perfectqueue.fairness.report import UserShare
+from django_perfectqueue.fairness.shares import aset_share, set_share, share
+from django_perfectqueue.inspection.why_waiting import Reason
 from django_perfectqueue.queue import AcquiredTask, Queue, Task
-from django_perfectqueue.shares import aset_share, set_share, share
 from django_perfectqueue.store import Lease
-from django_perfectqueue.waiting import Reason
 
 
 def submitting(queue: Queue) -> None:

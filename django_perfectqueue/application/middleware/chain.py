@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 from django.core.signals import setting_changed
@@ -12,9 +13,9 @@ from django.dispatch import receiver
 
 from django_perfectqueue.conf import SETTING, options
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.paths import imported, path_of
+from django_perfectqueue.lib.imports import imported, path_of
 
-from ..asynchrony import is_async
+from ..coroutine_functions import is_async
 
 if TYPE_CHECKING:
     from ..handler import Application
@@ -28,25 +29,20 @@ FOR_ALL = f"{SETTING}['MIDDLEWARE']"
 FUNCTIONS, COROUTINES = "around_perform", "aaround_perform"
 
 
-known: dict[type, Around | None] = {}
-
-
-def around_of(kind: type[Application]) -> Around | None:
+class Arounds(dict[type, Around]):
     """
-    Return what runs a handler of this kind within its middleware; None where it has none.
+    By the class of a handler, the function that runs one within its middleware.
 
-    Raise ConfigError when something is no middleware, or not for handlers of this kind.
+    A lookup raises ConfigError when something is no middleware, or not for such handlers.
     """
-    try:
-        return known[kind]
-    except KeyError:
-        return known.setdefault(kind, put_together(kind))
+
+    def __missing__(self, kind: type[Application]) -> Around:
+        layers = [layer_for(kind, one) for one in middleware_of(kind)]
+        innermost: Around = methodcaller(kind._bare_method())
+        return self.setdefault(kind, functools.reduce(wrapped, reversed(layers), innermost))
 
 
-def put_together(kind: type[Application]) -> Around | None:
-    layers = [layer_for(kind, one) for one in middleware_of(kind)]
-    innermost: Around = alone_async if kind.is_async else alone
-    return functools.reduce(wrapped, reversed(layers), innermost) if layers else None
+arounds = Arounds()
 
 
 def wrapped(inner: Around, layer: Layer) -> Around:
@@ -59,14 +55,6 @@ def performed(inner: Around, handler: Application) -> Any:
         return inner(handler)
     with transaction.atomic(using=handler.task.lease.using):
         return inner(handler)
-
-
-def alone(handler: Application) -> Any:
-    return handler._perform()
-
-
-def alone_async(handler: Application) -> Any:
-    return handler._aperform()
 
 
 def middleware_of(kind: type[Application]) -> list[Any]:
@@ -158,4 +146,4 @@ def name_of(middleware: Any) -> str:
 def forget(*, setting: str, **kwargs: Any) -> None:
     if setting == SETTING:
         for_all.cache_clear()
-        known.clear()
+        arounds.clear()

@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from django_perfectqueue.processes import resident
-from django_perfectqueue.texts import printable
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.lib.processes import resident
 
-from ..replacement import replace_processor
+from ..recycle import replace_processor
 
 if TYPE_CHECKING:
     from ..handler import Application

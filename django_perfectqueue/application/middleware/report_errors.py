@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 from django.core.mail import mail_admins
 
-from django_perfectqueue.paths import path_of
-from django_perfectqueue.texts import printable
+from django_perfectqueue.lib.imports import path_of
+from django_perfectqueue.lib.printable import printable
 
-from .no_errors import NO_ERRORS
+from .not_errors import NO_ERRORS
 
 if TYPE_CHECKING:
     from ..handler import Application

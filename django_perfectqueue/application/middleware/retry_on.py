@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from django_perfectqueue import store
 from django_perfectqueue.backoff import next_wait
 from django_perfectqueue.conf import options
-from django_perfectqueue.texts import printable
+from django_perfectqueue.lib.printable import printable
 
-from ..policy import ruling
-from .no_errors import NO_ERRORS
+from ..error_policy import ruling
+from .not_errors import NO_ERRORS
 
 if TYPE_CHECKING:
     from ..handler import Application

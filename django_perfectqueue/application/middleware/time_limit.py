@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from django_perfectqueue.exceptions import TimeLimitError
-from django_perfectqueue.spans import is_number
-from django_perfectqueue.texts import printable
+from django_perfectqueue.lib.durations import is_number
+from django_perfectqueue.lib.printable import printable
 
 if TYPE_CHECKING:
     from ..handler import Application

@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from django_perfectqueue.models import LIVE, TaskQuerySet
 from django_perfectqueue.queue import Task
 
-from ..selecting import SelectingCommand
+from ..tasks.bulk import SelectingCommand
 
 
 class Command(SelectingCommand):

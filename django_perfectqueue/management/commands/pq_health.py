@@ -9,10 +9,11 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_perfectqueue import queue, spans
+from django_perfectqueue import queue
 from django_perfectqueue.health.checks import Finding, findings, seconds
-from django_perfectqueue.runtime.board import LONG_AGO, Standing, standings
-from django_perfectqueue.texts import printable
+from django_perfectqueue.lib import durations
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.worker.shared.status_page import LONG_AGO, Standing, standings
 
 from ..base import SummedUpCommand, known_alias, speaking
 
@@ -110,7 +111,7 @@ def of_workers(shown: Sequence[Standing], *, ready: bool) -> Finding:
 
 
 def standing_of(worker: Standing, *, ready: bool) -> str:
-    words = {"pid": worker.supervisor, "time": spans.span(worker.turned)}
+    words = {"pid": worker.supervisor, "time": durations.span(worker.turned)}
     if not worker.is_live and worker.turned >= LONG_AGO:
         return _("The worker with pid %(pid)d is gone.") % words
     if not worker.is_live:

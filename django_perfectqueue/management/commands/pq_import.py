@@ -13,13 +13,13 @@ from django_perfectqueue import compat
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.conf import options as settings
 from django_perfectqueue.exceptions import PerfectQueueError
-from django_perfectqueue.importing import SOURCES, Move, Source, Tally
-from django_perfectqueue.importing.move import Reason
-from django_perfectqueue.importing.source import Terms, reading
+from django_perfectqueue.worker.discovery import found, types_of, with_django_tasks
 
 from ..base import INTERRUPTED, QueueCommand, at_least, diagnosis, known_alias
-from ..handlers import found, types_of, with_django_tasks
-from ..progress import Progress
+from ..importing import SOURCES, Move, Source, Tally
+from ..importing.move import Reason
+from ..importing.source import Terms, reading
+from ..terminal.progress import Progress
 
 
 class Command(QueueCommand):

@@ -8,18 +8,18 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.fields import ServerNow
-from django_perfectqueue.limits import SCOPES, next_at, owner, remove_limit, set_limit
+from django_perfectqueue.fairness.audit import changes_of
+from django_perfectqueue.fairness.edit import lift_pause
+from django_perfectqueue.fairness.limits import SCOPES, next_at, owner, remove_limit, set_limit
+from django_perfectqueue.fairness.wording import limit_terms, rate_of
+from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Limit, Meter
-from django_perfectqueue.rules import lift_pause
-from django_perfectqueue.texts import printable
-from django_perfectqueue.trail import changes_of
-from django_perfectqueue.wording import limit_terms, rate_of
+from django_perfectqueue.models.fields import ServerNow
 
 from ..base import at_least, nearest
-from ..rules import RuleCommand, changes_for_programs, given, person, rate, some
-from ..table import Column
-from ..words import readable
+from ..queues.rule_command import RuleCommand, changes_for_programs, given, person, rate, some
+from ..terminal.table import Column
+from ..terminal.text import readable
 
 
 class Command(RuleCommand):

@@ -9,14 +9,14 @@ from django.db import connections
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_perfectqueue.fields import ServerNow
 from django_perfectqueue.models import Status, Task, TaskQuerySet, id_for
+from django_perfectqueue.models.fields import ServerNow
 
 from ..base import QueueCommand, at_least
-from ..facts import content, situation, summary
-from ..hints import no_tasks
-from ..table import GAP, Column, lines, terminal_width
-from ..words import readable
+from ..tasks.facts import content, situation, summary
+from ..tasks.hints import no_tasks
+from ..terminal.table import GAP, Column, lines, terminal_width
+from ..terminal.text import readable
 
 PAGE = 1000
 STATUS_COLUMN = 3

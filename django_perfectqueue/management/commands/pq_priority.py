@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.queue import Task
 
-from ..steering import SteeringCommand
+from ..tasks.single import SteeringCommand
 
 
 class Command(SteeringCommand):

@@ -13,8 +13,8 @@ from django_perfectqueue.queue import Queue, span
 from django_perfectqueue.queue.retention import Rule, purge
 
 from ..base import QueueCommand, at_least
-from ..hints import no_tasks
-from ..progress import Progress
+from ..tasks.hints import no_tasks
+from ..terminal.progress import Progress
 
 NARROWS = ("type", "user", "group")
 

@@ -9,8 +9,8 @@ from django.utils.translation import gettext_lazy, ngettext
 from django_perfectqueue.models import DEAD, Outcome, TaskQuerySet
 from django_perfectqueue.queue import Task
 
-from ..hints import no_group
-from ..selecting import SelectingCommand
+from ..tasks.bulk import SelectingCommand
+from ..tasks.hints import no_group
 
 
 class Command(SelectingCommand):

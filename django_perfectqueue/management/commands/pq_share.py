@@ -7,8 +7,8 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_perfectqueue.models import FairShare, QueueShare
-from django_perfectqueue.shares import (
+from django_perfectqueue.fairness.audit import changes_of
+from django_perfectqueue.fairness.shares import (
     queue_weight,
     reset_queue_weight,
     reset_share,
@@ -16,12 +16,12 @@ from django_perfectqueue.shares import (
     set_share,
     share,
 )
-from django_perfectqueue.texts import printable
-from django_perfectqueue.trail import changes_of
-from django_perfectqueue.wording import queue_of, share_terms, user_of, weight_of
+from django_perfectqueue.fairness.wording import queue_of, share_terms, user_of, weight_of
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import FairShare, QueueShare
 
-from ..rules import RuleCommand, changes_for_programs, given, person, some
-from ..table import Column
+from ..queues.rule_command import RuleCommand, changes_for_programs, given, person, some
+from ..terminal.table import Column
 
 
 class Command(RuleCommand):

@@ -8,14 +8,14 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_perfectqueue.balance import COUNTED, WINDOWS, Balance, UserShare, balance
 from django_perfectqueue.conf import options as settings
-from django_perfectqueue.texts import printable
+from django_perfectqueue.fairness.report import COUNTED, WINDOWS, Balance, UserShare, balance
+from django_perfectqueue.lib.printable import printable
 
 from ..base import QueueCommand, at_least
-from ..facts import iso
-from ..table import GAP, Column, lines, terminal_width
-from ..words import readable
+from ..tasks.facts import iso
+from ..terminal.table import GAP, Column, lines, terminal_width
+from ..terminal.text import readable
 
 LAST: dict[str, str | Promise] = {
     "minute": gettext_lazy("in the last minute"),

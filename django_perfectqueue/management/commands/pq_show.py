@@ -11,8 +11,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.exceptions import NotFoundError
-from django_perfectqueue.fields import ServerNow
-from django_perfectqueue.history import (
+from django_perfectqueue.fairness.audit import deeds_of
+from django_perfectqueue.fairness.wording import deed
+from django_perfectqueue.inspection.attempts import (
     Episode,
     Try,
     due_at,
@@ -23,16 +24,15 @@ from django_perfectqueue.history import (
     tries,
     waited,
 )
+from django_perfectqueue.inspection.why_waiting import Code, Reason, why_waiting
+from django_perfectqueue.inspection.workers import Place, place_of
+from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.models import Change, Journal, Task, TaskQuerySet
-from django_perfectqueue.notes import Line
-from django_perfectqueue.roster import Place, place_of
-from django_perfectqueue.texts import on_one_line, printable
-from django_perfectqueue.trail import deeds_of
-from django_perfectqueue.waiting import Code, Reason, why_waiting
-from django_perfectqueue.wording import deed
+from django_perfectqueue.models.fields import ServerNow
+from django_perfectqueue.payload.journal import Line
 
 from ..base import QueueCommand
-from ..facts import (
+from ..tasks.facts import (
     content,
     context_of,
     dead_letter_of,
@@ -45,9 +45,9 @@ from ..facts import (
     story,
     ticket_of,
 )
-from ..hints import with_hint
-from ..progress import bar
-from ..words import local, padded, readable
+from ..tasks.hints import with_hint
+from ..terminal.progress import bar
+from ..terminal.text import local, padded, readable
 
 LABEL = 12
 LAST_LINES = 10

@@ -9,14 +9,14 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import DEAD, LIVE, Status
-from django_perfectqueue.texts import printable
 
 from ..base import QueueCommand, at_least
-from ..figures import BOUND, Figures, User, figures
-from ..hints import no_tasks
-from ..table import GAP, Column, lines, terminal_width
-from ..words import readable
+from ..queues.figures import BOUND, Figures, User, figures
+from ..tasks.hints import no_tasks
+from ..terminal.table import GAP, Column, lines, terminal_width
+from ..terminal.text import readable
 
 ALWAYS = ("waiting", "running", "finished")
 

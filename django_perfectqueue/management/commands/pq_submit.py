@@ -13,13 +13,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
-from django_perfectqueue.texts import on_one_line
-from django_perfectqueue.waiting import may_know, workers_serving
+from django_perfectqueue.inspection.why_waiting import may_know, workers_serving
+from django_perfectqueue.lib.printable import on_one_line
 
 from ..base import INTERRUPTED, TAKEN, QueueCommand, diagnosis, nearest
-from ..progress import Progress
-from ..tasks_file import TasksFile, parsed
-from ..words import point, span
+from ..tasks.tasks_file import TasksFile, parsed
+from ..terminal.progress import Progress
+from ..terminal.text import point, span
 
 OF_ONE = (
     "key",

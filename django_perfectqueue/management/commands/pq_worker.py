@@ -22,30 +22,30 @@ from django_perfectqueue import backoff as backoffs
 from django_perfectqueue import compat, conf, queue, store
 from django_perfectqueue.application import Dispatch, Registry
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.health.tables import lacks_tables, unmigrated
-from django_perfectqueue.paths import path_of
-from django_perfectqueue.runtime import outlet
-from django_perfectqueue.runtime.connecting import prepare
-from django_perfectqueue.runtime.launcher import (
+from django_perfectqueue.health.schema import lacks_tables, unmigrated
+from django_perfectqueue.lib.imports import path_of
+from django_perfectqueue.lib.version import __version__
+from django_perfectqueue.worker.database.connecting import prepare
+from django_perfectqueue.worker.discovery import found, no_handlers, types_of, with_django_tasks
+from django_perfectqueue.worker.helpers.probe_server import refusal
+from django_perfectqueue.worker.launcher.launcher import (
     GENERATION,
     SUPERVISOR,
     Launcher,
     first_environment,
     same_command,
 )
-from django_perfectqueue.runtime.notifier import Notifier, taken_out_of
-from django_perfectqueue.runtime.pid_file import PidFile
-from django_perfectqueue.runtime.plan import Plan
-from django_perfectqueue.runtime.receptionist import refusal
-from django_perfectqueue.runtime.report import Reporter
-from django_perfectqueue.runtime.signals import DETACH, STOP, STOP_NOW, hold_back
-from django_perfectqueue.runtime.supervisor import Supervisor
-from django_perfectqueue.runtime.title import set_title
-from django_perfectqueue.version import __version__
+from django_perfectqueue.worker.launcher.pid_file import PidFile
+from django_perfectqueue.worker.launcher.systemd import Notifier, taken_out_of
+from django_perfectqueue.worker.plan import Plan
+from django_perfectqueue.worker.process import output
+from django_perfectqueue.worker.process.signals import DETACH, STOP, STOP_NOW, hold_back
+from django_perfectqueue.worker.process.title import set_title
+from django_perfectqueue.worker.report import Reporter
+from django_perfectqueue.worker.supervisor.supervisor import Supervisor
 
 from ..base import SummedUpCommand, at_least, known_alias, speaking
-from ..handlers import found, no_handlers, types_of, with_django_tasks
-from ..programs import Exec, exec_of
+from ..queues.exec import Exec, exec_of
 
 SHOWN = 8
 WAIT = 0.5
@@ -186,7 +186,7 @@ class Command(SummedUpCommand):
         """Be the launcher, or the supervisor when a launcher has started this."""
         check_unpatched()
         if self.started_by_itself:
-            outlet.install()
+            output.install()
             style = self.stderr.style_func
             self.stdout, self.stderr = OutputWrapper(sys.stdout), OutputWrapper(sys.stderr)
             self.stderr.style_func = style

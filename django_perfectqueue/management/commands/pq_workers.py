@@ -9,14 +9,14 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_perfectqueue.fields import ServerNow
+from django_perfectqueue.inspection.workers import Assignment, Processor, processors_of
+from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Worker
-from django_perfectqueue.roster import Assignment, Processor, processors_of
-from django_perfectqueue.texts import printable
+from django_perfectqueue.models.fields import ServerNow
 
 from ..base import QueueCommand
-from ..table import GAP, Column, lines, terminal_width
-from ..words import readable
+from ..terminal.table import GAP, Column, lines, terminal_width
+from ..terminal.text import readable
 
 MOST = 1000
 MEGABYTE = 2**20

@@ -1,0 +1,69 @@
+"""Changes: who has changed which share or limit, also of those that are gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from django_perfectqueue.fairness.wording import difference, queue_of, user_of
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import Change
+
+from ..parts.base import ReadOnlyAdmin
+from ..parts.cells import NOTHING, short
+from ..parts.filters import ValueFilter
+
+
+class KindFilter(ValueFilter):
+    title = _("kind")
+    parameter_name = "kind"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(kind.value, str(kind.label)) for kind in Change.Kind]
+
+
+@admin.register(Change)
+class ChangeAdmin(ReadOnlyAdmin):
+    list_display = ["when", "who", "of", "what"]
+    list_display_links = None
+    list_filter = [KindFilter]
+    list_per_page = 50
+    ordering = ["-id"]
+    search_fields = ["name"]
+    search_help_text = _("A user, a key, or a limit such as name:smtp, exactly.")
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        if not search_term:
+            return queryset, False
+        return queryset.filter(kind__in=Change.Kind.values, name=search_term), False
+
+    @admin.display(description=_("at"))
+    def when(self, change: Change) -> SafeString | str:
+        return short(change.at)
+
+    @admin.display(description=_("by"))
+    def who(self, change: Change) -> str:
+        return change.by or NOTHING
+
+    @admin.display(description=_("of"))
+    def of(self, change: Change) -> str:
+        if change.kind == Change.Kind.LIMIT:
+            return gettext("limit %s") % change.name
+        if change.kind == Change.Kind.QUEUE:
+            return queue_of(change.queue)
+        if change.kind == Change.Kind.TASK:
+            words = {"key": change.name, "queue": queue_of(change.queue)}
+            return printable(gettext("task '%(key)s', %(queue)s") % words)
+        return f"{user_of(change.name)}, {queue_of(change.queue)}"
+
+    @admin.display(description=_("change"))
+    def what(self, change: Change) -> str:
+        return difference(change)

@@ -1,0 +1,137 @@
+"""Dead letters: the tasks that ended without finishing, by what ended them."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
+from django.utils.translation import gettext_lazy as _
+
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import DeadLetter, Outcome
+from django_perfectqueue.queue import database
+
+from ..parts.action_pages import CAP, SteeringAdmin, may
+from ..parts.actions import RETRY
+from ..parts.cells import NOTHING, badge, broken_at_dots, short, with_fold
+from ..parts.filters import (
+    ALL,
+    DeadQueueFilter,
+    DeadReachFilter,
+    DeadTypeFilter,
+    DeadUserFilter,
+    EndingFilter,
+    GroupFilter,
+)
+from ..parts.search import one_queue
+
+
+@admin.register(DeadLetter)
+class DeadLetterAdmin(SteeringAdmin):
+    """The newest failure first, by when it ended: a task may be much older than that."""
+
+    list_display = ["badge", "named", "ended", "kind", "for_user", "of_queue", "cause", "reason"]
+    list_display_links = None
+    list_filter = [
+        EndingFilter,
+        GroupFilter,
+        DeadQueueFilter,
+        DeadUserFilter,
+        DeadTypeFilter,
+        DeadReachFilter,
+    ]
+    list_select_related = ["task"]
+    ordering = ["-ended_at", "-pk"]
+    actions = ["retry", "purge"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows = super().get_queryset(request).select_related("task")
+        return rows.defer("task__payload", "task__result_text")
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Leave out the queue where each row would name the same."""
+        hidden = {"of_queue"} if one_queue(request) else set()
+        return [column for column in self.list_display if column not in hidden]
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.retry_group)
+        return [path("retry-group/", view, name="perfectqueue_retry_group"), *super().get_urls()]
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Offer to retry the group that is chosen."""
+        group = request.GET.get("group", "") if may(request, RETRY) else ""
+        status = request.GET.get("status", "")
+        told = {"group": group, "group_name": printable(group), "status": status}
+        return super().changelist_view(request, {**told, **(extra_context or {})})
+
+    def retry_group(self, request: HttpRequest) -> HttpResponse:
+        """Ask whether all that ended for one reason are to be put back in line."""
+        if request.method != "POST":
+            return HttpResponse(status=405, headers={"Allow": "POST"})
+        if not may(request, RETRY) or not self.has_view_permission(request):
+            raise PermissionDenied
+        letters = DeadLetter.objects.using(database()).filter(
+            group=request.POST.get("group", "").replace("\x00", "")
+        )
+        if (status := request.POST.get("status") or Outcome.FAILED) != ALL:
+            letters = letters.filter(status=status)
+        newest = letters.order_by("-ended_at", "-pk").values_list("pk", flat=True)
+        return self.ask(request, RETRY, list(newest[: CAP + 1]), back=self.way_back(request))
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        return HttpResponseRedirect(reverse("admin:perfectqueue_task_change", args=[object_id]))
+
+    @admin.display(description=_("status"))
+    def badge(self, letter: DeadLetter) -> SafeString:
+        return badge(letter.status)
+
+    @admin.display(description=_("task"))
+    def named(self, letter: DeadLetter) -> SafeString:
+        url = reverse("admin:perfectqueue_task_change", args=[letter.pk])
+        task = letter.task
+        link = format_html('<a href="{}">{}</a>', url, task)
+        return with_fold(link, task.type, task.user, task.queue)
+
+    @admin.display(description=_("type"))
+    def kind(self, letter: DeadLetter) -> SafeString:
+        return broken_at_dots(letter.task.type)
+
+    @admin.display(description=_("user"), empty_value=NOTHING)
+    def for_user(self, letter: DeadLetter) -> str:
+        return printable(letter.task.user)
+
+    @admin.display(description=_("queue"))
+    def of_queue(self, letter: DeadLetter) -> str:
+        return printable(letter.task.queue)
+
+    @admin.display(description=_("group"), empty_value=NOTHING)
+    def cause(self, letter: DeadLetter) -> SafeString | None:
+        """Return the group, with a link to all of it."""
+        if not letter.group:
+            return None
+        query = urlencode({"status": letter.status, "group": letter.group})
+        return format_html('<a href="?{}">{}</a>', query, printable(letter.group))
+
+    @admin.display(description=_("message"))
+    def reason(self, letter: DeadLetter) -> str:
+        return printable(Truncator(letter.message).chars(120))
+
+    @admin.display(description=_("ended"))
+    def ended(self, letter: DeadLetter) -> str:
+        return short(letter.ended_at)

@@ -1,0 +1,126 @@
+"""Lanes: who is served, and who waits for what."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from django_perfectqueue.inspection.why_waiting import workers_serving
+from django_perfectqueue.lib.distinct import names
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import Lane
+from django_perfectqueue.queue import database
+from django_perfectqueue.store.arithmetic.fair_order import lane_id, lane_of
+from django_perfectqueue.store.database.transaction import reading
+from django_perfectqueue.store.records.usage_read import waiting
+
+from ..parts.base import OneOrder, ReadOnlyAdmin
+from ..parts.cells import NOTHING, with_fold
+from ..parts.filters import LaneQueueFilter
+
+COUNTED = 1_000
+
+
+class Counted(OneOrder):
+    """A page of lanes that know how many tasks wait, and whether a worker serves their queue."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        lanes: list[Any] = list(self.result_list)
+        with reading(database()) as (cursor, dialect):
+            counts = waiting(cursor, dialect, [lane.pk for lane in lanes], COUNTED)
+        served = {queue for worker in workers_serving(using=database()) for queue in worker.queues}
+        for lane in lanes:
+            lane.waiting = counts.get(lane.pk, 0)
+            lane.has_worker = lane.queue in served
+        self.result_list = lanes
+
+
+@admin.register(Lane)
+class LaneAdmin(ReadOnlyAdmin):
+    list_display = [
+        "standing",
+        "for_user",
+        "of_queue",
+        "running",
+        "most",
+        "waiting",
+        "weight",
+        "spent",
+        "expected",
+    ]
+    list_display_links = None
+    list_filter = [LaneQueueFilter]
+    list_per_page = 50
+    ordering = ["queue", "gate", "-open", "turn"]
+    search_fields = ["user"]
+    search_help_text = _("A user, exactly.")
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        if not search_term:
+            return queryset, False
+        queues = names(Lane.objects.using(database()), "queue")
+        ids = {lane(queue, search_term) for queue in queues for lane in (lane_id, lane_of)}
+        return queryset.filter(pk__in=ids), False
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return Counted
+
+    @admin.display(description=_("queue"))
+    def of_queue(self, lane: Lane) -> str:
+        return printable(lane.queue)
+
+    @admin.display(description=_("user"))
+    def for_user(self, lane: Lane) -> SafeString:
+        if not lane.user:
+            return with_fold(NOTHING, lane.queue)
+        url = reverse("admin:perfectqueue_task_changelist")
+        query = urlencode({"user": lane.user})
+        link = format_html('<a href="{}?{}">{}</a>', url, query, printable(lane.user))
+        return with_fold(link, lane.queue)
+
+    @admin.display(description=_("status"))
+    def standing(self, lane: Any) -> SafeString:
+        kind, word = stand(lane)
+        return format_html('<span class="pq-status pq-{}">{}</span>', kind, word)
+
+    @admin.display(description=_("at most"))
+    def most(self, lane: Lane) -> str | int:
+        return NOTHING if lane.max_running is None else lane.max_running
+
+    @admin.display(description=_("waiting"))
+    def waiting(self, lane: Any) -> str:
+        return f"{COUNTED}+" if lane.waiting > COUNTED else str(lane.waiting)
+
+    @admin.display(description=_("virtual time"))
+    def spent(self, lane: Lane) -> str:
+        return f"{lane.virtual_time:.1f} s"
+
+    @admin.display(description=_("expected cost"))
+    def expected(self, lane: Lane) -> str:
+        return f"{abs(lane.cost):.2g} s"
+
+
+def stand(lane: Any) -> tuple[str, str]:
+    """Return whether a lane is served, as a colour and a word."""
+    if not lane.waiting and not lane.running:
+        return "cancelled", gettext("nothing waits")
+    if lane.paused:
+        return "failed", gettext("paused")
+    if lane.max_running is not None and lane.running >= lane.max_running:
+        return "retrying", gettext("at its limit")
+    if not lane.has_worker:
+        return "failed", gettext("no worker")
+    return "running", gettext("served")

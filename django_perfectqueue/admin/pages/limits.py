@@ -1,0 +1,108 @@
+"""Limits: how many tasks may run at once, or start within a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from django_perfectqueue.fairness.limits import next_at, unfit
+from django_perfectqueue.fairness.wording import rate_of
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import Limit, Meter
+from django_perfectqueue.queue import database
+
+from ..parts.cells import NOTHING, paused_badge, short
+from ..parts.rule_admin import RuleAdmin, RuleForm
+
+OWNER = ("scope", "name")
+SCOPES = {"name": _("name"), "queue": _("queue"), "type": _("type"), "user": _("user")}
+
+
+class LimitForm(RuleForm):
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        if reason := unfit(cleaned.get("scope", ""), cleaned.get("name", "")):
+            self.add_error("name", reason)
+        if cleaned.get("burst") and "rate" in cleaned and not cleaned["rate"]:
+            self.add_error("burst", gettext("A burst says nothing without a rate."))
+        return cleaned
+
+
+class Metered(ChangeList):
+    """A list whose rows know their meters, read together."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        keys = [limit.key for limit in self.result_list]
+        meters = Meter.objects.using(database()).in_bulk(keys)
+        for limit in self.result_list:
+            limit.meter = meters.get(limit.key)
+
+
+@admin.register(Limit)
+class LimitAdmin(RuleAdmin):
+    form = LimitForm
+    owner = OWNER
+    list_display = [
+        "named",
+        "paused",
+        "of_scope",
+        "running",
+        "max_running",
+        "rate_in_words",
+        "at_once",
+        "next",
+    ]
+    list_display_links = ["named"]
+    list_editable = ["max_running", "paused"]
+    list_filter = ["scope", "paused"]
+    ordering = ["scope", "name"]
+    search_fields = ["name"]
+    fieldsets = [
+        (None, {"fields": OWNER}),
+        (
+            _("Limits"),
+            {
+                "fields": ["max_running", "rate", "period", "burst", "paused"],
+                "description": _(
+                    "A change takes effect at once, also for tasks that wait already. Tasks that "
+                    "run are not disturbed."
+                ),
+            },
+        ),
+    ]
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return Metered
+
+    @admin.display(description=_("name"), ordering="name")
+    def named(self, limit: Limit) -> Any:
+        return paused_badge(printable(limit.name), paused=limit.paused)
+
+    @admin.display(description=_("scope"), ordering="scope")
+    def of_scope(self, limit: Limit) -> Any:
+        return SCOPES[limit.scope]
+
+    @admin.display(description=_("running"))
+    def running(self, limit: Any) -> int:
+        return limit.meter.running if limit.meter else 0
+
+    @admin.display(description=_("rate"))
+    def rate_in_words(self, limit: Limit) -> str:
+        return rate_of(limit) or NOTHING
+
+    @admin.display(description=_("burst"))
+    def at_once(self, limit: Limit) -> int | str:
+        return limit.burst or NOTHING
+
+    @admin.display(description=_("next start"))
+    def next(self, limit: Any) -> SafeString | str:
+        at = next_at(limit, limit.meter)
+        return short(at) if at and at > timezone.now() else NOTHING

@@ -1,0 +1,73 @@
+"""Fair shares: who is entitled to how much, and which queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.utils.translation import gettext_lazy as _
+
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import EVERYONE, FairShare, QueueShare
+
+from ..parts.cells import paused_badge
+from ..parts.rule_admin import RuleAdmin
+
+OWNER = ("user", "queue")
+
+
+@admin.register(FairShare)
+class FairShareAdmin(RuleAdmin):
+    owner = OWNER
+    list_display = ["whose", "paused", "of_queue", "weight", "max_running"]
+    list_editable = ["weight", "max_running", "paused"]
+    list_filter = ["paused"]
+    ordering = ["user", "queue"]
+    search_fields = ["user", "queue"]
+    fieldsets = [
+        (None, {"fields": OWNER}),
+        (
+            _("Entitlement"),
+            {
+                "fields": ["weight", "max_running", "paused"],
+                "description": _(
+                    "A change takes effect at once, also for tasks that wait already. Tasks that "
+                    "run are not disturbed."
+                ),
+            },
+        ),
+    ]
+
+    @admin.display(description=_("user"), ordering="user")
+    def whose(self, share: FairShare) -> Any:
+        name: Any = printable(share.user) or _("(tasks without a user)")
+        if share.user == EVERYONE:
+            name = _("(everyone else)")
+        return paused_badge(name, paused=share.paused)
+
+    @admin.display(description=_("queue"), ordering="queue")
+    def of_queue(self, share: FairShare) -> Any:
+        return share.queue or _("(every queue)")
+
+
+@admin.register(QueueShare)
+class QueueShareAdmin(RuleAdmin):
+    owner = ("queue",)
+    actions = ()
+    list_display = ["queue", "weight"]
+    list_editable = ["weight"]
+    ordering = ["queue"]
+    search_fields = ["queue"]
+    fieldsets = [
+        (None, {"fields": ["queue"]}),
+        (
+            _("Entitlement"),
+            {
+                "fields": ["weight"],
+                "description": _(
+                    "How workers that serve several queues divide their time. They follow a"
+                    " change within seconds."
+                ),
+            },
+        ),
+    ]

@@ -1,0 +1,144 @@
+"""Tasks: a list to find them in, and a page that tells each one's story."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import Status, Task, TaskQuerySet, id_for
+from django_perfectqueue.queue import database
+
+from ..parts.action_pages import SteeringAdmin, may
+from ..parts.actions import VERBS
+from ..parts.cells import NOTHING, badge, broken_at_dots, next_moment, short, with_fold
+from ..parts.filters import QueueFilter, ReachFilter, StatusFilter, TypeFilter, UserFilter
+from ..parts.search import ids_by_key, one_queue, queue_names
+from ..parts.task_story import tell
+
+
+@admin.register(Task)
+class TaskAdmin(SteeringAdmin):
+    list_display = ["badge", "named", "kind", "for_user", "of_queue", "created", "when", "attempts"]
+    list_display_links = ["named"]
+    list_filter = [StatusFilter, QueueFilter, UserFilter, TypeFilter, ReachFilter]
+    actions = ["force_finish", "cancel", "retry"]
+    search_fields = ["key"]
+    search_help_text = _(
+        "A key or its beginning, upper and lower case told apart. Where there are more than 50 "
+        "queues, choose one first. At most 1,000 tasks of each queue are found."
+    )
+    search_help_for_one = _("A key or its beginning, upper and lower case told apart.")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: TaskQuerySet = super().get_queryset(request)  # type: ignore[assignment]
+        rows = rows.with_tries().select_related("ticket", "dead_letter")
+        return rows.defer("payload", "result_text", "dead_letter__message")
+
+    def get_ordering(self, request: HttpRequest | None) -> list[Any]:
+        status = request.GET.get("status") if request else None
+        return [f"-{id_for(status)}"]
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Leave out the queue where each row would name the same."""
+        hidden = {"of_queue"} if one_queue(request) else set()
+        return [column for column in self.list_display if column not in hidden]
+
+    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
+        """Say in short how to search where there is only one queue to search in."""
+        changelist = super().get_changelist_instance(request)
+        if one_queue(request):
+            changelist.search_help_text = self.search_help_for_one  # type: ignore[assignment]
+        return changelist
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        if not search_term:
+            return queryset, False
+        queue = request.GET.get("queue")
+        queues = [queue] if queue else queue_names(database())
+        return queryset.filter(pk__in=ids_by_key(search_term, queues, using=database())), False
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """Tell a task's story."""
+        task = self.get_object(request, unquote(object_id))
+        if not self.has_view_permission(request, task):
+            raise PermissionDenied
+        if task is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "media": self.media,
+            "title": _("Task"),
+            "subtitle": str(task),
+            "for_user": printable(task.user),
+            "original": task,
+            "change": True,
+            "has_view_permission": True,
+            "preserved_filters": self.get_preserved_filters(request),
+            "verbs": self.fitting_verbs(request, task),
+            "user_query": urlencode({"user": task.user}),
+            **tell(task, using=database()),
+            **(extra_context or {}),
+        }
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, "admin/perfectqueue/task/story.html", context)
+
+    def fitting_verbs(self, request: HttpRequest, task: Task) -> list[Any]:
+        status = Status(task.status)
+        return [verb for verb in VERBS.values() if status in verb.statuses and may(request, verb)]
+
+    @admin.display(description=_("key"))
+    def named(self, task: Task) -> SafeString:
+        return with_fold(task, task.type, task.user, task.queue)
+
+    @admin.display(description=_("queue"))
+    def of_queue(self, task: Task) -> str:
+        return printable(task.queue)
+
+    @admin.display(description=_("type"))
+    def kind(self, task: Task) -> SafeString:
+        return broken_at_dots(task.type)
+
+    @admin.display(description=_("user"), empty_value=NOTHING)
+    def for_user(self, task: Task) -> SafeString | None:
+        if not task.user:
+            return None
+        query = urlencode({"user": task.user})
+        return format_html('<a href="?{}">{}</a>', query, printable(task.user))
+
+    @admin.display(description=_("status"))
+    def badge(self, task: Task) -> SafeString:
+        return badge(task.status)
+
+    @admin.display(description=_("created"))
+    def created(self, task: Task) -> str:
+        return short(task.created_at)
+
+    @admin.display(description=_("when"))
+    def when(self, task: Task) -> SafeString:
+        word, at = next_moment(task)
+        return format_html('{} <span class="pq-quiet">{}</span>', short(at), word)
+
+    @admin.display(description=_("attempts"))
+    def attempts(self, task: Any) -> int:
+        return int(task.tries)

@@ -1,0 +1,129 @@
+"""Workers: who is there, what they serve and run, and who has gone without a word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from django_perfectqueue.inspection.workers import Assignment, Processor, processors_of
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import Worker
+from django_perfectqueue.models.fields import ServerNow
+from django_perfectqueue.queue import database
+
+from ..parts.base import OneOrder, ReadOnlyAdmin
+from ..parts.cells import NOTHING, short, span
+
+TASKS = 5
+
+
+class WithProcessors(OneOrder):
+    """A page of workers, each with its processors, whose tasks are looked up together."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        workers: list[Any] = list(self.result_list)
+        processors = processors_of(workers, using=database())
+        named = request.user.has_perm("perfectqueue.view_task")
+        for worker in workers:
+            worker.shown = processors[worker.id]
+            worker.named = named
+        self.result_list = workers
+
+
+@admin.register(Worker)
+class WorkerAdmin(ReadOnlyAdmin):
+    list_display = [
+        "standing",
+        "host",
+        "pid",
+        "round",
+        "since",
+        "serves",
+        "busy",
+        "runs",
+        "seen",
+    ]
+    list_display_links = None
+    list_per_page = 50
+    ordering = ["-seen_at"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        workers: QuerySet[Any] = super().get_queryset(request).annotate(clock=ServerNow())
+        return workers
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return WithProcessors
+
+    @admin.display(description=_("status"))
+    def standing(self, worker: Any) -> SafeString:
+        kind, word = "running", gettext("alive")
+        if worker.is_gone(worker.clock):
+            kind, word = "failed", gettext("gone")
+        elif worker.leaving:
+            kind, word = "retrying", gettext("leaving")
+        return format_html('<span class="pq-status pq-{}">{}</span>', kind, word)
+
+    @admin.display(description=_("generation"))
+    def round(self, worker: Worker) -> SafeString:
+        title = f"django-perfectqueue {worker.version}"
+        return format_html('<span title="{}">{}</span>', title, worker.generation)
+
+    @admin.display(description=_("since"))
+    def since(self, worker: Worker) -> str:
+        return short(worker.started_at)
+
+    @admin.display(description=_("queues"))
+    def serves(self, worker: Worker) -> str:
+        return ", ".join(worker.queues)
+
+    @admin.display(description=_("processors"))
+    def busy(self, worker: Any) -> str:
+        count = sum(bool(processor.runs) for processor in worker.shown)
+        words = {"count": worker.processors, "busy": count}
+        return gettext("%(count)d, %(busy)d busy") % words
+
+    @admin.display(description=_("runs"))
+    def runs(self, worker: Any) -> SafeString | str:
+        """Return what its processors run: the tasks' names only for who may see tasks."""
+        tasks = [(processor, task) for processor in worker.shown for task in processor.runs]
+        if not tasks:
+            return NOTHING
+        if not worker.named:
+            return ngettext("%d task", "%d tasks", len(tasks)) % len(tasks)
+        lines = [[line(worker, *one)] for one in tasks[:TASKS]]
+        if len(tasks) > TASKS:
+            lines.append([format_html("{}", gettext("and %d more") % (len(tasks) - TASKS))])
+        return format_html(
+            '<ul class="pq-runs">{}</ul>', format_html_join("", "<li>{}</li>", lines)
+        )
+
+    @admin.display(description=_("seen"))
+    def seen(self, worker: Worker) -> str:
+        return short(worker.seen_at)
+
+
+def line(worker: Any, processor: Processor, task: Assignment) -> SafeString:
+    """Return one task that runs, with a link to it as long as it is stored."""
+    where = gettext("processor %(number)d, pid %(pid)d") % {
+        "number": processor.number,
+        "pid": processor.pid,
+    }
+    lasts = span((worker.clock - task.since).total_seconds())
+    words = ", ".join(
+        filter(None, [printable(task.type), printable(task.user), lasts, task.how_far])
+    )
+    quiet = format_html('<span class="pq-quiet" title="{}">{}</span>', where, words)
+    if not task.key:
+        return format_html("#{} {}", task.task_id, quiet)
+    url = reverse("admin:perfectqueue_task_change", args=[task.task_id])
+    return format_html('<a href="{}">{}</a> {}', url, printable(task.key), quiet)

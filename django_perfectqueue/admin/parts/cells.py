@@ -1,0 +1,87 @@
+"""How a status, a time and a span are shown."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
+from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
+from django.utils.translation import gettext_lazy as _
+
+from django_perfectqueue.inspection.attempts import due_at
+from django_perfectqueue.lib import durations
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import Status, Task
+
+NOTHING = "\N{EN DASH}"
+WHEN = {
+    Status.WAITING: _("due since"),
+    Status.SCHEDULED: _("due"),
+    Status.RETRYING: _("due"),
+    Status.BLOCKED: _("due"),
+    Status.RUNNING: _("lease until"),
+    Status.STALLED: _("lease lapsed"),
+}
+
+
+def badge(status: str) -> SafeString:
+    """Return the status as a word; its colour only helps."""
+    return format_html('<span class="pq-status pq-{}">{}</span>', status, Status(status).label)
+
+
+def broken_at_dots(type_: str) -> SafeString:
+    """Return the type of a task, to be broken after a dot rather than anywhere."""
+    parts = ([part] for part in printable(type_).split("."))
+    return format_html_join(mark_safe(".<wbr>"), "{}", parts)
+
+
+def with_fold(shown: Any, *more: str) -> SafeString:
+    """Return a cell that also has what a narrow page shows of other columns."""
+    told = printable(", ".join(filter(None, more)))
+    return format_html('{} <span class="pq-fold pq-quiet">{}</span>', shown, told)
+
+
+def paused_badge(name: Any, *, paused: bool) -> Any:
+    """Return a name, with a mark beside it if it is paused."""
+    if not paused:
+        return name
+    word = _("paused")
+    return format_html('{} <span class="pq-status pq-failed">{}</span>', name, word)
+
+
+def moment(value: datetime | None) -> str:
+    """Return a time to the second, in the current time zone."""
+    return NOTHING if value is None else date_format(template_localtime(value), "Y-m-d H:i:s")
+
+
+def short(value: datetime | None) -> SafeString | str:
+    """Return a time as a narrow cell: of today's without the day, of others without seconds."""
+    if value is None:
+        return NOTHING
+    local = template_localtime(value)
+    today = template_localtime(timezone.now()).date()
+    parts = ["H:i:s"] if local.date() == today else ["Y-m-d", "H:i"]
+    told = [(date_format(local, part),) for part in parts]
+    shown = format_html_join(" ", '<span class="pq-part">{}</span>', told)
+    return format_html('<span title="{}">{}</span>', moment(value), shown)
+
+
+def span(seconds: float | None) -> str:
+    """Return a duration in its two largest units, or that there is none."""
+    return NOTHING if seconds is None else durations.span(seconds)
+
+
+def next_moment(task: Task) -> tuple[Any, datetime | None]:
+    """Return the time that matters now, and the word for it."""
+    if task.outcome:
+        return _("ended"), task.ended_at
+    ticket = getattr(task, "ticket", None)
+    held = task.status in (Status.RUNNING, Status.STALLED)
+    if not held and task.expires_at and task.expires_at <= timezone.now():
+        return _("expired"), task.expires_at
+    at = None if ticket is None else ticket.alarm_at if held else due_at(task)
+    return WHEN.get(Status(task.status), ""), at

@@ -1,0 +1,243 @@
+"""What a list of tasks can be narrowed to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.views.main import PAGE_VAR, ChangeList
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from django.utils.formats import number_format
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from django_perfectqueue.lib.distinct import names
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import DEAD, LIVE, DeadLetter, Lane, Status, Ticket
+from django_perfectqueue.queue import database
+
+from .search import plain, queue_names
+
+REACH = 100_000
+ALL = "all"
+FEW = (*DEAD, Status.RUNNING, Status.STALLED)
+
+
+class ValueFilter(admin.SimpleListFilter):
+    """Keeps the rows whose column, named like the parameter, has exactly the chosen value."""
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return []
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        if not value:
+            return queryset
+        if "\x00" in value:
+            raise IncorrectLookupParameters
+        return queryset.filter(self.condition(value))
+
+    def condition(self, value: str) -> Q:
+        return Q(**{str(self.parameter_name): value})
+
+
+def told(values: Iterable[str]) -> list[tuple[str, str]]:
+    """Return values to choose from, each with how it is shown."""
+    return [(value, printable(value)) for value in values]
+
+
+class StatusFilter(ValueFilter):
+    title = _("status")
+    parameter_name = "status"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(word.value, str(word.label)) for word in Status]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        try:
+            return queryset.in_status(value) if value else queryset  # type: ignore[attr-defined]
+        except ValueError as error:
+            raise IncorrectLookupParameters from error
+
+
+class EndingFilter(admin.SimpleListFilter):
+    """How it ended: failed unless another is chosen, since others were mostly meant to end so."""
+
+    title = _("status")
+    parameter_name = "status"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(outcome.value, str(outcome.label)) for outcome in DEAD]
+
+    def value(self) -> str:
+        return super().value() or Status.FAILED.value
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        value = self.value()
+        return queryset if value == ALL else queryset.filter(status=value)
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        for value, title in [*self.lookup_choices, (ALL, gettext("All"))]:
+            yield {
+                "selected": self.value() == str(value),
+                "query_string": changelist.get_query_string({self.parameter_name: value}),
+                "display": title,
+            }
+
+
+class QueueFilter(ValueFilter):
+    title = _("queue")
+    parameter_name = "queue"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return told(queue_names(database()))
+
+
+class LaneQueueFilter(QueueFilter):
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return told(names(Lane.objects.using(database()), "queue"))
+
+
+class GroupFilter(ValueFilter):
+    title = _("group")
+    parameter_name = "group"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return told(names(DeadLetter.objects.using(database()), "group"))
+
+
+class TextFilter(ValueFilter):
+    """A value that is typed in, since there may be too many to choose from."""
+
+    template = "admin/perfectqueue/text_filter.html"
+    hint: Any = ""
+
+    def has_output(self) -> bool:
+        return True
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        kept = {
+            name: value
+            for name, value in changelist.params.items()
+            if name not in (self.parameter_name, PAGE_VAR)
+        }
+        yield {
+            "name": self.parameter_name,
+            "value": self.value() or "",
+            "kept": kept.items(),
+            "hint": self.hint,
+            "clear": changelist.get_query_string(remove=[str(self.parameter_name)]),
+        }
+
+
+class UserFilter(TextFilter):
+    title = _("user")
+    parameter_name = "user"
+    hint = _("exactly")
+
+
+class TypeFilter(TextFilter):
+    title = _("type")
+    parameter_name = "type"
+    hint = _("exactly, or report*")
+
+    def condition(self, value: str) -> Q:
+        if value.endswith("*"):
+            return Q(type__startswith=value[:-1])
+        return Q(type=value)
+
+
+class ReachFilter(ValueFilter):
+    """
+    How far back to look where no index finds the rows: by default not through the whole table.
+
+    It is there only when such a filter is chosen, and never for the statuses that few have.
+    """
+
+    title = _("reach")
+    parameter_name = "reach"
+
+    def has_output(self) -> bool:
+        chosen = self.request.GET
+        status = chosen.get("status")
+        if chosen.get("q") or status in FEW:
+            return False
+        return bool(status or chosen.get("queue") or chosen.get("type"))
+
+    @property
+    def is_bounding(self) -> bool:
+        """Whether it leaves out what is too far back."""
+        return self.has_output() and self.value() != ALL
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() == ALL:
+            return queryset
+        if request.GET.get("status") in LIVE:
+            return self.newest_live(queryset)
+        return queryset.filter(pk__gt=self.floor(request.GET.get("user", "")))
+
+    def newest_live(self, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Look among those that have yet to end, however many that are younger have ended."""
+        live = Ticket.objects.using(database()).order_by("-pk").values_list("pk", flat=True)
+        floor = next(iter(live[REACH : REACH + 1]), 0)
+        return queryset.filter(pk__gt=floor, ticket__task_id__gt=floor)
+
+    def floor(self, user: str) -> int:
+        """Return the id above which to look."""
+        rows = plain(database()).order_by("-pk").values_list("pk", flat=True)
+        if not user:
+            return int(rows.first() or 0) - REACH
+        beyond = rows.filter(user=user)[REACH : REACH + 1]
+        return int(next(iter(beyond), 0))
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        count = number_format(REACH, force_grouping=True)
+        yield {
+            "selected": self.value() != ALL,
+            "query_string": changelist.get_query_string(remove=[self.parameter_name]),
+            "display": gettext("The newest %(count)s tasks") % {"count": count},
+        }
+        yield {
+            "selected": self.value() == ALL,
+            "query_string": changelist.get_query_string({self.parameter_name: ALL}),
+            "display": gettext("All (may be slow)"),
+        }
+
+
+class OfTask(ValueFilter):
+    """Keeps dead letters by what their tasks have."""
+
+    def condition(self, value: str) -> Q:
+        told = super().condition(value)
+        return Q(**{f"task__{name}": sought for name, sought in told.children})  # type: ignore[misc]
+
+
+class DeadQueueFilter(OfTask, QueueFilter):
+    pass
+
+
+class DeadUserFilter(OfTask, UserFilter):
+    pass
+
+
+class DeadTypeFilter(OfTask, TypeFilter):
+    pass
+
+
+class DeadReachFilter(ReachFilter):
+    """The same for dead letters, of which no index finds those of a type, a user or a queue."""
+
+    def has_output(self) -> bool:
+        return any(self.request.GET.get(name) for name in ("type", "user", "queue"))
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() == ALL or not self.has_output():
+            return queryset
+        times = DeadLetter.objects.using(database()).order_by("-ended_at")
+        for oldest in times.values_list("ended_at", flat=True)[REACH : REACH + 1]:
+            return queryset.filter(ended_at__gt=oldest)
+        return queryset

@@ -1,0 +1,300 @@
+"""A task told as a story: what it is, where it stands and why, and what became of each attempt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Count, QuerySet, Sum
+from django.utils import timezone
+from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
+from django.utils.translation import gettext as _
+
+from django_perfectqueue.exceptions import PayloadError
+from django_perfectqueue.fairness.audit import deeds_of
+from django_perfectqueue.fairness.wording import deed
+from django_perfectqueue.inspection.attempts import (
+    Episode,
+    Try,
+    due_at,
+    episodes,
+    journals_of,
+    present,
+    remark,
+    tries,
+    waited,
+)
+from django_perfectqueue.inspection.why_waiting import Code, why_waiting
+from django_perfectqueue.inspection.workers import place_of
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import (
+    Attempt,
+    DeadLetter,
+    Journal,
+    Lane,
+    State,
+    Status,
+    Task,
+    Ticket,
+)
+from django_perfectqueue.payload.codecs import decode
+from django_perfectqueue.payload.journal import Line
+from django_perfectqueue.payload.redaction import STARS, masked
+
+from .cells import NOTHING, badge, moment, next_moment, span
+
+EXPLAINED = (Code.ENDED, Code.RUNNING, Code.BLOCKED, Code.STALLED)
+ATTEMPTS = 50
+LONGEST = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A stored payload as it can be shown."""
+
+    text: str
+    problem: str = ""
+    cut: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A line of a log as it is shown."""
+
+    at: str
+    level: str
+    source: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One attempt as it is shown; without ``told`` it runs, or does not count."""
+
+    told: Try | None
+    number: int | None
+    label: str
+    started: str
+    ran: str
+    log: list[Said]
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HowFar:
+    """What a handler has told of its progress; ``percent`` is None where it told no part."""
+
+    percent: int | None
+    stage: str
+    at: str
+
+
+def tell(task: Task, *, using: str, now: datetime | None = None) -> dict[str, Any]:
+    """Return everything that a task's page shows."""
+    now = now or timezone.now()
+    ticket: Ticket | None = getattr(task, "ticket", None)
+    letter: DeadLetter | None = getattr(task, "dead_letter", None)
+    lane = Lane.objects.using(using).filter(pk=ticket.lane).first() if ticket else None
+    journals = journals_of(task, using=using)
+    told = attempts(task, using)
+    return {
+        "badge": badge(task.status),
+        "sentences": [explain(task), *reasons(task, ticket, using)],
+        "about": [*about(task), *place(task, using)],
+        "times": times(task, ticket, told, now),
+        "line": line(task, ticket, lane),
+        "letter": letter,
+        "data": shown(task.payload),
+        "result": None if task.result_text is None else shown(task.result_text),
+        "context": None if task.context is None else shown(task.context),
+        "deeds": [(moment(one.at), one.by, deed(one)) for one in deeds_of(task, using=using)],
+        "progress": how_far(present(task, journals)),
+        "attempts": [as_shown(task, one) for one in episodes(task, told, journals)],
+        "attempts_shown": ATTEMPTS,
+        "attempts_hidden": bool(told) and told[0].number > 1,
+    }
+
+
+def explain(task: Task) -> str:
+    """Return what the status means, in a sentence."""
+    if task.outcome and (closed := remark(task)):
+        return closed
+    sentences = {
+        Status.WAITING: _("It is due, and waits for a processor."),
+        Status.SCHEDULED: _("It waits for its time."),
+        Status.RETRYING: _("An attempt did not finish it; it waits to be tried again."),
+        Status.BLOCKED: _("It waits for other tasks."),
+        Status.RUNNING: _("A processor has it, and renews the lease as long as it works on it."),
+        Status.STALLED: _(
+            "Its lease has run out: the processor or its host went away. It will be tried again."
+        ),
+        Status.FINISHED: _("Its handler has returned."),
+        Status.FAILED: _("It is given up, and kept until someone acts."),
+        Status.CANCELLED: _("It was cancelled, as someone asked."),
+        Status.EXPIRED: _("Its time had passed before it could start."),
+    }
+    return sentences[Status(task.status)]
+
+
+def reasons(task: Task, ticket: Ticket | None, using: str) -> list[str]:
+    """Return what else keeps a task where it is."""
+    found = []
+    if ticket and ticket.cancel_requested:
+        found.append(_("It has been asked to stop."))
+    if ticket and (remarked := remark(task)):
+        found.append(remarked)
+    if ticket:
+        reason = why_waiting(task, using=using)
+        found += [] if reason.code in EXPLAINED else [reason.sentence]
+    return found
+
+
+def about(task: Task) -> list[tuple[str, str]]:
+    return [
+        (_("queue"), printable(task.queue)),
+        (_("type"), printable(task.type)),
+        (_("priority"), str(task.priority)),
+        *([(_("limits"), task.limits.replace(",", ", "))] if task.limits else []),
+        *([(_("time limit"), span(task.time_limit))] if task.time_limit else []),
+        (_("id"), str(task.pk)),
+        *([(_("worker"), task.worker)] if task.worker else []),
+    ]
+
+
+def place(task: Task, using: str) -> list[tuple[str, str]]:
+    """Return which processor runs a task, and since when, as far as its worker has told."""
+    held = task.status in (Status.RUNNING, Status.STALLED)
+    if not held or (found := place_of(task, using=using)) is None:
+        return []
+    if found.since is None:
+        return [(_("held by"), str(found))]
+    return [(_("runs on"), str(found)), (_("runs since"), moment(found.since))]
+
+
+def times(
+    task: Task, ticket: Ticket | None, attempts: Sequence[Try], now: datetime
+) -> list[tuple[str, str]]:
+    """Return its moments in order, and how long it waited and ran."""
+    told = [(_("submitted"), moment(task.created_at))]
+    if task.run_at != task.created_at:
+        told.append((_("wanted at"), moment(task.run_at)))
+    if task.expected_at:
+        told.append((_("expected at"), moment(task.expected_at)))
+    if task.expires_at:
+        told.append((_("expires at"), moment(task.expires_at)))
+    if not task.outcome:
+        word, at = next_moment(task)
+        told.append((str(word), moment(at)))
+    if ticket and task.status == Status.WAITING:
+        told.append((_("waiting for"), span(seconds(due_at(task), now))))
+    if (wait := waited(task, attempts)) is not None:
+        told.append((_("waited"), span(wait)))
+    if task.started_at:
+        told.append((_("last started"), moment(task.started_at)))
+    if task.ended_at:
+        told.append((_("ended"), moment(task.ended_at)))
+    if task.started_at and task.ended_at:
+        told.append((_("ran"), span(seconds(task.started_at, task.ended_at))))
+    return told
+
+
+def line(task: Task, ticket: Ticket | None, lane: Lane | None) -> list[tuple[str, str]]:
+    """Return a live task's place in line."""
+    if ticket is None:
+        return []
+    told = [
+        *([(_("waits for"), wanted)] if (wanted := waits_for(task, ticket)) else []),
+        (_("times acquired"), str(ticket.attempt)),
+        (_("errors"), str(ticket.errors)),
+        (_("crashes"), str(ticket.crashes)),
+    ]
+    if lane:
+        told += [(_("user's weight"), f"{lane.weight:g}"), (_("user's running tasks"), runs(lane))]
+    return told
+
+
+def runs(lane: Lane) -> str:
+    """Return how many tasks of a user run, and how many may."""
+    if lane.max_running is None:
+        return str(lane.running)
+    return _("%(running)d, at most %(most)d") % {
+        "running": lane.running,
+        "most": lane.max_running,
+    }
+
+
+def waits_for(task: Task, ticket: Ticket) -> str:
+    """Return what a task waits for, or nothing when someone has it."""
+    if ticket.state == State.RUNNING:
+        return ""
+    state = State.WAITING if task.status == Status.WAITING else State(ticket.state)
+    return str(state.label)
+
+
+def attempts(task: Task, using: str) -> list[Try]:
+    """Return its newest attempts, the first of them first."""
+    rows: QuerySet[Attempt] = Attempt.objects.using(using).filter(task_id=task.pk)
+    newest = list(rows.order_by("-pk")[:ATTEMPTS])[::-1]
+    older = rows.filter(pk__lt=newest[0].pk) if len(newest) == ATTEMPTS else rows.none()
+    told = older.aggregate(count=Count("pk"), omitted=Sum("omitted", default=0))
+    return tries(task, newest, before=told["count"] + told["omitted"])
+
+
+def as_shown(task: Any, episode: Episode) -> Shown:
+    told, journal = episode.told, episode.journal
+    number, label = None, _("not counted")
+    if told:
+        number, label = told.number, told.label
+    elif episode.is_running:
+        number, label = task.tries, _("running")
+    return Shown(
+        told=told,
+        number=number,
+        label=label,
+        started=moment(told.started_at or told.ended_at) if told else "",
+        ran=span(seconds(told.started_at, told.ended_at)) if told and told.started_at else NOTHING,
+        log=[said(line) for line in journal.log] if journal else [],
+        is_open=episode.is_running,
+    )
+
+
+def said(line: Line) -> Said:
+    at = template_localtime(line.at).strftime("%H:%M:%S") if line.at else ""
+    return Said(at=at, level=line.level, source=line.source, text=line.text)
+
+
+def how_far(journal: Journal | None) -> HowFar | None:
+    if journal is None:
+        return None
+    percent = None if journal.progress is None else round(100 * journal.progress)
+    return HowFar(percent=percent, stage=journal.stage, at=moment(journal.updated_at))
+
+
+def shown(text: str) -> Text:
+    """
+    Return JSON set out to be read, without what is sensitive; or else the text as it is.
+
+    Of what is nested too deep for that nothing is shown: it may well be JSON with secrets.
+    """
+    try:
+        pretty, problem = readable(masked(decode(text))), ""
+    except (PayloadError, RecursionError) as error:
+        is_deep = isinstance(error.__cause__ or error, RecursionError)
+        pretty, problem = STARS if is_deep else text, str(error)
+    return Text(pretty[:LONGEST], problem, cut=max(0, len(pretty) - LONGEST))
+
+
+def readable(value: Any) -> str:
+    pretty = json.dumps(value, ensure_ascii=False, indent=2)
+    try:
+        pretty.encode()
+    except UnicodeEncodeError:  # a lone surrogate, which only an escape can show
+        return json.dumps(value, indent=2)
+    return pretty
+
+
+def seconds(start: datetime, end: datetime) -> float:
+    return max(0.0, (end - start).total_seconds())

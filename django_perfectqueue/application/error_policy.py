@@ -1,0 +1,227 @@
+"""What becomes of a task whose handler has raised: by what was raised, and the handler's rules."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from django_perfectqueue import store
+from django_perfectqueue.backoff import (
+    Backoff,
+    Exponential,
+    Fixed,
+    backoff_at,
+    backoff_problem,
+    error_rules,
+)
+from django_perfectqueue.conf import options
+from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.lib.durations import LONGEST, seconds_of
+from django_perfectqueue.lib.imports import path_of
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.verdicts import Discard, Retry, Snooze, Verdict, wait_of
+
+if TYPE_CHECKING:
+    from .handler import Application
+
+    Handler: TypeAlias = "Application | type[Application] | None"
+    """One that was made for the task, or its class where that can't be done, or none."""
+
+logger = logging.getLogger("django_perfectqueue.runner")
+
+FINAL = {error_rules.DISCARD_ON: "discard", error_rules.FAIL_ON: "fail"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """
+    What is to become of a task.
+
+    ``word`` is the verb: retry, snooze, discard or fail. ``wait`` is in seconds.
+    """
+
+    word: str
+    wait: float = 0.0
+    reason: str = ""
+
+    def settle(self, task: AcquiredTask, why: store.Failure) -> None:
+        if self.word == "retry":
+            task.retry(self.wait, why=why)
+        elif self.word == "snooze":
+            task.snooze(self.wait)
+        elif self.word == "discard":
+            task.discard(self.reason, why=why)
+        else:
+            task.fail(why=why)
+
+
+def ruling(task: AcquiredTask, handler: Handler, error: BaseException) -> Ruling:
+    """
+    Return what becomes of a task whose handler has raised this.
+
+    What it asks for itself goes first, then the handler's rule for its class, then its
+    backoff, until its attempts are spent.
+    """
+    if isinstance(error, Snooze):
+        return Ruling("snooze", Snooze(error.after).after)
+    if isinstance(error, Discard):
+        return Ruling("discard", reason=error.reason)
+    rule, waits = error_rules.rule_for(rules_of(handler), cause(error))
+    if rule in FINAL and not isinstance(error, Retry):
+        return Ruling(FINAL[rule])
+    asked = isinstance(error, Retry) or rule == error_rules.RETRY_ON
+    if task.lease.errors + 1 >= most_attempts(handler, asked=asked):
+        return Ruling("fail")
+    if isinstance(error, Retry) and error.after is not None:
+        return Ruling("retry", wait_of(error, error.after))
+    wait = wait_by(waits, task, handler, error)
+    return Ruling("fail") if wait is None else Ruling("retry", wait)
+
+
+def follow(task: AcquiredTask, handler: Handler, error: BaseException) -> None:
+    """Settle a task whose handler has raised this."""
+    ruling(task, handler, error).settle(task, failure(error))
+
+
+def cause(error: BaseException) -> BaseException:
+    """Return the error that is told: of a verdict the one that it was raised from, if any."""
+    if isinstance(error, Verdict) and error.__cause__ is not None:
+        return error.__cause__
+    return error
+
+
+def failure(error: BaseException) -> store.Failure:
+    """Return what is kept of an error; the plainest where a fuller one can't be had."""
+    told = cause(error)
+    try:
+        whole = store.Failure.of(error)
+        if told is error:
+            return whole
+        inner = store.Failure.of(told)
+        message = str(error) or inner.message
+        return store.Failure(error=inner.error, message=message, traceback=whole.traceback)
+    except Exception:
+        return plain_failure(error)
+
+
+def plain_failure(error: BaseException) -> store.Failure:
+    return store.Failure(error=path_of(type(cause(error))))
+
+
+def rules_of(handler: Handler) -> dict[str, Any]:
+    return {name: getattr(handler, name, ()) for name in error_rules.RULES}
+
+
+def most_attempts(handler: Handler, *, asked: bool) -> int:
+    """Return how many attempts may end in an error."""
+    most = getattr(handler, "max_attempts", None)
+    if asked:
+        most = getattr(handler, "attempts_when_asked", None) or most
+    return int(most or options().MAX_ATTEMPTS)
+
+
+def wait_by(
+    waits: Any,
+    task: AcquiredTask,
+    handler: Handler,
+    error: BaseException,
+) -> float | None:
+    """
+    Return the seconds until the next try, or None for none.
+
+    Asked are the rule of the error's class, the handler and the settings, of which the
+    first that has something to say is heard. One that raises or returns nonsense is not.
+    """
+    try:
+        for backoff in (waits, own_backoff(handler), default_backoff()):
+            if backoff is not None:
+                return asked_of(backoff, task, handler, error)
+    except BaseException:
+        logger.exception(
+            "A backoff will not do; the usual wait holds. type=%s key=%s",
+            printable(task.type),
+            printable(task.key),
+        )
+    return usual(handler).wait(task.lease.errors + 1)
+
+
+def own_backoff(handler: Handler) -> Any:
+    backoff = getattr(handler, "backoff", None)
+    if isinstance(handler, type) and not isinstance(backoff, Backoff):
+        # What has no instance can't be asked.
+        backoff = None
+    if backoff is None and getattr(handler, "retry_wait", None) is not None:
+        return usual(handler)
+    return backoff
+
+
+def usual(handler: Handler) -> Backoff:
+    first, longest = getattr(handler, "retry_wait", None), options().RETRY_WAIT_LIMIT
+    return Exponential(options().RETRY_WAIT if first is None else first, longest)
+
+
+def default_backoff() -> Any:
+    """Return BACKOFF, imported where it is a path."""
+    backoff = options().BACKOFF
+    return backoff_at(backoff) if isinstance(backoff, str) else backoff
+
+
+def asked_of(
+    backoff: Any,
+    task: AcquiredTask,
+    handler: Handler,
+    error: BaseException,
+) -> float | None:
+    """
+    Return what a backoff says.
+
+    Raise TypeError where it is no wait.
+    """
+    told = cause(error)
+    if isinstance(backoff, int | float | str | timedelta):
+        backoff = Fixed(backoff)
+    if isinstance(backoff, Backoff):
+        wait: Any = backoff.wait(task.lease.errors + 1)
+    elif inspect.ismethod(backoff) and backoff.__self__ is handler:
+        wait = backoff(told)
+    else:
+        wait = backoff(told, beside(told, task, handler))
+    return None if wait is None else checked_wait(wait)
+
+
+def beside(error: BaseException, task: AcquiredTask, handler: Handler) -> Any:
+    """Return what a backoff is given beside the error."""
+    if handler is None or isinstance(handler, type):
+        return task
+    return handler.for_backoff(error)
+
+
+def checked_wait(wait: Any) -> float:
+    seconds = wait.total_seconds() if isinstance(wait, timedelta) else wait
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not seconds <= LONGEST:
+        raise TypeError(f"backoff must return a number of seconds or None, not {wait!r}.")
+    return max(0.0, float(seconds))
+
+
+def check_policy(handler: type[Application]) -> None:
+    """Raise ConfigError unless a handler's attempts, waits and rules are such."""
+    for name, problem in problems(handler):
+        raise ConfigError(f"{handler.__qualname__}.{name} {problem}.")
+
+
+def problems(owner: Any) -> Iterator[tuple[str, str]]:
+    """Yield the name of each attribute that will not do, and what it must be and is not."""
+    most, first = owner.max_attempts, owner.retry_wait
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        yield "max_attempts", f"must be a whole number of at least 1, or None, not {most!r}"
+    if first is not None and (isinstance(first, str | timedelta) or seconds_of(first) is None):
+        yield "retry_wait", f"must be seconds, at least 0, or None, not {first!r}"
+    if owner.backoff is not None and (problem := backoff_problem(owner.backoff)):
+        yield "backoff", f"{problem}, not {owner.backoff!r}"
+    yield from error_rules.problems(rules_of(owner))

@@ -1,0 +1,285 @@
+"""An external program, from its start to its end."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import IO
+
+from django_perfectqueue.lib.processes import (
+    kill_marked,
+    kill_tree,
+    send,
+    send_to_group,
+    terminate_descendants,
+)
+
+from .output import Output
+
+RUN = "PERFECTQUEUE_RUN"
+CHUNK = 65_536
+LAST_CHUNKS = 16
+TICK = 0.05
+CAN_LOOK_FIRST = hasattr(os, "waitid")  # not on macOS before Python 3.13
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """
+    A program that has ended.
+
+    ``code`` is its exit code, negative for the signal that ended it, and ``seconds`` how
+    long it ran.
+    """
+
+    argv: Sequence[str]
+    code: int
+    stdout: Output
+    stderr: Output
+    seconds: float
+
+    @property
+    def how(self) -> str:
+        """How it has ended, in words."""
+        if self.code >= 0:
+            return f"ended with exit code {self.code}"
+        try:
+            return f"was ended by {signal.Signals(-self.code).name}"
+        except ValueError:
+            return f"was ended by signal {-self.code}"
+
+
+class Program:
+    """
+    Runs a program in a session of its own, and leaves nothing of it behind.
+
+    It is given its input while what it prints is read, so that neither ever waits for the
+    other; of each of the two streams ``keep`` bytes are kept. Told to stop, it gets ``TERM``
+    with all that it has started, and ``grace`` seconds later ``KILL``.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        given: bytes = b"",
+        environment: Mapping[str, str] | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        keep: int,
+        grace: float,
+    ) -> None:
+        self.argv = argv
+        self.given = memoryview(given)
+        self.mark = secrets.token_hex(8)
+        environment = os.environ if environment is None else environment
+        self.environment = {**environment, RUN: self.mark}
+        self.folder = folder
+        self.grace = grace
+        self.stdout = Output(keep)
+        self.stderr = Output(keep)
+        self.told = False
+        """Whether it was told to stop before it had ended."""
+        self.stopping = False
+        self.kill_at = float("inf")
+        self.lock = threading.Lock()
+        self.bell: int | None = None
+        self.selector = selectors.DefaultSelector()
+        self.readers: list[Callable[[], bool]] = []
+        self.watched = False
+
+    def stop(self) -> None:
+        """Tell it to stop; called from any thread, at any time, and any number of times."""
+        with self.lock:
+            self.stopping = True
+            if self.bell is not None:
+                with suppress(BlockingIOError):
+                    os.write(self.bell, b".")
+
+    def run(self) -> Completed:
+        """
+        Run it to its end.
+
+        Raise OSError when it can't be started.
+        """
+        with ExitStack() as opened:
+            opened.callback(self.selector.close)
+            self.hang_bell(opened)
+            began = time.monotonic()
+            process = self.start(opened)
+            self.attend(process)
+            seconds = time.monotonic() - began
+        return Completed(
+            argv=self.argv,
+            code=process.returncode,
+            stdout=self.stdout,
+            stderr=self.stderr,
+            seconds=seconds,
+        )
+
+    def hang_bell(self, opened: ExitStack) -> None:
+        """Have a pipe on which other threads end the waiting."""
+        ear, bell = os.pipe()
+        opened.callback(os.close, ear)
+        opened.callback(self.take_bell_down, bell)
+        os.set_blocking(bell, False)
+        self.selector.register(ear, selectors.EVENT_READ, lambda: os.read(ear, CHUNK))
+        with self.lock:
+            self.bell = bell
+
+    def take_bell_down(self, bell: int) -> None:
+        with self.lock:
+            self.bell = None
+            os.close(bell)
+
+    def start(self, opened: ExitStack) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(  # noqa: S603
+            self.argv,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self.folder,
+            env=self.environment,
+            start_new_session=True,
+        )
+        opened.callback(self.close, process)
+        self.watch_end(process, opened)
+        self.watch_output(process.stdout, self.stdout)
+        self.watch_output(process.stderr, self.stderr)
+        self.watch_input(process.stdin)
+        return process
+
+    def watch_end(self, process: subprocess.Popen[bytes], opened: ExitStack) -> None:
+        """Be woken by its end, where the system can; else it is looked for ever so often."""
+        if hasattr(os, "pidfd_open"):
+            with suppress(OSError):
+                file = os.pidfd_open(process.pid)
+                opened.callback(os.close, file)
+                self.selector.register(file, selectors.EVENT_READ, lambda: None)
+                self.watched = True
+
+    def watch_output(self, stream: IO[bytes] | None, output: Output) -> None:
+        assert stream is not None
+        file = stream.fileno()
+        os.set_blocking(file, False)
+
+        def read() -> bool:
+            """Tell whether there may be more."""
+            try:
+                chunk = os.read(file, CHUNK)
+            except BlockingIOError:
+                return False
+            output.add(chunk)
+            if not chunk:
+                self.selector.unregister(file)
+                self.readers.remove(read)
+            return bool(chunk)
+
+        self.readers.append(read)
+        self.selector.register(file, selectors.EVENT_READ, read)
+
+    def watch_input(self, stream: IO[bytes] | None) -> None:
+        assert stream is not None
+        if not self.given:
+            stream.close()
+            return
+        file = stream.fileno()
+        os.set_blocking(file, False)
+
+        def write() -> None:
+            """Give it some more; one that does not want to read need not."""
+            try:
+                self.given = self.given[os.write(file, self.given[:CHUNK]) :]
+            except BlockingIOError:
+                return
+            except BrokenPipeError:
+                self.given = self.given[:0]
+            if not self.given:
+                self.selector.unregister(file)
+                stream.close()
+
+        self.selector.register(file, selectors.EVENT_WRITE, write)
+
+    def attend(self, process: subprocess.Popen[bytes]) -> None:
+        """Serve it until it has ended, and make it end when it has to."""
+        while not has_ended(process):
+            if self.stopping:
+                self.press(process)
+            for key, _events in self.selector.select(self.pause()):
+                key.data()
+        self.read_rest()
+        if self.told:
+            self.end_survivors(process)
+        process.wait()
+
+    def pause(self) -> float | None:
+        due = max(0.0, self.kill_at - time.monotonic())
+        if not self.watched:
+            return min(TICK, due)
+        return None if due == float("inf") else due
+
+    def press(self, process: subprocess.Popen[bytes]) -> None:
+        """Ask it to end, and end it when it has not in time."""
+        now = time.monotonic()
+        if not self.told:
+            self.told = True
+            self.kill_at = now + self.grace
+            terminate_descendants(process.pid)
+            send(process.pid, signal.SIGTERM)
+        elif now >= self.kill_at:
+            self.kill_at = float("inf")
+            self.kill(process)
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """End it, and all that it has started."""
+        kill_tree(process.pid)
+        kill_marked(f"{RUN}={self.mark}")
+
+    def end_survivors(self, process: subprocess.Popen[bytes]) -> None:
+        """End what it has started and left behind."""
+        send_to_group(process.pid, signal.SIGKILL)
+        kill_marked(f"{RUN}={self.mark}")
+
+    def read_rest(self) -> None:
+        """
+        Read what it has left in the pipes.
+
+        That is bounded: what it has started may go on writing there for ever.
+        """
+        for read in list(self.readers):
+            for _turn in range(LAST_CHUNKS):
+                if not read():
+                    break
+
+    def close(self, process: subprocess.Popen[bytes]) -> None:
+        """Leave no process and no file behind, whatever has broken this off."""
+        try:
+            if process.returncode is None:
+                self.kill(process)
+                process.wait()
+        finally:
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+
+
+def has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """
+    Tell whether it has ended, without reaping it where that can be had.
+
+    So long no other process has its id, nor its group.
+    """
+    if not CAN_LOOK_FIRST:
+        return process.poll() is not None
+    with suppress(ChildProcessError):
+        ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, process.pid, ended) is not None
+    return True

@@ -1,0 +1,112 @@
+"""What a row keeps of one call of a Django task, as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from django_perfectqueue.backoff.error_rules import RULES
+from django_perfectqueue.compat import InvalidTask
+from django_perfectqueue.exceptions import PayloadError
+
+from .definition import DEFAULTS
+
+WORDS = ("run_after", "backend", "takes_context", *DEFAULTS)
+AT, FOR = "at", "for"
+
+
+class Call(NamedTuple):
+    """
+    Arguments, when it was enqueued by the clock of the host that did so, and in which
+    words the task differed from its definition.
+    """
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+    enqueued_at: datetime | None
+    words: Mapping[str, Any]
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The task's data in the queue."""
+        data: dict[str, Any] = {"args": self.args, "kwargs": self.kwargs}
+        if self.enqueued_at:
+            data["enqueued_at"] = self.enqueued_at.isoformat()
+        if self.words:
+            data["using"] = {name: packed(value) for name, value in self.words.items()}
+        return data
+
+    @classmethod
+    def of(cls, data: Any) -> Call:
+        """
+        Read what ``data`` says.
+
+        Raise PayloadError when it is not the data of a Django task.
+        """
+        try:
+            if "args" not in data and "kwargs" not in data:
+                raise TypeError("neither args nor kwargs")
+            args, kwargs = data.get("args", []), data.get("kwargs", {})
+            at, using = data.get("enqueued_at"), data.get("using", {})
+            if not (isinstance(args, list) and isinstance(kwargs, dict)):
+                raise TypeError("args is no list, or kwargs no dict")
+            words = {name: unpacked(value) for name, value in using.items()}
+            return cls(args, kwargs, datetime.fromisoformat(at) if at else None, words)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise PayloadError(
+                "The data is not that of a Django task, such as"
+                f' {{"args": [], "kwargs": {{}}}}: {type(error).__name__}: {error}.'
+            ) from error
+
+
+def words_of(task: Any, definition: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    """
+    Return the words that ``using()`` has changed; ``names`` are what callables have made.
+
+    Raise InvalidTask for a callable that a row can't keep.
+    """
+    if task is definition:
+        return {}
+    changed = {}
+    for name in WORDS:
+        value = getattr(task, name, DEFAULTS.get(name))
+        if value == getattr(definition, name, DEFAULTS.get(name)):
+            continue
+        if name in RULES or (callable(value) and name not in names):
+            raise InvalidTask(f"{name} can't be changed by using(): give it to @task.")
+        changed[name] = names[name] if callable(value) else value
+    return changed
+
+
+def variant(definition: Any, call: Call, *, queue: str, priority: int) -> Any:
+    """
+    Return the task as it was enqueued.
+
+    It is not validated again: what was allowed then may be run, whatever has been changed.
+    """
+    columns = {"queue_name": queue, "priority": priority}
+    words = {**call.words, **columns}
+    if not call.words and all(getattr(definition, name) == columns[name] for name in columns):
+        return definition
+    copy = object.__new__(type(definition))
+    for field in fields(definition):
+        value = words.get(field.name, getattr(definition, field.name))
+        object.__setattr__(copy, field.name, value)
+    return copy
+
+
+def packed(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return {AT: value.isoformat()}
+    if isinstance(value, timedelta):
+        return {FOR: value.total_seconds()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def unpacked(value: Any) -> Any:
+    if isinstance(value, dict):
+        [(kind, given)] = value.items()
+        return datetime.fromisoformat(given) if kind == AT else timedelta(seconds=given)
+    return tuple(value) if isinstance(value, list) else value

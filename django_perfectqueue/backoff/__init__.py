@@ -1,0 +1,180 @@
+"""
+How long to wait before a task is tried again.
+
+Waits are spread by chance, by default, so that what failed together is not tried again
+together (M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015).
+Settings may import this module: it needs no app to be ready.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction
+
+from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.lib.durations import is_number, seconds_of
+from django_perfectqueue.lib.imports import imported
+
+MOST_DOUBLINGS = 60
+SPREAD = 0.25
+
+Wait = timedelta | float | str
+Answer = timedelta | float | None
+
+
+def next_wait(tries: int, *, first: float, longest: float, chance: float = 0.5) -> float:
+    """
+    Return the seconds to wait after so many tries: doubling from ``first``, up to ``longest``.
+
+    ``chance``, from 0 to 1, spreads them by a quarter to both sides, so that what failed
+    together is not tried again together.
+    """
+    wait = first * 2.0 ** min(max(tries, 1) - 1, MOST_DOUBLINGS)
+    return spread(min(longest, wait), longest=longest, chance=chance)
+
+
+def spread(wait: float, *, longest: float, chance: float, jitter: float = SPREAD) -> float:
+    return min(longest, wait * (1.0 - jitter + 2.0 * jitter * chance))
+
+
+class Backoff:
+    """
+    The wait before each further try, by how many attempts have ended in an error.
+
+    ``jitter``, from 0 to 1, is the part of the wait by which it is spread to both sides.
+    Waits are a timedelta, seconds or a span such as ``"5m30s"``. Raise ConfigError where
+    one is none.
+    """
+
+    def __init__(self, *, jitter: float = SPREAD, longest: Wait | None = None) -> None:
+        if not is_number(jitter) or not 0 <= jitter <= 1:
+            raise ConfigError(f"jitter must be a number from 0 to 1, not {jitter!r}.")
+        self.jitter = jitter
+        self.longest = math.inf if longest is None else in_seconds("longest", longest)
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({told})"
+
+    def __call__(self, error: BaseException, result: Any) -> float:
+        """Return the seconds to wait, as a backoff of Django's tasks does."""
+        lease = getattr(result, "lease", None)
+        errors = len(result.errors) if lease is None else lease.errors + 1
+        return self.wait(errors)
+
+    def wait(self, errors: int) -> float:
+        """Return the seconds to wait after so many errors, 1 or more."""
+        chance = random.random()  # noqa: S311
+        usual = min(self.usual(max(1, errors)), self.longest)
+        return spread(usual, longest=self.longest, chance=chance, jitter=self.jitter)
+
+    def usual(self, errors: int) -> float:
+        """Return the wait before chance spreads it."""
+        raise NotImplementedError
+
+
+class Fixed(Backoff):
+    """Waits for the same time before each try."""
+
+    def __init__(self, wait: Wait, *, jitter: float = SPREAD) -> None:
+        super().__init__(jitter=jitter)
+        self.first = in_seconds("wait", wait)
+
+    def usual(self, errors: int) -> float:
+        return self.first
+
+
+class Linear(Backoff):
+    """Waits for ``first``, and for ``step`` longer each time; ``step`` None is ``first``."""
+
+    def __init__(
+        self,
+        first: Wait,
+        step: Wait | None = None,
+        longest: Wait | None = None,
+        *,
+        jitter: float = SPREAD,
+    ) -> None:
+        super().__init__(jitter=jitter, longest=longest)
+        self.first = in_seconds("first", first)
+        self.step = self.first if step is None else in_seconds("step", step)
+
+    def usual(self, errors: int) -> float:
+        return self.first + self.step * (errors - 1)
+
+
+class Exponential(Backoff):
+    """Waits for ``first``, and each time ``factor`` times as long, up to ``longest``."""
+
+    def __init__(
+        self,
+        first: Wait = 15.0,
+        longest: Wait = 3_600.0,
+        factor: float = 2.0,
+        *,
+        jitter: float = SPREAD,
+    ) -> None:
+        super().__init__(jitter=jitter, longest=longest)
+        self.first = in_seconds("first", first)
+        if not is_number(factor) or not 1 <= factor < math.inf:
+            raise ConfigError(f"factor must be a number of at least 1, not {factor!r}.")
+        self.factor = float(factor)
+
+    def usual(self, errors: int) -> float:
+        try:
+            return self.first * self.factor ** (errors - 1)
+        except OverflowError:
+            return self.longest
+
+
+class Steps(Backoff):
+    """Waits for each of these times in turn, and for the last of them from then on."""
+
+    def __init__(self, *waits: Wait, jitter: float = SPREAD) -> None:
+        super().__init__(jitter=jitter)
+        if not waits:
+            raise ConfigError("Steps needs at least one wait: Steps(1, 10, '5m').")
+        self.waits = tuple(in_seconds("a step", wait) for wait in waits)
+
+    def usual(self, errors: int) -> float:
+        return self.waits[min(errors, len(self.waits)) - 1]
+
+
+BackoffFunction = Callable[[BaseException, Any], Answer]
+
+
+@functools.cache
+def backoff_at(path: str) -> Any:
+    """
+    Return the backoff that a path names.
+
+    Raise ConfigError where that is none.
+    """
+    backoff = imported(path)
+    if problem := backoff_problem(backoff):
+        raise ConfigError(f"{path!r} {problem}, not {backoff!r}.")
+    return backoff
+
+
+def backoff_problem(backoff: Any) -> str:
+    """Return what a backoff must be, where it is none."""
+    if isinstance(backoff, type):
+        return "must be an instance, such as Exponential(5)"
+    if not callable(backoff) or iscoroutinefunction(backoff):
+        return "must be a function of the error and the task, or such as Exponential(5)"
+    return ""
+
+
+def in_seconds(name: str, wait: Wait) -> float:
+    seconds = seconds_of(wait)
+    if seconds is None:
+        raise ConfigError(
+            f"{name} must be a timedelta, seconds or a span such as '5m30s', not {wait!r}."
+        )
+    return seconds

@@ -1,0 +1,79 @@
+"""What is to become of tasks by the class of their error, as handlers and tasks may say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from django_perfectqueue.lib.durations import seconds_of
+
+from . import Backoff, BackoffFunction, Wait, backoff_problem
+
+Rule = type[BaseException] | Iterable[type[BaseException]]
+RuleWithWaits = Rule | Mapping[type[BaseException], Backoff | BackoffFunction | Wait | None]
+
+RETRY_ON, DISCARD_ON, FAIL_ON = RULES = ("retry_on", "discard_on", "fail_on")
+
+
+def rule_for(rules: Mapping[str, Any], error: BaseException) -> tuple[str, Any]:
+    """
+    Return the name of the rule for an error, and the waits that it has, if any.
+
+    The rule of the nearest class holds, in the order in which Python looks up methods.
+    """
+    if not any(rules.values()):
+        return "", None
+    known = {kind: (name, waits) for name in rules for kind, waits in by_class(rules[name])}
+    nearest = (known[kind] for kind in type(error).__mro__ if kind in known)
+    return next(nearest, ("", None))
+
+
+def by_class(value: Any) -> Iterator[tuple[Any, Any]]:
+    """
+    Yield the classes of a rule, each with the waits that it has.
+
+    Raise TypeError or ValueError where it is no rule.
+    """
+    if isinstance(value, type | str):
+        yield value, None
+    elif isinstance(value, Mapping):
+        yield from value.items()
+    else:
+        for one in value:
+            kind, waits = one if isinstance(one, tuple) else (one, None)
+            yield kind, waits
+
+
+def hashable(value: Any) -> Any:
+    """Return a rule as pairs that can be kept in what is frozen; one that is wrong as it is."""
+    try:
+        return tuple(by_class(value))
+    except (TypeError, ValueError):
+        return value
+
+
+def problems(rules: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each rule that will not do, and what it must be and is not."""
+    seen: dict[type, str] = {}
+    for name, value in rules.items():
+        try:
+            pairs: list[tuple[Any, Any]] = list(by_class(value))
+        except (TypeError, ValueError):
+            pairs = [(value, None)]
+        for kind, waits in pairs:
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                yield name, f"must be classes of exceptions, not {kind!r}"
+            elif seen.setdefault(kind, name) != name:
+                yield name, f"must not have {kind.__qualname__}, which {seen[kind]} has"
+            elif waits is not None and not is_wait(waits, name):
+                wanted = "a wait or a backoff" if name == RETRY_ON else "no wait"
+                yield name, f"must have {wanted} for {kind.__qualname__}, not {waits!r}"
+
+
+def is_wait(waits: Any, name: str) -> bool:
+    if name != RETRY_ON:
+        return False
+    if isinstance(waits, int | float | str | timedelta):
+        return seconds_of(waits) is not None
+    return not backoff_problem(waits)

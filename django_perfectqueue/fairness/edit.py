@@ -1,0 +1,265 @@
+"""Fair shares and limits as people set them: checked, and only what is given is changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from django.db import IntegrityError
+
+from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.models import (
+    EVERYONE,
+    LEAST_PERIOD,
+    LEAST_WEIGHT,
+    MOST_BURST_TIME,
+    MOST_PERIOD,
+    MOST_WEIGHT,
+    FairShare,
+    Limit,
+    QueueShare,
+)
+from django_perfectqueue.store.database.transaction import patiently, repeated, unit
+from django_perfectqueue.store.lanes.shares import places
+
+from .audit import acting
+
+R = TypeVar("R", FairShare, QueueShare, Limit)
+P = TypeVar("P", FairShare, Limit)
+
+LARGEST = 2**31 - 1
+
+
+def share_in_force(user: str, queue: str, *, using: str) -> FairShare:
+    """
+    Return the share that holds for a user in a queue, or where that is empty in all others.
+
+    It may be the row of every queue, or of everyone; where there is none, it is a new one.
+    """
+    rows = FairShare.objects.using(using).filter(user__in=[user, EVERYONE], queue__in=[queue, ""])
+    found = {(row.queue, row.user): row for row in patiently(lambda: list(rows), using=using)}
+    held = (found[place] for place in places(queue, user) if place in found)
+    return next(held, FairShare(user=user, queue=queue))
+
+
+def change_share(
+    user: str, queue: str, given: Mapping[str, Any], *, using: str, by: str = ""
+) -> FairShare:
+    """
+    Change what is given of a share; one that is new has the rest of the share that held.
+
+    Raise ConfigError.
+    """
+    given = checked_share(given)
+
+    def changed(row: FairShare | None) -> FairShare:
+        if row is None:
+            held = share_in_force(user, queue, using=using)
+            rest = {name: getattr(held, name) for name in ("weight", "max_running", "paused")}
+            row = FairShare(user=user, queue=queue, **rest)
+        return changed_row(row, given)
+
+    return changing(FairShare, {"user": user, "queue": queue}, changed, by=by, using=using)
+
+
+def change_weight(queue: str, weight: Any, *, using: str, by: str = "") -> QueueShare:
+    """
+    Change the weight of a queue.
+
+    Raise ConfigError.
+    """
+    given = checked({"weight": weight}, {"weight": number(LEAST_WEIGHT, MOST_WEIGHT)})
+
+    def changed(row: QueueShare | None) -> QueueShare:
+        return changed_row(row or QueueShare(queue=queue), given)
+
+    return changing(QueueShare, {"queue": queue}, changed, by=by, using=using)
+
+
+def change_limit(
+    scope: str, name: str, given: Mapping[str, Any], *, using: str, by: str = ""
+) -> Limit:
+    """
+    Change what is given of a limit, or make it.
+
+    Raise ConfigError.
+    """
+    given = checked_limit(given)
+
+    def changed(row: Limit | None) -> Limit:
+        if row is None and not given:
+            raise ConfigError(
+                f"There is no limit '{scope}:{name}' yet: give max_running, rate or paused."
+            )
+        row = changed_row(row or Limit(scope=scope, name=name), given)
+        if row.rate is None:
+            refuse_rest_of_rate(given)
+            row.period, row.burst = 1.0, None
+        refuse_endless_burst(row)
+        return row
+
+    return changing(Limit, {"scope": scope, "name": name}, changed, by=by, using=using)
+
+
+def lift_pause(scope: str, name: str, *, using: str, by: str = "") -> Limit | None:
+    """Let the tasks of a limit go on; remove and do not return one that then limits nothing."""
+    owner = {"scope": scope, "name": name}
+
+    @repeated
+    def lift(*, using: str) -> Limit | None:
+        with unit(using), acting(by):
+            row = locked(Limit, owner, using=using)
+            if row is None:
+                return None
+            row.paused = False
+            if limits_nothing(row):
+                row.delete(using=using)
+                return None
+            row.save(using=using)
+            return row
+
+    return lift(using=using)
+
+
+def limits_nothing(row: Limit) -> bool:
+    return row.max_running is None and row.rate is None and not row.paused
+
+
+@repeated
+def set_paused(
+    kind: type[P], owner: Mapping[str, str], paused: bool, *, using: str, by: str = ""
+) -> bool:
+    """Pause a share or a limit that there is, or let it go on; return whether it was otherwise."""
+    with unit(using), acting(by):
+        row = locked(kind, owner, using=using)
+        if row is None or row.paused is paused:
+            return False
+        row.paused = paused
+        row.save(using=using)
+        return True
+
+
+@repeated
+def remove(kind: type[R], owner: Mapping[str, str], *, using: str, by: str = "") -> bool:
+    """Remove a share or a limit; return whether there was one."""
+    with unit(using), acting(by):
+        row = locked(kind, owner, using=using)
+        if row is not None:
+            row.delete(using=using)
+        return row is not None
+
+
+@repeated
+def changing(
+    kind: type[R],
+    owner: Mapping[str, str],
+    changed: Callable[[R | None], R],
+    *,
+    using: str,
+    by: str,
+) -> R:
+    """Save what a row is to be, made from what it is now, which nobody else changes meanwhile."""
+    for last_try in (False, True):
+        try:
+            with unit(using, apart=True), acting(by):
+                row = changed(locked(kind, owner, using=using))
+                row.save(using=using)
+                return row
+        except IntegrityError:
+            # Someone else has made it just now.
+            if last_try:
+                raise
+    raise AssertionError("The last try returns or raises.")
+
+
+def locked(kind: type[R], owner: Mapping[str, str], *, using: str) -> R | None:
+    row: R | None = kind._base_manager.using(using).select_for_update().filter(**owner).first()
+    return row
+
+
+def changed_row(row: R, given: Mapping[str, Any]) -> R:
+    for name, value in given.items():
+        setattr(row, name, value)
+    return row
+
+
+def checked_share(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given values of a share; raise ConfigError when one can't be."""
+    return checked(
+        given,
+        {
+            "weight": number(LEAST_WEIGHT, MOST_WEIGHT),
+            "max_running": whole_or_none(0),
+            "paused": truth,
+        },
+    )
+
+
+def checked_limit(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given values of a limit; raise ConfigError when one can't be."""
+    return checked(
+        given,
+        {
+            "max_running": whole_or_none(0),
+            "rate": whole_or_none(1),
+            "period": number(LEAST_PERIOD, MOST_PERIOD),
+            "burst": whole_or_none(1),
+            "paused": truth,
+        },
+    )
+
+
+def refuse_rest_of_rate(given: Mapping[str, Any]) -> None:
+    for name in ("period", "burst"):
+        if given.get(name) is not None:
+            raise ConfigError(f"A {name} says nothing without a rate: give the rate, too.")
+
+
+def refuse_endless_burst(row: Limit) -> None:
+    """Raise ConfigError where a burst stands for more time than can be reckoned with."""
+    if row.rate is None or row.burst is None:
+        return
+    most = int(row.rate * MOST_BURST_TIME / row.period)
+    if row.burst > most:
+        raise ConfigError(
+            f"The burst may be at most {most:,} at this rate, which is what may start in 366"
+            f" days, not {row.burst:,}."
+        )
+
+
+def checked(
+    given: Mapping[str, Any], kinds: Mapping[str, Callable[[str, Any], Any]]
+) -> dict[str, Any]:
+    return {name: kinds[name](name, value) for name, value in given.items() if value is not ...}
+
+
+def number(least: float, most: float) -> Callable[[str, Any], float]:
+    def check(name: str, value: Any) -> float:
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+        if not fits or not math.isfinite(value) or not least <= value <= most:
+            raise ConfigError(
+                f"The {name} must be a number from {least:g} to {most:,.0f}, not {value!r}."
+            )
+        return float(value)
+
+    return check
+
+
+def whole_or_none(least: int) -> Callable[[str, Any], int | None]:
+    def check(name: str, value: Any) -> int | None:
+        fits = isinstance(value, int) and not isinstance(value, bool)
+        if value is not None and not (fits and least <= value <= LARGEST):
+            raise ConfigError(
+                f"The {name} must be a whole number from {least} to {LARGEST:,}, or None for"
+                f" any number, not {value!r}."
+            )
+        return value  # type: ignore[no-any-return]
+
+    return check
+
+
+def truth(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be True or False, not {value!r}.")
+    return value

@@ -1,0 +1,137 @@
+"""
+The door to limits: see and change how many tasks may run at once, or start within a time.
+
+A limit is known by its scope and its name. A change is recorded, with who made it where
+``by`` says so, and holds once it is committed.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import partial
+from types import EllipsisType
+from typing import Any, Literal, get_args
+
+from asgiref.sync import sync_to_async
+from django.db import transaction
+from django.db.models.signals import post_delete, post_save
+from django.utils.translation import gettext as _
+
+from django_perfectqueue import store
+from django_perfectqueue.exceptions import ConfigError, InvalidTaskError
+from django_perfectqueue.models import EVERYONE, Limit, Meter
+from django_perfectqueue.payload.inputs import QUEUE_LENGTH, checked
+from django_perfectqueue.store.arithmetic.rate_limit import opens_at
+from django_perfectqueue.store.database.alias import database
+
+from . import audit, edit
+
+__all__ = [
+    "Scope",
+    "alimit",
+    "aremove_limit",
+    "aset_limit",
+    "limit",
+    "remove_limit",
+    "set_limit",
+]
+
+Scope = Literal["name", "queue", "type", "user"]
+SCOPES: tuple[str, ...] = get_args(Scope)
+LENGTH: int = Limit._meta.get_field("name").max_length  # type: ignore[assignment]
+
+
+def limit(name: str, *, scope: Scope = "name", using: str | None = None) -> Limit | None:
+    """
+    Return a limit, or None where there is none.
+
+    Raise ConfigError for names that can't be.
+    """
+    using = using or database()
+    rows = Limit.objects.using(using).filter(**owner(scope, name))
+    return store.patiently(rows.first, using=using)
+
+
+def set_limit(
+    name: str,
+    *,
+    scope: Scope = "name",
+    max_running: int | EllipsisType | None = ...,
+    rate: int | EllipsisType | None = ...,
+    period: float | EllipsisType = ...,
+    burst: int | EllipsisType | None = ...,
+    paused: bool | EllipsisType = ...,
+    by: str = "",
+    using: str | None = None,
+) -> Limit:
+    """
+    Set a limit, or change the one there is; only what is given is changed.
+
+    ``rate`` tasks may start in each ``period`` of seconds, up to ``burst`` of them at once.
+    Raise ConfigError when a value can't be.
+    """
+    given = {
+        "max_running": max_running,
+        "rate": rate,
+        "period": period,
+        "burst": burst,
+        "paused": paused,
+    }
+    return edit.change_limit(**owner(scope, name), given=given, by=by, using=using or database())
+
+
+def remove_limit(
+    name: str, *, scope: Scope = "name", by: str = "", using: str | None = None
+) -> bool:
+    """Take a limit away; return whether there was one."""
+    return edit.remove(Limit, owner(scope, name), by=by, using=using or database())
+
+
+def next_at(row: Limit, meter: Meter | None) -> datetime | None:
+    """Return when the rate lets the next task start; None where it lets it now."""
+    if row.rate is None or meter is None or meter.next_at is None:
+        return None
+    return opens_at(meter.next_at, row.period / row.rate, row.burst or row.rate)
+
+
+def owner(scope: str, name: str) -> dict[str, str]:
+    """Return scope and name as a row has them; raise ConfigError."""
+    if scope not in SCOPES:
+        raise ConfigError(f"The scope must be one of {', '.join(SCOPES)}, not {scope!r}.")
+    try:
+        checked(f"{scope} of a limit", name, LENGTH)
+    except InvalidTaskError as error:
+        raise ConfigError(str(error)) from error
+    if reason := unfit(scope, name):
+        raise ConfigError(reason)
+    return {"scope": scope, "name": name}
+
+
+def unfit(scope: str, name: str) -> str:
+    """Return why no limit can have this name, or nothing."""
+    if scope == "name" and "," in name:
+        return _("The name of a limit must not hold a comma.")
+    if scope == "queue" and len(name) > QUEUE_LENGTH:
+        return _("The name of a queue has at most %s characters.") % QUEUE_LENGTH
+    if scope == "user" and name == EVERYONE:
+        return _("A limit is for one user. For each of all there is the fair share of *.")
+    return ""
+
+
+alimit = sync_to_async(limit)
+aset_limit = sync_to_async(set_limit)
+aremove_limit = sync_to_async(remove_limit)
+
+
+def follow_changes() -> None:
+    post_save.connect(apply, sender=Limit, dispatch_uid="perfectqueue_apply_limit")
+    post_delete.connect(apply, sender=Limit, dispatch_uid="perfectqueue_apply_limit")
+
+
+def apply(*, instance: Limit, using: str, **kwargs: Any) -> None:
+    """Once this is committed, let what waits start as it now may."""
+    # What is submitted in the same transaction keeps to it already.
+    store.forget_limits(using)
+    before = audit.former(instance)
+    for key in sorted({instance.key, before.key if before else instance.key}):
+        transaction.on_commit(partial(store.apply_limit, key, using=using), using=using)

@@ -1,0 +1,181 @@
+"""What each user of a queue was entitled to, what it received, and how long its tasks waited."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django_perfectqueue import store
+from django_perfectqueue.models import Span
+from django_perfectqueue.store import Tally, Whose
+from django_perfectqueue.store.arithmetic.entitlement import percentile
+from django_perfectqueue.store.database.transaction import patiently, reading
+from django_perfectqueue.store.records.usage import start_of
+from django_perfectqueue.store.records.usage_read import slices, standings, summed_until, sums
+
+WINDOWS: dict[str, tuple[float, tuple[Span, ...]]] = {
+    "minute": (60.0, ()),
+    "hour": (3_600.0, (Span.MINUTE,)),
+    "day": (86_400.0, (Span.HOUR, Span.MINUTE)),
+}
+COUNTED = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserShare:
+    """
+    One user's part of the processor time of a queue within a window of time.
+
+    ``received`` and ``entitled`` are parts of all that was given, from 0 to 1; ``seconds``
+    and ``entitled_seconds`` the same in seconds. ``tasks`` is how many attempts ended.
+    ``p50`` and ``p95`` are the seconds that half and 95 % of them waited at most, from
+    when they were due until they started; None where none did.
+
+    ``running``, ``waiting``, ``weight`` and ``max_running`` are as of now; what waits is
+    counted up to 1,000, and 1,001 says that there is more. ``held`` is why tasks waited
+    that were not competing: "paused", "capped" or "limited", or "".
+
+    With ``others`` it stands for all those that are not listed.
+    """
+
+    user: str = ""
+    others: bool = False
+    weight: float = 1.0
+    max_running: int | None = None
+    running: int = 0
+    waiting: int = 0
+    held: str = ""
+    tasks: int = 0
+    seconds: float = 0.0
+    entitled_seconds: float = 0.0
+    received: float = 0.0
+    entitled: float = 0.0
+    p50: float | None = None
+    p95: float | None = None
+
+    @property
+    def difference(self) -> float:
+        """What it received above what it was entitled to, as a part of all; below 0 if less."""
+        return self.received - self.entitled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """The shares of a queue within a window of time, and what they add up to."""
+
+    queue: str
+    since: datetime
+    until: datetime
+    shares: list[UserShare]
+    total: UserShare
+
+
+def balance(
+    queue: str,
+    *,
+    over: str,
+    using: str,
+    top: int | None = None,
+    user: str | None = None,
+    now: datetime | None = None,
+) -> Balance:
+    """
+    Return who received what in the last minute, hour or day.
+
+    Those who received most come first. Beyond ``top``, or but for the ``user`` that was
+    asked for, all are summed up as the others. The window begins with a whole slice, minute
+    or hour, so it is longer by up to one of them.
+
+    Raise ValueError for another window.
+    """
+    if over not in WINDOWS:
+        raise ValueError(f"over is 'minute', 'hour' or 'day', not {over!r}.")
+    return patiently(lambda: read(queue, over, using, top, user, now), using=using)
+
+
+def read(
+    queue: str, over: str, using: str, top: int | None, user: str | None, now: datetime | None
+) -> Balance:
+    until = store.clock(using=using, now=now)
+    length, spans = WINDOWS[over]
+    unit = spans[0] if spans else Span.SLICE
+    since = start_of(unit, until - timedelta(seconds=length))
+    tallies = within(queue, since, until, spans, using=using)
+    chosen, rest = parted(tallies, top, user)
+    total = summed(tallies.values())
+    with reading(using) as (cursor, dialect):
+        facts = standings(cursor, dialect, queue, [whose.user for whose in chosen], COUNTED)
+    shares = [
+        share(tally, total, user=whose.user, **facts.get(whose.user, {}))
+        for whose, tally in chosen.items()
+    ]
+    if rest:
+        shares.append(share(summed(rest.values()), total, others=True))
+    return Balance(
+        queue=queue, since=since, until=until, shares=shares, total=share(total, total, others=True)
+    )
+
+
+def within(
+    queue: str, since: datetime, until: datetime, spans: Iterable[Span], *, using: str
+) -> dict[Whose, Tally]:
+    """Add up the longest spans there are, and shorter ones for what came after them."""
+    found: dict[Whose, Tally] = {}
+    end = until + timedelta(seconds=1)
+    with reading(using) as (cursor, dialect):
+        for span in spans:
+            add(found, sums(cursor, dialect, queue, span, since, end))
+            since = max(since, summed_until(cursor, dialect, queue, span) or since)
+        add(found, slices(cursor, dialect, queue, since, end))
+    return found
+
+
+def add(totals: dict[Whose, Tally], more: Mapping[Whose, Tally]) -> None:
+    for whose, tally in more.items():
+        totals.setdefault(whose, Tally()).add(tally)
+
+
+def parted(
+    tallies: Mapping[Whose, Tally], top: int | None, user: str | None
+) -> tuple[dict[Whose, Tally], dict[Whose, Tally]]:
+    """Return those that are to be told of, the largest first, and the others."""
+
+    def size(whose: Whose) -> tuple[float, float, str]:
+        tally = tallies[whose]
+        return -tally.seconds, -tally.entitled, whose.user
+
+    named = sorted((whose for whose in tallies if not whose.others), key=size)
+    if user is not None:
+        named = [whose for whose in named if whose.user == user]
+    chosen = {whose: tallies[whose] for whose in named[:top]}
+    return chosen, {whose: tally for whose, tally in tallies.items() if whose not in chosen}
+
+
+def summed(tallies: Iterable[Tally]) -> Tally:
+    total = Tally()
+    for tally in tallies:
+        total.add(tally)
+    return total
+
+
+def share(tally: Tally, total: Tally, **facts: Any) -> UserShare:
+    return UserShare(
+        held=held(tally),
+        tasks=tally.ended,
+        seconds=tally.seconds,
+        entitled_seconds=tally.entitled,
+        received=tally.seconds / total.seconds if total.seconds else 0.0,
+        entitled=tally.entitled / total.seconds if total.seconds else 0.0,
+        p50=percentile(tally.waits, 0.5, tally.longest),
+        p95=percentile(tally.waits, 0.95, tally.longest),
+        **facts,
+    )
+
+
+def held(tally: Tally) -> str:
+    """Return what held its tasks back, unless in more slices they might have started."""
+    reasons = {"paused": tally.paused, "capped": tally.capped, "limited": tally.limited}
+    reason = max(reasons, key=lambda word: reasons[word])
+    return reason if reasons[reason] >= max(1, tally.eager) else ""

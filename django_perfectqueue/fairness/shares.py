@@ -1,0 +1,143 @@
+"""
+The door to fair shares: see and change what users are entitled to, and what queues are.
+
+A user of None is that of the tasks without a user, and EVERYONE all who have no share of
+their own. An empty queue is every queue. A change is recorded, with who made it where
+``by`` says so, and holds once it is committed, for tasks that wait already, too.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from types import EllipsisType
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import transaction
+from django.db.models.signals import post_delete, post_save
+
+from django_perfectqueue import store
+from django_perfectqueue.exceptions import ConfigError, InvalidTaskError
+from django_perfectqueue.models import EVERYONE, FairShare, QueueShare
+from django_perfectqueue.payload.inputs import KEY_LENGTH, QUEUE_LENGTH, checked
+from django_perfectqueue.store.database.alias import database
+
+from . import audit, edit
+
+__all__ = [
+    "EVERYONE",
+    "aqueue_weight",
+    "areset_queue_weight",
+    "areset_share",
+    "aset_queue_weight",
+    "aset_share",
+    "ashare",
+    "queue_weight",
+    "reset_queue_weight",
+    "reset_share",
+    "set_queue_weight",
+    "set_share",
+    "share",
+]
+
+
+def share(user: str | None, *, queue: str = "", using: str | None = None) -> FairShare:
+    """
+    Return the share that holds for a user: its own, or that of everyone, or the default.
+
+    Raise ConfigError for names that can't be.
+    """
+    return edit.share_in_force(*names(user, queue), using=using or database())
+
+
+def set_share(
+    user: str | None,
+    *,
+    queue: str = "",
+    weight: float | EllipsisType = ...,
+    max_running: int | EllipsisType | None = ...,
+    paused: bool | EllipsisType = ...,
+    by: str = "",
+    using: str | None = None,
+) -> FairShare:
+    """
+    Give a user a share of its own, or change the one it has; only what is given is changed.
+
+    Raise ConfigError when a value can't be.
+    """
+    given = {"weight": weight, "max_running": max_running, "paused": paused}
+    return edit.change_share(*names(user, queue), given, by=by, using=using or database())
+
+
+def reset_share(
+    user: str | None, *, queue: str = "", by: str = "", using: str | None = None
+) -> bool:
+    """Take away a user's own share; return whether there was one."""
+    user, queue = names(user, queue)
+    owner = {"user": user, "queue": queue}
+    return edit.remove(FairShare, owner, by=by, using=using or database())
+
+
+def queue_weight(queue: str, *, using: str | None = None) -> float:
+    """
+    Return the weight of a queue among those that one worker serves.
+
+    Raise ConfigError for a name that can't be.
+    """
+    row = QueueShare.objects.using(using or database()).filter(queue=queue_name(queue)).first()
+    return row.weight if row else 1.0
+
+
+def set_queue_weight(
+    queue: str, weight: float, *, by: str = "", using: str | None = None
+) -> QueueShare:
+    """
+    Give a queue this weight; workers follow within seconds.
+
+    Raise ConfigError when a value can't be.
+    """
+    return edit.change_weight(queue_name(queue), weight, by=by, using=using or database())
+
+
+def reset_queue_weight(queue: str, *, by: str = "", using: str | None = None) -> bool:
+    """Let a queue have the weight 1 again; return whether it had one of its own."""
+    owner = {"queue": queue_name(queue)}
+    return edit.remove(QueueShare, owner, by=by, using=using or database())
+
+
+def queue_name(queue: str) -> str:
+    try:
+        return checked("queue", queue, QUEUE_LENGTH)
+    except InvalidTaskError as error:
+        raise ConfigError(str(error)) from error
+
+
+def names(user: str | None, queue: str) -> tuple[str, str]:
+    """Return user and queue as a row has them; raise ConfigError."""
+    try:
+        return (
+            "" if user in (None, "") else checked("user", user, KEY_LENGTH),
+            "" if queue == "" else checked("queue", queue, QUEUE_LENGTH),
+        )
+    except InvalidTaskError as error:
+        raise ConfigError(str(error)) from error
+
+
+ashare = sync_to_async(share)
+aset_share = sync_to_async(set_share)
+areset_share = sync_to_async(reset_share)
+aqueue_weight = sync_to_async(queue_weight)
+aset_queue_weight = sync_to_async(set_queue_weight)
+areset_queue_weight = sync_to_async(reset_queue_weight)
+
+
+def follow_changes() -> None:
+    post_save.connect(apply, sender=FairShare, dispatch_uid="perfectqueue_apply")
+    post_delete.connect(apply, sender=FairShare, dispatch_uid="perfectqueue_apply")
+
+
+def apply(*, instance: FairShare, using: str, **kwargs: Any) -> None:
+    """Let an edited share hold for tasks that wait; one that passes on is taken from the first."""
+    before = audit.former(instance)
+    for user in sorted({instance.user, before.user if before else instance.user}):
+        transaction.on_commit(partial(store.apply_shares, user, using=using), using=using)

@@ -1,0 +1,110 @@
+"""Shares, limits and their changes in words, the same for every door."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_perfectqueue.models import EVERYONE, Change, FairShare, Limit, QueueShare
+
+from .audit import DID
+
+NOTHING = "-"
+RATES = {
+    1.0: gettext_lazy("%(rate)s per second"),
+    60.0: gettext_lazy("%(rate)s per minute"),
+    3_600.0: gettext_lazy("%(rate)s per hour"),
+    86_400.0: gettext_lazy("%(rate)s per day"),
+}
+DEEDS = {
+    "retried": gettext_lazy("put back in line"),
+    "cancelled": gettext_lazy("cancelled"),
+    "requested": gettext_lazy("cancel requested"),
+    "finished": gettext_lazy("closed as finished"),
+    "deleted": gettext_lazy("deleted"),
+    "reprioritized": gettext_lazy("given another priority"),
+}
+KINDS = {
+    Change.Kind.SHARE: FairShare,
+    Change.Kind.QUEUE: QueueShare,
+    Change.Kind.LIMIT: Limit,
+}
+
+
+def rate_of(limit: Limit) -> str:
+    """Return how many may start within what time; nothing where there is no rate."""
+    told = RATES.get(limit.period, gettext_lazy("%(rate)s per %(period)s seconds"))
+    return "" if limit.rate is None else told % {"rate": limit.rate, "period": f"{limit.period:g}"}
+
+
+def limit_terms(limit: Limit) -> str:
+    """Return what a limit limits."""
+    parts = []
+    if limit.max_running is not None:
+        parts.append(_("at most %s running") % limit.max_running)
+    if limit.rate is not None:
+        parts.append(rate_of(limit))
+    if limit.burst is not None:
+        parts.append(_("up to %s at once") % limit.burst)
+    if limit.paused:
+        parts.append(_("paused"))
+    return ", ".join(parts) or _("no limit")
+
+
+def share_terms(share: FairShare) -> str:
+    """Return what a share entitles to."""
+    parts = [weight_of(share.weight)]
+    if share.max_running is not None:
+        parts.append(_("at most %s running") % share.max_running)
+    if share.paused:
+        parts.append(_("paused"))
+    return ", ".join(parts)
+
+
+def weight_of(weight: float) -> str:
+    return _("weight %s") % f"{weight:g}"
+
+
+def user_of(name: str) -> str:
+    """Return of whom a share with this user is."""
+    if name == EVERYONE:
+        return _("everyone else")
+    return _("user '%s'") % name if name else _("tasks without a user")
+
+
+def queue_of(name: str) -> str:
+    return _("queue '%s'") % name if name else _("every queue")
+
+
+def deed(change: Change) -> str:
+    """Return what a person did to a task."""
+    word = (change.after or {}).get(DID, "")
+    return str(DEEDS.get(word, word))
+
+
+def difference(change: Change) -> str:
+    """Return what a change has changed."""
+    if change.kind == Change.Kind.TASK:
+        return deed(change)
+    if change.after is None:
+        return _("removed")
+    kind = KINDS[Change.Kind(change.kind)]
+    before = change.before or {name: getattr(kind(), name) for name in change.after}
+    fields: Any = kind._meta
+    parts = [
+        f"{fields.get_field(name).verbose_name} "
+        + (f"{shown(before.get(name))} → {shown(value)}" if change.before else shown(value))
+        for name, value in change.after.items()
+        if value != before.get(name)
+    ]
+    return ": ".join(([] if change.before else [_("added")]) + [", ".join(parts)][: len(parts)])
+
+
+def shown(value: Any) -> str:
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return _("yes") if value else _("no")
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,238 @@
+"""How tasks have ended, and waiting for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Generator, Iterable
+from contextlib import aclosing, closing
+from dataclasses import dataclass, field
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import Error
+
+from django_perfectqueue import store
+from django_perfectqueue.exceptions import (
+    NotFoundError,
+    TaskCancelledError,
+    TaskExpiredError,
+    TaskFailedError,
+    WaitInTransactionError,
+    WaitTimeoutError,
+)
+from django_perfectqueue.models import Outcome
+from django_perfectqueue.payload import codecs
+
+logger = logging.getLogger("django_perfectqueue.ends")
+
+SHARE = 0.1
+SOONEST, LATEST = 0.02, 0.5
+SOONEST_IF_TOLD, LATEST_IF_TOLD = 0.5, 5.0
+
+ERRORS: dict[str, type[TaskFailedError]] = {
+    Outcome.CANCELLED: TaskCancelledError,
+    Outcome.EXPIRED: TaskExpiredError,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """
+    How a task has ended.
+
+    ``status`` is finished, failed, cancelled or expired. Unless it has finished, ``error``
+    is the class of the error or a word such as "lost", and ``message`` what that said.
+    """
+
+    key: str
+    status: str
+    error: str = ""
+    message: str = ""
+    result_text: str | None = field(default=None, repr=False)
+
+    def result(self) -> Any:
+        """
+        Return what the handler returned, or None.
+
+        Raise TaskFailedError, TaskCancelledError or TaskExpiredError when the task has not
+        finished, PayloadError when its result can't be read.
+        """
+        if self.status != Outcome.FINISHED:
+            kind = ERRORS.get(self.status, TaskFailedError)
+            raise kind(self.key, self.status, self.error, self.message)
+        return None if self.result_text is None else codecs.decode(self.result_text)
+
+
+def end_of(queue: str, key: str, *, using: str, timeout: float | None) -> End:
+    """Wait for a task to end; raise what ends_of() does."""
+    with closing(ends_of(queue, [key], using=using, timeout=timeout)) as ends:
+        return next(ends)
+
+
+async def end_of_async(queue: str, key: str, *, using: str, timeout: float | None) -> End:
+    """Do what end_of() does, without holding up the event loop."""
+    async with aclosing(ends_of_async(queue, [key], using=using, timeout=timeout)) as ends:
+        return await anext(ends)
+
+
+def ends_of(
+    queue: str, keys: Iterable[str], *, using: str, timeout: float | None
+) -> Generator[End, None, None]:
+    """
+    Yield how tasks have ended, each once it has.
+
+    Raise NotFoundError where there is no such task, or none any more; WaitTimeoutError when
+    not all have ended after so many seconds; WaitInTransactionError in a transaction.
+    """
+    vigil = Vigil(queue, keys, using=using, timeout=timeout)
+    try:
+        while True:
+            yield from vigil.look()
+            if not vigil.keys:
+                return
+            vigil.check()
+            vigil.wait()
+    finally:
+        vigil.close()
+
+
+async def ends_of_async(
+    queue: str, keys: Iterable[str], *, using: str, timeout: float | None
+) -> AsyncGenerator[End, None]:
+    """
+    Do what ends_of() does, without holding up the event loop.
+
+    It looks ever less often, in the thread of asgiref's that all coroutines share; in
+    between it holds no thread and no connection.
+    """
+    vigil = Vigil(queue, keys, using=using, timeout=timeout)
+    vigil.ear = None
+    while True:
+        for end in await sync_to_async(vigil.look)():
+            yield end
+        if not vigil.keys:
+            return
+        await sync_to_async(vigil.check)()
+        await asyncio.sleep(vigil.pause())
+
+
+class Vigil:
+    """
+    Waits for tasks, of which it knows the keys and the ids.
+
+    Between two looks lies a tenth of what it has waited so far, within bounds. Where the
+    database tells of ends it looks less often, in case one was not heard.
+    """
+
+    def __init__(
+        self, queue: str, keys: Iterable[str], *, using: str, timeout: float | None
+    ) -> None:
+        self.queue = queue
+        self.using = using
+        self.timeout = timeout
+        self.since = time.monotonic()
+        self.sought = list(dict.fromkeys(map(str, keys)))
+        self.waited_for: dict[int, str] = {}
+        self.are_watched = False
+        self.ear = store.end_notices(using)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of those that have yet to end."""
+        return [*self.waited_for.values(), *self.sought]
+
+    def look(self) -> list[End]:
+        """
+        Return how those have ended that have since the last look.
+
+        Raise NotFoundError where there is no such task, or none any more.
+        """
+        if self.sought:
+            self.find()
+        live = store.live(list(self.waited_for), using=self.using)
+        self.are_watched = all(live.values())
+        over = [task_id for task_id in self.waited_for if task_id not in live]
+        return self.ends(over) if over else []
+
+    def find(self) -> None:
+        ids = store.find_all(self.queue, self.sought, using=self.using)
+        if missing := [key for key in self.sought if key not in ids]:
+            raise NotFoundError(
+                f"Queue '{self.queue}' has no task with the key {listed(missing)}."
+                " If there was one, it has been deleted."
+            )
+        self.waited_for |= {task_id: key for key, task_id in ids.items()}
+        self.sought = []
+
+    def ends(self, over: list[int]) -> list[End]:
+        """Return the ends of tasks that are not in line; look for the keys of those replaced."""
+        found = store.ends(over, using=self.using)
+        self.sought += [self.waited_for.pop(task_id) for task_id in over if task_id not in found]
+        return [
+            End(
+                key=self.waited_for.pop(task_id),
+                status=end.outcome,
+                error=end.error or "",
+                message=end.message or "",
+                result_text=end.result,
+            )
+            for task_id, end in found.items()
+            if end.outcome  # else it was put back between the two looks
+        ]
+
+    def check(self) -> None:
+        """Raise an error where the time is up, or waiting makes no sense."""
+        if self.timeout is not None and time.monotonic() >= self.since + self.timeout:
+            raise WaitTimeoutError(
+                f"Not ended in queue '{self.queue}' after {self.timeout:g} s: {listed(self.keys)}."
+            )
+        if store.in_callers_transaction(self.using):
+            raise WaitInTransactionError(
+                f"A transaction is open, in which the end of {listed(self.keys)} may never be"
+                " seen; and what was submitted in it does not run before it commits."
+                " Wait after the atomic block; with ATOMIC_REQUESTS all of a view is one."
+                " In a TestCase run the task before, by drain()."
+            )
+
+    def wait(self) -> None:
+        """Wait until it is time to look again, or an end is told."""
+        if self.listen():
+            return
+        if self.ear is not None:
+            self.ear.wait(self.pause())
+        else:
+            time.sleep(self.pause())
+
+    def listen(self) -> bool:
+        """Have ends told, where that can be; return whether only from now on they are."""
+        if self.ear is None or (self.are_watched and self.ear.hears(self.waited_for)):
+            return False
+        fresh = not self.ear.hears(self.waited_for)
+        try:
+            if fresh:
+                self.ear.open(self.waited_for)
+            store.watch(list(self.waited_for), using=self.using)
+        except Error as error:
+            logger.debug("No ends of tasks are heard. database=%s error=%s", self.using, error)
+            self.close()
+            self.ear = None
+        return fresh
+
+    def pause(self) -> float:
+        """Return the seconds until the next look."""
+        told = self.ear is not None and self.are_watched and self.ear.hears(self.waited_for)
+        soonest, latest = (SOONEST_IF_TOLD, LATEST_IF_TOLD) if told else (SOONEST, LATEST)
+        waited = time.monotonic() - self.since
+        pause = min(latest, max(soonest, SHARE * waited))
+        return pause if self.timeout is None else max(0.0, min(pause, self.timeout - waited))
+
+    def close(self) -> None:
+        if self.ear is not None:
+            self.ear.close()
+
+
+def listed(keys: list[str]) -> str:
+    more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
+    return ", ".join(f"'{key}'" for key in keys[:5]) + more

@@ -1,0 +1,188 @@
+"""Which processor runs which task, and since when: the register, with the tasks' names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import OuterRef, Subquery
+from django.utils.translation import gettext as _
+
+from django_perfectqueue.models import Journal, State, Task, Ticket, Worker
+from django_perfectqueue.models.fields import ServerNow
+
+WORKERS = 1_000
+AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """
+    A task in the hands of a processor; its names are empty where it is gone by now.
+
+    ``progress``, a part of 1, and ``stage`` are what its handler has told.
+    """
+
+    task_id: int
+    since: datetime
+    queue: str = ""
+    key: str = ""
+    type: str = ""
+    user: str = ""
+    progress: float | None = None
+    stage: str | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """Return it for programs."""
+        named = {name: getattr(self, name) or None for name in ("queue", "key", "type", "user")}
+        told = {"progress": self.progress, "stage": self.stage or None}
+        return {"id": self.task_id, **named, "since": self.since.isoformat(), **told}
+
+    @property
+    def how_far(self) -> str:
+        """Return what its handler has told, in short."""
+        part = "" if self.progress is None else f"{self.progress:.0%}"
+        return ", ".join(filter(None, [part, self.stage]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processor:
+    """
+    A processor as it was when its worker was seen.
+
+    ``memory`` is in bytes, and None where the host does not tell. ``counts`` is how many
+    attempts ended in which way since its worker started, those of former processors in
+    the same place among them.
+    """
+
+    number: int
+    pid: int
+    memory: int | None
+    counts: dict[str, int]
+    runs: list[Assignment]
+
+    def facts(self) -> dict[str, Any]:
+        """Return it for programs."""
+        return {
+            "number": self.number,
+            "pid": self.pid,
+            "memory": self.memory,
+            "counts": self.counts,
+            "tasks": [task.facts() for task in self.runs],
+        }
+
+
+def processors_of(workers: Sequence[Worker], *, using: str) -> dict[int, list[Processor]]:
+    """Return the processors of each worker, by its id, with what they run."""
+    seats = {worker.id: worker.seats for worker in workers}
+    ids = {task["id"] for some in seats.values() for seat in some for task in seat["tasks"]}
+    named = names_of(ids, using=using)
+    return {
+        worker.id: [processor(worker, seat, named) for seat in seats[worker.id]]
+        for worker in workers
+    }
+
+
+def processor(worker: Worker, seat: dict[str, Any], named: dict[int, Any]) -> Processor:
+    runs = [
+        Assignment(
+            task_id=task["id"],
+            since=worker.seen_at - timedelta(seconds=task["seconds"]),
+            **named.get(task["id"], {}),
+        )
+        for task in seat["tasks"]
+    ]
+    return Processor(
+        number=seat["number"],
+        pid=seat["pid"],
+        memory=seat.get("memory"),
+        counts=seat.get("counts", {}),
+        runs=sorted(runs, key=lambda one: one.since),
+    )
+
+
+def names_of(ids: Iterable[int], *, using: str) -> dict[int, Any]:
+    """Return queue, key, type, user and progress of these tasks, without reading their data."""
+    known = sorted(ids)
+    told = Journal.objects.filter(task_id=OuterRef("pk"), number=OuterRef("ticket__attempt"))
+    tasks = Task.objects.using(using).order_by()
+    tasks = tasks.annotate(progress=Subquery(told.values("progress")))
+    tasks = tasks.annotate(stage=Subquery(told.values("stage")))
+    return {
+        row.pop("id"): row
+        for start in range(0, len(known), AT_ONCE)
+        for row in tasks.filter(id__in=known[start : start + AT_ONCE]).values(
+            "id", "queue", "key", "type", "user", "progress", "stage"
+        )
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """
+    Which processor has a task: the pid is that processor's.
+
+    ``since`` is when its handler began, and None where the worker has not told that yet.
+    """
+
+    host: str
+    processor: int
+    pid: int
+    since: datetime | None = None
+
+    def __str__(self) -> str:
+        words = {"worker": f"{self.host}:{self.pid}", "number": self.processor}
+        return _("%(worker)s, processor %(number)d") % words
+
+    def facts(self) -> dict[str, Any]:
+        """Return it for programs."""
+        return {**asdict(self), "since": self.since.isoformat() if self.since else None}
+
+
+def place_of(task: Task, *, using: str) -> Place | None:
+    """
+    Return which processor has a task, by its ticket's holder and the register.
+
+    None where nobody has it, or where the register does not know that holder, or not yet.
+    """
+    ticket: Ticket | None = getattr(task, "ticket", None)
+    workers = Worker.objects.using(using)
+    clock = workers.values_list(ServerNow(), flat=True).first()
+    if clock is None or ticket is None or ticket.holder is None:
+        return None
+    seen = workers.seen(clock).filter(seats_text__contains=f'"holder":{ticket.holder},')
+    for worker in seen.order_by("-seen_at")[:WORKERS]:
+        for seat in worker.seats:
+            if seat["holder"] == ticket.holder:
+                runs = processor(worker, seat, {}).runs
+                since = next((one.since for one in runs if one.task_id == task.pk), None)
+                return Place(
+                    host=worker.host, processor=seat["number"], pid=seat["pid"], since=since
+                )
+    return None
+
+
+def working(*, using: str) -> Counter[tuple[str, str]]:
+    """
+    Return how many tasks processors work on, by queue and user, as their workers told last.
+
+    What they have taken in advance is held, too, but is not among these.
+    """
+    workers = Worker.objects.using(using)
+    clock = workers.values_list(ServerNow(), flat=True).first()
+    if clock is None:
+        return Counter()
+    seen = workers.seen(clock).order_by("-seen_at")[:WORKERS]
+    ids = [task["id"] for worker in seen for seat in worker.seats for task in seat["tasks"]]
+    names = held_names(ids, using=using)
+    return Counter((row["queue"], row["user"]) for row in names)
+
+
+def held_names(ids: Sequence[int], *, using: str) -> Iterator[dict[str, Any]]:
+    """Yield queue and user of those of these tasks that have yet to end."""
+    tasks = Task.objects.using(using).order_by().filter(ticket__state=State.RUNNING)
+    for start in range(0, len(ids), AT_ONCE):
+        yield from tasks.filter(id__in=ids[start : start + AT_ONCE]).values("queue", "user")

@@ -1,0 +1,1 @@
+"""What commands on queues, shares and limits share."""

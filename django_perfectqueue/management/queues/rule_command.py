@@ -1,0 +1,149 @@
+"""What the commands share that show and change shares and limits."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import socket
+from argparse import ArgumentTypeError
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.db.models import QuerySet
+from django.utils.translation import gettext as _
+
+from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.fairness.wording import difference
+from django_perfectqueue.models import Change
+from django_perfectqueue.queue import span
+
+from ..base import QueueCommand, at_least
+from ..terminal.table import GAP, Column, lines, terminal_width
+from ..terminal.text import local
+
+SHOWN = 10
+RATE = re.compile(r"(\d+)/(.+)")
+NUMBER = re.compile(r"\d+(\.\d+)?")
+UNITS = {
+    "s": ("s", "sec", "second"),
+    "m": ("m", "min", "minute"),
+    "h": ("h", "hour"),
+    "d": ("d", "day"),
+}
+
+
+class RuleCommand(QueueCommand):
+    """A command that lists, shows or changes rows of one kind."""
+
+    def add_pause(self, parser: CommandParser) -> None:
+        choice = parser.add_mutually_exclusive_group()
+        choice.add_argument(
+            "--pause", dest="paused", action="store_true", default=None, help=_("Start none.")
+        )
+        choice.add_argument(
+            "--unpause",
+            dest="paused",
+            action="store_false",
+            default=None,
+            help=_("Take a pause back."),
+        )
+
+    def add_cap(self, parser: CommandParser) -> None:
+        choice = parser.add_mutually_exclusive_group()
+        choice.add_argument(
+            "--max-running",
+            type=at_least(0),
+            metavar="N",
+            help=_("How many tasks may run at once; 0: none."),
+        )
+        choice.add_argument("--no-cap", action="store_true", help=_("Any number may run at once."))
+
+    def add_listing(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--limit",
+            type=at_least(0),
+            default=100,
+            metavar="N",
+            help=_("Of a list: how many (100); 0: all."),
+        )
+
+    def print_table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+        table = lines(columns, rows, width=terminal_width(self.stdout))
+        header = GAP.join(next(table)).rstrip()
+        for number, cells in enumerate(table):
+            if not number:
+                self.stdout.write(self.style.MIGRATE_HEADING(header))
+            self.stdout.write(GAP.join(cells).rstrip())
+
+    def print_changes(self, changes: QuerySet[Change]) -> None:
+        told = list(changes[:SHOWN])
+        if told:
+            self.stdout.write("")
+            columns = [Column(_("changed")), Column(_("by"), elastic=True), Column(_("what"))]
+            rows = ([local(one.at), one.by or "-", difference(one)] for one in told)
+            self.print_table(columns, rows)
+
+
+def given(options: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return what a person has said of these, and of the cap."""
+    said = {name: options[name] for name in (*names, "paused") if options[name] is not None}
+    if options["no_cap"] or options["max_running"] is not None:
+        said["max_running"] = options["max_running"]
+    return said
+
+
+def some(rows: QuerySet[Any], limit: int) -> tuple[list[Any], bool]:
+    """Return the first rows, and whether there are more."""
+    found = list(rows[: limit + 1] if limit else rows)
+    return (found[:limit], True) if limit and len(found) > limit else (found, False)
+
+
+def changes_for_programs(changes: QuerySet[Change]) -> Iterator[dict[str, Any]]:
+    for one in changes[:SHOWN]:
+        yield {
+            "at": one.at.isoformat(),
+            "by": one.by or None,
+            "before": one.before,
+            "after": one.after,
+        }
+
+
+def person() -> str:
+    """Return who runs this command, and on which host."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = str(os.getuid())
+    return f"{name}@{socket.gethostname()}"
+
+
+def rate(text: str) -> tuple[int, float]:
+    """
+    Return how many, and within how many seconds, from a text such as "10/min" or "10/60".
+
+    Raise ArgumentTypeError when it is none.
+    """
+    found = RATE.fullmatch(text)
+    if not found or not int(found[1]):
+        raise no_rate(text)
+    return int(found[1]), seconds(found[2], text)
+
+
+def seconds(period: str, text: str) -> float:
+    if NUMBER.fullmatch(period):
+        return float(period)
+    for unit, words in UNITS.items():
+        if period in words:
+            period = f"1{unit}"
+    try:
+        return span("period", period)
+    except InvalidTaskError as error:
+        raise no_rate(text) from error
+
+
+def no_rate(text: str) -> ArgumentTypeError:
+    return ArgumentTypeError(
+        _("must be so many per time, such as 10/min, 5/s, 100/h or 10/90s, not %r") % text
+    )

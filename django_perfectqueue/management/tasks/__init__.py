@@ -1,0 +1,1 @@
+"""What commands on tasks share."""

@@ -1,0 +1,172 @@
+"""Commands that do one thing to the tasks of some keys, or to all of a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from django.core.management.base import CommandError, CommandParser
+from django.utils.translation import gettext as _
+
+from django_perfectqueue.exceptions import IdempotentError, NotFoundError, NotSupportedError
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import TaskQuerySet
+
+from ..base import at_least
+from ..terminal.progress import Progress
+from .single import SteeringCommand
+
+PAGE = 500
+KEYS_SHOWN = 100
+
+
+class SelectingCommand(SteeringCommand):
+    """
+    A command that takes keys, or else says by what its tasks are chosen.
+
+    Of the many, those that have changed meanwhile are passed over. ``words`` are those
+    that steer() says; ``page_by`` is the column of the tasks' ids by which they are read,
+    that of the smallest table.
+    """
+
+    statuses: ClassVar[Sequence[str]]
+    words: ClassVar[tuple[str, ...]]
+    choices: ClassVar[tuple[str, ...]] = ("all", "type", "user")
+    page_by: ClassVar[str]
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("keys", metavar="KEY", nargs="*", help=_("Keys of the tasks."))
+        parser.add_argument("--all", action="store_true", help=self.all_help())
+        parser.add_argument("--type", metavar="TYPE", help=_("Every such task of this type."))
+        parser.add_argument("--user", metavar="USER", help=_("Every such task of this user."))
+        parser.add_argument(
+            "--status", choices=self.statuses, metavar="STATUS", help=self.status_help()
+        )
+        parser.add_argument(
+            "--limit",
+            type=at_least(1),
+            metavar="N",
+            help=_("Of these, no more than the first N."),
+        )
+        parser.add_argument(
+            "--dry-run",
+            action="store_true",
+            help=_("Only list their keys, the first 100, and say how many."),
+        )
+
+    def all_help(self) -> str:
+        raise NotImplementedError
+
+    def status_help(self) -> str:
+        raise NotImplementedError
+
+    def tasks(self, **options: Any) -> TaskQuerySet:
+        """Return the tasks that this command may be about, by status."""
+        raise NotImplementedError
+
+    def summary_of(self, done: dict[str, int], *, dry: bool = False) -> str:
+        """Return a sentence about how often steer() has said each word, or would say one."""
+        raise NotImplementedError
+
+    def act(self, **options: Any) -> None:
+        if not self.chooses(**options):
+            self.steer_all(options["keys"])
+            return
+        chosen = self.chosen(**options)
+        if not chosen.exists() and (why := self.none_found(**options)) and not self.as_json:
+            self.say(why)
+            return
+        keys = self.keys_of(chosen, options["limit"])
+        if options["dry_run"]:
+            self.tell(keys)
+        else:
+            self.steer_many(keys)
+
+    def chooses(self, **options: Any) -> bool:
+        """
+        Tell whether tasks are chosen otherwise than by their keys.
+
+        Raise CommandError unless the options say one thing.
+        """
+        given = [name for name in self.choices if options[name] not in (None, False)]
+        if given and options["keys"]:
+            raise CommandError(_("Give keys, or %s, but not both.") % self.listed())
+        if given:
+            return True
+        for option in ("status", "limit", "dry_run"):
+            if options[option]:
+                name = option.replace("_", "-")
+                raise CommandError(
+                    _("--%(option)s is for %(choices)s.")
+                    % {"option": name, "choices": self.listed()}
+                )
+        if not options["keys"]:
+            raise CommandError(_("Which tasks? Give their keys, or %s.") % self.listed())
+        return False
+
+    def listed(self) -> str:
+        *others, last = (f"--{name}" for name in self.choices)
+        return _("%(these)s or %(last)s") % {"these": ", ".join(others), "last": last}
+
+    def chosen(self, **options: Any) -> TaskQuerySet:
+        tasks = self.tasks(**options)
+        for name in ("type", "user"):
+            if options[name] is not None:
+                tasks = tasks.filter(**{name: options[name]})
+        return tasks.order_by(self.page_by)
+
+    def none_found(self, **options: Any) -> str:
+        """Return what to say where no task is found, beside that."""
+        return ""
+
+    def keys_of(self, tasks: TaskQuerySet, limit: int | None) -> Iterator[str]:
+        """Yield keys in pages by the tasks' ids, so that none is met twice."""
+        last, left = 0, limit
+        while left != 0:
+            size = PAGE if left is None else min(PAGE, left)
+            behind = tasks.filter(**{f"{self.page_by}__gt": last})
+            page = list(behind.values_list("id", "key")[:size])
+            yield from (key for _id, key in page)
+            if len(page) < size:
+                return
+            last = page[-1][0]
+            left = None if left is None else left - size
+
+    def tell(self, keys: Iterator[str]) -> None:
+        count = 0
+        for key in keys:
+            count += 1
+            if self.as_json:
+                self.print_json({"key": key})
+            elif count <= KEYS_SHOWN:
+                self.stdout.write(printable(key))
+        if self.as_json:
+            return
+        if count > KEYS_SHOWN:
+            self.stdout.write(_("… and %s more") % (count - KEYS_SHOWN))
+        self.say(self.summary_of({"": count}, dry=True))
+
+    def steer_many(self, keys: Iterator[str]) -> None:
+        progress = Progress(self.stderr, _("%s tasks"))
+        done = dict.fromkeys(self.words, 0)
+        unsigned: dict[str, list[str]] = {word: [] for word in self.words}
+        try:
+            for number, key in enumerate(keys, 1):
+                try:
+                    _sentence, word = self.steer(self.queue[key])
+                except (IdempotentError, NotFoundError, NotSupportedError):
+                    continue
+                done[word] += 1
+                unsigned[word].append(key)
+                if len(unsigned[word]) == PAGE:
+                    self.sign(unsigned[word], word)
+                    unsigned[word] = []
+                progress.show(number)
+        finally:
+            for word, left in unsigned.items():
+                self.sign(left, word)
+        progress.clear()
+        if self.as_json:
+            self.print_json(done)
+        else:
+            self.say(self.summary_of(done))

@@ -1,0 +1,71 @@
+"""What to tell someone who asked for a task, a queue or a group that isn't there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.utils.translation import gettext as _
+
+from django_perfectqueue.exceptions import NotFoundError
+from django_perfectqueue.lib.distinct import names
+from django_perfectqueue.models import DeadLetter, TaskQuerySet
+from django_perfectqueue.models import Task as Row
+from django_perfectqueue.queue import Queue, Task
+
+from ..base import nearest
+
+NEIGHBOURS = 50
+LISTED = 10
+
+
+@contextmanager
+def with_hint(task: Task) -> Iterator[None]:
+    """Add to a NotFoundError where the task may be found."""
+    try:
+        yield
+    except NotFoundError as error:
+        raise NotFoundError(f"{error}{hint(task)}") from error
+
+
+def hint(task: Task) -> str:
+    """Name the other queue that has the key, or else the nearest key; by an index or not at all."""
+    elsewhere = Row.objects.using(task.using).filter(queue__in=queues(task.using), key=task.key)
+    for queue in elsewhere.values_list("queue", flat=True)[:1]:
+        return " " + str(_("Queue '%s' has one.") % queue)
+    return nearest(task.key, neighbours(task))
+
+
+def queues(using: str) -> list[str]:
+    """Return the names of the queues that have tasks."""
+    return names(TaskQuerySet(Row, using=using), "queue")
+
+
+def no_tasks(queue: Queue) -> str:
+    """Say that a queue is empty, and what else there is, for who asked for the wrong one."""
+    return _("Queue '%s' has no tasks.") % queue.name + instead(queue.name, queues(queue.using))
+
+
+def no_group(queue: Queue, group: str) -> str:
+    """Say that no task ended for this reason, and for which ones others did."""
+    text = _("No task of queue '%(queue)s' ended for the reason '%(group)s'.")
+    told = text % {"queue": queue.name, "group": group}
+    return told + instead(group, groups(queue))
+
+
+def instead(word: str, words: list[str]) -> str:
+    """Return the word that was meant, or else those that there are."""
+    listed = ", ".join(f"'{name}'" for name in words[:LISTED])
+    return nearest(word, words) or (" " + _("There is %s.") % listed if words else "")
+
+
+def groups(queue: Queue) -> list[str]:
+    """Return the groups of its dead letters, in the order of the index of groups."""
+    return names(DeadLetter.objects.using(queue.using).filter(task__queue=queue.name), "group")
+
+
+def neighbours(task: Task) -> list[str]:
+    keys = task.queue.list().values_list("key", flat=True)
+    above = keys.filter(key__gt=task.key).order_by("key")[:NEIGHBOURS]
+    below = keys.filter(key__lt=task.key).order_by("-key")[:NEIGHBOURS]
+    return [*above, *below]

@@ -1,0 +1,115 @@
+"""Tasks as JSON lines: one object a line, with the arguments of Queue.submit()."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from typing import IO, Any
+
+from django.utils.translation import gettext as _
+
+from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.lib.printable import printable
+
+from ..base import nearest
+from ..terminal.text import point
+
+NEEDED = ("key", "type")
+OPTIONAL = ("data", "user", "priority", "limits", "time_limit")
+TIMES = ("run_at", "expected_at", "expires_at")
+KNOWN = (*NEEDED, *OPTIONAL, *TIMES)
+CHUNK = 1000
+CHUNK_BYTES = 8_000_000
+EXCERPT = 40
+
+
+class TasksFile:
+    """
+    A source of tasks that is read as they are asked for.
+
+    ``line`` is the number of the one that was read last, ``bytes`` how far that is.
+    """
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self.source = source
+        self.line = 0
+        self.bytes = 0
+        self.ended = False
+
+    @property
+    def size(self) -> int | None:
+        """The bytes of a regular file; None of a pipe."""
+        try:
+            status = os.fstat(self.source.fileno())
+        except (OSError, AttributeError, ValueError):
+            return None
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+    def chunk(self) -> Iterator[dict[str, Any]]:
+        """
+        Yield the next tasks, as many as go well into one transaction.
+
+        Raise InvalidTaskError when a line is none.
+        """
+        count, start = 0, self.bytes
+        while count < CHUNK and self.bytes - start < CHUNK_BYTES:
+            if not (text := self.source.readline()):
+                self.ended = True
+                return
+            self.line += 1
+            self.bytes += len(text)
+            if text.strip():
+                count += 1
+                yield task_of(text)
+
+
+def task_of(text: bytes) -> dict[str, Any]:
+    """
+    Return the arguments of Queue.submit() that a line gives.
+
+    Raise InvalidTaskError when it is no JSON object with these.
+    """
+    task = parsed(text)
+    if not isinstance(task, dict):
+        raise InvalidTaskError(_("A task must be a JSON object, not %s.") % excerpt(text))
+    for name in task:
+        if name not in KNOWN:
+            raise InvalidTaskError(
+                _("A task has no '%s'.") % printable(name) + nearest(name, KNOWN)
+            )
+    for name in NEEDED:
+        if name not in task:
+            raise InvalidTaskError(_("The task has no '%s'.") % name)
+    for name in TIMES:
+        if name in task:
+            task[name] = point(name, task[name])
+    return task
+
+
+def parsed(text: bytes | str) -> Any:
+    """
+    Return what a JSON text says.
+
+    Raise InvalidTaskError when it is malformed.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise InvalidTaskError(_("This is nested too deeply: %s.") % excerpt(text)) from error
+    except UnicodeDecodeError as error:
+        raise InvalidTaskError(_("This is not UTF-8: %s.") % excerpt(text)) from error
+    except json.JSONDecodeError as error:
+        if not text.strip():
+            raise InvalidTaskError(_("This is empty, and not JSON.")) from error
+        raise InvalidTaskError(
+            _("This is not JSON: %(text)s (%(problem)s at column %(column)s).")
+            % {"text": excerpt(text), "problem": error.msg, "column": error.colno}
+        ) from error
+
+
+def excerpt(text: bytes | str) -> str:
+    shown = text.decode(errors="replace") if isinstance(text, bytes) else text
+    shown = printable(shown.strip())
+    return shown if len(shown) <= EXCERPT else shown[:EXCERPT] + "…"

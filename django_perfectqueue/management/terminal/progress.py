@@ -1,0 +1,69 @@
+"""How far a long command has come, on one line of the terminal."""
+
+from __future__ import annotations
+
+import time
+
+from django.core.management.base import OutputWrapper
+from django.utils.translation import gettext as _
+
+from .text import readable
+
+EVERY_SECONDS = 0.1
+EVERY_COUNT = 100_000
+BAR = 24
+
+
+class Progress:
+    """
+    A line that is rewritten on a terminal; elsewhere one more after every 100,000.
+
+    ``total`` is what ``part`` will have grown to; None when that can't be known.
+    """
+
+    def __init__(self, stream: OutputWrapper, text: str, *, total: int | None = None) -> None:
+        self.stream = stream
+        self.text = text
+        self.total = total
+        self.lively = stream.isatty()
+        self.began = time.monotonic()
+        self.drawn = self.began
+        self.told = 0
+        self.shown = 0
+
+    def show(self, count: int, part: int = 0) -> None:
+        if self.lively:
+            if time.monotonic() - self.drawn >= EVERY_SECONDS:
+                self.draw(self.line(count, part))
+        elif count - self.told >= EVERY_COUNT:
+            self.told = count
+            self.stream.write(self.line(count, part), str)
+
+    def line(self, count: int, part: int) -> str:
+        seconds = max(time.monotonic() - self.began, 1e-6)
+        words = self.text % f"{count:,}"
+        rate = _("%s a second") % f"{count / seconds:,.0f}"
+        if not self.total or not part:
+            return f"{words}, {rate}"
+        share = min(part / self.total, 1.0)
+        left = _("%s left") % readable(max(1, round(seconds / share - seconds)))
+        return f"{bar(share)}  {words}, {rate}, {left}"
+
+    def draw(self, line: str) -> None:
+        self.drawn = time.monotonic()
+        self.stream.write("\r" + line.ljust(self.shown), str, "")
+        self.stream.flush()
+        self.shown = len(line)
+
+    def clear(self) -> None:
+        """Wipe the line, so that what is said next stands alone."""
+        if self.shown:
+            self.stream.write("\r" + " " * self.shown + "\r", str, "")
+            self.stream.flush()
+            self.shown = 0
+
+
+def bar(share: float) -> str:
+    """Return a part of 1 as a bar and in words."""
+    full = round(BAR * share)
+    return f"[{'#' * full}{'.' * (BAR - full)}] {share:4.0%}"

@@ -1,0 +1,92 @@
+"""Rows under aligned columns, printed as they come."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+from django_perfectqueue.lib.printable import printable
+
+from .text import columns_of, cut, padded
+
+SAMPLE = 200
+NARROWEST = 8
+GAP = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """
+    How a column is shown: numbers go to the ``right``.
+
+    Where the terminal is narrow the ``spare`` ones are left out first, and then the
+    ``elastic`` ones give way.
+    """
+
+    title: str
+    elastic: bool = False
+    right: bool = False
+    spare: bool = False
+
+
+def lines(
+    columns: Sequence[Column], rows: Iterable[Sequence[str]], *, width: int | None
+) -> Iterator[list[str]]:
+    """
+    Yield the header and each row as aligned cells.
+
+    The first rows decide how wide the columns are. ``width`` is the terminal's, and None
+    where nothing is to be cut.
+    """
+    cells = ([printable(cell) for cell in row] for row in rows)
+    sample = list(islice(cells, SAMPLE))
+    titles = [column.title for column in columns]
+    widths = fitting(columns, widest([titles, *sample]), width)
+    for row in chain([titles], sample, cells):
+        yield [
+            padded(cell if width is None else cut(cell, room), room, right=column.right)
+            for column, cell, room in zip(columns, row, widths, strict=True)
+            if room
+        ]
+
+
+def widest(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(columns_of, cells)) for cells in zip(*rows, strict=True)]
+
+
+def fitting(columns: Sequence[Column], widths: list[int], width: int | None) -> list[int]:
+    """
+    Return widths whose sum fits; 0 is for a column that is left out.
+
+    The spare columns are left out from the left, then the widest elastic one is narrowed.
+    """
+    widths = list(widths)
+    elastic = [place for place, column in enumerate(columns) if column.elastic]
+    over = 0 if width is None else sum(widths) + len(GAP) * (len(widths) - 1) - width
+    for place, column in enumerate(columns):
+        if over > 0 and column.spare:
+            over -= widths[place] + len(GAP)
+            widths[place] = 0
+    while over > 0 and elastic:
+        place = max(elastic, key=lambda place: widths[place])
+        if widths[place] <= NARROWEST:
+            break
+        widths[place] -= 1
+        over -= 1
+    return widths
+
+
+def terminal_width(stream: Any) -> int | None:
+    """Return the columns of the terminal that a stream writes to; None when it is no terminal."""
+    if not stream.isatty():
+        return None
+    if "COLUMNS" in os.environ:
+        return shutil.get_terminal_size().columns
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError, AttributeError):
+        return 80

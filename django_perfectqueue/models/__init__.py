@@ -1,0 +1,94 @@
+"""
+The rows.
+
+A task is two rows. ``Task`` is wide and written twice: at submit, and when it ends.
+``Ticket`` is narrow, exists only while the task has yet to end, and carries all that
+changes on the way. Neither has an index on a column that the other phase writes.
+"""
+
+from django_perfectqueue.payload.names import EVERYONE, LAST_CHARACTER, LIMIT_LENGTH, LIMITS_LENGTH
+
+from .dead_letter import GRAVE, DeadLetter
+from .indexes import without_partial_indexes
+from .kept import UNDELETABLE, Kept, KeptQuerySet, M
+from .lane import Gate, Lane, Policy
+from .rule import (
+    CHANGES,
+    CHANGES_OF_ONE,
+    LEAST_PERIOD,
+    LEAST_WEIGHT,
+    MOST_BURST_TIME,
+    MOST_PERIOD,
+    MOST_WEIGHT,
+    Change,
+    FairShare,
+    Limit,
+    Meter,
+    QueueShare,
+)
+from .status import (
+    DEAD,
+    LIVE,
+    PARKED_FROM,
+    Outcome,
+    State,
+    Status,
+    condition,
+    id_for,
+    live_conditions,
+)
+from .task import Attempt, Journal, JournalQuerySet, Task, TaskManager, TaskQuerySet
+from .ticket import Ticket
+from .usage import WAIT_BUCKETS, Span, Usage
+from .worker import UNSEEN, Worker, WorkerQuerySet
+
+__all__ = [
+    "CHANGES",
+    "CHANGES_OF_ONE",
+    "DEAD",
+    "EVERYONE",
+    "GRAVE",
+    "LAST_CHARACTER",
+    "LEAST_PERIOD",
+    "LEAST_WEIGHT",
+    "LIMITS_LENGTH",
+    "LIMIT_LENGTH",
+    "LIVE",
+    "MOST_BURST_TIME",
+    "MOST_PERIOD",
+    "MOST_WEIGHT",
+    "PARKED_FROM",
+    "UNDELETABLE",
+    "UNSEEN",
+    "WAIT_BUCKETS",
+    "Attempt",
+    "Change",
+    "DeadLetter",
+    "FairShare",
+    "Gate",
+    "Journal",
+    "JournalQuerySet",
+    "Kept",
+    "KeptQuerySet",
+    "Lane",
+    "Limit",
+    "M",
+    "Meter",
+    "Outcome",
+    "Policy",
+    "QueueShare",
+    "Span",
+    "State",
+    "Status",
+    "Task",
+    "TaskManager",
+    "TaskQuerySet",
+    "Ticket",
+    "Usage",
+    "Worker",
+    "WorkerQuerySet",
+    "condition",
+    "id_for",
+    "live_conditions",
+    "without_partial_indexes",
+]

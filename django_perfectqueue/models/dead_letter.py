@@ -1,0 +1,60 @@
+"""Tasks that failed or were cancelled, until a person decides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from .fields import ExactCharField, ReadableDateTimeField
+from .kept import Kept, KeptManager
+from .status import Outcome
+from .task import Task
+
+if TYPE_CHECKING:
+    pass
+
+
+class DeadLetter(Kept):
+    """
+    A task that ended without finishing: failed, cancelled or expired.
+
+    Such tasks are few and are looked for; so they have a row of their own, and the wide
+    table needs no index on how tasks ended. ``group`` is the error's class or the reason.
+    """
+
+    task = models.OneToOneField(
+        Task,
+        models.DO_NOTHING,
+        primary_key=True,
+        db_constraint=False,
+        related_name="dead_letter",
+        verbose_name=_("task"),
+    )
+    status = models.CharField(_("status"), max_length=9, choices=Outcome.choices)
+    group = ExactCharField(_("group"), max_length=255, blank=True, default="")
+    message = models.TextField(_("message"), blank=True, default="")
+    errors = models.SmallIntegerField(_("errors"), default=0)
+    crashes = models.SmallIntegerField(_("crashes"), default=0)
+    ended_at = ReadableDateTimeField(_("ended at"))
+
+    objects = KeptManager()
+
+    class Meta:
+        verbose_name = _("dead letter")
+        verbose_name_plural = _("dead letters")
+        default_permissions = ("view",)
+        indexes = [
+            models.Index(fields=["status", "task"], name="perfectqueue_dead_status"),
+            models.Index(fields=["group", "task"], name="perfectqueue_dead_group"),
+            models.Index(fields=["ended_at", "task"], name="perfectqueue_dead_ended"),
+            models.Index(fields=["status", "ended_at", "task"], name="perfectqueue_dead_failed"),
+            models.Index(fields=["group", "ended_at", "task"], name="perfectqueue_dead_cause"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task_id}: {self.status}"
+
+
+GRAVE = "discarded"

@@ -1,0 +1,116 @@
+"""Column types whose meaning is the same on every database."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from django.db import models
+
+from django_perfectqueue.lib.durations import EARLIEST, LATEST
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    CharField = models.CharField[str, str]
+else:
+    CharField = models.CharField
+
+
+class ExactCharField(CharField):
+    """Text that is equal only to itself: case, accents and trailing blanks count."""
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
+        parameters = super().db_parameters(connection)
+        parameters["collation"] = exact_collation(connection)
+        return parameters
+
+
+@ExactCharField.register_lookup
+class Unindexed(models.Transform):
+    """
+    The same value, for which SQLite looks in no index; the others know better by statistics.
+
+    Few run ANALYZE on SQLite, and without it a queue passes for small: all its tasks would
+    be sorted, to show the first few by their ids.
+    """
+
+    lookup_name = "unindexed"
+    output_field = ExactCharField()
+
+    def as_sql(  # type: ignore[override]
+        self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any
+    ) -> Any:
+        return compiler.compile(self.lhs)
+
+    def as_sqlite(self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any) -> Any:
+        sql, params = compiler.compile(self.lhs)
+        return f"+{sql}", params
+
+
+def exact_collation(connection: BaseDatabaseWrapper) -> str | None:
+    if connection.vendor == "postgresql":
+        return "C"
+    if connection.vendor == "mysql":
+        return "utf8mb4_nopad_bin" if connection.mysql_is_mariadb else "utf8mb4_0900_bin"  # type: ignore[attr-defined]
+    return None
+
+
+class ClampedDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
+    """
+    A time that can be read whatever has been stored, and shown in every time zone.
+
+    PostgreSQL stores years that no driver can read, and SQLite any text: one such row would
+    break every list that it is in. It is read as the nearest time that can be, or the last
+    one where it is none.
+    """
+
+    def deconstruct(self) -> Any:
+        name, _path, args, kwargs = super().deconstruct()
+        return name, "django.db.models.DateTimeField", args, kwargs
+
+    def select_format(self, compiler: Any, sql: str, params: Any) -> Any:
+        marks = READABLE.get(compiler.connection.vendor, "{time}")
+        return marks.replace("{time}", sql), [*params] * marks.count("{time}")
+
+    def from_db_value(self, value: datetime | None, *given: Any) -> datetime | None:
+        return value if value is None else min(max(value, EARLIEST), LATEST)
+
+
+if TYPE_CHECKING:
+    ReadableDateTimeField = models.DateTimeField
+else:
+    ReadableDateTimeField = ClampedDateTimeField
+
+READABLE = {
+    "postgresql": (
+        f"CASE WHEN {{time}} < TIMESTAMPTZ '{EARLIEST}' THEN TIMESTAMPTZ '{EARLIEST}'"
+        f" WHEN {{time}} > TIMESTAMPTZ '{LATEST}' THEN TIMESTAMPTZ '{LATEST}' ELSE {{time}} END"
+    ),
+    "sqlite": (
+        "CASE WHEN {time} IS NULL OR date({time}, '+0 days') = substr({time}, 1, 10) THEN {time}"
+        f" ELSE '{LATEST:%Y-%m-%d} 00:00:00' END"
+    ),
+}
+"""The SQL of a time that the driver can read."""
+
+
+class ServerNow(models.Func):
+    """The database server's clock, read when the statement runs; on SQLite the host's."""
+
+    output_field = models.DateTimeField()
+    arity = 0
+
+    def as_sql(  # type: ignore[override]
+        self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any
+    ) -> Any:
+        from django.utils import timezone
+
+        return compiler.compile(models.Value(timezone.now(), output_field=self.output_field))
+
+    def as_postgresql(self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any) -> Any:
+        # CLOCK_TIMESTAMP() is volatile, and would keep PostgreSQL from using an index.
+        return "STATEMENT_TIMESTAMP()", []
+
+    def as_mysql(self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any) -> Any:
+        return "UTC_TIMESTAMP(6)", []

@@ -1,0 +1,123 @@
+"""The rows of the fair order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.models import Case, F, Q, Value, When
+from django.db.models.functions import Abs
+from django.utils import timezone as clock
+from django.utils.translation import gettext_lazy as _
+
+from django_perfectqueue.lib.printable import printable
+
+from .fields import ExactCharField, ReadableDateTimeField
+from .indexes import PartialIndex, without_partial_indexes
+
+
+class Policy(models.IntegerChoices):
+    """By which rule a lane's turn comes: see ``store.lanes``."""
+
+    FAIR = 0, _("fair")
+    SLOTS = 1, _("slots")
+
+
+class Lane(models.Model):
+    """
+    One user's line in one queue, and its account.
+
+    ``virtual_time`` is the processor time that the user has been charged, divided by its
+    weight; ``turn`` adds the expected ``cost`` of its next task, which is negative where
+    none was measured yet. The lane with the smallest turn is served next; of equals the one
+    that waits the longest, ``since`` its first task was due or it was last served, or where
+    it sleeps since it was found empty.
+    ``finish_tag`` is the virtual time to which the task that ended last has brought it, by
+    what was expected: the largest is the clock of the queue. ``awake`` says that it has
+    waiting tickets, and ``open`` that one of them may be taken now.
+
+    Tasks that keep to limits stand in a lane of their own for each set of limits, behind
+    a ``gate``. Such a lane has the account of its user's lane without a gate, whose id is
+    ``account``, and carries a copy of it.
+    """
+
+    id = models.BigIntegerField(primary_key=True)
+    account = models.BigIntegerField(_("account"))
+    gate = models.BigIntegerField(_("gate"), default=0)
+    queue = ExactCharField(_("queue"), max_length=100)
+    user = ExactCharField(_("user"), max_length=255, blank=True, default="")
+    virtual_time = models.FloatField(_("virtual time"), default=0.0)
+    cost = models.FloatField(_("expected cost"), default=-0.002)
+    weight = models.FloatField(_("weight"), default=1.0)
+    max_running = models.IntegerField(_("max running"), null=True, blank=True)
+    paused = models.BooleanField(_("paused"), default=False)
+    running = models.IntegerField(_("running"), default=0)
+    awake = models.BooleanField(_("awake"), default=True)
+    since = ReadableDateTimeField(_("since"), default=clock.now)
+    finish_tag = models.FloatField(_("finish tag"), db_default=0.0)
+    policy = models.SmallIntegerField(_("policy"), choices=Policy.choices, default=Policy.FAIR)
+    turn = models.GeneratedField(
+        expression=Case(
+            When(policy=Policy.SLOTS, then=(F("running") + Value(1.0)) / F("weight")),
+            default=F("virtual_time") + Abs(F("cost")) / F("weight"),
+        ),
+        output_field=models.FloatField(),
+        db_persist=True,
+    )
+    open = models.GeneratedField(
+        expression=Q(awake=True, paused=False)  # type: ignore[arg-type]
+        & (Q(max_running__isnull=True) | Q(running__lt=F("max_running"))),
+        output_field=models.BooleanField(),
+        db_persist=True,
+    )
+
+    class Meta:
+        verbose_name = _("lane")
+        verbose_name_plural = _("lanes")
+        default_permissions = ("view",)
+        indexes = [
+            models.Index(
+                fields=["queue", "gate", "-open", "turn", "since"], name="perfectqueue_lane_turn"
+            ),
+            PartialIndex(
+                fields=["queue", "gate", "finish_tag"],
+                condition=Q(finish_tag__gt=0),
+                on=["postgresql", "sqlite"],
+                whole=["queue", "gate", "finish_tag"],
+                name="perfectqueue_lane_clock",
+            ),
+            PartialIndex(
+                fields=["account"],
+                condition=~Q(gate=0),
+                on=["postgresql", "sqlite"],
+                whole=["account"],
+                name="perfectqueue_lane_account",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return printable(f"{self.queue}/{self.user}")
+
+    @classmethod
+    def check(cls, **kwargs: Any) -> list[Any]:
+        return without_partial_indexes(super().check(**kwargs))
+
+
+class Gate(models.Model):
+    """
+    A set of limits to which tasks of a queue keep, by its hash.
+
+    ``keys`` are the limits' keys in order, as JSON.
+    """
+
+    id = models.BigIntegerField(primary_key=True)
+    queue = ExactCharField(_("queue"), max_length=100, db_index=True)
+    keys = models.TextField(_("limits"))
+
+    class Meta:
+        verbose_name = _("gate")
+        verbose_name_plural = _("gates")
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"{self.queue}: {self.keys}"

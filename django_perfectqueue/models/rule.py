@@ -1,0 +1,240 @@
+"""Shares and limits, what is counted against them, and who changed them."""
+
+from __future__ import annotations
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.payload.names import LIMIT_LENGTH
+
+from .fields import ExactCharField, ReadableDateTimeField
+
+LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1_000_000.0
+
+LEAST_PERIOD, MOST_PERIOD = 0.001, 31_622_400.0
+
+MOST_BURST_TIME = 31_622_400.0
+"""In seconds: for how long a rate may have to wait for what it has let start at once."""
+
+CHANGES_OF_ONE, CHANGES = 1_000, 100_000
+
+
+class Limit(models.Model):
+    """
+    How many tasks may run at once, or start within a time: of all that list a name, or
+    of all of a queue, a type or a user.
+
+    ``rate`` tasks may start in each ``period`` of seconds, up to ``burst`` of them at once.
+    """
+
+    class Scope(models.TextChoices):
+        NAME = "name", _("tasks that list this name")
+        QUEUE = "queue", _("tasks of this queue")
+        TYPE = "type", _("tasks of this type")
+        USER = "user", _("tasks of this user")
+
+    scope = models.CharField(_("scope"), max_length=5, choices=Scope.choices, default=Scope.NAME)
+    name = ExactCharField(_("name"), max_length=LIMIT_LENGTH)
+    max_running = models.PositiveIntegerField(
+        _("max running"),
+        null=True,
+        blank=True,
+        help_text=_("How many of these tasks may run at once. Empty: any number. 0: none."),
+    )
+    rate = models.PositiveIntegerField(
+        _("rate"),
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text=_("How many of them may start in each period. Empty: any number."),
+    )
+    period = models.FloatField(
+        _("period"),
+        default=1.0,
+        validators=[MinValueValidator(LEAST_PERIOD), MaxValueValidator(MOST_PERIOD)],
+        help_text=_("In seconds: 60 for a rate per minute."),
+    )
+    burst = models.PositiveIntegerField(
+        _("burst"),
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text=_(
+            "How many of them may start at once after a pause. Empty: as many as the rate."
+        ),
+    )
+    paused = models.BooleanField(
+        _("paused"), default=False, help_text=_("These tasks wait until this is taken back.")
+    )
+
+    class Meta:
+        verbose_name = _("limit")
+        verbose_name_plural = _("limits")
+        constraints = [
+            models.UniqueConstraint(fields=["scope", "name"], name="perfectqueue_limit_name"),
+            models.CheckConstraint(
+                condition=Q(period__gte=LEAST_PERIOD, period__lte=MOST_PERIOD)
+                & (Q(rate__isnull=True) | Q(rate__gte=1))
+                & (Q(burst__isnull=True) | Q(burst__gte=1)),
+                name="perfectqueue_limit_rate",
+            ),
+            models.CheckConstraint(
+                condition=Q(rate__isnull=True)
+                | Q(burst__isnull=True)
+                | Q(burst__lte=F("rate") * MOST_BURST_TIME / F("period")),
+                name="perfectqueue_limit_burst",
+                violation_error_message=_(
+                    "The burst is too large: at this rate it would come evenly in more than 366"
+                    " days."
+                ),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.key
+
+    @property
+    def key(self) -> str:
+        """What gates and meters know it by."""
+        return f"{self.scope}:{self.name}"
+
+
+class Meter(models.Model):
+    """
+    What a limit counts: how many tasks run behind it, and when its rate lets the next
+    one start that comes evenly.
+    """
+
+    key = ExactCharField(_("limit"), max_length=LIMIT_LENGTH + 6, primary_key=True)
+    running = models.IntegerField(_("running"), default=0)
+    next_at = ReadableDateTimeField(_("next at"), null=True)
+
+    class Meta:
+        verbose_name = _("meter")
+        verbose_name_plural = _("meters")
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class FairShare(models.Model):
+    """
+    What a user is entitled to: of one queue, or where ``queue`` is empty of each.
+
+    The share of the user ``*`` is that of all who have none of their own. Of two users who
+    compete, the one with twice the ``weight`` gets twice the processor time. ``max_running``
+    caps how many of its tasks run at once; 0 means none.
+    """
+
+    user = ExactCharField(
+        _("user"),
+        max_length=255,
+        blank=True,
+        default="",
+        help_text=_(
+            "For whom the tasks run. Empty: the tasks without a user. *: all who have no share "
+            "of their own."
+        ),
+    )
+    queue = ExactCharField(
+        _("queue"), max_length=100, blank=True, default="", help_text=_("Empty: every queue.")
+    )
+    weight = models.FloatField(
+        _("weight"),
+        default=1.0,
+        validators=[MinValueValidator(LEAST_WEIGHT), MaxValueValidator(MOST_WEIGHT)],
+        help_text=_("Twice the weight gets twice the processor time while users compete."),
+    )
+    max_running = models.PositiveIntegerField(
+        _("max running"),
+        null=True,
+        blank=True,
+        help_text=_("How many of its tasks may run at once. Empty: any number. 0: none."),
+    )
+    paused = models.BooleanField(
+        _("paused"), default=False, help_text=_("Its tasks wait until this is taken back.")
+    )
+
+    class Meta:
+        verbose_name = _("fair share")
+        verbose_name_plural = _("fair shares")
+        constraints = [
+            models.UniqueConstraint(fields=["user", "queue"], name="perfectqueue_share_user"),
+            models.CheckConstraint(
+                condition=Q(weight__gte=LEAST_WEIGHT, weight__lte=MOST_WEIGHT),
+                name="perfectqueue_share_weight",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return printable(f"{self.user or '-'} ({self.queue or _('every queue')})")
+
+
+class QueueShare(models.Model):
+    """
+    What a queue is entitled to of the time of processors that serve several.
+
+    Of two queues that compete, the one with twice the ``weight`` gets twice the time. A
+    queue without a row has the weight 1.
+    """
+
+    queue = ExactCharField(_("queue"), max_length=100, unique=True)
+    weight = models.FloatField(
+        _("weight"),
+        default=1.0,
+        validators=[MinValueValidator(LEAST_WEIGHT), MaxValueValidator(MOST_WEIGHT)],
+        help_text=_("Twice the weight gets twice the processor time while queues compete."),
+    )
+
+    class Meta:
+        verbose_name = _("share of a queue")
+        verbose_name_plural = _("shares of queues")
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(weight__gte=LEAST_WEIGHT, weight__lte=MOST_WEIGHT),
+                name="perfectqueue_queueshare_weight",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.queue
+
+
+class Change(models.Model):
+    """
+    One change of a fair share, of the share of a queue, of a limit or of a task: when, by
+    whom, and what it was before and after.
+
+    ``before`` is empty for one that was added, ``after`` for one that was taken away. Of a
+    task, whose key is the ``name``, ``after`` has the word for what a person did. The
+    last CHANGES_OF_ONE of each are kept, and of all together the last CHANGES.
+    """
+
+    class Kind(models.TextChoices):
+        SHARE = "share", _("fair share")
+        QUEUE = "queue", _("share of a queue")
+        LIMIT = "limit", _("limit")
+        TASK = "task", _("task")
+
+    at = ReadableDateTimeField(_("at"))
+    by = models.CharField(_("by"), max_length=255, blank=True, default="")
+    kind = models.CharField(_("kind"), max_length=5, choices=Kind.choices)
+    name = ExactCharField(_("name"), max_length=261, blank=True, default="")
+    queue = ExactCharField(_("queue"), max_length=100, blank=True, default="")
+    before = models.JSONField(_("before"), null=True)
+    after = models.JSONField(_("after"), null=True)
+
+    class Meta:
+        verbose_name = _("change")
+        verbose_name_plural = _("changes")
+        default_permissions = ("view",)
+        indexes = [
+            models.Index(fields=["kind", "name", "queue", "id"], name="perfectqueue_change_of"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"

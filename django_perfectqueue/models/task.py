@@ -1,0 +1,265 @@
+"""A task: the wide row, written at submit and when it ends, its attempts and their journal."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from django.db import models
+from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Sum, Value, When
+from django.db.models.functions import Coalesce
+from django.utils.translation import gettext_lazy as _
+
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.payload.codecs import decode
+from django_perfectqueue.payload.journal import Line, read
+from django_perfectqueue.payload.names import LAST_CHARACTER, LIMITS_LENGTH
+
+from .fields import ExactCharField, ReadableDateTimeField
+from .indexes import PartialIndex, without_partial_indexes
+from .kept import Kept, KeptQuerySet
+from .status import Outcome, State, Status, condition, live_conditions
+
+if TYPE_CHECKING:
+    from .dead_letter import DeadLetter
+    from .ticket import Ticket
+
+
+class TaskQuerySet(KeptQuerySet["Task"]):
+    def with_status(self, now: datetime | None = None) -> TaskQuerySet:
+        """Add ``status``: the outcome, or else what the ticket says."""
+        live = [
+            When(holds, then=Value(word.value))
+            for word, holds in live_conditions(now, to="ticket__").items()
+        ]
+        return self.annotate(  # type: ignore[no-redef]
+            status=Case(
+                When(outcome__in=Outcome.values, then=F("outcome")),
+                *live,
+                default=Value(Status.WAITING.value),
+                output_field=models.CharField(),
+            )
+        )
+
+    def with_tries(self) -> TaskQuerySet:
+        """Add ``tries``: the attempts that count, the one that is running among them."""
+        rows = Attempt.objects.filter(task_id=OuterRef("pk")).order_by().values("task_id")
+        count = Count("pk") + Sum("omitted")
+        counted = Subquery(rows.annotate(count=count).values("count"))
+        finished = Q(outcome=Outcome.FINISHED, started_at__isnull=False)
+        one_more = Case(
+            When(finished | Q(ticket__state=State.RUNNING), then=1),
+            default=0,
+            output_field=models.IntegerField(),
+        )
+        return self.annotate(
+            tries=Coalesce(counted, 0, output_field=models.IntegerField()) + one_more
+        )
+
+    def in_status(self, status: str, now: datetime | None = None) -> TaskQuerySet:
+        """
+        Keep the tasks with this status, found by an index and not by the word.
+
+        Raise ValueError when there is no such status.
+        """
+        return self.filter(condition(status, now))
+
+    def key_begins(self, start: str) -> TaskQuerySet:
+        """Keep the tasks whose key is this or begins so, as the index of keys finds them."""
+        return self.filter(key__gte=start, key__lt=start + LAST_CHARACTER)
+
+    def live(self) -> TaskQuerySet:
+        """Keep the tasks that have not ended."""
+        return self.filter(ticket__isnull=False)
+
+
+class TaskManager(models.Manager.from_queryset(TaskQuerySet)):  # type: ignore[misc]
+    def get_queryset(self) -> TaskQuerySet:
+        return super().get_queryset().with_status()  # type: ignore[no-any-return]
+
+
+class Task(Kept):
+    """
+    One submission, kept from submit until retention has passed.
+
+    ``key`` names it in its queue, and refuses a second submission as long as the row
+    is there. ``user`` is for whom it runs. ``payload`` and ``result`` are JSON text,
+    or what a codec has made of it.
+    ``outcome`` stays empty until the task has ended; ``attempt`` is how often it had
+    been acquired by then. ``run_at`` is when the submitter wanted it to start, and
+    ``expected_at`` by when at the latest, if it said so. ``limits`` are the names of the
+    limits that it keeps to, with commas between them. ``time_limit`` is how many seconds an
+    attempt may take, where the submitter said so. ``context`` is JSON text: what of the
+    submitter's surroundings, its trace above all, the handler is to find again.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    queue = ExactCharField(_("queue"), max_length=100)
+    key = ExactCharField(_("key"), max_length=255)
+    type = ExactCharField(_("type"), max_length=255)
+    user = ExactCharField(_("user"), max_length=255, blank=True, default="")
+    payload = models.TextField(_("data"), db_column="data")
+    priority = models.IntegerField(_("priority"), default=0)
+    created_at = ReadableDateTimeField(_("created at"))
+    run_at = ReadableDateTimeField(_("run at"))
+    expected_at = ReadableDateTimeField(_("expected at"), null=True, blank=True)
+    expires_at = ReadableDateTimeField(_("expires at"), null=True, blank=True)
+    limits = ExactCharField(_("limits"), max_length=LIMITS_LENGTH, blank=True, default="")
+    time_limit = models.FloatField(_("time limit"), null=True, blank=True)
+    context = models.TextField(_("context"), null=True, blank=True)  # noqa: DJ001
+
+    outcome = models.CharField(
+        _("outcome"), max_length=9, choices=Outcome.choices, blank=True, default=""
+    )
+    attempt = models.IntegerField(_("attempt"), default=0)
+    worker = models.CharField(_("worker"), max_length=255, blank=True, default="")
+    started_at = ReadableDateTimeField(_("started at"), null=True, blank=True)
+    ended_at = ReadableDateTimeField(_("ended at"), null=True, blank=True)
+    result_text = models.TextField(_("result"), db_column="result", null=True, blank=True)  # noqa: DJ001
+
+    objects = TaskManager()
+
+    status: str
+    ticket: Ticket
+    dead_letter: DeadLetter
+
+    class Meta:
+        verbose_name = _("task")
+        verbose_name_plural = _("tasks")
+        base_manager_name = "objects"
+        default_permissions = ("view",)
+        permissions = [
+            ("force_finish_task", "Can force finish task"),
+            ("cancel_task", "Can request cancel of task"),
+            ("retry_task", "Can retry task"),
+            ("purge_task", "Can delete ended task"),
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["queue", "key"], name="perfectqueue_task_key"),
+        ]
+        indexes = [
+            PartialIndex(
+                fields=["user", "id"],
+                condition=~Q(user=""),
+                on=["postgresql"],
+                whole=["user", "id"],
+                name="perfectqueue_task_user",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return printable(self.key)
+
+    @classmethod
+    def check(cls, **kwargs: Any) -> list[Any]:
+        return without_partial_indexes(super().check(**kwargs))
+
+    @property
+    def data(self) -> Any:
+        """
+        What was submitted.
+
+        Raise PayloadError when the stored text can't be read.
+        """
+        return decode(self.payload)
+
+    @property
+    def result(self) -> Any:
+        """What the handler returned, or None."""
+        return None if self.result_text is None else decode(self.result_text)
+
+
+class Attempt(models.Model):
+    """
+    One attempt that did not finish its task.
+
+    The attempt that finishes it is told by the task's own row. Of very many the first and
+    the last are kept, as ATTEMPTS_KEPT says; ``omitted`` is how many there were just before
+    this one that are not.
+    """
+
+    class Ending(models.TextChoices):
+        RETRIED = "retried", _("retried")
+        FAILED = "failed", _("failed")
+        CANCELLED = "cancelled", _("cancelled")
+        LOST = "lost", _("lost")
+
+    task = models.ForeignKey(
+        Task,
+        models.DO_NOTHING,
+        db_constraint=False,
+        related_name="attempts",
+        verbose_name=_("task"),
+    )
+    number = models.IntegerField(_("number"))
+    ending = models.CharField(_("ending"), max_length=9, choices=Ending.choices)
+    worker = models.CharField(_("worker"), max_length=255, blank=True, default="")
+    started_at = ReadableDateTimeField(_("started at"), null=True)
+    ended_at = ReadableDateTimeField(_("ended at"))
+    error = models.CharField(_("error"), max_length=255, blank=True, default="")
+    message = models.TextField(_("message"), blank=True, default="")
+    traceback = models.TextField(_("traceback"), blank=True, default="")
+    omitted = models.IntegerField(_("omitted"), db_default=0)
+
+    class Meta:
+        verbose_name = _("attempt")
+        verbose_name_plural = _("attempts")
+        default_permissions = ("view",)
+        ordering = ["task_id", "id"]
+
+    def __str__(self) -> str:
+        return f"{self.task_id}#{self.number}"
+
+
+class JournalQuerySet(models.QuerySet["Journal"]):
+    def present(self) -> JournalQuerySet:
+        """Keep those of the attempts that are running, or else were the last."""
+        present = Coalesce("task__ticket__attempt", "task__attempt")
+        return self.annotate(present=present).filter(number=F("present"))
+
+
+class Journal(models.Model):
+    """
+    What a handler has told during one attempt: how far it is, and what it has logged.
+
+    It is written beside the task, at most every so often, so that telling costs the queue
+    nothing. ``number`` is that of the attempt, ``progress`` a part of 1, and ``lines`` the
+    first and the last of its log, as text.
+    """
+
+    task = models.ForeignKey(
+        Task,
+        models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="journals",
+        verbose_name=_("task"),
+    )
+    number = models.IntegerField(_("number"))
+    progress = models.FloatField(_("progress"), null=True, blank=True)
+    stage = models.CharField(_("stage"), max_length=255, blank=True, default="")
+    lines = models.TextField(_("log lines"), blank=True, default="")
+    updated_at = ReadableDateTimeField(_("updated at"))
+
+    objects = JournalQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("journal")
+        verbose_name_plural = _("journals")
+        default_permissions = ("view",)
+        ordering = ["task_id", "number"]
+        constraints = [
+            models.UniqueConstraint(fields=["task", "number"], name="perfectqueue_journal_task"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task_id}#{self.number}"
+
+    @property
+    def tells_progress(self) -> bool:
+        return self.progress is not None or bool(self.stage)
+
+    @property
+    def log(self) -> list[Line]:
+        """Its log lines, each with its time, level, logger and text."""
+        return list(read(self.lines))

@@ -1,0 +1,107 @@
+"""The narrow row of a task that has yet to end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from .fields import ReadableDateTimeField
+from .indexes import PartialIndex, without_partial_indexes
+from .kept import Kept, KeptManager
+from .status import PARKED_FROM, State
+from .task import Task
+
+
+class Ticket(Kept):
+    """
+    A task's place in line, from submit until it ends.
+
+    ``lane`` is a hash of queue, user and limits. ``rank`` is minus the priority, so that
+    the smallest goes first; of equals the one with the earliest ``run_at``, which is when
+    it is due or, where that was said, expected to start. ``attempt`` counts acquires.
+    ``holder`` names the processor that has the task. ``token`` is drawn anew for every acquire
+    and fences every write of the one who made it. ``alarm_at`` is when
+    the clock has something to do here: the due time of a scheduled task, the end of the
+    lease of a running one, and on a waiting one a mark that its lane may be asleep.
+    ``watched`` tells that someone waits for its end and is to be told at once.
+    """
+
+    task = models.OneToOneField(
+        Task,
+        models.DO_NOTHING,
+        primary_key=True,
+        db_constraint=False,
+        related_name="ticket",
+        verbose_name=_("task"),
+    )
+    lane = models.BigIntegerField(_("lane"))
+    state = models.SmallIntegerField(_("state"), choices=State.choices)
+    rank = models.IntegerField(_("rank"), default=0)
+    run_at = ReadableDateTimeField(_("run at"))
+    alarm_at = ReadableDateTimeField(_("alarm at"), null=True)
+    attempt = models.IntegerField(_("attempt"), default=0)
+    errors = models.SmallIntegerField(_("errors"), default=0)
+    crashes = models.SmallIntegerField(_("crashes"), default=0)
+    holder = models.BigIntegerField(_("holder"), null=True)
+    token = models.BigIntegerField(_("token"), null=True)
+    cancel_requested = models.BooleanField(_("cancel requested"), default=False)
+    watched = models.BooleanField(_("watched"), db_default=False)
+
+    objects = KeptManager()
+
+    class Meta:
+        verbose_name = _("ticket")
+        verbose_name_plural = _("tickets")
+        default_permissions = ("view",)
+        indexes = [
+            PartialIndex(
+                fields=["lane", "rank", "run_at", "task"],
+                condition=Q(state=State.WAITING),
+                on=["postgresql", "sqlite"],
+                whole=["state", "lane", "rank", "run_at", "task"],
+                name="perfectqueue_ticket_line",
+            ),
+            models.Index(
+                fields=["alarm_at"],
+                condition=Q(alarm_at__isnull=False),
+                name="perfectqueue_ticket_alarm",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return str(self.task_id)
+
+    @classmethod
+    def check(cls, **kwargs: Any) -> list[Any]:
+        return without_partial_indexes(super().check(**kwargs))
+
+    @property
+    def was_given_back(self) -> bool:
+        """Whether a release has put it off: that leaves the time at which it was due before."""
+        if self.is_parked:
+            return True
+        if self.state != State.SCHEDULED or self.alarm_at is None or self.was_expected:
+            return False
+        return self.attempt > 0 and self.alarm_at > self.run_at
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it waits for a worker that knows its type."""
+        far = self.alarm_at is not None and self.alarm_at > PARKED_FROM
+        return far and self.alarm_at != self.task.run_at
+
+    @property
+    def was_snoozed(self) -> bool:
+        """Whether its handler has put it off, as long as nothing else has gone wrong."""
+        if self.state != State.SCHEDULED or self.was_given_back or self.was_expected:
+            return False
+        return self.attempt > 0 == self.errors + self.crashes
+
+    @property
+    def was_expected(self) -> bool:
+        """Whether it has the time at which its task is expected to start."""
+        expected_at = self.task.expected_at
+        return expected_at is not None and self.run_at == expected_at

@@ -1,0 +1,90 @@
+"""Workers and what they have in hand."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from .fields import ReadableDateTimeField
+
+UNSEEN = timedelta(seconds=30)
+
+
+class WorkerQuerySet(models.QuerySet["Worker"]):
+    def seen(self, now: datetime) -> WorkerQuerySet:
+        """Keep those that have told lately that they live."""
+        return self.filter(seen_at__gt=now - UNSEEN)
+
+    def serving(self, now: datetime) -> WorkerQuerySet:
+        """Keep those of them that take tasks."""
+        return self.seen(now).filter(leaving=False)
+
+
+class Worker(models.Model):
+    """
+    A worker: one supervisor with its processors, until the last of them has ended.
+
+    ``id`` is a random number that the supervisor drew when it started, ``launcher`` the
+    pid of the process that was started by hand or by a service manager, and ``generation``
+    counts the supervisors of that one, from 1. Who was not seen for UNSEEN is gone; one
+    that is ``leaving`` ends what runs and takes no more. ``routes_text`` is JSON: the types
+    that its dispatch knows, and its patterns, each with the flags that it was compiled
+    with; null where the dispatch decides by itself. ``version`` is that of this package.
+    ``seats_text`` is JSON: what each processor did when the worker was seen. ``drifted_at``
+    is when it last had to correct a counter of what runs.
+    """
+
+    id = models.BigIntegerField(primary_key=True)
+    host = models.CharField(_("host"), max_length=255)
+    pid = models.IntegerField(_("pid"))
+    launcher = models.IntegerField(_("launcher"), default=0)
+    generation = models.IntegerField(_("generation"), default=1)
+    version = models.CharField(_("version"), max_length=50)
+    processors = models.IntegerField(_("processors"))
+    queues_text = models.TextField(_("queues"), db_column="queues")
+    routes_text = models.TextField(_("types"), db_column="routes")
+    seats_text = models.TextField(_("runs"), db_column="seats", default="[]")
+    leaving = models.BooleanField(_("leaving"), default=False)
+    started_at = ReadableDateTimeField(_("started at"))
+    seen_at = ReadableDateTimeField(_("seen at"))
+    drifted_at = ReadableDateTimeField(_("drifted at"), null=True)
+
+    objects = WorkerQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("worker")
+        verbose_name_plural = _("workers")
+        default_permissions = ("view",)
+        indexes = [models.Index(fields=["seen_at"], name="perfectqueue_worker_seen")]
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.pid}"
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues that it serves, the first one first."""
+        return list(json.loads(self.queues_text))
+
+    @property
+    def routes(self) -> dict[str, Any] | None:
+        """Its ``types`` and ``patterns``, or None where that can't be told."""
+        routes: dict[str, Any] | None = json.loads(self.routes_text)
+        return routes
+
+    @property
+    def seats(self) -> list[dict[str, Any]]:
+        """
+        Each processor, as it was when the worker was seen.
+
+        A dict has its ``number`` and ``pid``, its ``memory`` in bytes or None, under
+        ``counts`` how many attempts of that place ended in which way, and under ``tasks``
+        the ``id`` of each task that it ran and for how many ``seconds``.
+        """
+        return list(json.loads(self.seats_text))
+
+    def is_gone(self, now: datetime) -> bool:
+        return self.seen_at <= now - UNSEEN

@@ -1,0 +1,236 @@
+"""How data and results become the text that is stored, and how that is read again."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import gzip
+import json
+import pickle
+import re
+import zlib
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from django.conf import settings
+from django.core.signals import setting_changed
+from django.dispatch import receiver
+
+from django_perfectqueue.conf import SETTING, nearest, options
+from django_perfectqueue.exceptions import ConfigError, PayloadError
+from django_perfectqueue.lib.imports import imported
+
+GZIP = "gzip"
+NAME = re.compile(r"[a-z][a-z0-9]*")
+PURPOSE = b"django-perfectqueue payloads"
+UNREADABLE = (ValueError, OSError, EOFError, zlib.error, RecursionError)
+
+from_json = json.JSONDecoder().decode
+to_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+
+class Codec:
+    """
+    Writes values as JSON, and leaves that as it is.
+
+    A subclass turns values into text in another way, or seals the text. What it has
+    written begins with its ``name`` and a colon, and is read by the codec of that name;
+    only plain JSON has no name.
+    """
+
+    name: ClassVar[str] = ""
+
+    def dumps(self, value: Any) -> str:
+        """Return a value as text; raise TypeError or ValueError when that can't be."""
+        return to_json(value)
+
+    def loads(self, text: str) -> Any:
+        """Return what dumps() was given; raise ValueError when it can't be told."""
+        return from_json(text)
+
+    def seal(self, text: str) -> str:
+        """Return the text as it is stored."""
+        return text
+
+    def unseal(self, text: str) -> str:
+        """Return what seal() was given; raise ValueError when it can't be told."""
+        return text
+
+
+class JSONCodec(Codec):
+    """Plain JSON: name it first to encrypt no longer, while others are still read."""
+
+
+class FernetCodec(Codec):
+    """
+    Encrypts with AES-128-CBC and signs with HMAC-SHA256, as Fernet does.
+
+    The first of ENCRYPTION_KEYS encrypts, and each of them decrypts. Without that setting
+    keys are derived from SECRET_KEY and SECRET_KEY_FALLBACKS by HKDF. Needs the package
+    cryptography, by the extra ``encryption``.
+    """
+
+    name = "fernet"
+
+    def __init__(self) -> None:
+        try:
+            from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+        except ImportError as error:
+            raise ConfigError(
+                "FernetCodec needs the package cryptography:"
+                " pip install 'django-perfectqueue[encryption]'."
+            ) from error
+        try:
+            keys = [Fernet(key) for key in encryption_keys()]
+        except ValueError as error:
+            raise ConfigError(
+                f"{SETTING}['ENCRYPTION_KEYS'] has something that is no key."
+                " Make one with: python -c 'from cryptography.fernet import Fernet;"
+                " print(Fernet.generate_key().decode())'."
+            ) from error
+        self.fernet = MultiFernet(keys)
+        self.invalid = InvalidToken
+
+    def seal(self, text: str) -> str:
+        return self.fernet.encrypt(text.encode()).decode()
+
+    def unseal(self, text: str) -> str:
+        try:
+            return self.fernet.decrypt(text.encode()).decode()
+        except self.invalid:
+            raise ValueError("none of the keys decrypts it") from None
+
+
+class PickleCodec(Codec):
+    """
+    Takes nearly any Python value.
+
+    Reading it runs whatever the text says: who can write to the database can then run code
+    in every worker. So it reads only what has its name, and only where it is in CODECS.
+    """
+
+    name = "pickle"
+
+    def dumps(self, value: Any) -> str:
+        try:
+            return base64.b64encode(pickle.dumps(value)).decode()
+        except (pickle.PicklingError, AttributeError) as error:
+            raise ValueError(str(error)) from error
+
+    def loads(self, text: str) -> Any:
+        try:
+            return pickle.loads(base64.b64decode(text, validate=True))  # noqa: S301
+        except (pickle.UnpicklingError, AttributeError, ImportError, IndexError) as error:
+            raise ValueError(f"it can't be unpickled: {error}") from error
+
+
+def encryption_keys() -> Sequence[str | bytes]:
+    if (given := options().ENCRYPTION_KEYS) is not None:
+        return given
+    return [derived(key) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)]
+
+
+def derived(secret: str | bytes) -> bytes:
+    """Return a key of Fernet's form by HKDF (RFC 5869)."""
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    material = secret.encode() if isinstance(secret, str) else secret
+    key = HKDF(algorithm=SHA256(), length=32, salt=None, info=PURPOSE).derive(material)
+    return base64.urlsafe_b64encode(key)
+
+
+@functools.cache
+def codecs() -> dict[str, Codec]:
+    """
+    Return the codecs that read, by name; the first of them writes.
+
+    Raise ConfigError when one of CODECS is none.
+    """
+    made = [codec_at(path) for path in options().CODECS]
+    found = {codec.name: codec for codec in made}
+    if len(found) < len(made):
+        raise ConfigError(f"{SETTING}['CODECS'] has two codecs of one name.")
+    found = found or {"": Codec()}
+    if not (options().READ_PLAIN or next(iter(found))):
+        raise ConfigError(
+            f"{SETTING}['READ_PLAIN'] is False, but the first of CODECS writes plain JSON: name"
+            " one that seals, such as FernetCodec."
+        )
+    return found
+
+
+def codec_at(path: str) -> Codec:
+    kind = imported(path, f"{SETTING}['CODECS']")
+    if not (isinstance(kind, type) and issubclass(kind, Codec)):
+        raise ConfigError(f"'{path}' in {SETTING}['CODECS'] is not a subclass of Codec.")
+    if kind.name and (kind.name == GZIP or not NAME.fullmatch(kind.name)):
+        raise ConfigError(
+            f"The codec '{path}' has the name {kind.name!r}; it must be lower-case letters and"
+            f" digits, begin with a letter, and not be '{GZIP}'."
+        )
+    return kind()
+
+
+def writer() -> Codec:
+    """Return the codec that writes."""
+    return next(iter(codecs().values()))
+
+
+def stored(text: str, codec: Codec) -> str:
+    """Return what a codec has dumped, compressed where COMPRESS_ABOVE says so, and sealed."""
+    above = options().COMPRESS_ABOVE
+    text = codec.seal(text if above is None or len(text) <= above else packed(text))
+    return f"{codec.name}:{text}" if codec.name else text
+
+
+def decode(text: str) -> Any:
+    """
+    Return what a stored text means, whichever codec has written it.
+
+    Raise PayloadError when it can't be read.
+    """
+    name, colon, rest = text.partition(":") if text[:1].islower() else ("", "", "")
+    if colon and name != GZIP:
+        if name in codecs():
+            return read(codecs()[name], rest)
+        if NAME.fullmatch(name):
+            raise PayloadError(
+                f"The stored text was written by a codec '{name}', which is not in"
+                f" {SETTING}['CODECS'].{nearest(name, codecs())}"
+            )
+    if not options().READ_PLAIN:
+        raise PayloadError(
+            f"The stored text is plain, and {SETTING}['READ_PLAIN'] is False: who can write to"
+            " the database but has no key may have written it."
+        )
+    try:
+        return from_json(unpacked(text) if colon else text)
+    except UNREADABLE as error:
+        raise PayloadError(f"The stored text is not JSON: {error}.") from error
+
+
+def read(codec: Codec, text: str) -> Any:
+    try:
+        return codec.loads(unpacked(codec.unseal(text)))
+    except UNREADABLE as error:
+        what = codec.name or "JSON"
+        raise PayloadError(f"The stored text is not {what}: {error}.") from error
+
+
+def packed(text: str) -> str:
+    """Return text as gzip in base64, unless that would be longer."""
+    short = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+    return f"{GZIP}:{short}" if len(GZIP) + 1 + len(short) < len(text) else text
+
+
+def unpacked(text: str) -> str:
+    if not text.startswith(f"{GZIP}:"):
+        return text
+    return gzip.decompress(base64.b64decode(text[len(GZIP) + 1 :], validate=True)).decode()
+
+
+@receiver(setting_changed)
+def _forget(*, setting: str, **kwargs: Any) -> None:
+    if setting in (SETTING, "SECRET_KEY", "SECRET_KEY_FALLBACKS"):
+        codecs.cache_clear()

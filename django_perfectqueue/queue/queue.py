@@ -1,0 +1,424 @@
+"""Submit tasks, look at them, steer them, and take them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Literal
+
+from asgiref.sync import sync_to_async
+from django.db import connections, transaction
+
+from django_perfectqueue import models, signals, store
+from django_perfectqueue.conf import options
+from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
+from django_perfectqueue.fairness import edit
+from django_perfectqueue.fairness.report import UserShare, balance
+from django_perfectqueue.inspection.results import End, ends_of, ends_of_async
+from django_perfectqueue.payload.inputs import (
+    KEY_LENGTH,
+    QUEUE_LENGTH,
+    OnConflict,
+    Span,
+    When,
+    captured,
+    checked,
+    checked_keys,
+    checked_limits,
+    checked_priority,
+    checked_span,
+    checked_timeout,
+    checked_user,
+    encoded,
+    moment,
+)
+from django_perfectqueue.store.database.alias import database
+from django_perfectqueue.tracing import otel
+
+from . import retention
+from .acquired import AcquiredTask
+from .async_twins import twin
+from .notify_due import DueWait
+from .task_handle import Task, already, expires_first, until
+
+Window = Literal["minute", "hour", "day"]
+
+
+class Queue:
+    """
+    One named queue in one database.
+
+    ``len(queue)`` is how many tasks have yet to end, ``for task in queue`` acquires
+    until nothing is due, ``queue[key]`` names a task whether or not there is one.
+    """
+
+    def __init__(self, name: str | None = None, *, using: str | None = None) -> None:
+        self.name = checked(
+            "queue", options().DEFAULT_QUEUE if name is None else name, QUEUE_LENGTH
+        )
+        self._using = using
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Queue) and (self.name, self.using) == (other.name, other.using)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.using))
+
+    @property
+    def using(self) -> str:
+        """The alias of the database that holds the queue."""
+        return self._using or database()
+
+    @otel.sends
+    def submit(
+        self,
+        key: str,
+        type: str,  # noqa: A002
+        data: Any = None,
+        *,
+        user: str | None = None,
+        run_at: When | None = None,
+        priority: int = 0,
+        expected_at: When | None = None,
+        expires_at: When | None = None,
+        limits: Iterable[str] = (),
+        time_limit: Span | None = None,
+        on_conflict: OnConflict = "raise",
+        now: datetime | None = None,
+    ) -> Task:
+        """
+        Store a task in the caller's transaction; it may run once that commits.
+
+        ``data`` is what JSON can hold. Times are an aware datetime, a timedelta, seconds
+        from now or a span such as ``"5m30s"``. A larger ``priority`` goes first among its
+        user's tasks, and of equals the one that is due first; ``expected_at`` is then
+        counted as when it is due. ``limits`` are names of limits that it keeps to, and
+        ``time_limit`` is for how long an attempt may run: a timedelta, seconds or a span;
+        None leaves it to the handler. A key that is taken raises AlreadyExistsError, or with
+        ``on_conflict`` is ignored, or replaces a task that is not running.
+
+        Raise InvalidTaskError when it can't be stored as it is.
+        """
+        using = self.using
+        submission = self._submission(
+            key,
+            type,
+            data,
+            using=using,
+            user=user,
+            run_at=run_at,
+            priority=priority,
+            expected_at=expected_at,
+            expires_at=expires_at,
+            limits=limits,
+            time_limit=time_limit,
+            surroundings=captured(),
+            now=now,
+        )
+        if on_conflict not in ("raise", "ignore", "replace"):
+            raise InvalidTaskError(
+                f"on_conflict is 'raise', 'ignore' or 'replace', not {on_conflict!r}."
+            )
+        task = self[submission.key]
+        if not store.submit([submission], using=using, now=now):
+            if on_conflict == "raise":
+                raise AlreadyExistsError(
+                    f"Queue '{self.name}' already has a task with the key '{key}'."
+                )
+            if on_conflict == "ignore":
+                return task
+            store.replace(submission, using=using, now=now)
+        if signals.task_submitted.receivers:
+            store.announce(signals.task_submitted, [submission], using=using)
+        store.ring(self.name, using=using, delay=until(submission, now))
+        return task
+
+    @otel.sends
+    def submit_many(
+        self,
+        tasks: Iterable[Mapping[str, Any]],
+        *,
+        on_conflict: Literal["raise", "ignore"] = "raise",
+        now: datetime | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """
+        Store any number of tasks, each a dict of submit()'s arguments; return how many.
+
+        Reads the iterable as it goes. Each thousand is stored in one transaction, so
+        wrap the call in ``transaction.atomic()`` for all or none. ``progress`` is called
+        with the number read so far.
+        """
+        stored = read = 0
+        using = self.using
+        wake = partial(store.answer_alarms, using=using)
+        terms: dict[str, Any] = {"using": using, "surroundings": captured(), "now": now}
+        submissions = (self._submission(**terms, **task) for task in tasks)
+        for given in store.in_chunks(submissions):
+            submit = store.submit_all if on_conflict == "raise" else store.submit
+            fresh = submit(given, using=using, now=now)
+            if on_conflict == "raise" and len(fresh) < len(given):
+                raise AlreadyExistsError(already(self.name, given, fresh))
+            if fresh and (not stored or not connections[using].in_atomic_block):
+                transaction.on_commit(wake, using=using, robust=True)
+            if fresh:
+                soonest = min(until(task, now) for task in given if (task.queue, task.key) in fresh)
+                store.ring(self.name, using=using, delay=soonest)
+                stored_now = (task for task in given if (task.queue, task.key) in fresh)
+                store.announce(signals.task_submitted, stored_now, using=using)
+            read += len(given)
+            stored += len(fresh)
+            if progress:
+                progress(read)
+        return stored
+
+    def _submission(
+        self,
+        key: str,
+        type: str,  # noqa: A002
+        data: Any = None,
+        *,
+        using: str | None = None,
+        user: str | None = None,
+        run_at: When | None = None,
+        priority: int = 0,
+        expected_at: When | None = None,
+        expires_at: When | None = None,
+        limits: Iterable[str] = (),
+        time_limit: Span | None = None,
+        surroundings: str | None = None,
+        now: datetime | None = None,
+    ) -> store.Submission:
+        starts = run_at if run_at is None else moment("run_at", run_at, now)
+        ends = expires_at if expires_at is None else moment("expires_at", expires_at, now)
+        due = expected_at if expected_at is None else moment("expected_at", expected_at, now)
+        names = checked_limits(limits) if limits else ()
+        type_ = checked("type", type, KEY_LENGTH)
+        user = "" if user is None else checked_user(user)
+        if starts is not None and ends is not None and expires_first(starts, ends):
+            raise InvalidTaskError(
+                f"The task could never run: it expires at {ends}, before run_at."
+            )
+        return store.Submission(
+            queue=self.name,
+            key=checked("key", key, KEY_LENGTH),
+            type=type_,
+            user=user,
+            payload=encoded(data),
+            priority=checked_priority(priority),
+            run_at=starts,
+            expected_at=due,
+            expires_at=ends,
+            limits=names,
+            keys=store.limits_of(self.name, type_, user, names, using=using or self.using),
+            time_limit=None if time_limit is None else checked_span("time_limit", time_limit),
+            context=surroundings,
+        )
+
+    def __getitem__(self, key: str) -> Task:
+        return Task(self, key)
+
+    def acquire(
+        self,
+        limit: int = 1,
+        *,
+        alive_time: float | None = None,
+        now: datetime | None = None,
+    ) -> list[AcquiredTask]:
+        """
+        Take up to so many due tasks, in fair order, each for ``alive_time`` seconds.
+
+        Raise InvalidTaskError when that is no length of time.
+        """
+        alive_time = checked_span("alive_time", alive_time or None) or options().ALIVE_TIME
+        leases = store.acquire(
+            [self.name],
+            limit=limit,
+            alive_time=alive_time,
+            holder=store.new_holder(),
+            using=self.using,
+            now=now,
+        )
+        return [AcquiredTask(lease, alive_time=alive_time, _writes=True) for lease in leases]
+
+    def poll(
+        self,
+        timeout: Span | None = 0,
+        *,
+        alive_time: float | None = None,
+        now: datetime | None = None,
+    ) -> AcquiredTask | None:
+        """
+        Take the next due task, or None when nothing is due.
+
+        With a ``timeout``, a timedelta, seconds or a span, wait so long for one; None is for
+        ever. Raise WaitInTransactionError when it has to wait in an open transaction,
+        ValueError for a timeout that is none.
+        """
+        seconds = checked_timeout(timeout)
+        take = partial(self.acquire, 1, alive_time=alive_time, now=now)
+        if (taken := take()) or seconds == 0:
+            return taken[0] if taken else None
+        with DueWait(self.name, using=self.using, timeout=seconds) as watch:
+            while not (taken := take()) and watch.wait():
+                pass
+        return taken[0] if taken else None
+
+    async def apoll(
+        self,
+        timeout: Span | None = 0,
+        *,
+        alive_time: float | None = None,
+        now: datetime | None = None,
+    ) -> AcquiredTask | None:
+        """Do what poll() does, without holding up the event loop."""
+        seconds = checked_timeout(timeout)
+        take = partial(self.aacquire, 1, alive_time=alive_time, now=now)
+        if (taken := await take()) or seconds == 0:
+            return taken[0] if taken else None
+        terms: dict[str, Any] = {"using": self.using, "timeout": seconds}
+        watch = await sync_to_async(DueWait)(self.name, **terms)
+        while not taken and await watch.wait_async():
+            taken = await take()
+        return taken[0] if taken else None
+
+    def consume(
+        self, timeout: Span | None = None, *, alive_time: float | None = None
+    ) -> Iterator[AcquiredTask]:
+        """
+        Take one task after another, and wait for the next; end when none has come for so long.
+
+        Unlike ``for task in queue``, which ends when nothing is due. The timeout is one of
+        poll(), None for ever; raise what that does.
+        """
+        while task := self.poll(timeout, alive_time=alive_time):
+            yield task
+
+    async def consume_async(
+        self, timeout: Span | None = None, *, alive_time: float | None = None
+    ) -> AsyncIterator[AcquiredTask]:
+        """Do what consume() does, without holding up the event loop."""
+        while task := await self.apoll(timeout, alive_time=alive_time):
+            yield task
+
+    def __iter__(self) -> Iterator[AcquiredTask]:
+        while task := self.poll():
+            yield task
+
+    def shares(
+        self,
+        over: Window = "hour",
+        *,
+        user: str | None = None,
+        top: int | None = 100,
+        now: datetime | None = None,
+    ) -> Sequence[UserShare]:
+        """
+        Return what each user was entitled to and received in the last minute, hour or day.
+
+        Those who received most come first; those beyond ``top``, or but for one ``user``,
+        are summed up in a last one with ``others``. What processors did less than ten
+        seconds ago may not be in it yet.
+
+        Raise ValueError for another window.
+        """
+        return balance(self.name, over=over, using=self.using, top=top, user=user, now=now).shares
+
+    def list(self) -> models.TaskQuerySet:
+        """Return all its tasks, ended ones too, as a QuerySet with their ``status``."""
+        tasks: models.TaskQuerySet = models.Task.objects.using(self.using).filter(queue=self.name)
+        return tasks
+
+    def __len__(self) -> int:
+        return store.patiently(self.list().live().count, using=self.using)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def clear(self) -> int:
+        """Forget all its tasks, whatever their status; return how many."""
+        return store.clear(self.name, using=self.using)
+
+    def purge(
+        self,
+        older_than: Span | None = None,
+        *,
+        status: str | None = None,
+        group: str | None = None,
+        type: str | None = None,  # noqa: A002
+        user: str | None = None,
+        now: datetime | None = None,
+    ) -> int:
+        """
+        Delete its tasks that ended so long ago that their retention has passed; return how many.
+
+        ``older_than`` takes the place of the retention: a timedelta, seconds or a span, 0 for
+        all that have ended. What the settings keep for ever, as failed tasks by default, stays
+        unless its ``status`` is named. ``group`` is an error's class or the reason of a dead
+        letter; with that, a ``type`` or a ``user`` only such tasks are deleted.
+
+        Raise ConfigError where the settings keep all of them for ever, ValueError for an
+        unknown status or what is no length of time.
+        """
+        rule = retention.Rule.of(
+            older_than=checked_timeout(older_than, "older_than"),
+            statuses=[] if status is None else [status],
+            only={"queue": self.name, "group": group, "type": type, "user": user},
+        )
+        return retention.purge(rule, using=self.using, now=now).total()
+
+    def as_completed(self, keys: Iterable[str], timeout: Span | None = None) -> Iterator[End]:
+        """
+        Yield how tasks of these keys have ended, each once it has.
+
+        ``timeout`` is for all of them: a timedelta, seconds or a span such as "5m30s".
+        Raise NotFoundError where there is no such task, or none any more; WaitTimeoutError
+        when not all have ended in time; WaitInTransactionError in an open transaction.
+        """
+        seconds = checked_timeout(timeout)
+        return ends_of(self.name, checked_keys(keys), using=self.using, timeout=seconds)
+
+    def as_completed_async(
+        self, keys: Iterable[str], timeout: Span | None = None
+    ) -> AsyncIterator[End]:
+        """Do what as_completed() does, without holding up the event loop."""
+        seconds = checked_timeout(timeout)
+        return ends_of_async(self.name, checked_keys(keys), using=self.using, timeout=seconds)
+
+    def pause(self, *, by: str = "") -> None:
+        """
+        Start none of its tasks until unpause(); those that run are not disturbed.
+
+        ``by`` is kept as who has done it.
+        """
+        edit.change_limit("queue", self.name, {"paused": True}, by=by, using=self.using)
+
+    def unpause(self, *, by: str = "") -> None:
+        """Let its tasks go on."""
+        edit.lift_pause("queue", self.name, by=by, using=self.using)
+
+    def is_paused(self) -> bool:
+        """Tell whether pause() holds, from wherever it came."""
+        paused = models.Limit.objects.filter(scope="queue", name=self.name, paused=True)
+        return store.patiently(paused.using(self.using).exists, using=self.using)
+
+    asubmit = twin(submit)
+    asubmit_many = twin(submit_many)
+    aacquire = twin(acquire)
+    aclear = twin(clear)
+    apurge = twin(purge)
+    apause = twin(pause)
+    aunpause = twin(unpause)
+    ais_paused = twin(is_paused)
+    ashares = twin(shares)
+
+    async def __aiter__(self) -> AsyncIterator[AcquiredTask]:
+        while task := await self.apoll():
+            yield task
+
+    async def alen(self) -> int:
+        return await sync_to_async(len)(self)

@@ -1,0 +1,177 @@
+"""A task of a queue, by its key: the door for what is asked and steered from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.utils import timezone
+
+from django_perfectqueue import models, store
+from django_perfectqueue.exceptions import NotFoundError
+from django_perfectqueue.inspection.results import end_of, end_of_async
+from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
+from django_perfectqueue.payload.inputs import (
+    Span,
+    checked_priority,
+    checked_timeout,
+)
+
+from .async_twins import twin
+
+if TYPE_CHECKING:
+    from .queue import Queue
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task by its name: it may or may not exist."""
+
+    queue: Queue
+    key: str
+
+    @property
+    def using(self) -> str:
+        return self.queue.using
+
+    @property
+    def id(self) -> int:
+        """The id of its row; raise NotFoundError when there is none."""
+        return store.find(self.queue.name, self.key, using=self.using)
+
+    def exists(self) -> bool:
+        """Tell whether it is in the queue, or has ended and is retained."""
+        return store.patiently(self.queue.list().filter(key=self.key).exists, using=self.using)
+
+    def metadata(self) -> models.Task:
+        """
+        Return its row with ``status``, times, user, type, data and result.
+
+        Raise NotFoundError when there is none.
+        """
+        rows = self.queue.list().select_related("ticket", "dead_letter")
+        try:
+            row: models.Task = store.patiently(lambda: rows.get(key=self.key), using=self.using)
+        except models.Task.DoesNotExist:
+            raise NotFoundError(
+                f"Queue '{self.queue.name}' has no task with the key '{self.key}'."
+            ) from None
+        return row
+
+    def why_waiting(self, *, now: datetime | None = None) -> Reason:
+        """
+        Return the first condition that holds it back, or that it is running or has ended.
+
+        Raise NotFoundError when there is no such task.
+        """
+        row = self.metadata()
+        return store.patiently(
+            lambda: why_waiting(row, using=self.using, now=now), using=self.using
+        )
+
+    def wait(self, timeout: Span | None = None) -> Any:
+        """
+        Wait until it has ended; return what its handler returned.
+
+        ``timeout`` is a timedelta, seconds or a span such as "5m30s"; None is for ever, 0
+        looks once. Raise TaskFailedError, or TaskCancelledError or TaskExpiredError, which
+        are kinds of it, when it has ended and has not finished; WaitTimeoutError when it
+        has not ended in time; NotFoundError where there is no such task, or none any more;
+        WaitInTransactionError in an open transaction, unless it has ended already.
+        """
+        seconds = checked_timeout(timeout)
+        return end_of(self.queue.name, self.key, using=self.using, timeout=seconds).result()
+
+    async def wait_async(self, timeout: Span | None = None) -> Any:
+        """Do what wait() does, without holding up the event loop."""
+        seconds = checked_timeout(timeout)
+        end = await end_of_async(self.queue.name, self.key, using=self.using, timeout=seconds)
+        return end.result()
+
+    def progress(self) -> models.Journal | None:
+        """
+        Return what its present attempt has told, or its last one, or None if nothing.
+
+        Raise NotFoundError when there is no such task.
+        """
+        rows = models.Journal.objects.using(self.using).filter(task_id=self.id)
+        return store.patiently(rows.present().first, using=self.using)
+
+    def cancel_request(self, *, now: datetime | None = None) -> bool:
+        """
+        Cancel it if it has yet to run; if it is running, ask it to stop.
+
+        Return whether it is cancelled already. In an open transaction it is not: there this
+        is done after the commit, and what has ended by then stays as it is. Raise
+        NotFoundError or AlreadyFinishedError.
+        """
+        return store.cancel_request(self.id, using=self.using, now=now)
+
+    def force_finish(self, *, now: datetime | None = None) -> None:
+        """
+        Close it as finished, even while it runs: its holder is then preempted.
+
+        In an open transaction this is done after the commit. Raise NotFoundError or
+        AlreadyFinishedError.
+        """
+        store.force_finish(self.id, using=self.using, now=now)
+
+    def retry(self, *, now: datetime | None = None) -> None:
+        """
+        Put it back if it has failed, was cancelled or expired; hasten it if it waits for
+        its time.
+
+        In an open transaction this is done after the commit. Raise NotFoundError,
+        AlreadyFinishedError or NotSupportedError.
+        """
+        store.redrive(self.id, using=self.using, now=now)
+
+    def set_priority(self, priority: int) -> None:
+        """
+        Give it another priority, and with it another place in its line.
+
+        If it is running it goes on, and the priority holds if it is tried again. In an open
+        transaction this is done after the commit. Raise NotFoundError, AlreadyFinishedError
+        or InvalidTaskError.
+        """
+        store.reprioritize(self.id, checked_priority(priority), using=self.using)
+
+    aexists = twin(exists)
+    ametadata = twin(metadata)
+    awhy_waiting = twin(why_waiting)
+    aprogress = twin(progress)
+    acancel_request = twin(cancel_request)
+    aforce_finish = twin(force_finish)
+    aretry = twin(retry)
+    aset_priority = twin(set_priority)
+
+
+def until(submission: store.Submission, now: datetime | None) -> float:
+    """Return in how many seconds a task may run."""
+    starts = submission.run_at
+    if starts is None:
+        return 0.0
+    wait = starts if isinstance(starts, timedelta) else starts - (now or timezone.now())
+    return max(0.0, wait.total_seconds())
+
+
+def expires_first(starts: store.Moment | None, ends: store.Moment | None) -> bool:
+    """
+    Tell whether a task ends before it begins.
+
+    Of a time and a span only the server's clock could tell: the task then expires unrun.
+    """
+    if isinstance(starts, datetime) and isinstance(ends, datetime):
+        return ends <= starts
+    return isinstance(starts, timedelta) and isinstance(ends, timedelta) and ends <= starts
+
+
+def already(
+    queue: str, given: Iterable[store.Submission], fresh: Mapping[tuple[str, str], int]
+) -> str:
+    taken = sorted({task.key for task in given} - {key for _queue, key in fresh})
+    if not taken:
+        return f"Queue '{queue}' was given a key twice in one batch."
+    return f"Queue '{queue}' already has tasks with these keys: {', '.join(taken[:5])}."

@@ -1,0 +1,1 @@
+"""Who is next and how much: arithmetic, with no database in sight."""

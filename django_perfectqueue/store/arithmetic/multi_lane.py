@@ -1,0 +1,109 @@
+"""Who is next where a user has several lanes, and limits hold some back: the arithmetic."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .fair_order import FIRST_COST, OpenLane, Pick, part_of
+
+
+@dataclass(slots=True)
+class Strand:
+    """
+    One lane of a user, behind a gate or none.
+
+    ``heads`` are its first tickets as they sort, and are needed only beside other strands.
+    """
+
+    lane: int
+    gate: int
+    heads: list[Any] = field(default_factory=list)
+    served: int = 0
+
+
+@dataclass(slots=True)
+class Party:
+    """A user's account, and its lanes that may be served."""
+
+    account: OpenLane
+    strands: list[Strand]
+
+    def next_strand(self, rooms: MutableMapping[str, int], gates: Gates) -> Strand | None:
+        """Return the lane whose first ticket is next, of those that no limit holds back."""
+        free = [strand for strand in self.strands if has_room(gates[strand.gate], rooms)]
+        if len(self.strands) == 1:
+            return free[0] if free else None
+        waiting = [strand for strand in free if strand.served < len(strand.heads)]
+        return min(waiting, key=lambda strand: strand.heads[strand.served], default=None)
+
+    @property
+    def is_spent(self) -> bool:
+        """Tell whether it has no more tickets."""
+        return len(self.strands) > 1 and all(s.served >= len(s.heads) for s in self.strands)
+
+
+Gates = Mapping[int, Sequence[str]]
+
+
+def has_room(keys: Sequence[str], rooms: Mapping[str, int]) -> bool:
+    return all(rooms.get(key, 1) > 0 for key in keys)
+
+
+def party_picks(
+    parties: Sequence[Party],
+    gates: Gates,
+    rooms: MutableMapping[str, int],
+    count: int,
+    *,
+    usual: float = FIRST_COST,
+    serial: bool = False,
+) -> list[Pick]:
+    """
+    Return whom to serve, in order, as next_picks() does, with all the lanes of a user as one.
+
+    Within a user's lanes the tasks go by priority and age; what a limit holds back is
+    passed over, and holds back nothing else. ``rooms`` tells how many each limit lets
+    start, and is counted down.
+    """
+    for key, room in rooms.items():
+        rooms[key] = part_of(room, serial) if room else 0
+    turns = []
+    for position, party in enumerate(parties):
+        account = party.account
+        if account.room is None or account.room > 0:
+            cost = account.charge(usual)
+            turns.append((*account.key(1, account.first(cost)), position, cost, 0))
+    heapq.heapify(turns)
+    picks: list[Pick] = []
+    while turns and len(picks) < count:
+        _key, _rank, position, cost, taken = heapq.heappop(turns)
+        account = parties[position].account
+        room = count if account.room is None else part_of(account.room, serial) - taken
+        some = min(account.at_once(cost), room, count - len(picks))
+        lanes = serve(parties[position], gates, rooms, some)
+        if taken and not lanes:
+            if parties[position].is_spent:
+                continue
+            # What it has taken in this batch holds it back.
+            return picks
+        for lane in lanes:
+            picks.append(replace(account.pick(cost, taken, 1), lane=lane))
+            taken += 1
+        if (serial and lanes) or len(lanes) == some < room:
+            heapq.heappush(turns, (*account.key(taken + 1, cost), position, cost, taken))
+    return picks
+
+
+def serve(party: Party, gates: Gates, rooms: MutableMapping[str, int], count: int) -> list[int]:
+    """Return the lanes of the next so many tickets of a user, or of as many as may start."""
+    lanes: list[int] = []
+    while len(lanes) < count and (strand := party.next_strand(rooms, gates)):
+        strand.served += 1
+        lanes.append(strand.lane)
+        for key in gates[strand.gate]:
+            if key in rooms:
+                rooms[key] -= 1
+    return lanes

@@ -1,0 +1,87 @@
+"""How many tasks a limit lets start: the arithmetic, with no database in sight."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+UNBOUNDED = 2**31
+SLACK = 1.0
+"""In seconds: a wait for a lock may make a meter seem as much further ahead."""
+
+
+def opens_at(next_at: datetime, interval: float, burst: int) -> datetime:
+    """
+    Return when a rate lets the next task start, by when it would if all came evenly.
+
+    A burst may come before that.
+    """
+    return next_at - timedelta(seconds=(burst - 1) * interval)
+
+
+def is_too_far(ahead: float, interval: float, burst: int) -> bool:
+    """Tell whether a rate that was slower has left a meter further away than this one does."""
+    return ahead > burst * interval + SLACK
+
+
+@dataclass(slots=True)
+class Allowance:
+    """
+    What a limit lets start now.
+
+    ``interval`` is the seconds between starts that come evenly, and ``burst`` how many may
+    come at once; an interval of 0 is no rate. ``ahead`` is how far in the future, in
+    seconds after ``moment``, the next start lies that would come evenly: the theoretical
+    arrival time of the generic cell rate algorithm (ATM Forum, Traffic Management 4.0,
+    1996), which keeps a token bucket in a single time.
+    """
+
+    key: str
+    max_running: int | None = None
+    interval: float = 0.0
+    burst: int = 1
+    paused: bool = False
+    running: int = 0
+    ahead: float = 0.0
+    moment: datetime | None = None
+
+    def __post_init__(self) -> None:
+        self.ahead = max(self.ahead, 0.0)
+        if is_too_far(self.ahead, self.interval, self.burst):
+            self.ahead = (self.burst - 1) * self.interval
+
+    @property
+    def room(self) -> int:
+        """How many more may start now."""
+        if self.paused:
+            return 0
+        free = UNBOUNDED if self.max_running is None else self.max_running - self.running
+        if self.interval:
+            free = min(free, self.burst - math.ceil(self.ahead / self.interval - 1e-6))
+        return max(0, free)
+
+    @property
+    def serves(self) -> bool:
+        """Tell whether it lets tasks start at all, now or once others have ended."""
+        return not self.paused and self.max_running != 0
+
+    @property
+    def wait(self) -> float | None:
+        """In how many seconds the rate lets one start; None where the clock changes nothing."""
+        if self.paused or not self.interval:
+            return None
+        if self.max_running is not None and self.running >= self.max_running:
+            return None
+        return max(0.0, self.ahead - (self.burst - 1) * self.interval)
+
+    def begin(self) -> None:
+        self.running += 1
+        self.ahead += self.interval
+
+    @property
+    def next_at(self) -> datetime | None:
+        """When the next start lies that would come evenly."""
+        if self.moment is None:
+            return None
+        return self.moment + timedelta(seconds=self.ahead)

@@ -1,0 +1,1 @@
+"""Take the tasks whose turn it is."""

@@ -1,0 +1,66 @@
+"""See from afar whether there is something to take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from ..arithmetic.fair_order import LANES_PROBED
+from ..database.transaction import reading
+from ..limits.gates import ANY_LIMITS, waits_behind
+
+LOOK = """
+SELECT {now}, {any_limits}, (
+    SELECT {alarm_at} FROM "perfectqueue_ticket"
+    WHERE "alarm_at" IS NOT NULL ORDER BY "alarm_at" LIMIT 1
+), EXISTS (
+    SELECT 1 FROM (
+        SELECT "id" FROM "perfectqueue_lane"
+        WHERE "queue" IN ({queues}) AND "gate" = 0 AND "open" = TRUE LIMIT %(most)s
+    ) AS "lane"
+    WHERE EXISTS (
+        SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
+        WHERE "ticket"."state" = 0 AND {in_lane}
+    )
+), EXISTS (
+    SELECT 1 FROM "perfectqueue_lane"
+    WHERE "queue" IN ({queues}) AND "gate" = 0 AND "open" = TRUE LIMIT 1 OFFSET %(most)s
+)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """
+    Whether an acquire is likely to find something, and in how many seconds the clock will
+    have something to move; None when there is nothing for it.
+    """
+
+    due: bool
+    wait: float | None
+
+
+def look(queues: Sequence[str], *, using: str, now: datetime | None = None) -> Outlook:
+    """
+    Tell whether something is due in these queues, in one statement that locks nothing.
+
+    So many open lanes that not all can be probed count as something.
+    """
+    names = {f"queue{number}": queue for number, queue in enumerate(queues)}
+    with reading(using) as (cursor, dialect):
+        statement = LOOK.replace("{any_limits}", ANY_LIMITS)
+        statement = statement.replace("{in_lane}", dialect.in_lane.replace("{lane}", '"lane"."id"'))
+        statement = statement.replace("{queues}", ", ".join(f"%({name})s" for name in names))
+        statement = statement.replace("{alarm_at}", dialect.readable('"alarm_at"'))
+        values = {**names, "most": LANES_PROBED}
+        row = dialect.execute(cursor, statement, values, now=now).fetchone()
+        moment, limited, alarm, waiting, many = row
+        waits = waits_behind(cursor, dialect, queues, now) if limited else []
+        wait = None
+        if alarm is not None:
+            wait = (dialect.moment(alarm) - dialect.moment(moment)).total_seconds()
+    waits += [] if wait is None else [wait]
+    soonest = min(waits, default=None)
+    due = bool(waiting or many or (soonest is not None and soonest <= 0))
+    return Outlook(due, soonest if soonest and soonest > 0 else None)

@@ -1,0 +1,67 @@
+"""Take from the only lane there is, by one statement."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from ..arithmetic.fair_order import OpenLane
+from ..database.dialects import dialect_of
+from ..database.transaction import reading, unit
+from ..lanes.accounts import Accounts
+from ..leases.leased import leased
+from ..tasks.close import expire
+from ..upkeep.give_back import give_back
+from ..values import Failure, Lease, new_token
+from .claim import may_be_a_row
+
+
+def take_alone(
+    queue: str,
+    *,
+    limit: int,
+    alive_time: float,
+    holder: int,
+    using: str,
+    now: datetime | None = None,
+) -> list[Lease]:
+    """
+    Take up to ``limit`` due tasks where a single lane is open, it has no cap, and no alarm
+    rings; else none. Where the database needs several statements for it, none either.
+
+    For a holder that has nothing to do: it may be what starts a lone task. It commits
+    asynchronously and is not repeated, so the caller must know what to do with tasks that
+    were taken when the answer was lost, as acquire() does by itself.
+    """
+    if not dialect_of(using).single_statement:
+        return []
+    whose: dict[str, Any] = {"holder": holder, "token": new_token()}
+    try:
+        with reading(using) as (cursor, dialect):
+            rows = dialect.claim_alone(cursor, queue, limit, seconds=alive_time, now=now, **whose)
+    except Exception as error:
+        if not may_be_a_row(error, dialect_of(using)):
+            raise
+        # It has been committed all the same; acquire() sets aside what can't be read.
+        give_back(holder, using=using, alive_time=alive_time, why=Failure(), now=now)
+        return []
+    leases: list[Lease] = []
+    late: list[Lease] = []
+    for *row, virtual_time, cost, weight, policy in rows:
+        lane = OpenLane(
+            id=row[2], virtual_time=virtual_time, cost=cost, weight=weight, room=None, policy=policy
+        )
+        pick = lane.pick(lane.charge(abs(cost)), 0, len(rows))
+        lease = leased(row, pick, using=using, moment=dialect.moment, **whose)
+        (late if row[7] else leases).append(lease)
+    if late:
+        end_late(late, using=using, now=now)
+    return leases
+
+
+def end_late(late: list[Lease], *, using: str, now: datetime | None) -> None:
+    with unit(using) as (cursor, dialect):
+        accounts = Accounts(now)
+        for lease in late:
+            expire(cursor, dialect, accounts, lease, now=now)
+        accounts.write(cursor, dialect)

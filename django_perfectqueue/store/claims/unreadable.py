@@ -1,0 +1,113 @@
+"""Take out of the line what can't be read, so that it holds up nobody else's tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+
+from django_perfectqueue import signals
+from django_perfectqueue.models import Outcome, State
+
+from ..database.dialects import dialect_of
+from ..database.dialects.base import TAKEN
+from ..database.transaction import reading, repeated, unit
+from ..notify.signals import announce_ids
+from ..tasks.close import Held, bury
+from ..values import Failure, as_text
+from .claim import may_be_a_row
+
+logger = logging.getLogger("django_perfectqueue.database")
+
+UNREADABLE = "unreadable"
+MOST_ATTEMPTS = 2**31 - 1
+
+FIRST = """
+SELECT "task_id" FROM "perfectqueue_ticket" AS "ticket"
+WHERE "ticket"."state" = 0 AND {in_lane} ORDER BY "rank", "run_at", "task_id" LIMIT %(count)s
+"""
+ROW = f"""
+SELECT "ticket"."attempt", "ticket"."run_at", "task"."created_at", {TAKEN}
+FROM "perfectqueue_ticket" AS "ticket"
+JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
+WHERE "ticket"."task_id" = %(task_id)s
+"""
+TICKET = """
+SELECT "attempt", "errors", "crashes" FROM "perfectqueue_ticket"
+WHERE "task_id" = %(task_id)s AND "state" = %(waiting)s
+"""
+
+
+def set_aside(wants: Mapping[int, int], *, using: str, now: datetime | None) -> int:
+    """
+    Fail those of the next tasks of these lanes that can't be read; return how many.
+
+    Each is read by itself, which is slow: this is for when reading them together has failed.
+    """
+    count = 0
+    for task_id in next_of(wants, using=using):
+        if why := problem(task_id, using=using):
+            count += give_up(task_id, why, using=using, now=now)
+    return count
+
+
+@repeated
+def next_of(wants: Mapping[int, int], *, using: str) -> list[int]:
+    found: list[int] = []
+    with reading(using) as (cursor, dialect):
+        for lane, count in wants.items():
+            statement = FIRST.replace("{in_lane}", dialect.in_lane.replace("{lane}", "%(lane)s"))
+            values = {"lane": lane, "count": count}
+            rows = dialect.execute(cursor, statement, values).fetchall()
+            found += [task_id for (task_id,) in rows]
+    return found
+
+
+@repeated
+def problem(task_id: int, *, using: str) -> str:
+    """Return why a task can't be read, or nothing."""
+    try:
+        with reading(using) as (cursor, dialect):
+            row = dialect.execute(cursor, ROW, {"task_id": task_id}).fetchone()
+        if row is None:
+            return ""
+        attempt, *times = row[:3]
+        for time in times:
+            dialect.moment(time)
+    except Exception as error:
+        if not may_be_a_row(error, dialect_of(using)):
+            raise
+        return f"{type(error).__name__}: {error}"
+    if attempt >= MOST_ATTEMPTS:
+        return f"It has been acquired {attempt} times, which is as far as can be counted."
+    return ""
+
+
+@repeated
+def give_up(task_id: int, why: str, *, using: str, now: datetime | None) -> bool:
+    """Fail a task that is still in line; return whether it was."""
+    with unit(using) as (cursor, dialect):
+        statement = TICKET + dialect.lock_clause()
+        values = {"task_id": task_id, "waiting": State.WAITING.value}
+        row = dialect.execute(cursor, statement, values).fetchone()
+        if row is None:
+            return False
+        attempt, errors, crashes = row
+        held = Held(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes)
+        message = f"The task's row can't be read: {why}"
+        reason = Failure(error=UNREADABLE, message=message)
+        bury(cursor, dialect, held, Outcome.FAILED, reason, now=now)
+    logger.error(
+        "A task that can't be read has failed, and holds up no others. id=%s error=%s",
+        task_id,
+        as_text(" ".join(why.split()), 500),
+    )
+    tell(task_id, using=using)
+    return True
+
+
+def tell(task_id: int, *, using: str) -> None:
+    # Its names may be what can't be read.
+    with contextlib.suppress(Exception), reading(using) as (cursor, dialect):
+        announce_ids(cursor, dialect, [(signals.task_failed, [task_id])])

@@ -1,0 +1,379 @@
+"""What the store asks of a database."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from django.db import NotSupportedError
+
+from ...values import Completion, Submission
+from ..diagnosis import Ailment
+
+Row = tuple[Any, ...]
+TAKEN = (
+    '"task"."queue", "task"."key", "task"."type", "task"."user", "task"."data",'
+    ' "task"."priority", "task"."created_at", "task"."time_limit",'
+    ' "task"."context", "task"."limits"'
+)
+
+REMOVE = 'DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s'
+
+COPY = """
+UPDATE "perfectqueue_lane" SET {columns}
+FROM "perfectqueue_lane" AS "own"
+WHERE "own"."id" = "perfectqueue_lane"."account" AND NOT ("perfectqueue_lane"."gate" = 0)
+    AND "perfectqueue_lane"."account" IN ({accounts})
+"""
+ACCOUNT = ("virtual_time", "cost", "weight", "max_running", "paused", "policy", "running", "since")
+
+WAITING_LANES = """
+    SELECT MIN("lane") AS "lane" FROM "perfectqueue_ticket" WHERE "state" = 0
+    UNION ALL
+    SELECT (
+        SELECT MIN("ticket"."lane") FROM "perfectqueue_ticket" AS "ticket"
+        WHERE "ticket"."state" = 0 AND {beyond}
+    )
+    FROM "line" WHERE "line"."lane" IS NOT NULL
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """
+    What a lane is charged: tasks begun less ended, seconds, and the mean that was measured.
+
+    ``served`` tells that some have begun, and ``finish_tag`` how far those that have ended
+    bring its virtual time, by what they were charged in advance.
+    """
+
+    lane: int
+    running: int
+    seconds: float
+    mean: float
+    keep: float
+    served: bool
+    finish_tag: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waking:
+    """
+    A lane that has waiting tickets, as it is to be if it has no row yet or sleeps.
+
+    ``since`` is when the first of them was due; None is now.
+    """
+
+    lane: int
+    account: int
+    gate: int
+    queue: str
+    user: str
+    virtual_time: float
+    cost: float
+    weight: float
+    max_running: int | None
+    paused: bool
+    policy: int
+    since: datetime | None = None
+    awake: bool = True
+
+
+UNPREPARED = nullcontext()
+
+
+class Dialect(ABC):
+    """
+    The statements of one database.
+
+    SQL is written with standard double quotes and named parameters. ``{now}`` stands for
+    the server's clock, or for the time that the caller gave.
+    """
+
+    notifies = False
+    """Whether the bell is this database's own, and reaches every host."""
+
+    single_statement = False
+    """Whether one task is submitted, taken or finished by a single statement."""
+
+    hosts_clock = False
+    """Whether the time is read on the host, before a statement is sent."""
+
+    one_writer = False
+    """Whether a transaction that may write keeps all others from writing."""
+
+    bounds_statements = False
+    """Whether the server closes the connection at a statement that is too long for it."""
+
+    asynchronous_commit = ""
+    """A column that lets the transaction be lost, as a whole, if the server crashes."""
+
+    clock = ""
+    """The SQL of the time, which may name the parameter ``now``."""
+
+    given_clock = ""
+    """The same where the caller has given the time."""
+
+    claimed_time: Callable[[Any], datetime] | None = None
+    """What makes an aware time of one in a row of claim(); None where it is one."""
+
+    quote = '"'
+    """The quotes around names."""
+
+    in_lane = '"ticket"."lane" = {lane}'
+    beyond_lane = '"ticket"."lane" > "line"."lane"'
+
+    def commit_durably(self, cursor: Any) -> None:
+        """Take back what ``asynchronous_commit`` has allowed."""
+        return
+
+    def later(self, seconds: str) -> str:
+        """Return the SQL of ``{now}`` plus so many seconds."""
+        raise NotSupportedError("This database's clock is the host's: see after().")
+
+    @abstractmethod
+    def passes(self, error: Exception) -> bool:
+        """Tell whether the same transaction may go well if it is repeated."""
+
+    def lost(self, error: Exception) -> bool:
+        """Tell whether the connection is lost, or leads to a server that takes no writes now."""
+        return False
+
+    def end_idle_transactions(self, cursor: Any, seconds: float) -> None:
+        """
+        Have the server end a transaction of this connection that stands still for so long,
+        and with it the connection; where it can, and has not been told for how long already.
+        """
+        return
+
+    def let_stand(self, cursor: Any, seconds: float | None) -> Any:
+        """
+        Let this transaction stand still for so long, or with None for ever; return what
+        ``let_stand_as_before()`` needs, or None where there is nothing to be undone.
+        """
+        return None
+
+    def let_stand_as_before(self, cursor: Any, patience: Any) -> None:
+        """Undo let_stand()."""
+        return
+
+    def too_long(self, cursor: Any, text: str) -> str:
+        """Say why the server would take no statement with this text, or nothing."""
+        return ""
+
+    def ailment(self, error: Exception) -> Ailment:
+        """Return what ails the database, by an error."""
+        return Ailment.OTHER
+
+    @abstractmethod
+    def submit(
+        self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
+    ) -> dict[tuple[str, str], int]:
+        """
+        Store tasks and their tickets; return the ids of those whose key was free.
+
+        Each is given with its lane, and with whether to mark it for a lane that sleeps.
+        """
+
+    def submit_one(
+        self, cursor: Any, task: Submission, lane: int, *, token: int, now: datetime | None
+    ) -> dict[tuple[str, str], int]:
+        """Store a task, where ``single_statement``, and leave a token in its ticket."""
+        raise NotSupportedError("This database takes several statements for it.")
+
+    @abstractmethod
+    def claim(
+        self,
+        cursor: Any,
+        wants: Mapping[int, int],
+        limit: int,
+        *,
+        holder: int,
+        token: int,
+        seconds: float,
+        now: datetime | None,
+    ) -> list[Row]:
+        """
+        Take up to so many waiting tickets of each lane, lane by lane until it is ``limit``.
+
+        Return rows of task id, attempt, lane, errors, crashes, rank, due time, whether
+        expired, and the columns of TAKEN.
+        """
+
+    def claim_alone(
+        self,
+        cursor: Any,
+        queue: str,
+        limit: int,
+        *,
+        holder: int,
+        token: int,
+        seconds: float,
+        now: datetime | None,
+    ) -> list[Row]:
+        """
+        Take from the only open lane of a queue, where ``single_statement``, unless it has
+        a cap or an alarm rings; return rows as claim() does, each with what its lane was
+        charged.
+        """
+        raise NotSupportedError("This database takes several statements for it.")
+
+    @abstractmethod
+    def finish(
+        self,
+        cursor: Any,
+        completions: Sequence[Completion],
+        *,
+        worker: str,
+        monotonic: float,
+        now: datetime | None,
+    ) -> set[tuple[int, int]]:
+        """Close the tickets that are still held as given; return the fences of their leases."""
+
+    def finish_one(
+        self,
+        cursor: Any,
+        done: Completion,
+        entry: Entry,
+        *,
+        worker: str,
+        monotonic: float,
+        now: datetime | None,
+    ) -> bool:
+        """
+        Close a ticket that is still held as given, and charge its lane, where
+        ``single_statement``; return whether it was.
+        """
+        raise NotSupportedError("This database takes several statements for it.")
+
+    def remove(self, cursor: Any, task_id: int) -> None:
+        """Take a task out of its line, since it has ended, and tell those who wait for that."""
+        self.execute(cursor, REMOVE, {"task_id": task_id})
+
+    @abstractmethod
+    def charge(self, cursor: Any, entries: Sequence[Entry], now: datetime | None) -> None:
+        """Write to lanes in the order of their ids."""
+
+    def copy_accounts(self, cursor: Any, accounts: Iterable[int]) -> None:
+        """Let the lanes behind gates carry what their accounts are now."""
+        columns = ", ".join(f'"{column}" = "own"."{column}"' for column in ACCOUNT)
+        statement = COPY.replace("{columns}", columns)
+        self.execute(cursor, statement.replace("{accounts}", numbers(sorted(accounts))))
+
+    @abstractmethod
+    def wake(self, cursor: Any, lanes: Sequence[Waking], now: datetime | None) -> None:
+        """
+        Make or wake lanes, in the order of their ids; lock them even where awake.
+
+        A lane that comes from another policy takes its place by this one, asleep or awake.
+        """
+
+    def insert_missing(
+        self, cursor: Any, into: str, parameters: Mapping[str, Any], *, key: str
+    ) -> None:
+        """Insert the rows whose primary key is not there yet."""
+        self.execute(cursor, f"INSERT {into} ON CONFLICT DO NOTHING", parameters)
+
+    def writing(self, connection: Any) -> AbstractContextManager[None]:
+        """Prepare a connection for a transaction that reads before it writes."""
+        return UNPREPARED
+
+    def own(self, connection: Any) -> AbstractContextManager[None]:
+        """Prepare one for a transaction of the store's own, which sees what others commit."""
+        return UNPREPARED
+
+    def current_clause(self, cursor: Any) -> str:
+        """
+        Return what makes a SELECT see what others have committed by now, in a transaction of
+        the caller's that would see what was there when it began to read.
+        """
+        return ""
+
+    def parameter(self, moment: datetime | None) -> Any:
+        """Return a time as the driver takes it."""
+        return moment
+
+    def moment(self, value: Any) -> datetime:
+        """Return a time as the driver gave it, aware."""
+        return value  # type: ignore[no-any-return]
+
+    def readable(self, time: str) -> str:
+        """Return the SQL of a time that the driver can read, whatever has been stored."""
+        return time
+
+    def execute(
+        self,
+        cursor: Any,
+        sql: str,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        now: datetime | None = None,
+        after: Mapping[str, float | None] | None = None,
+    ) -> Any:
+        """
+        Run one statement; return the cursor.
+
+        ``after`` gives times that the SQL names in braces, as seconds from now.
+        """
+        given = dict(parameters or {})
+        for name, seconds in (after or {}).items():
+            expression, given[name] = self.after(name, seconds, now)
+            sql = sql.replace(f"{{{name}}}", expression)
+        if "{now}" in sql:
+            sql = sql.replace("{now}", self.clock if now is None else self.given_clock)
+            if now is not None or self.hosts_clock:
+                given["now"] = self.parameter(now)
+        cursor.execute(sql if self.quote == '"' else sql.replace('"', self.quote), given)
+        return cursor
+
+    def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, Any]:
+        """Return the SQL and the parameter of a time so many seconds from now."""
+        return (f"%({name})s" if seconds is None else self.later(f"%({name})s")), seconds
+
+    def waiting_lanes(self) -> str:
+        """Return a query of the lanes with waiting tickets; it jumps from lane to lane."""
+        return WAITING_LANES.replace("{beyond}", self.beyond_lane)
+
+    def upsert(self, table: str, key: Sequence[str], changes: Mapping[str, str]) -> str:
+        """
+        Return what makes an INSERT change the row that has its unique key already.
+
+        ``changes`` are the columns' new values in SQL, where ``{old}`` and ``{new}`` stand
+        for the column as it is and as it was to be inserted.
+        """
+        names = ", ".join(f'"{column}"' for column in key)
+        values = ", ".join(
+            f'"{column}" = '
+            + sql.replace("{old}", f'"{table}"."{column}"').replace("{new}", f'excluded."{column}"')
+            for column, sql in changes.items()
+        )
+        return f"ON CONFLICT ({names}) DO UPDATE SET {values}"
+
+    def lock_clause(self) -> str:
+        return " FOR UPDATE"
+
+    def skip_clause(self) -> str:
+        return " FOR UPDATE SKIP LOCKED"
+
+
+def average(cost: str, *, mean: str, keep: str) -> str:
+    """
+    Return the SQL of a lane's moving mean; ``keep`` is how much of the known one stays.
+
+    The first measure takes the place of what an unmeasured lane was given.
+    """
+    moving = f"{cost} * {keep} + {mean} * (1 - {keep})"
+    return f"CASE WHEN {cost} < 0 AND {keep} < 1 THEN {mean} ELSE {moving} END"
+
+
+def naive(moment: datetime) -> datetime:
+    return moment.astimezone(timezone.utc).replace(tzinfo=None)
+
+
+def numbers(values: Iterable[int]) -> str:
+    """Return whole numbers as the inside of an IN list."""
+    return ", ".join([str(int(value)) for value in values]) or "NULL"

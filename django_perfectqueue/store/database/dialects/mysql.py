@@ -1,0 +1,607 @@
+"""MySQL and MariaDB: lock by SELECT, then write by primary key."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime, timedelta, timezone
+from operator import attrgetter, methodcaller
+from typing import Any
+from weakref import WeakSet
+
+from django.db import IntegrityError
+
+from ...values import Completion, Submission
+from ..diagnosis import Ailment
+from .base import ACCOUNT, TAKEN, UNPREPARED, Dialect, Entry, Row, Waking, average, naive, numbers
+
+PACKET = 4 * 1024 * 1024
+AROUND = 64 * 1024
+"""In bytes: what a statement holds beside a long text."""
+ESCAPED = (b"\x00", b"\n", b"\r", b"\x1a", b'"', b"'", b"\\")
+DUPLICATE_ENTRY = 1062
+RECORD_CHANGED = 1020
+LOCK_WAIT_TIMEOUT = 1205
+DEADLOCK = 1213
+ROLLED_BACK_AT_COMMIT = 3101
+
+LOST = {
+    0,  # the driver's own, for a connection that it has closed
+    1040,  # too many connections
+    1047,  # Galera: the node is not ready
+    1053,  # the server shuts down
+    1077,
+    1079,
+    1080,
+    1152,  # aborted
+    1158,  # network errors, as the server sees them
+    1159,
+    1160,
+    1161,
+    1180,  # error during COMMIT: Galera has lost the node
+    1184,
+    1290,  # read-only: the server has become a replica
+    1792,
+    1836,
+    1927,  # MariaDB: killed
+    2002,  # can't connect
+    2003,
+    2005,
+    2006,  # gone away
+    2012,
+    2013,  # lost
+    2055,
+    3169,  # MySQL: killed
+    4031,  # idle for too long
+}
+
+AILMENTS = {
+    **dict.fromkeys((1040, 1203, 1226), Ailment.CROWDED),
+    **dict.fromkeys((1053, 1077, 1079, 1080, 1927), Ailment.STOPPED),
+    **dict.fromkeys((1290, 1792, 1836), Ailment.READ_ONLY),
+    **dict.fromkeys((3, 1021, 1114), Ailment.FULL),
+    **dict.fromkeys((1044, 1045, 1049, 1698, 3118, 4151), Ailment.SHUT_OUT),
+    **dict.fromkeys((1054, 1146), Ailment.UNMIGRATED),
+    **dict.fromkeys((1142, 1143, 1227, 1370), Ailment.FORBIDDEN),
+    **dict.fromkeys((1020, 1205, 1213, 3101), Ailment.LOCKED),
+    **dict.fromkeys((1317, 1969, 3024), Ailment.CUT_SHORT),
+}
+
+INSERT_TASK = """
+INSERT INTO "perfectqueue_task" (
+    "queue", "key", "type", "user", "data", "priority", "created_at", "run_at", "expected_at",
+    "expires_at", "limits", "time_limit", "context", "outcome", "attempt", "worker"
+) VALUES
+"""
+
+FIND_TASKS = """
+SELECT "key", "id", "run_at", "created_at", "expected_at" FROM "perfectqueue_task"
+WHERE "queue" = %(queue)s AND "key" IN %(keys)s
+"""
+
+INSERT_TICKET = """
+INSERT INTO "perfectqueue_ticket" (
+    "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
+    "cancel_requested"
+) VALUES
+"""
+
+LINE = """
+(SELECT "task_id" FROM "perfectqueue_ticket" FORCE INDEX ("perfectqueue_ticket_line")
+WHERE "state" = 0 AND "lane" = {lane}
+ORDER BY "rank", "run_at", "task_id" LIMIT {count} FOR UPDATE SKIP LOCKED)
+"""
+
+TAKE = """
+UPDATE "perfectqueue_ticket"
+SET "state" = 2, "attempt" = "attempt" + 1, "holder" = %(holder)s, "token" = %(token)s,
+    "alarm_at" = {later}
+WHERE "task_id" IN ({ids})
+"""
+
+READ = f"""
+SELECT "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
+    "ticket"."crashes", "ticket"."rank", "ticket"."run_at",
+    COALESCE("task"."expires_at" <= {{now}}, 0), {TAKEN}
+FROM "perfectqueue_ticket" AS "ticket"
+JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
+WHERE "ticket"."task_id" IN ({{ids}})
+"""
+
+HELD = """
+SELECT "task_id", "token" FROM "perfectqueue_ticket"
+WHERE "task_id" IN ({ids}) AND "state" = 2
+ORDER BY "task_id" FOR UPDATE
+"""
+
+FINISH = """
+UPDATE ({given}) AS "given"
+STRAIGHT_JOIN "perfectqueue_task" AS "task" ON "task"."id" = "given"."id"
+SET "task"."outcome" = 'finished', "task"."attempt" = "given"."attempt",
+    "task"."worker" = %(worker)s,
+    "task"."started_at" = TIMESTAMPADD(MICROSECOND, -"given"."started", {now}),
+    "task"."ended_at" = TIMESTAMPADD(MICROSECOND, -"given"."ended", {now}),
+    "task"."result" = "given"."result"
+"""
+
+CHARGE = """
+UPDATE ({given}) AS "given"
+STRAIGHT_JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "given"."lane"
+SET "lane"."running" = "lane"."running" + "given"."running",
+    "lane"."virtual_time" = "lane"."virtual_time" + "given"."seconds" / "lane"."weight",
+    "lane"."cost" = {average},
+    "lane"."since" = CASE WHEN "given"."served" THEN {now} ELSE "lane"."since" END,
+    "lane"."finish_tag" = GREATEST("lane"."finish_tag", "given"."finish_tag")
+""".replace("{average}", average('"lane"."cost"', mean='"given"."mean"', keep='"given"."keep"'))
+
+BEHIND = """
+SELECT "lane"."id", {columns}
+FROM "perfectqueue_lane" AS "lane" FORCE INDEX ("perfectqueue_lane_account")
+STRAIGHT_JOIN "perfectqueue_lane" AS "own" ON "own"."id" = "lane"."account"
+WHERE "lane"."account" IN ({accounts}) AND NOT ("lane"."gate" = 0)
+ORDER BY "lane"."id"
+"""
+
+COPY = """
+UPDATE ({given}) AS "given"
+STRAIGHT_JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "given"."lane"
+SET {columns}
+"""
+
+WAKE = """
+INSERT INTO "perfectqueue_lane" (
+    "id", "account", "gate", "queue", "user", "virtual_time", "cost", "weight", "max_running",
+    "paused", "policy", "running", "awake", "since"
+) VALUES {rows}
+ON DUPLICATE KEY UPDATE
+    "since" = CASE WHEN "awake" THEN "since" ELSE VALUES("since") END,
+    "virtual_time" = CASE
+        WHEN "policy" <> VALUES("policy") THEN VALUES("virtual_time")
+        WHEN "awake" THEN "virtual_time"
+        ELSE GREATEST("virtual_time", VALUES("virtual_time"))
+    END,
+    "awake" = "awake" OR VALUES("awake"), "policy" = VALUES("policy")
+"""
+
+
+END_IDLE_TRANSACTIONS = """
+SET SESSION idle_transaction_timeout = IF(
+    @@SESSION.idle_transaction_timeout = 0, %s, @@SESSION.idle_transaction_timeout
+)
+"""
+LET_STAND = """
+SET @perfectqueue_idle = @@SESSION.idle_transaction_timeout,
+    SESSION idle_transaction_timeout = %s
+"""
+LET_STAND_AS_BEFORE = "SET SESSION idle_transaction_timeout = @perfectqueue_idle"
+
+
+READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
+LEVEL = """
+SHOW SESSION VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')
+"""
+
+committed: WeakSet[Any] = WeakSet()
+"""The connections on which a transaction of the store's own is at READ COMMITTED."""
+
+
+@contextmanager
+def at_read_committed(connection: Any) -> Iterator[None]:
+    with connection.cursor() as cursor:
+        cursor.execute(READ_COMMITTED)
+    committed.add(connection)
+    try:
+        yield
+    finally:
+        committed.discard(connection)
+
+
+class MySQL(Dialect):
+    bounds_statements = True
+    clock = "UTC_TIMESTAMP(6)"
+    given_clock = "CAST(%(now)s AS DATETIME(6))"
+    quote = "`"
+    claimed_time = methodcaller("replace", tzinfo=timezone.utc)
+
+    def end_idle_transactions(self, cursor: Any, seconds: float) -> None:
+        """Do it on MariaDB; MySQL has nothing of the kind."""
+        if cursor.db.mysql_is_mariadb:
+            cursor.execute(END_IDLE_TRANSACTIONS, [math.ceil(seconds)])
+
+    def let_stand(self, cursor: Any, seconds: float | None) -> Any:
+        if not cursor.db.mysql_is_mariadb:
+            return None
+        cursor.execute(LET_STAND, [math.ceil(seconds or 0)])
+        return True
+
+    def let_stand_as_before(self, cursor: Any, patience: Any) -> None:
+        cursor.execute(LET_STAND_AS_BEFORE)
+
+    def own(self, connection: Any) -> AbstractContextManager[None]:
+        """
+        Begin at READ COMMITTED whatever level the connection has.
+
+        At REPEATABLE READ a lock finds the newest rows, and a SELECT those of before: so a
+        ticket would be taken whose task can't be seen.
+        """
+        return UNPREPARED if reads_committed(connection) else at_read_committed(connection)
+
+    def current_clause(self, cursor: Any) -> str:
+        fresh = reads_committed(cursor.db) or cursor.db in committed
+        return "" if fresh else " LOCK IN SHARE MODE"
+
+    def later(self, seconds: str) -> str:
+        return f"TIMESTAMPADD(MICROSECOND, ROUND({seconds} * 1000000), {{now}})"
+
+    def waiting_lanes(self) -> str:
+        # A loose index scan; a recursive query would stop at the 1,000th lane.
+        return """
+            SELECT "lane" FROM (
+                SELECT DISTINCT "state", "lane" FROM "perfectqueue_ticket" WHERE "state" = 0
+            ) AS "known"
+        """
+
+    def upsert(self, table: str, key: Sequence[str], changes: Mapping[str, str]) -> str:
+        values = ", ".join(
+            f'"{column}" = '
+            + sql.replace("{old}", f'"{column}"').replace("{new}", f'VALUES("{column}")')
+            for column, sql in changes.items()
+        )
+        return f"ON DUPLICATE KEY UPDATE {values}"
+
+    def parameter(self, moment: datetime | None) -> Any:
+        return moment and str(naive(moment))
+
+    def moment(self, value: Any) -> datetime:
+        return value.replace(tzinfo=timezone.utc)  # type: ignore[no-any-return]
+
+    def passes(self, error: Exception) -> bool:
+        return number_of(error) in {
+            RECORD_CHANGED,
+            LOCK_WAIT_TIMEOUT,
+            DEADLOCK,
+            ROLLED_BACK_AT_COMMIT,
+        }
+
+    def lost(self, error: Exception) -> bool:
+        return number_of(error) in LOST
+
+    def ailment(self, error: Exception) -> Ailment:
+        otherwise = Ailment.UNREACHABLE if self.lost(error) else Ailment.OTHER
+        return AILMENTS.get(number_of(error) or 0, otherwise)
+
+    def too_long(self, cursor: Any, text: str) -> str:
+        most, length = packet_of(cursor), escaped_length(text)
+        if length + AROUND <= most:
+            return ""
+        return (
+            f"it takes {length:,} bytes in a statement, and the server's max_allowed_packet is"
+            f" {most:,}"
+        )
+
+    def submit(
+        self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
+    ) -> dict[tuple[str, str], int]:
+        first = given[0][0]
+        is_due = first.run_at is None and not isinstance(first.expected_at, timedelta)
+        if len(given) == 1 and is_due:
+            return self.insert_one(cursor, *given[0][:2], now)
+        fresh = self.insert_tasks(cursor, [task for task, _lane, _mark in given], now)
+        tickets = [
+            (fresh[task.queue, task.key], lane, mark, task)
+            for task, lane, mark in given
+            if (task.queue, task.key) in fresh
+        ]
+        if tickets:
+            self.insert_tickets(cursor, tickets)
+        return {key: row[0] for key, row in fresh.items()}
+
+    def insert_one(
+        self, cursor: Any, task: Submission, lane: int, now: datetime | None
+    ) -> dict[tuple[str, str], int]:
+        """Store a task that may run at once, without reading back what the server wrote."""
+        try:
+            self.insert_all(cursor, [task], now)
+        except IntegrityError as error:
+            if number_of(error) != DUPLICATE_ENTRY:
+                raise
+            return {}
+        task_id = int(cursor.lastrowid)
+        alarm_at = "NULL" if self.awake(cursor, {lane}) else "{now}"
+        run_at, expected = "{now}", {}
+        if isinstance(task.expected_at, datetime):
+            run_at, expected = "%(expected_at)s", {"expected_at": self.parameter(task.expected_at)}
+        row = f"({task_id}, {lane}, 0, {-task.priority}, {run_at}, {alarm_at}, 0, 0, 0, 0)"
+        self.execute(cursor, INSERT_TICKET + row, expected, now=now)
+        return {(task.queue, task.key): task_id}
+
+    def insert_tasks(
+        self, cursor: Any, tasks: Sequence[Submission], now: datetime | None
+    ) -> dict[tuple[str, str], Row]:
+        """Store the tasks whose key is free; return each one's id and times."""
+        if len(tasks) > 1:
+            taken = self.find_tasks(cursor, tasks)
+            tasks = [task for task in tasks if (task.queue, task.key) not in taken]
+        if not tasks:
+            return {}
+        try:
+            self.insert_all(cursor, tasks, now)
+        except IntegrityError as error:
+            if number_of(error) != DUPLICATE_ENTRY:
+                raise
+            if len(tasks) == 1:
+                return {}
+            each = [self.insert_tasks(cursor, [task], now) for task in tasks]
+            return {key: row for rows in each for key, row in rows.items()}
+        return self.find_tasks(cursor, tasks)
+
+    def insert_all(self, cursor: Any, tasks: Sequence[Submission], now: datetime | None) -> None:
+        values: list[str] = []
+        parameters: dict[str, Any] = {}
+        for number, task in enumerate(tasks):
+            columns: dict[str, Any] = {
+                "q": task.queue,
+                "k": task.key,
+                "t": task.type,
+                "u": task.user,
+                "d": task.payload,
+                "p": task.priority,
+                "r": task.run_at,
+                "e": task.expected_at,
+                "x": task.expires_at,
+                "l": ",".join(task.limits),
+                "s": task.time_limit,
+                "c": task.context,
+            }
+            marks = []
+            for letter, value in columns.items():
+                mark, name = "NULL", f"{letter}{number}"
+                if value is not None:
+                    mark, parameters[name] = f"%({name})s", value
+                if isinstance(value, timedelta):
+                    mark, parameters[name] = self.later(mark), value.total_seconds()
+                elif isinstance(value, datetime):
+                    parameters[name] = self.parameter(value)
+                marks.append(mark)
+            q, k, t, u, d, p, r, *others = marks
+            run_at = "{now}" if task.run_at is None else r
+            values.append(
+                f"({q}, {k}, {t}, {u}, {d}, {p}, {{now}}, {run_at}, {', '.join(others)}, '', 0, '')"
+            )
+        self.execute(cursor, INSERT_TASK + ", ".join(values), parameters, now=now)
+
+    def find_tasks(self, cursor: Any, tasks: Sequence[Submission]) -> dict[tuple[str, str], Row]:
+        keys: dict[str, list[str]] = {}
+        for task in tasks:
+            keys.setdefault(task.queue, []).append(task.key)
+        return {
+            (queue, key): tuple(row)
+            for queue, names in keys.items()
+            for key, *row in self.execute(
+                cursor, FIND_TASKS, {"queue": queue, "keys": tuple(names)}
+            ).fetchall()
+        }
+
+    def insert_tickets(
+        self, cursor: Any, tickets: Sequence[tuple[Row, int, bool, Submission]]
+    ) -> None:
+        marked = {lane for _row, lane, mark, _task in tickets if mark}
+        asleep = marked - self.awake(cursor, marked)
+        values: list[str] = []
+        parameters: dict[str, Any] = {}
+        for number, (row, lane, mark, task) in enumerate(tickets):
+            task_id, run_at, created_at, expected_at = row
+            later = run_at > created_at
+            alarm_at = run_at if later else created_at if mark and lane in asleep else None
+            parameters[f"r{number}"] = str(expected_at or run_at)
+            parameters[f"a{number}"] = alarm_at and str(alarm_at)
+            values.append(
+                f"({task_id}, {lane}, {int(later)}, {-task.priority}, %(r{number})s,"
+                f" %(a{number})s, 0, 0, 0, 0)"
+            )
+        self.execute(cursor, INSERT_TICKET + ", ".join(values), parameters)
+
+    def awake(self, cursor: Any, lanes: set[int]) -> set[int]:
+        sql = f'SELECT "id" FROM "perfectqueue_lane" WHERE "id" IN ({numbers(lanes)}) AND "awake"'
+        return {lane for (lane,) in self.execute(cursor, sql).fetchall()}
+
+    def claim(
+        self,
+        cursor: Any,
+        wants: Mapping[int, int],
+        limit: int,
+        *,
+        holder: int,
+        token: int,
+        seconds: float,
+        now: datetime | None,
+    ) -> list[Row]:
+        picked = self.lock_lines(cursor, wants, limit)
+        if not picked:
+            return []
+        ids = numbers(sorted(picked))
+        take = TAKE.replace("{later}", self.later("%(seconds)s")).replace("{ids}", ids)
+        values = {"holder": holder, "token": token, "seconds": seconds}
+        self.execute(cursor, take, values, now=now)
+        statement = READ.replace("{ids}", ids) + self.current_clause(cursor)
+        read = self.execute(cursor, statement, now=now)
+        rows: list[Row] = list(read.fetchall())
+        return rows
+
+    def lock_lines(self, cursor: Any, wants: Mapping[int, int], limit: int) -> list[int]:
+        """Lock waiting tickets, of so many lanes at once as the earlier ones let expect."""
+        picked: list[int] = []
+        lanes, asked = deque(wants.items()), 0
+        while lanes and len(picked) < limit:
+            share = max(len(picked), 1) / asked if asked else 1.0
+            lines, wanted = [], (limit - len(picked)) / share
+            while lanes and wanted > 0:
+                lane, count = lanes.popleft()
+                lines.append(LINE.format(lane=int(lane), count=int(count)))
+                asked += count
+                wanted -= count
+            rows = self.execute(cursor, " UNION ALL ".join(lines)).fetchall()
+            picked += [task_id for (task_id,) in rows[: limit - len(picked)]]
+        return picked
+
+    def finish(
+        self,
+        cursor: Any,
+        completions: Sequence[Completion],
+        *,
+        worker: str,
+        monotonic: float,
+        now: datetime | None,
+    ) -> set[tuple[int, int]]:
+        given = sorted(completions, key=attrgetter("lease.task_id"))
+        ids = numbers([done.lease.task_id for done in given])
+        held = set(self.execute(cursor, HELD.replace("{ids}", ids)).fetchall())
+        written = [done for done in given if (done.lease.task_id, done.lease.token) in held]
+        if not written:
+            return set()
+        closed = numbers([done.lease.task_id for done in written])
+        self.execute(cursor, f'DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({closed})')
+        for some in in_packets(written, self.packet(cursor, written)):
+            self.write_results(cursor, some, worker, monotonic, now)
+        return {(done.lease.task_id, done.lease.token) for done in written}
+
+    def packet(self, cursor: Any, completions: Sequence[Completion]) -> int:
+        """Return how many bytes of results go into a statement; ask only where they are many."""
+        if sum([len(done.result or "") for done in completions]) <= AROUND:
+            return PACKET
+        return max(1, min(PACKET, packet_of(cursor) - AROUND))
+
+    def write_results(
+        self,
+        cursor: Any,
+        completions: Sequence[Completion],
+        worker: str,
+        monotonic: float,
+        now: datetime | None,
+    ) -> None:
+        given: list[str] = []
+        parameters: dict[str, Any] = {"worker": worker}
+        for number, done in enumerate(completions):
+            result = "NULL"
+            if done.result is not None:
+                result, parameters[f"r{number}"] = f"%(r{number})s", done.result
+            started, ended = (monotonic - done.started) * 1e6, (monotonic - done.ended) * 1e6
+            given.append(
+                f'SELECT {done.lease.task_id} AS "id", {done.lease.attempt} AS "attempt",'
+                f' {started:.0f} AS "started", {ended:.0f} AS "ended", {result} AS "result"'
+            )
+        finish = FINISH.replace("{given}", " UNION ALL ".join(given))
+        self.execute(cursor, finish, parameters, now=now)
+
+    def insert_missing(
+        self, cursor: Any, into: str, parameters: Mapping[str, Any], *, key: str
+    ) -> None:
+        # Not by IGNORE, which takes a shared lock on a row that is there: two who both go
+        # on to lock it would wait for each other.
+        update = f'INSERT {into} ON DUPLICATE KEY UPDATE "{key}" = "{key}"'
+        self.execute(cursor, update, parameters)
+
+    def charge(self, cursor: Any, entries: Sequence[Entry], now: datetime | None) -> None:
+        given = " UNION ALL ".join(
+            f'SELECT {entry.lane} AS "lane", {entry.running} AS "running",'
+            f' {float(entry.seconds)!r} AS "seconds", {float(entry.mean)!r} AS "mean",'
+            f' {float(entry.keep)!r} AS "keep", {int(entry.served)} AS "served",'
+            f' {float(entry.finish_tag)!r} AS "finish_tag"'
+            for entry in entries
+        )
+        self.execute(cursor, CHARGE.replace("{given}", given), now=now)
+
+    def copy_accounts(self, cursor: Any, accounts: Iterable[int]) -> None:
+        # Read first: an UPDATE that joined would lock whatever rows it passes on its way.
+        columns = ", ".join(f'"own"."{column}"' for column in ACCOUNT)
+        behind = BEHIND.replace("{columns}", columns)
+        behind = behind.replace("{accounts}", numbers(sorted(accounts)))
+        rows = self.execute(cursor, behind).fetchall()
+        if not rows:
+            return
+        given = " UNION ALL ".join(
+            f'SELECT {lane} AS "lane", '
+            + ", ".join(
+                f'{literal(value)} AS "{column}"'
+                for column, value in zip(ACCOUNT, values, strict=True)
+            )
+            for lane, *values in rows
+        )
+        columns = ", ".join(f'"lane"."{column}" = "given"."{column}"' for column in ACCOUNT)
+        copy = COPY.replace("{given}", given).replace("{columns}", columns)
+        self.execute(cursor, copy)
+
+    def wake(self, cursor: Any, lanes: Sequence[Waking], now: datetime | None) -> None:
+        values, parameters = [], {}
+        for number, lane in enumerate(lanes):
+            parameters[f"q{number}"] = lane.queue
+            parameters[f"u{number}"] = lane.user
+            parameters[f"s{number}"] = self.parameter(lane.since)
+            since = "{now}" if lane.since is None else f"%(s{number})s"
+            cap = "NULL" if lane.max_running is None else str(int(lane.max_running))
+            values.append(
+                f"({lane.lane}, {lane.account}, {lane.gate}, %(q{number})s, %(u{number})s,"
+                f" {lane.virtual_time!r}, {lane.cost!r}, {lane.weight!r}, {cap},"
+                f" {int(lane.paused)}, {int(lane.policy)}, 0, {int(lane.awake)}, {since})"
+            )
+        self.execute(cursor, WAKE.replace("{rows}", ", ".join(values)), parameters, now=now)
+
+
+def literal(value: float | datetime | None) -> str:
+    """Return a value that the server gave as SQL."""
+    if value is None:
+        return "NULL"
+    return f"'{value}'" if isinstance(value, datetime) else repr(value)
+
+
+def reads_committed(connection: Any) -> bool:
+    """Tell whether a connection is at READ COMMITTED; ask the server once, where Django can't."""
+    if connection.connection is None:
+        connection.ensure_connection()
+    level = connection.isolation_level
+    if level is None:
+        wire = connection.connection
+        level = getattr(wire, "perfectqueue_level", None)
+        if level is None:
+            with connection.cursor() as cursor:
+                cursor.execute(LEVEL)
+                level = wire.perfectqueue_level = cursor.fetchone()[1]
+    return level.lower().replace("-", " ") in ("read committed", "read uncommitted")
+
+
+def number_of(error: Exception) -> int | None:
+    number = error.args[0] if error.args else None
+    return number if isinstance(number, int) else None
+
+
+def in_packets(completions: Sequence[Completion], most: int) -> Iterator[list[Completion]]:
+    """Yield parts whose results fit into one statement: the server closes at a larger one."""
+    packet: list[Completion] = []
+    length = 0
+    for done in completions:
+        own = escaped_length(done.result) if done.result else 0
+        if packet and length + own > most:
+            yield packet
+            packet, length = [], 0
+        packet.append(done)
+        length += own
+    if packet:
+        yield packet
+
+
+def packet_of(cursor: Any) -> int:
+    """Return how many bytes the server takes as one statement; ask it once a connection."""
+    wire = cursor.db.connection
+    known = getattr(wire, "perfectqueue_packet", None)
+    if known is None:
+        cursor.execute("SELECT @@max_allowed_packet")
+        known = wire.perfectqueue_packet = int(cursor.fetchone()[0])
+    return known
+
+
+def escaped_length(text: str) -> int:
+    """Return how many bytes a text takes at most within a statement."""
+    data = text.encode()
+    return len(data) + sum(data.count(byte) for byte in ESCAPED)

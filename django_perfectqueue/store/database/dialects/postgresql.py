@@ -1,0 +1,621 @@
+"""
+PostgreSQL: each verb is one statement, and arrays carry the batch.
+
+Rows are reached by ``= ANY(ARRAY(SELECT ...))``: the planner takes such an array to be
+short, and goes by the primary key however small or large the table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from operator import attrgetter
+from typing import Any
+
+from django.db import DatabaseError, InterfaceError, OperationalError
+
+from django_perfectqueue.models.fields import READABLE
+
+from ...arithmetic.fair_order import LEAST_COST
+from ...values import ENDED, Completion, Moment, Submission
+from ..diagnosis import Ailment
+from .base import TAKEN, Dialect, Entry, Row, Waking, average
+
+SERIALIZATION_FAILURE = "40001"
+DEADLOCK_DETECTED = "40P01"
+LOCK_NOT_AVAILABLE = "55P03"
+
+# The whole class 08 is lost, too.
+LOST = {
+    "25006",  # read_only_sql_transaction: the server has become a standby
+    "25P03",  # idle_in_transaction_session_timeout
+    "40003",  # statement_completion_unknown
+    "53300",  # too_many_connections
+    "57P01",  # admin_shutdown, and pg_terminate_backend()
+    "57P02",  # crash_shutdown
+    "57P03",  # cannot_connect_now: it starts, stops or recovers
+    "57P05",  # idle_session_timeout
+}
+# A driver that can't connect tells no code.
+REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password")
+
+AILMENTS = {
+    "25006": Ailment.READ_ONLY,
+    "28000": Ailment.SHUT_OUT,
+    "28P01": Ailment.SHUT_OUT,
+    "3D000": Ailment.SHUT_OUT,
+    "3F000": Ailment.UNMIGRATED,
+    "40001": Ailment.LOCKED,
+    "40P01": Ailment.LOCKED,
+    "42501": Ailment.FORBIDDEN,
+    "42703": Ailment.UNMIGRATED,
+    "42P01": Ailment.UNMIGRATED,
+    "53100": Ailment.FULL,
+    "53300": Ailment.CROWDED,
+    "55P03": Ailment.LOCKED,
+    "57014": Ailment.CUT_SHORT,
+    "57P01": Ailment.STOPPED,
+    "57P02": Ailment.STOPPED,
+    "57P03": Ailment.STOPPED,
+}
+# Where another language is set, these are not found, and the error itself tells.
+SAID = {
+    "starting up": Ailment.STOPPED,
+    "shutting down": Ailment.STOPPED,
+    "recovery": Ailment.STOPPED,
+    "too many": Ailment.CROWDED,
+    "connection slots": Ailment.CROWDED,
+    **dict.fromkeys((*REFUSED, "not permitted"), Ailment.SHUT_OUT),
+}
+
+SUBMIT = """
+WITH "clock" AS (SELECT {now} AS "now"),
+"given" AS (
+    SELECT * FROM unnest(
+        %(queue)s::text[], %(key)s::text[], %(type)s::text[], %(user)s::text[],
+        %(data)s::text[], %(priority)s::int[], {run_at}, {expected_at}, {expires_at},
+        %(limits)s::text[],
+        %(time_limit)s::float8[], %(context)s::text[], %(lane)s::bigint[], %(mark)s::boolean[]
+    ) AS "given" (
+        "queue", "key", "type", "user", "data", "priority", "run_at", "expected_at",
+        "expires_at", "limits", "time_limit", "context", "lane", "mark"
+    )
+),
+"stored" AS (
+    INSERT INTO "perfectqueue_task" (
+        "queue", "key", "type", "user", "data", "priority", "created_at", "run_at",
+        "expected_at", "expires_at", "limits", "time_limit", "context", "outcome",
+        "attempt", "worker"
+    )
+    SELECT "queue", "key", "type", "user", "data", "priority", "now",
+        COALESCE("run_at", "now"), "expected_at", "expires_at", "limits", "time_limit",
+        "context", '', 0, ''
+    FROM "given", "clock"
+    ON CONFLICT ("queue", "key") DO NOTHING
+    RETURNING "id", "queue", "key", "run_at"
+),
+"ticket" AS (
+    INSERT INTO "perfectqueue_ticket" (
+        "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors",
+        "crashes", "cancel_requested"
+    )
+    SELECT "stored"."id", "given"."lane",
+        CASE WHEN "stored"."run_at" > "now" THEN 1 ELSE 0 END,
+        -"given"."priority", COALESCE("given"."expected_at", "stored"."run_at"),
+        CASE
+            WHEN "stored"."run_at" > "now" THEN "stored"."run_at"
+            WHEN "given"."mark" AND NOT EXISTS (
+                SELECT 1 FROM "perfectqueue_lane" AS "lane"
+                WHERE "lane"."id" = "given"."lane" AND "lane"."awake"
+            ) THEN "now"
+        END,
+        0, 0, 0, false
+    FROM "stored" JOIN "given" USING ("queue", "key"), "clock"
+)
+SELECT "queue", "key", "id" FROM "stored"
+"""
+
+TIMES = "%({name})s::timestamptz[]"
+TIMES_AND_SPANS = """ARRAY(
+    SELECT CASE
+        WHEN left("at", 1) = '+' THEN {now} + substr("at", 2)::float8 * interval '1 second'
+        ELSE "at"::timestamptz
+    END
+    FROM unnest(%({name})s::text[]) WITH ORDINALITY AS "time" ("at", "place") ORDER BY "place"
+)"""
+
+SUBMIT_ONE = """
+WITH "stored" AS (
+    INSERT INTO "perfectqueue_task" (
+        "queue", "key", "type", "user", "data", "priority", "created_at", "run_at",
+        "expected_at", "expires_at", "limits", "time_limit", "context", "outcome",
+        "attempt", "worker"
+    )
+    VALUES (
+        %(queue)s, %(key)s, %(type)s, %(user)s, %(data)s, %(priority)s, {now}, {run_at},
+        {expected_at}, {expires_at}, %(limits)s, %(time_limit)s, %(context)s, '', 0, ''
+    )
+    ON CONFLICT ("queue", "key") DO NOTHING
+    RETURNING "id", "run_at"
+)
+INSERT INTO "perfectqueue_ticket" (
+    "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
+    "token", "cancel_requested"
+)
+SELECT "id", %(lane)s, {state}, %(rank)s, COALESCE({expected_at}, "run_at"),
+    {alarm_at}, 0, 0, 0, %(token)s, false
+FROM "stored"
+RETURNING "task_id"
+"""
+AT_ONCE = {
+    "{run_at}": "{now}",
+    "{state}": "0",
+    "{alarm_at}": """
+    CASE WHEN NOT EXISTS (
+        SELECT 1 FROM "perfectqueue_lane" WHERE "id" = %(lane)s AND "awake"
+    ) THEN "run_at" END""",
+}
+AT_ITS_TIME = {
+    "{run_at}": "{starts}",
+    "{state}": 'CASE WHEN "run_at" > {now} THEN 1 ELSE 0 END',
+    "{alarm_at}": '"run_at"',
+}
+
+CLAIM = f"""
+WITH "want" AS (
+    SELECT * FROM unnest(%(lanes)s::bigint[], %(counts)s::int[]) AS "want" ("lane", "count")
+)
+UPDATE "perfectqueue_ticket" AS "ticket"
+SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
+    "token" = %(token)s, "alarm_at" = {{later}}
+FROM "perfectqueue_task" AS "task"
+WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
+    SELECT "line"."task_id" FROM "want" CROSS JOIN LATERAL (
+        SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
+        WHERE "ticket"."state" = 0 AND "ticket"."lane" = "want"."lane"
+        ORDER BY "ticket"."rank", "ticket"."run_at", "ticket"."task_id"
+        LIMIT "want"."count"
+        FOR UPDATE SKIP LOCKED
+    ) AS "line"
+    LIMIT %(limit)s
+))
+RETURNING "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
+    "ticket"."crashes", "ticket"."rank", "ticket"."run_at",
+    COALESCE("task"."expires_at" <= {{now}}, false), {TAKEN}
+"""
+
+CLAIM_ALONE = f"""
+WITH "open" AS (
+    SELECT "id", "cost", "virtual_time", "weight", "policy", "max_running"
+    FROM "perfectqueue_lane"
+    WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = TRUE ORDER BY "turn" LIMIT 2
+),
+"only" AS (
+    SELECT *, GREATEST(ABS("cost"), {LEAST_COST}) AS "charge" FROM "open"
+    WHERE "max_running" IS NULL AND (SELECT count(*) FROM "open") = 1
+        AND (
+            SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {{now}}
+            ORDER BY "alarm_at" LIMIT 1
+        ) IS NULL
+        AND (SELECT 1 FROM "perfectqueue_gate" LIMIT 1) IS NULL
+        AND (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NULL
+        AND (SELECT set_config('synchronous_commit', 'off', true)) = 'off'
+),
+"taken" AS (
+    UPDATE "perfectqueue_ticket" AS "ticket"
+    SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
+        "token" = %(token)s, "alarm_at" = {{later}}
+    FROM "perfectqueue_task" AS "task"
+    WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
+        SELECT "task_id" FROM "perfectqueue_ticket"
+        WHERE "state" = 0 AND "lane" = (SELECT "id" FROM "only")
+        ORDER BY "rank", "run_at", "task_id" LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
+        "ticket"."crashes", "ticket"."rank", "ticket"."run_at",
+        COALESCE("task"."expires_at" <= {{now}}, false), {TAKEN}
+),
+"charged" AS (
+    UPDATE "perfectqueue_lane" AS "lane"
+    SET "running" = "lane"."running" + "count"."tasks",
+        "virtual_time" = "lane"."virtual_time"
+            + "count"."tasks" * (SELECT "charge" FROM "only") / "lane"."weight",
+        "since" = {{now}}
+    FROM (SELECT count(*) AS "tasks" FROM "taken") AS "count"
+    WHERE "lane"."id" = (SELECT "id" FROM "only") AND "count"."tasks" > 0
+)
+SELECT "taken".*, "only"."virtual_time", "only"."cost", "only"."weight", "only"."policy"
+FROM "taken", "only"
+ORDER BY "taken"."rank", "taken"."run_at", "taken"."task_id"
+"""
+
+TELL = f"pg_notify('{ENDED}' || \"task_id\", '')"
+
+FINISH = f"""
+WITH "given" AS (
+    SELECT * FROM unnest(
+        %(id)s::bigint[], %(token)s::bigint[], %(attempt)s::int[], %(started)s::float8[],
+        %(ended)s::float8[], %(result)s::text[]
+    ) AS "given" ("id", "token", "attempt", "started", "ended", "result")
+),
+"closed" AS (
+    DELETE FROM "perfectqueue_ticket" AS "ticket" USING "given"
+    WHERE "ticket"."task_id" = ANY(ARRAY(SELECT "id" FROM "given"))
+        AND "ticket"."task_id" = "given"."id" AND "ticket"."token" = "given"."token"
+        AND "ticket"."state" = 2
+    RETURNING "ticket"."task_id", "ticket"."token", "ticket"."watched"
+)
+UPDATE "perfectqueue_task" AS "task"
+SET "outcome" = 'finished', "attempt" = "given"."attempt", "worker" = %(worker)s,
+    "started_at" = {{now}} - "given"."started" * interval '1 second',
+    "ended_at" = {{now}} - "given"."ended" * interval '1 second',
+    "result" = "given"."result"
+FROM "given"
+WHERE "task"."id" = ANY(ARRAY(SELECT "task_id" FROM "closed")) AND "task"."id" = "given"."id"
+    AND ("given"."id", "given"."token") IN (SELECT "task_id", "token" FROM "closed")
+RETURNING "task"."id", "given"."token", (SELECT count({TELL}) FROM "closed" WHERE "watched")
+"""
+
+FINISH_ONE = f"""
+WITH "closed" AS (
+    DELETE FROM "perfectqueue_ticket"
+    WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2
+    RETURNING "task_id", "lane", "watched"
+),
+"charged" AS (
+    UPDATE "perfectqueue_lane"
+    SET "running" = "running" + %(running)s,
+        "virtual_time" = "virtual_time" + %(seconds)s / "weight",
+        "cost" = {average('"cost"', mean="%(mean)s", keep="%(keep)s")},
+        "finish_tag" = GREATEST("finish_tag", %(finish_tag)s)
+    WHERE "id" = (SELECT "lane" FROM "closed")
+    RETURNING "id", "virtual_time", "cost", "running"
+),
+"copied" AS (
+    UPDATE "perfectqueue_lane" AS "lane"
+    SET "virtual_time" = "charged"."virtual_time", "cost" = "charged"."cost",
+        "running" = "charged"."running"
+    FROM "charged"
+    WHERE "lane"."account" = "charged"."id" AND NOT ("lane"."gate" = 0)
+)
+UPDATE "perfectqueue_task"
+SET "outcome" = 'finished', "attempt" = %(attempt)s, "worker" = %(worker)s,
+    "started_at" = {{now}} - %(started)s * interval '1 second',
+    "ended_at" = {{now}} - %(ended)s * interval '1 second',
+    "result" = %(result)s
+WHERE "id" = (SELECT "task_id" FROM "closed")
+RETURNING "id", (SELECT count({TELL}) FROM "closed" WHERE "watched")
+"""
+
+REMOVE = f"""
+DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s
+RETURNING CASE WHEN "watched" THEN {TELL} END
+"""
+
+CHARGE = f"""
+WITH "entry" AS (
+    SELECT * FROM unnest(
+        %(lane)s::bigint[], %(running)s::int[], %(seconds)s::float8[], %(mean)s::float8[],
+        %(keep)s::float8[], %(served)s::boolean[], %(finish_tag)s::float8[]
+    ) AS "entry" ("lane", "running", "seconds", "mean", "keep", "served", "finish_tag")
+),
+"locked" AS (
+    SELECT "lane"."id" FROM "perfectqueue_lane" AS "lane"
+    WHERE "lane"."id" = ANY(ARRAY(SELECT "lane" FROM "entry"))
+    ORDER BY "lane"."id" FOR UPDATE
+)
+UPDATE "perfectqueue_lane" AS "lane"
+SET "running" = "lane"."running" + "entry"."running",
+    "virtual_time" = "lane"."virtual_time" + "entry"."seconds" / "lane"."weight",
+    "cost" = {average('"lane"."cost"', mean='"entry"."mean"', keep='"entry"."keep"')},
+    "since" = CASE WHEN "entry"."served" THEN {{now}} ELSE "lane"."since" END,
+    "finish_tag" = GREATEST("lane"."finish_tag", "entry"."finish_tag")
+FROM "entry"
+WHERE "lane"."id" = ANY(ARRAY(SELECT "id" FROM "locked")) AND "lane"."id" = "entry"."lane"
+"""
+
+WAKE = """
+INSERT INTO "perfectqueue_lane" AS "lane" (
+    "id", "account", "gate", "queue", "user", "virtual_time", "cost", "weight", "max_running",
+    "paused", "policy", "running", "awake", "since"
+)
+SELECT "given"."lane", "given"."account", "given"."gate", "given"."queue", "given"."user",
+    "given"."virtual_time", "given"."cost", "given"."weight", "given"."max_running",
+    "given"."paused", "given"."policy", 0, "given"."awake", COALESCE("given"."since", {now})
+FROM unnest(
+    %(lane)s::bigint[], %(account)s::bigint[], %(gate)s::bigint[], %(queue)s::text[],
+    %(user)s::text[], %(virtual_time)s::float8[], %(cost)s::float8[], %(weight)s::float8[],
+    %(max_running)s::int[], %(paused)s::boolean[], %(policy)s::smallint[],
+    %(awake)s::boolean[], %(since)s::timestamptz[]
+) AS "given" (
+    "lane", "account", "gate", "queue", "user", "virtual_time", "cost", "weight",
+    "max_running", "paused", "policy", "awake", "since"
+)
+ON CONFLICT ("id") DO UPDATE
+SET "awake" = "lane"."awake" OR excluded."awake", "policy" = excluded."policy",
+    "since" = CASE WHEN "lane"."awake" THEN "lane"."since" ELSE excluded."since" END,
+    "virtual_time" = CASE
+        WHEN "lane"."policy" <> excluded."policy" THEN excluded."virtual_time"
+        ELSE GREATEST("lane"."virtual_time", excluded."virtual_time")
+    END
+WHERE NOT "lane"."awake" OR "lane"."policy" <> excluded."policy"
+"""
+
+
+END_IDLE_TRANSACTIONS = """
+SELECT set_config('idle_in_transaction_session_timeout', %s, false)
+WHERE current_setting('idle_in_transaction_session_timeout') = '0'
+"""
+LET_STAND = """
+SELECT current_setting('idle_in_transaction_session_timeout'),
+    set_config('idle_in_transaction_session_timeout', %s, true)
+"""
+LET_STAND_AS_BEFORE = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
+
+
+class PostgreSQL(Dialect):
+    notifies = True
+    single_statement = True
+    clock = "statement_timestamp()"
+    given_clock = "%(now)s::timestamptz"
+    asynchronous_commit = ", (SELECT set_config('synchronous_commit', 'off', true))"
+
+    def commit_durably(self, cursor: Any) -> None:
+        self.execute(cursor, "SET LOCAL synchronous_commit TO DEFAULT")
+
+    def end_idle_transactions(self, cursor: Any, seconds: float) -> None:
+        cursor.execute(END_IDLE_TRANSACTIONS, [str(math.ceil(seconds * 1000))])
+
+    def let_stand(self, cursor: Any, seconds: float | None) -> Any:
+        cursor.execute(LET_STAND, [str(math.ceil((seconds or 0) * 1000))])
+        before, _now = cursor.fetchone()
+        return None if before == "0" else before
+
+    def let_stand_as_before(self, cursor: Any, patience: Any) -> None:
+        cursor.execute(LET_STAND_AS_BEFORE, [patience])
+
+    def later(self, seconds: str) -> str:
+        return f"{{now}} + {seconds} * interval '1 second'"
+
+    def readable(self, time: str) -> str:
+        return READABLE["postgresql"].replace("{time}", time)
+
+    def passes(self, error: Exception) -> bool:
+        return state_of(error) in {SERIALIZATION_FAILURE, DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE}
+
+    def lost(self, error: Exception) -> bool:
+        state = state_of(error)
+        if state is not None:
+            return state in LOST or state.startswith("08")
+        if type(error) not in (DatabaseError, InterfaceError, OperationalError):
+            return False
+        return not any(words in str(error) for words in REFUSED)
+
+    def ailment(self, error: Exception) -> Ailment:
+        if (state := state_of(error)) is not None:
+            otherwise = Ailment.UNREACHABLE if self.lost(error) else Ailment.OTHER
+            return AILMENTS.get(state, otherwise)
+        if said := [ailment for words, ailment in SAID.items() if words in str(error)]:
+            return said[0]
+        return Ailment.UNREACHABLE if self.lost(error) else Ailment.OTHER
+
+    def submit(
+        self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
+    ) -> dict[tuple[str, str], int]:
+        tasks = [task for task, _lane, _mark in given]
+        parameters = {
+            "queue": texts([task.queue for task in tasks]),
+            "key": texts([task.key for task in tasks]),
+            "type": texts([task.type for task in tasks]),
+            "user": texts([task.user for task in tasks]),
+            "data": texts([task.payload for task in tasks]),
+            "priority": array([task.priority for task in tasks]),
+            "limits": texts([",".join(task.limits) for task in tasks]),
+            "time_limit": array([task.time_limit for task in tasks]),
+            "context": texts([task.context for task in tasks]),
+            "lane": array([lane for _task, lane, _mark in given]),
+            "mark": array([mark for _task, _lane, mark in given]),
+        }
+        statement = SUBMIT
+        for name in ("run_at", "expected_at", "expires_at"):
+            times = [getattr(task, name) for task in tasks]
+            parameters[name] = array(map(time_of, times))
+            spans = any(isinstance(at, timedelta) for at in times)
+            sql = (TIMES_AND_SPANS if spans else TIMES).replace("{name}", name)
+            statement = statement.replace(f"{{{name}}}", sql)
+        rows = self.execute(cursor, statement, parameters, now=now).fetchall()
+        return {(queue, key): task_id for queue, key, task_id in rows}
+
+    def submit_one(
+        self, cursor: Any, task: Submission, lane: int, *, token: int, now: datetime | None
+    ) -> dict[tuple[str, str], int]:
+        statement = SUBMIT_ONE
+        for name, sql in (AT_ONCE if task.run_at is None else AT_ITS_TIME).items():
+            statement = statement.replace(name, sql)
+        times = (
+            ("{starts}", "run_at", task.run_at),
+            ("{expected_at}", "expected_at", task.expected_at),
+            ("{expires_at}", "expires_at", task.expires_at),
+        )
+        for mark, name, at in times:
+            statement = statement.replace(mark, time_sql(name, at))
+        parameters = {
+            "queue": task.queue,
+            "key": task.key,
+            "type": task.type,
+            "user": task.user,
+            "data": task.payload,
+            "priority": task.priority,
+            "run_at": task.run_at,
+            "expected_at": task.expected_at,
+            "expires_at": task.expires_at,
+            "limits": ",".join(task.limits),
+            "time_limit": task.time_limit,
+            "context": task.context,
+            "lane": lane,
+            "rank": -task.priority,
+            "token": token,
+        }
+        row = self.execute(cursor, statement, parameters, now=now).fetchone()
+        return {(task.queue, task.key): row[0]} if row else {}
+
+    def claim(
+        self,
+        cursor: Any,
+        wants: Mapping[int, int],
+        limit: int,
+        *,
+        holder: int,
+        token: int,
+        seconds: float,
+        now: datetime | None,
+    ) -> list[Row]:
+        statement = CLAIM.replace("{later}", self.later("%(seconds)s"))
+        parameters = {
+            "lanes": array(wants),
+            "counts": array(wants.values()),
+            "limit": limit,
+            "holder": holder,
+            "token": token,
+            "seconds": seconds,
+        }
+        rows: list[Row] = self.execute(cursor, statement, parameters, now=now).fetchall()
+        return rows
+
+    def claim_alone(
+        self,
+        cursor: Any,
+        queue: str,
+        limit: int,
+        *,
+        holder: int,
+        token: int,
+        seconds: float,
+        now: datetime | None,
+    ) -> list[Row]:
+        statement = CLAIM_ALONE.replace("{later}", self.later("%(seconds)s"))
+        parameters = {
+            "queue": queue,
+            "limit": limit,
+            "holder": holder,
+            "token": token,
+            "seconds": seconds,
+        }
+        rows: list[Row] = self.execute(cursor, statement, parameters, now=now).fetchall()
+        return rows
+
+    def finish(
+        self,
+        cursor: Any,
+        completions: Sequence[Completion],
+        *,
+        worker: str,
+        monotonic: float,
+        now: datetime | None,
+    ) -> set[tuple[int, int]]:
+        parameters = {
+            "id": array([done.lease.task_id for done in completions]),
+            "token": array([done.lease.token for done in completions]),
+            "attempt": array([done.lease.attempt for done in completions]),
+            "started": array([f"{monotonic - done.started:.6f}" for done in completions]),
+            "ended": array([f"{monotonic - done.ended:.6f}" for done in completions]),
+            "result": texts([done.result for done in completions]),
+            "worker": worker,
+        }
+        rows = self.execute(cursor, FINISH, parameters, now=now).fetchall()
+        return {(task_id, token) for task_id, token, _told in rows}
+
+    def finish_one(
+        self,
+        cursor: Any,
+        done: Completion,
+        entry: Entry,
+        *,
+        worker: str,
+        monotonic: float,
+        now: datetime | None,
+    ) -> bool:
+        parameters = {
+            "id": done.lease.task_id,
+            "token": done.lease.token,
+            "attempt": done.lease.attempt,
+            "started": monotonic - done.started,
+            "ended": monotonic - done.ended,
+            "result": done.result,
+            "worker": worker,
+            "running": entry.running,
+            "seconds": entry.seconds,
+            "mean": entry.mean,
+            "keep": entry.keep,
+            "finish_tag": entry.finish_tag,
+        }
+        return self.execute(cursor, FINISH_ONE, parameters, now=now).fetchone() is not None
+
+    def remove(self, cursor: Any, task_id: int) -> None:
+        self.execute(cursor, REMOVE, {"task_id": task_id})
+
+    def charge(self, cursor: Any, entries: Sequence[Entry], now: datetime | None) -> None:
+        columns = ("lane", "running", "seconds", "mean", "keep", "served", "finish_tag")
+        values = {column: array(map(attrgetter(column), entries)) for column in columns}
+        self.execute(cursor, CHARGE, values, now=now)
+
+    def wake(self, cursor: Any, lanes: Sequence[Waking], now: datetime | None) -> None:
+        columns = (
+            "lane",
+            "account",
+            "gate",
+            "virtual_time",
+            "cost",
+            "weight",
+            "max_running",
+            "paused",
+            "policy",
+            "awake",
+        )
+        values = {column: array(map(attrgetter(column), lanes)) for column in columns}
+        values |= {
+            "queue": texts([lane.queue for lane in lanes]),
+            "user": texts([lane.user for lane in lanes]),
+            "since": array([time_of(lane.since) for lane in lanes]),
+        }
+        self.execute(cursor, WAKE, values, now=now)
+
+
+def array(values: Iterable[Any]) -> str:
+    """
+    Return values that need no quotes as PostgreSQL's text of an array.
+
+    One text costs the driver and the server a tenth of a list of parameters.
+    """
+    return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"
+
+
+def texts(values: Iterable[str | None]) -> str:
+    """Return texts as PostgreSQL's text of an array, each in quotes."""
+    items = [
+        "NULL" if text is None else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        for text in values
+    ]
+    return f"{{{','.join(items)}}}"
+
+
+def time_of(moment: Moment | None) -> str | None:
+    """Return a time as an item of an array; a span as its seconds behind a plus."""
+    if isinstance(moment, timedelta):
+        return f'"+{moment.total_seconds()}"'
+    return None if moment is None else f'"{moment.isoformat()}"'
+
+
+def time_sql(name: str, moment: Moment | None) -> str:
+    """Return the SQL of a time that is given as a parameter, or as a span from now."""
+    if isinstance(moment, timedelta):
+        return f"{{now}} + %({name})s::interval"
+    return f"%({name})s::timestamptz"
+
+
+def state_of(error: Exception) -> str | None:
+    """Return the code by which both drivers tell what has happened, if the server told it."""
+    cause = error.__cause__
+    return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)

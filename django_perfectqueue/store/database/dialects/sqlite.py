@@ -1,0 +1,353 @@
+"""SQLite: one writer at a time, so a batch is a few local statements with JSON for arrays."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from django.utils import timezone as clock
+
+from django_perfectqueue.models.fields import READABLE
+
+from ...values import Completion, Moment, Submission
+from ..diagnosis import Ailment
+from .base import TAKEN, UNPREPARED, Dialect, Entry, Row, Waking, average, naive
+
+SAID = {
+    "is locked": Ailment.LOCKED,
+    "readonly": Ailment.READ_ONLY,
+    "is full": Ailment.FULL,
+    "unable to open": Ailment.UNREACHABLE,
+    "disk I/O": Ailment.UNREACHABLE,
+    "no such table": Ailment.UNMIGRATED,
+    "no such column": Ailment.UNMIGRATED,
+    "has no column": Ailment.UNMIGRATED,
+    "interrupted": Ailment.CUT_SHORT,
+}
+
+CREATED = '"task"."created_at"'
+IMMEDIATE = "IMMEDIATE"
+ITEM = re.compile(r'((?:"given"\.)?"value") ->> (\d+)')
+
+
+to_json = json.JSONEncoder().encode
+
+
+def portable(sql: str) -> str:
+    """Return the SQL without ``->>``, which is younger than the oldest SQLite supported."""
+    return ITEM.sub(r"json_extract(\1, '$[\2]')", sql)
+
+
+SUBMIT_TASKS = portable(
+    """
+INSERT INTO "perfectqueue_task" (
+    "queue", "key", "type", "user", "data", "priority", "created_at", "run_at", "expected_at",
+    "expires_at", "limits", "time_limit", "context", "outcome", "attempt", "worker"
+)
+SELECT "value" ->> 0, "value" ->> 1, "value" ->> 2, "value" ->> 3, "value" ->> 4, "value" ->> 5,
+    {now}, COALESCE("value" ->> 6, {now}), "value" ->> 7, "value" ->> 8, "value" ->> 9,
+    "value" ->> 10, "value" ->> 11, '', 0, ''
+FROM json_each(%(rows)s) WHERE true
+ON CONFLICT ("queue", "key") DO NOTHING
+RETURNING "queue", "key", "id"
+"""
+)
+
+SUBMIT_TICKETS = portable(
+    """
+INSERT INTO "perfectqueue_ticket" (
+    "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
+    "cancel_requested"
+)
+SELECT "value" ->> 0, "value" ->> 1, COALESCE("value" ->> 3 > {now}, 0), -("value" ->> 2),
+    COALESCE("value" ->> 5, "value" ->> 3, {now}),
+    CASE
+        WHEN "value" ->> 3 > {now} THEN "value" ->> 3
+        WHEN "value" ->> 4 AND NOT EXISTS (
+            SELECT 1 FROM "perfectqueue_lane" AS "lane"
+            WHERE "lane"."id" = "value" ->> 1 AND "lane"."awake"
+        ) THEN {now}
+    END,
+    0, 0, 0, 0
+FROM json_each(%(rows)s)
+"""
+)
+
+LINE = """
+SELECT "task_id" FROM "perfectqueue_ticket"
+WHERE "state" = 0 AND "lane" = %(lane)s
+ORDER BY "rank", "run_at", "task_id" LIMIT %(count)s
+"""
+
+TAKE = """
+UPDATE "perfectqueue_ticket"
+SET "state" = 2, "attempt" = "attempt" + 1, "holder" = %(holder)s, "token" = %(token)s,
+    "alarm_at" = %(until)s
+WHERE "task_id" IN (SELECT "value" FROM json_each(%(ids)s))
+"""
+
+# As expressions, times are not given to Django's converter, which is slow.
+READ = f"""
+SELECT "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
+    "ticket"."crashes", "ticket"."rank", "ticket"."run_at" || '+00:00',
+    COALESCE("task"."expires_at" <= {{now}}, 0), {TAKEN.replace(CREATED, f"{CREATED} || '+00:00'")}
+FROM json_each(%(ids)s) AS "given"
+JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."task_id" = "given"."value"
+JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
+"""
+
+CLOSE = portable(
+    """
+DELETE FROM "perfectqueue_ticket"
+WHERE ("task_id", "token") IN (
+    SELECT "value" ->> 0, "value" ->> 1 FROM json_each(%(rows)s)
+) AND "state" = 2
+RETURNING "task_id", "token"
+"""
+)
+
+FINISH = portable(
+    """
+UPDATE "perfectqueue_task"
+SET "outcome" = 'finished', "attempt" = "given"."value" ->> 2, "worker" = %(worker)s,
+    "started_at" = "given"."value" ->> 3, "ended_at" = "given"."value" ->> 4,
+    "result" = "given"."value" ->> 5
+FROM json_each(%(rows)s) AS "given"
+WHERE "perfectqueue_task"."id" = "given"."value" ->> 0
+"""
+)
+
+CHARGE = portable(
+    f"""
+UPDATE "perfectqueue_lane"
+SET "running" = "running" + ("given"."value" ->> 1),
+    "virtual_time" = "virtual_time" + ("given"."value" ->> 2) / "weight",
+    "cost" = {average('"cost"', mean='("given"."value" ->> 3)', keep='("given"."value" ->> 4)')},
+    "since" = CASE WHEN "given"."value" ->> 5 THEN {{now}} ELSE "since" END,
+    "finish_tag" = MAX("finish_tag", "given"."value" ->> 6)
+FROM json_each(%(rows)s) AS "given"
+WHERE "perfectqueue_lane"."id" = "given"."value" ->> 0
+"""
+)
+
+WAKE = portable(
+    """
+INSERT INTO "perfectqueue_lane" (
+    "id", "account", "gate", "queue", "user", "virtual_time", "cost", "weight", "max_running",
+    "paused", "policy", "running", "awake", "since"
+)
+SELECT "value" ->> 0, "value" ->> 1, "value" ->> 2, "value" ->> 3, "value" ->> 4,
+    "value" ->> 5, "value" ->> 6, "value" ->> 7, "value" ->> 8, "value" ->> 9,
+    "value" ->> 10, 0, "value" ->> 11, COALESCE("value" ->> 12, {now})
+FROM json_each(%(rows)s) WHERE true
+ON CONFLICT ("id") DO UPDATE
+SET "since" = CASE WHEN "awake" THEN "since" ELSE excluded."since" END,
+    "awake" = "awake" OR excluded."awake", "policy" = excluded."policy",
+    "virtual_time" = CASE
+        WHEN "policy" <> excluded."policy" THEN excluded."virtual_time"
+        ELSE MAX("virtual_time", excluded."virtual_time")
+    END
+WHERE NOT "awake" OR "policy" <> excluded."policy"
+"""
+)
+
+
+@contextmanager
+def immediate(connection: Any) -> Iterator[None]:
+    mode = connection.transaction_mode
+    connection.transaction_mode = IMMEDIATE
+    try:
+        yield
+    finally:
+        connection.transaction_mode = mode
+
+
+class SQLite(Dialect):
+    hosts_clock = True
+    one_writer = True
+    clock = given_clock = "%(now)s"
+    claimed_time = datetime.fromisoformat
+
+    def writing(self, connection: Any) -> AbstractContextManager[None]:
+        # A transaction that has read can't wait for the writer who overtook it.
+        if connection.connection is None:
+            connection.ensure_connection()
+        return UNPREPARED if connection.transaction_mode == IMMEDIATE else immediate(connection)
+
+    own = writing
+
+    def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, Any]:
+        if seconds is None:
+            return f"%({name})s", None
+        return f"%({name})s", stamp((now or clock.now()) + timedelta(seconds=seconds))
+
+    def parameter(self, moment: datetime | None) -> str:
+        return str(naive(moment or clock.now()))
+
+    def moment(self, value: Any) -> datetime:
+        read = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+        return read.replace(tzinfo=timezone.utc)
+
+    def readable(self, time: str) -> str:
+        return READABLE["sqlite"].replace("{time}", time)
+
+    def passes(self, error: Exception) -> bool:
+        message = str(error)
+        return "database is locked" in message or "database table is locked" in message
+
+    def ailment(self, error: Exception) -> Ailment:
+        message = str(error)
+        return next((found for words, found in SAID.items() if words in message), Ailment.OTHER)
+
+    def lock_clause(self) -> str:
+        return ""
+
+    def skip_clause(self) -> str:
+        return ""
+
+    def submit(
+        self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
+    ) -> dict[tuple[str, str], int]:
+        now = now or clock.now()
+        each = [(task.run_at, task.expected_at, task.expires_at) for task, _lane, _mark in given]
+        moments = [
+            tuple([None if at is None else stamp_of(at, now) for at in times]) for times in each
+        ]
+        rows = [
+            (
+                task.queue,
+                task.key,
+                task.type,
+                task.user,
+                task.payload,
+                task.priority,
+                *times,
+                ",".join(task.limits),
+                task.time_limit,
+                task.context,
+            )
+            for (task, _lane, _mark), times in zip(given, moments, strict=True)
+        ]
+        stored = self.execute(cursor, SUBMIT_TASKS, {"rows": to_json(rows)}, now=now).fetchall()
+        ids = {(queue, key): task_id for queue, key, task_id in stored}
+        tickets = [
+            (
+                ids[task.queue, task.key],
+                lane,
+                task.priority,
+                run_at,
+                mark,
+                expected_at,
+            )
+            for (task, lane, mark), (run_at, expected_at, _) in zip(given, moments, strict=True)
+            if (task.queue, task.key) in ids
+        ]
+        if tickets:
+            self.execute(cursor, SUBMIT_TICKETS, {"rows": to_json(tickets)}, now=now)
+        return ids
+
+    def claim(
+        self,
+        cursor: Any,
+        wants: Mapping[int, int],
+        limit: int,
+        *,
+        holder: int,
+        token: int,
+        seconds: float,
+        now: datetime | None,
+    ) -> list[Row]:
+        now = now or clock.now()
+        picked: list[int] = []
+        for lane, count in wants.items():
+            if len(picked) == limit:
+                break
+            some = min(count, limit - len(picked))
+            found = self.execute(cursor, LINE, {"lane": lane, "count": some}).fetchall()
+            picked += [task_id for (task_id,) in found]
+        if not picked:
+            return []
+        ids = to_json(picked)
+        until = stamp(now + timedelta(seconds=seconds))
+        values = {"holder": holder, "token": token, "until": until, "ids": ids}
+        self.execute(cursor, TAKE, values)
+        rows: list[Row] = self.execute(cursor, READ, {"ids": ids}, now=now).fetchall()
+        return rows
+
+    def finish(
+        self,
+        cursor: Any,
+        completions: Sequence[Completion],
+        *,
+        worker: str,
+        monotonic: float,
+        now: datetime | None,
+    ) -> set[tuple[int, int]]:
+        zero = naive(now or clock.now()) - timedelta(seconds=monotonic)
+        rows = [
+            (
+                done.lease.task_id,
+                done.lease.token,
+                done.lease.attempt,
+                str(zero + timedelta(seconds=done.started)),
+                str(zero + timedelta(seconds=done.ended)),
+                done.result,
+            )
+            for done in completions
+        ]
+        closed = self.execute(cursor, CLOSE, {"rows": to_json(rows)}).fetchall()
+        fences = set(closed)
+        written = to_json([row for row in rows if row[:2] in fences])
+        if fences:
+            self.execute(cursor, FINISH, {"rows": written, "worker": worker})
+        return fences
+
+    def charge(self, cursor: Any, entries: Sequence[Entry], now: datetime | None) -> None:
+        rows = [
+            (
+                entry.lane,
+                entry.running,
+                entry.seconds,
+                entry.mean,
+                entry.keep,
+                entry.served,
+                entry.finish_tag,
+            )
+            for entry in entries
+        ]
+        self.execute(cursor, CHARGE, {"rows": to_json(rows)}, now=now)
+
+    def wake(self, cursor: Any, lanes: Sequence[Waking], now: datetime | None) -> None:
+        rows = [
+            (
+                lane.lane,
+                lane.account,
+                lane.gate,
+                lane.queue,
+                lane.user,
+                lane.virtual_time,
+                lane.cost,
+                lane.weight,
+                lane.max_running,
+                lane.paused,
+                int(lane.policy),
+                lane.awake,
+                lane.since and stamp(lane.since),
+            )
+            for lane in lanes
+        ]
+        self.execute(cursor, WAKE, {"rows": to_json(rows)}, now=now)
+
+
+def stamp_of(moment: Moment, now: datetime) -> str:
+    """Return a time, or a span from now, as stamp() does."""
+    return stamp(now + moment if isinstance(moment, timedelta) else moment)
+
+
+def stamp(moment: datetime) -> str:
+    """Return a time as Django stores it in SQLite, so that texts compare like times."""
+    return str(naive(moment))

@@ -1,0 +1,250 @@
+"""One verb, one transaction; and again when the database asks for it, or was away."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
+
+from django_perfectqueue.exceptions import NotMigratedError
+
+from .diagnosis import Ailment
+from .dialects import Dialect, dialect_for, dialect_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+logger = logging.getLogger("django_perfectqueue.database")
+
+PATIENCE = 10.0
+PATIENCE_OF_ONE_CALL = 1.0
+REPEATS = 10
+LONGEST_PAUSE = 0.5
+LACKING = Ailment.UNMIGRATED
+
+
+@contextmanager
+def unit(using: str, *, apart: bool = False) -> Iterator[tuple[Any, Dialect]]:
+    """
+    Open one transaction, or join the caller's; yield a cursor and the dialect.
+
+    A verb refuses before it writes, so a refusal leaves the caller's transaction good.
+    One that is to be undone by itself asks to be ``apart``: in a savepoint, that is.
+    """
+    connection = connections[using]
+    dialect = dialect_for(connection)
+    if not connection.in_atomic_block:
+        with dialect.own(connection), transaction.atomic(using), connection.cursor() as cursor:
+            yield cursor, dialect
+    elif apart:
+        with transaction.atomic(using), connection.cursor() as cursor:
+            yield cursor, dialect
+    else:
+        with connection.cursor() as cursor:
+            yield cursor, dialect
+
+
+def timely(using: str) -> AbstractContextManager[tuple[Any, Dialect]]:
+    """
+    Open what a statement needs that writes a time from now.
+
+    Where the clock is that of the host, it is read before the statement waits for whoever
+    else is writing: so the lock has to come first.
+    """
+    return unit(using) if dialect_of(using).hosts_clock else reading(using)
+
+
+@contextmanager
+def together(*, using: str) -> Iterator[None]:
+    """Let several verbs be one transaction, or one savepoint of the caller's."""
+    with dialect_of(using).writing(connections[using]), transaction.atomic(using=using):
+        yield
+
+
+@contextmanager
+def reading(using: str) -> Iterator[tuple[Any, Dialect]]:
+    """Yield a cursor and the dialect, with no transaction of its own."""
+    connection = connections[using]
+    with connection.cursor() as cursor:
+        yield cursor, dialect_for(connection)
+
+
+class Tries:
+    """
+    The tries of one call, and what each of them was about to commit.
+
+    When the connection is lost, so may be the answer to a commit that went through. So a
+    verb notes what it has done as the last thing before its commit, and a later try that
+    finds its work done looks whether it was itself.
+    """
+
+    def __init__(self) -> None:
+        self.doubtful: list[Any] = []
+
+    def commits(self, note: Any) -> None:
+        self.doubtful.append(note)
+
+
+shared: ContextVar[dict[str, Tries] | None] = ContextVar("shared", default=None)
+
+
+def one_call() -> Sharing:
+    """
+    Let all that is called in here, over and over, be tries of one call.
+
+    For who waits for a lost database by other rules than PATIENCE: it is told at once, and
+    soon of what is lost against others.
+    """
+    return Sharing({} if (known := shared.get()) is None else known)
+
+
+def calls_of_others() -> Sharing:
+    """Let what is called in here be calls like any other, though it is inside of one_call()."""
+    return Sharing(None)
+
+
+class Sharing:
+    """What a generator would do, but entered around each task: so it has to be quick."""
+
+    __slots__ = ("token", "tries")
+
+    def __init__(self, tries: dict[str, Tries] | None) -> None:
+        self.tries = tries
+
+    def __enter__(self) -> None:
+        self.token = shared.set(self.tries)
+
+    def __exit__(self, *error: object) -> None:
+        shared.reset(self.token)
+
+
+def repeated(verb: Callable[P, R]) -> Callable[P, R]:
+    """Repeat what does no harm if it is done twice, as patiently() does."""
+
+    @functools.wraps(verb)
+    def patient(*args: P.args, **kwargs: P.kwargs) -> R:
+        return patiently(lambda: verb(*args, **kwargs), using=str(kwargs["using"]))
+
+    return patient
+
+
+def recalled(verb: Callable[Concatenate[Tries, P], R]) -> Callable[P, R]:
+    """Repeat a verb that must know what its earlier tries may have done."""
+
+    @functools.wraps(verb)
+    def patient(*args: P.args, **kwargs: P.kwargs) -> R:
+        known = shared.get()
+        tries = Tries() if known is None else known.setdefault(verb.__qualname__, Tries())
+        act = functools.partial(verb, tries, *args, **kwargs)
+        result = patiently(act, tries, using=str(kwargs["using"]))
+        tries.doubtful.clear()
+        return result
+
+    return patient
+
+
+def patiently(act: Callable[[], R], tries: Tries | None = None, *, using: str) -> R:
+    """
+    Repeat for up to PATIENCE seconds what lost against another transaction, or lost its
+    connection.
+
+    Once it is repeated in any case: a connection may have been dead for long. Inside a
+    caller's transaction it is the caller's to repeat, and the error goes up. Raise
+    NotMigratedError where a table or a column is missing.
+    """
+    callers, began, trouble = is_callers(connections[using]), time.monotonic(), None
+    doubtful = [] if tries is None else tries.doubtful
+    while True:
+        known = len(doubtful)
+        try:
+            return act()
+        except Error as error:
+            trouble = trouble or Trouble(using, began)
+            if callers or not trouble.may_pass(error, doubtful, known):
+                if isinstance(error, NotMigratedError) or ailment(error, using=using) != LACKING:
+                    raise
+                raise unmigrated(error, using) from error.__cause__
+        time.sleep(next(trouble.pauses))
+
+
+def unmigrated(error: Error, using: str) -> NotMigratedError:
+    command = "manage.py migrate" + ("" if using == DEFAULT_DB_ALIAS else f" --database {using}")
+    why = str(error).partition("\n")[0]
+    return NotMigratedError(f"The database '{using}' is not migrated ({why}). Run: {command}")
+
+
+def ailment(error: Error, *, using: str) -> Ailment:
+    """Return what ails a database, by what it or its driver has said."""
+    if isinstance(error, NotMigratedError):
+        return LACKING
+    return dialect_of(using).ailment(error)
+
+
+class Trouble:
+    """The errors of one call, which began at a time of the monotonic clock."""
+
+    def __init__(self, using: str, began: float) -> None:
+        self.using = using
+        self.shared = shared.get() is not None
+        self.until = began + (PATIENCE_OF_ONE_CALL if self.shared else PATIENCE)
+        self.pauses = pauses()
+        self.repeats = 0
+        self.told = False
+
+    def may_pass(self, error: Error, doubtful: list[Any], known: int) -> bool:
+        """Prepare for one more try, and tell whether there is to be one."""
+        dialect = dialect_of(self.using)
+        if dialect.passes(error):
+            del doubtful[known:]
+        elif dialect.lost(error) and not self.shared:
+            self.reconnect(error)
+        else:
+            return False
+        self.repeats += 1
+        once_more = self.repeats == 1 and not self.shared
+        return once_more or time.monotonic() < self.until
+
+    def reconnect(self, error: Error) -> None:
+        drop(connections[self.using])
+        if not self.told:
+            self.told = True
+            logger.warning(
+                "The connection to the database is lost; trying again."
+                " database=%s seconds=%.0f error=%s: %s",
+                self.using,
+                PATIENCE,
+                type(error).__name__,
+                " ".join(str(error).split()),
+            )
+
+
+def is_callers(connection: Any) -> bool:
+    """Tell whether a transaction may be open that only the caller can repeat."""
+    if connection.in_atomic_block:
+        return True
+    if connection.connection is None:
+        return not connection.settings_dict["AUTOCOMMIT"]
+    return not connection.autocommit
+
+
+def drop(connection: Any) -> None:
+    """Close a connection, whether or not there is still someone at the other end."""
+    try:
+        connection.close()
+    except Error:
+        connection.connection = None
+
+
+def pauses() -> Iterator[float]:
+    """Yield what to wait before each repetition: ever longer, and never in step."""
+    for repeat in itertools.count():
+        longest = min(LONGEST_PAUSE, 0.005 * 2 ** min(repeat, 10))
+        yield random.uniform(0.5, 1.5) * longest  # noqa: S311

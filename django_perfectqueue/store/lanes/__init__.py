@@ -1,0 +1,1 @@
+"""The rows of the fair order, and how edits of shares and limits reach them."""

@@ -1,0 +1,253 @@
+"""What the lanes are charged in one transaction, written once and in one order."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django_perfectqueue.models import Policy
+
+from ..arithmetic.fair_order import FIRST_COST, LEAST_COST, MEMORY, is_gated
+from ..arithmetic.newcomers import learn
+from ..database.dialects import Dialect
+from ..database.dialects.base import Entry, numbers
+from ..limits.meters import Meters
+from ..values import Lease
+
+LOCK = 'SELECT "id" FROM "perfectqueue_lane" WHERE "id" IN ({lanes}) ORDER BY "id"'
+DOZE = """
+UPDATE "perfectqueue_lane" SET "awake" = FALSE, "since" = {now}
+WHERE "id" IN ({lanes}) AND NOT EXISTS (
+    SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
+    WHERE "ticket"."state" = 0 AND "ticket"."lane" = "perfectqueue_lane"."id"
+)
+"""
+TAG = """
+UPDATE "perfectqueue_lane" SET "finish_tag" = {tags}
+WHERE "id" IN ({lanes}) AND "finish_tag" < {tags}
+"""
+PLACES = """
+SELECT "lane"."id", "lane"."account", "gate"."keys" FROM "perfectqueue_lane" AS "lane"
+LEFT JOIN "perfectqueue_gate" AS "gate" ON "gate"."id" = "lane"."gate"
+WHERE "lane"."id" IN ({lanes})
+"""
+
+
+@dataclass(slots=True)
+class Account:
+    running: int = 0
+    seconds: float = 0.0
+    measured: float = 0.0
+    runs: int = 0
+    served: bool = False
+    finish_tag: float = 0.0
+
+    def begin(self, cost: float, tasks: int) -> None:
+        """Tasks were taken, and charged so much each in advance."""
+        self.running += tasks
+        self.seconds += cost * tasks
+        self.served = True
+
+    def give_back(self, charge: float) -> None:
+        """A task that was charged so much in advance has left its holder untried."""
+        self.running -= 1
+        self.seconds -= charge
+
+    def end(self, charge: float, seconds: float, tasks: int) -> None:
+        """Tasks that were charged so much in advance have run for so long, all together."""
+        self.running -= tasks
+        self.seconds += seconds - charge
+        self.measured += seconds
+        self.runs += tasks
+
+    def add(self, other: Account) -> None:
+        self.running += other.running
+        self.seconds += other.seconds
+        self.measured += other.measured
+        self.runs += other.runs
+        self.served |= other.served
+        self.finish_tag = max(self.finish_tag, other.finish_tag)
+
+    def entry(self, lane: int) -> Entry:
+        mean = max(self.measured / self.runs, LEAST_COST) if self.runs else 0.0
+        return Entry(
+            lane=lane,
+            running=self.running,
+            seconds=self.seconds,
+            mean=mean,
+            keep=MEMORY**self.runs,
+            served=self.served,
+            finish_tag=self.finish_tag,
+        )
+
+
+REACHED = f"""(
+    SELECT CASE WHEN "policy" = {Policy.FAIR} THEN "virtual_time"
+        - CASE WHEN "running" > 1 THEN ("running" - 1) * ABS("cost") / "weight" ELSE 0.0 END
+    END
+    FROM "perfectqueue_lane" WHERE "id" = "perfectqueue_ticket"."lane"
+)"""
+"""About the finish tag of the first of the tasks that a lane has running, for a ticket of it."""
+
+
+def expected_cost(cost: float | None) -> float:
+    """Return what a task is charged in advance by the cost of its lane, which may be gone."""
+    return max(FIRST_COST if cost is None else abs(cost), LEAST_COST)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Whose account a lane behind a gate has, and to which limits its tasks keep."""
+
+    account: int
+    keys: list[str]
+
+
+@dataclass(slots=True)
+class Accounts:
+    """
+    The charges of one transaction.
+
+    Every lane is locked in the order of its id, once, as the last thing before commit;
+    so two transactions that charge the same lanes never wait for each other in a ring.
+    What lanes behind gates are charged goes to the account of their user, and is counted
+    by the meters of their limits, which are locked before any lane. ``gated`` tells
+    whether there may be such lanes.
+    """
+
+    now: datetime | None = None
+    lanes: dict[int, Account] = field(default_factory=dict)
+    short: set[int] = field(default_factory=set)
+    meters: Meters = field(default_factory=Meters)
+    gated: bool = True
+    _places: dict[int, Place] = field(default_factory=dict)
+
+    def of(self, lane: int) -> Account:
+        account = self.lanes.get(lane)
+        if account is None:
+            account = self.lanes[lane] = Account()
+        return account
+
+    def mean(self) -> float:
+        """Return the mean of what was measured in this transaction; 0.0 if nothing was."""
+        runs = sum(account.runs for account in self.lanes.values())
+        measured = sum(account.measured for account in self.lanes.values())
+        return max(measured / runs, LEAST_COST) if runs else 0.0
+
+    def begin(self, lane: int, cost: float, tasks: int) -> None:
+        """Tasks were taken, and their lane charged so much for each in advance."""
+        self.of(lane).begin(cost, tasks)
+
+    def end(self, lease: Lease, seconds: float | None) -> None:
+        """A task has left its holder after so many seconds; None gives the charge back."""
+        if seconds is None:
+            self.of(lease.lane).give_back(lease.charge)
+        else:
+            self.end_all([(lease, seconds)])
+
+    def end_all(self, ended: Iterable[tuple[Lease, float]]) -> None:
+        """Tasks have left their holder, each after so many seconds."""
+        by_lane = defaultdict(list)
+        for lease, seconds in ended:
+            by_lane[lease.lane].append((lease, seconds))
+            if lease.is_new:
+                learn(lease.using, lease.queue, lease.holder, seconds)
+        for lane, some in by_lane.items():
+            account = self.of(lane)
+            charge = sum([lease.charge for lease, _seconds in some])
+            account.end(charge, sum([seconds for _lease, seconds in some]), len(some))
+            tags = [lease.finish_tag for lease, _seconds in some]
+            account.finish_tag = max(account.finish_tag, *tags)
+
+    def lose(
+        self,
+        lane: int,
+        *,
+        untried: bool = False,
+        charge: float = 0.0,
+        seconds: float | None = None,
+        reached: float | None = None,
+    ) -> None:
+        """
+        A task has left a holder who can't tell of it. Where others know for how many seconds
+        it ran, these are charged in place of about what was charged in advance. ``reached``
+        is what REACHED tells: service that was given moves the clock, however it ended.
+        """
+        account = self.of(lane)
+        account.running -= 1
+        if not untried:
+            account.finish_tag = max(account.finish_tag, reached or 0.0)
+        if seconds is not None:
+            account.seconds += seconds - charge
+            account.measured += seconds
+            account.runs += 1
+
+    def found_short(self, lane: int) -> None:
+        """A lane had fewer waiting tickets than were wanted: it may be empty."""
+        self.of(lane)
+        self.short.add(lane)
+
+    def places(self, cursor: Any, dialect: Dialect) -> dict[int, Place]:
+        """Return whose accounts the lanes behind gates have, of those to be charged."""
+        if unknown := [lane for lane in self.lanes if is_gated(lane) and lane not in self._places]:
+            statement = PLACES.replace("{lanes}", numbers(unknown))
+            statement += dialect.current_clause(cursor)
+            for lane, account, keys in dialect.execute(cursor, statement).fetchall():
+                self._places[lane] = Place(account, json.loads(keys) if keys else [])
+        return self._places
+
+    def own(self, cursor: Any, dialect: Dialect) -> dict[int, Account]:
+        """Return what each account is charged, by the id of its lane without a gate."""
+        if not any(map(is_gated, self.lanes)):
+            return self.lanes
+        places = self.places(cursor, dialect)
+        charged: dict[int, Account] = {}
+        for lane, account in self.lanes.items():
+            own = places[lane].account if lane in places else lane
+            charged.setdefault(own, Account()).add(account)
+        return charged
+
+    def keys(self, cursor: Any, dialect: Dialect) -> set[str]:
+        """Return the keys of the limits by which something is to be counted."""
+        places = self.places(cursor, dialect)
+        return {key for lane in self.lanes if lane in places for key in places[lane].keys}
+
+    def lock(self, cursor: Any, dialect: Dialect, others: Iterable[int]) -> None:
+        """Lock the accounts to be charged together with others that are to be woken before."""
+        if self.lanes:
+            self.meters.lock(cursor, dialect, self.keys(cursor, dialect), self.now)
+            lanes = numbers(sorted(self.own(cursor, dialect).keys() | set(others)))
+            dialect.execute(cursor, LOCK.replace("{lanes}", lanes) + dialect.lock_clause())
+
+    def write(self, cursor: Any, dialect: Dialect) -> int:
+        """Charge the lanes; return how many were put to sleep."""
+        if self.lanes:
+            self.count(cursor, dialect)
+            own = self.own(cursor, dialect)
+            dialect.charge(cursor, [own[lane].entry(lane) for lane in sorted(own)], self.now)
+            if self.gated:
+                dialect.copy_accounts(cursor, own)
+            self.tag(cursor, dialect)
+        if self.short:
+            doze = DOZE.replace("{lanes}", numbers(sorted(self.short)))
+            return int(dialect.execute(cursor, doze, now=self.now).rowcount)
+        return 0
+
+    def tag(self, cursor: Any, dialect: Dialect) -> None:
+        """Move the clocks of gates, each by the lanes behind it and not by their accounts."""
+        tags = {lane: self.lanes[lane].finish_tag for lane in self.lanes if is_gated(lane)}
+        if ended := {lane: tag for lane, tag in sorted(tags.items()) if tag}:
+            cases = " ".join(f"WHEN {lane} THEN {tag!r}" for lane, tag in ended.items())
+            statement = TAG.replace("{tags}", f'CASE "id" {cases} END')
+            dialect.execute(cursor, statement.replace("{lanes}", numbers(ended)))
+
+    def count(self, cursor: Any, dialect: Dialect) -> None:
+        """Count what has begun and ended behind limits."""
+        for lane, place in self.places(cursor, dialect).items():
+            if account := self.lanes.get(lane):
+                self.meters.add(place.keys, account.running)
+        self.meters.write(cursor, dialect, self.now)

@@ -1,0 +1,86 @@
+"""Let an edited limit hold for tasks that wait already."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django_perfectqueue.models import Policy
+
+from ..arithmetic.policies import rule_of
+from ..database.dialects import Dialect
+from ..database.dialects.base import numbers
+from ..database.transaction import reading, repeated, unit
+from ..limits.limit_cache import forget_limits
+from ..notify.ring import ring
+from .wake import served
+
+BATCH = 500
+BATCHES = 200
+
+GATES = 'SELECT "id", "queue", "keys" FROM "perfectqueue_gate"'
+BEHIND = """
+SELECT "account" FROM "perfectqueue_lane"
+WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "open" = TRUE AND "turn" < %(floor)s
+    AND "policy" = 0
+ORDER BY "turn" LIMIT %(limit)s
+"""
+LOCK = """
+SELECT "id" FROM "perfectqueue_lane"
+WHERE "id" IN ({accounts}) AND "virtual_time" < %(floor)s ORDER BY "id"
+"""
+LIFT = """
+UPDATE "perfectqueue_lane" SET "virtual_time" = %(floor)s WHERE "id" IN ({accounts})
+"""
+
+
+def apply_limit(key: str, *, using: str) -> None:
+    """
+    Let what waits behind a limit that was changed start as it now may.
+
+    A user who was held back takes its place as one that wakes: it has saved no credit.
+    Limits themselves are read whenever a task behind them is acquired.
+    """
+    forget_limits(using)
+    for gate, queue in gates_with(key, using=using):
+        for _batch in range(BATCHES):
+            if lift(queue, gate, using=using) < BATCH:
+                break
+    ring(using=using)
+
+
+@repeated
+def gates_with(key: str, *, using: str) -> list[tuple[int, str]]:
+    with reading(using) as (cursor, dialect):
+        rows = dialect.execute(cursor, GATES).fetchall()
+    return [(gate, queue) for gate, queue, keys in rows if key in json.loads(keys)]
+
+
+@repeated
+def lift(queue: str, gate: int, *, using: str) -> int:
+    """
+    Lift so many accounts behind a gate to those of users whom nothing held back; return how
+    many. By a policy without memory there is nothing to lift.
+    """
+    if rule_of(queue).code != Policy.FAIR:
+        return 0
+    with unit(using) as (cursor, dialect):
+        first = served(cursor, dialect, queue, gate)
+        if first is None:
+            return 0
+        values = {"queue": queue, "gate": gate, "floor": first, "limit": BATCH}
+        rows = dialect.execute(cursor, BEHIND, values).fetchall()
+        raise_to(cursor, dialect, sorted({account for (account,) in rows}), first)
+        return len(rows)
+
+
+def raise_to(cursor: Any, dialect: Dialect, accounts: list[int], floor: float) -> None:
+    if not accounts:
+        return
+    values = {"floor": floor}
+    lock = LOCK.replace("{accounts}", numbers(accounts)) + dialect.lock_clause()
+    locked = [account for (account,) in dialect.execute(cursor, lock, values).fetchall()]
+    if locked:
+        dialect.execute(cursor, LIFT.replace("{accounts}", numbers(locked)), values)
+    # Copies that were behind their accounts would be found again and again.
+    dialect.copy_accounts(cursor, accounts)

@@ -1,0 +1,157 @@
+"""Let an edited share hold for tasks that wait already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from django_perfectqueue.models import EVERYONE
+
+from ..arithmetic.fair_order import lane_id, unmeasured
+from ..arithmetic.policies import rule_of
+from ..database.dialects import Dialect
+from ..database.dialects.base import Waking
+from ..database.transaction import reading, repeated, unit
+from ..notify.ring import ring
+from .share_sync import correct, outdated, write
+from .shares import Share, shares_of
+from .wake import floor
+
+BATCH = 1000
+FIRST_LANE = -(2**63)
+
+NEXT_QUEUE = 'SELECT MIN("queue") FROM "perfectqueue_lane" WHERE "queue" > %(last)s'
+QUEUES = """
+SELECT "queue" FROM "perfectqueue_fairshare" WHERE "user" = %(user)s AND "queue" <> ''
+"""
+WITH_WORK = """
+WITH RECURSIVE "line" AS ({waiting_lanes})
+SELECT DISTINCT "lane"."account" FROM "line"
+JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lane"
+"""
+LANES = """
+SELECT "id" FROM "perfectqueue_lane" WHERE "id" > %(last)s AND "gate" = 0
+ORDER BY "id" LIMIT %(limit)s
+"""
+
+
+def apply_shares(user: str, *, using: str) -> None:
+    """
+    Write a user's shares to its lanes, so that they hold for tasks that wait already.
+
+    Those of everyone are written to the lanes of all who have none of their own, some of
+    them at a time, each in a short transaction.
+    """
+    if user == EVERYONE:
+        apply_default(using=using)
+        return
+    for queue in apply_to_accounts(user, using=using):
+        ring(queue, using=using)
+
+
+@repeated
+def apply_to_accounts(user: str, *, using: str) -> set[str]:
+    """
+    Write a user's shares to the lanes that hold its accounts; return their queues.
+
+    A lane that someone is making just now, from the shares as they were, can be waited
+    for only by making it, too. A lane that was paused or held back by its cap takes its
+    place as one that wakes: it has saved no credit.
+    """
+    with unit(using) as (cursor, dialect):
+        owners = {(queue, user) for queue in queues_of(cursor, dialect, user)}
+        lanes = [
+            new_lane(cursor, dialect, queue, user, share)
+            for (queue, _user), share in shares_of(cursor, dialect, owners).items()
+        ]
+        lanes.sort(key=lambda lane: lane.lane)
+        if lanes:
+            dialect.wake(cursor, lanes, None)
+            # Now that the lanes are locked, so that of two edits the later one stays.
+            shares = shares_of(cursor, dialect, owners)
+        for lane in lanes:
+            write(cursor, dialect, [lane.lane], shares[lane.queue, user], lane.virtual_time)
+        if lanes:
+            dialect.copy_accounts(cursor, [lane.lane for lane in lanes])
+    return {lane.queue for lane in lanes}
+
+
+def new_lane(cursor: Any, dialect: Dialect, queue: str, user: str, share: Share) -> Waking:
+    lane = lane_id(queue, user)
+    start = floor(cursor, dialect, queue)
+    return Waking(
+        lane=lane,
+        account=lane,
+        gate=0,
+        queue=queue,
+        user=user,
+        virtual_time=start.virtual_time,
+        cost=unmeasured(share.weight, start.usual),
+        weight=share.weight,
+        max_running=share.max_running,
+        paused=share.paused,
+        awake=False,
+        policy=rule_of(queue).code,
+    )
+
+
+def apply_default(*, using: str) -> None:
+    """
+    Write to every lane the share that holds for it, where that has changed.
+
+    Those with tasks that wait go first: there may be a million others.
+    """
+    queues: set[str] = set()
+    waiting = lanes_with_work(using=using)
+    for start in range(0, len(waiting), BATCH):
+        queues |= apply_to(waiting[start : start + BATCH], using=using)
+    for queue in queues:
+        ring(queue, using=using)
+    last = FIRST_LANE
+    while lanes := some_lanes(last, using=using):
+        apply_to(lanes, using=using)
+        last = lanes[-1]
+
+
+@repeated
+def lanes_with_work(*, using: str) -> list[int]:
+    with reading(using) as (cursor, dialect):
+        statement = WITH_WORK.replace("{waiting_lanes}", dialect.waiting_lanes())
+        return [lane for (lane,) in dialect.execute(cursor, statement).fetchall()]
+
+
+@repeated
+def some_lanes(last: int, *, using: str) -> list[int]:
+    with reading(using) as (cursor, dialect):
+        values = {"last": last, "limit": BATCH}
+        return [lane for (lane,) in dialect.execute(cursor, LANES, values).fetchall()]
+
+
+@repeated
+def apply_to(lanes: Sequence[int], *, using: str) -> set[str]:
+    """Write to these lanes the share that holds for them; return the queues of those changed."""
+    with reading(using) as (cursor, dialect):
+        changed = outdated(cursor, dialect, lanes)
+    if not changed:
+        return set()
+    with unit(using) as (cursor, dialect):
+        start = partial(floor, cursor, dialect)
+        return correct(cursor, dialect, changed, lambda queue: start(queue).virtual_time)
+
+
+def queues_of(cursor: Any, dialect: Dialect, user: str) -> Iterator[str]:
+    """
+    Yield the queues in which a user may have a lane, some of them twice.
+
+    The index of the lanes is read by jumping from queue to queue: there may be a lane
+    for each of millions of users.
+    """
+    found = dialect.execute(cursor, QUEUES, {"user": user}).fetchall()
+    yield from (queue for (queue,) in found)
+    queue = ""
+    while row := dialect.execute(cursor, NEXT_QUEUE, {"last": queue}).fetchone():
+        [queue] = row
+        if queue is None:
+            return
+        yield queue

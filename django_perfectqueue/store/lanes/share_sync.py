@@ -1,0 +1,99 @@
+"""Which share each lane carries."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from django.db import transaction
+
+from ..database.dialects import Dialect
+from ..database.dialects.base import numbers
+from ..database.transaction import reading, repeated, unit
+from .shares import Share, shares_of
+
+LANE = """
+SELECT "id", "queue", "user", "weight", "max_running", "paused" FROM "perfectqueue_lane"
+WHERE "id" IN ({lanes}) ORDER BY "id"
+"""
+APPLY = """
+UPDATE "perfectqueue_lane"
+SET "virtual_time" = CASE
+        WHEN "virtual_time" < %(floor)s AND ("open" = FALSE OR "max_running" IS NOT NULL)
+        THEN %(floor)s ELSE "virtual_time"
+    END,
+    "weight" = %(weight)s, "max_running" = %(max_running)s, "paused" = %(paused)s
+WHERE "id" IN ({lanes})
+"""
+
+
+def correct(
+    cursor: Any,
+    dialect: Dialect,
+    lanes: Iterable[int],
+    place: Callable[[str], float | None] = lambda queue: None,
+) -> set[str]:
+    """
+    Write to lanes that hold accounts, and to their copies, the shares that hold for them;
+    return the queues of those that changed.
+
+    They are locked in the order of their ids, as everyone does it. ``place`` tells the
+    virtual time of a queue at which a lane that was shut goes on.
+    """
+    groups: defaultdict[tuple[str, Share], list[int]] = defaultdict(list)
+    for lane, group in outdated(cursor, dialect, lanes, dialect.lock_clause()).items():
+        groups[group].append(lane)
+    places = {queue: place(queue) for queue, _share in groups}
+    for (queue, share), some in groups.items():
+        write(cursor, dialect, some, share, places[queue])
+    if places:
+        dialect.copy_accounts(cursor, [lane for some in groups.values() for lane in some])
+    return set(places)
+
+
+def write(
+    cursor: Any, dialect: Dialect, lanes: Iterable[int], share: Share, floor: float | None
+) -> None:
+    """Write a share to lanes; one that was shut goes on at the floor, where that is given."""
+    values = {
+        "floor": floor,
+        "weight": share.weight,
+        "max_running": share.max_running,
+        "paused": share.paused,
+    }
+    dialect.execute(cursor, APPLY.replace("{lanes}", numbers(lanes)), values)
+
+
+def outdated(
+    cursor: Any, dialect: Dialect, lanes: Iterable[int], lock: str = ""
+) -> dict[int, tuple[str, Share]]:
+    """Return the lanes that carry another share than they should, with their queue and that."""
+    statement = LANE.replace("{lanes}", numbers(lanes)) + lock
+    rows = dialect.execute(cursor, statement).fetchall()
+    shares = shares_of(cursor, dialect, {(row[1], row[2]) for row in rows}) if rows else {}
+    return {
+        lane: (queue, shares[queue, user])
+        for lane, queue, user, weight, max_running, paused in rows
+        if shares[queue, user] != Share(float(weight), max_running, bool(paused))
+    }
+
+
+def look_again(cursor: Any, lanes: Sequence[int]) -> None:
+    """
+    Once these lanes, which are new, are committed, see that they carry the right shares.
+
+    When the share of everyone is edited, it does not reach lanes that nobody can see yet.
+    """
+    using = cursor.db.alias
+    transaction.on_commit(partial(mend, lanes, using=using), using=using, robust=True)
+
+
+@repeated
+def mend(lanes: Sequence[int], *, using: str) -> None:
+    with reading(using) as (cursor, dialect):
+        stale = outdated(cursor, dialect, lanes)
+    if stale:
+        with unit(using) as (cursor, dialect):
+            correct(cursor, dialect, stale)

@@ -1,0 +1,46 @@
+"""Renew leases, and learn which are lost or to be given up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from ..database.dialects.base import numbers
+from ..database.transaction import reading, repeated, timely
+from ..values import Lease, Pulse
+
+RENEW = """
+UPDATE "perfectqueue_ticket" SET "alarm_at" = {until}
+WHERE "task_id" IN ({ids}) AND "token" IN ({tokens}) AND "state" = 2
+    AND "alarm_at" < {until}
+"""
+LOOK = """
+SELECT "task_id", "token", "cancel_requested" FROM "perfectqueue_ticket"
+WHERE "task_id" IN ({ids}) AND "state" = 2
+"""
+
+
+@repeated
+def heartbeat(
+    leases: Sequence[Lease],
+    *,
+    using: str,
+    alive_time: float | None,
+    now: datetime | None = None,
+) -> list[Pulse]:
+    """
+    Renew leases for so many seconds from now; return what became of each.
+
+    With an ``alive_time`` of None only look. Costs one statement to look and one to
+    renew, however many they are.
+    """
+    ids = numbers(sorted(lease.task_id for lease in leases))
+    tokens = numbers(sorted({lease.token for lease in leases}))
+    with (reading if alive_time is None else timely)(using) as (cursor, dialect):
+        if alive_time is not None:
+            renew = RENEW.replace("{ids}", ids).replace("{tokens}", tokens)
+            dialect.execute(cursor, renew, now=now, after={"until": alive_time})
+        rows = dialect.execute(cursor, LOOK.replace("{ids}", ids)).fetchall()
+    found = {(task_id, token): bool(cancel) for task_id, token, cancel in rows}
+    fences = [lease.fence for lease in leases]
+    return [Pulse(held=one in found, cancel_requested=found.get(one, False)) for one in fences]

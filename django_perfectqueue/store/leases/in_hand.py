@@ -1,0 +1,87 @@
+"""What is in a holder's hands, seen and kept from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import NamedTuple
+
+from ..arithmetic.fair_order import Pick
+from ..database.dialects.base import TAKEN, numbers
+from ..database.transaction import reading, repeated, timely
+from ..lanes.accounts import expected_cost
+from ..values import Lease
+from .leased import leased
+
+IN_HAND = f"""
+SELECT "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
+    "ticket"."crashes", "ticket"."rank", "ticket"."run_at", 0, {TAKEN},
+    "ticket"."token", "ticket"."cancel_requested", "lane"."cost"
+FROM "perfectqueue_ticket" AS "ticket"
+JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
+LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
+WHERE "ticket"."task_id" IN ({{ids}}) AND "ticket"."holder" = %(holder)s
+    AND "ticket"."state" = 2
+ORDER BY "ticket"."task_id"
+"""
+RENEW = """
+UPDATE "perfectqueue_ticket" SET "alarm_at" = {until}
+WHERE "state" = 2 AND "holder" = %(holder)s AND "alarm_at" <= {horizon}
+    AND "alarm_at" < {until}
+"""
+WANTED = """
+SELECT "task_id" FROM "perfectqueue_ticket"
+WHERE "task_id" IN ({ids}) AND "holder" = %(holder)s AND "state" = 2
+    AND NOT "cancel_requested"
+"""
+
+
+class InHand(NamedTuple):
+    """A lease that holds, and whether its task is to be cancelled."""
+
+    lease: Lease
+    cancel_requested: bool
+
+
+@repeated
+def in_hand(holder: int, task_ids: Iterable[int], *, using: str) -> list[InHand]:
+    """
+    Return which of these tasks a holder has.
+
+    What their lanes were charged is known to the holder alone; the leases carry what they
+    would be charged now.
+    """
+    statement = IN_HAND.replace("{ids}", numbers(task_ids))
+    with reading(using) as (cursor, dialect):
+        rows = dialect.execute(cursor, statement, {"holder": holder}).fetchall()
+    found = []
+    for *row, token, cancel_requested, cost in rows:
+        pick = Pick(row[2], expected_cost(cost))
+        whose = {"holder": holder, "token": token}
+        lease = leased(row, pick, using=using, moment=dialect.moment, **whose)
+        found.append(InHand(lease, bool(cancel_requested)))
+    return found
+
+
+@repeated
+def renew(holder: int, *, using: str, alive_time: float, now: datetime | None = None) -> int:
+    """
+    Renew all that a holder has, for so many seconds from now, in its stead; return how many.
+
+    No lease of the holder may be longer than ``alive_time``. What has passed on to another
+    is not touched.
+    """
+    after = {"until": alive_time, "horizon": alive_time + 1}
+    with timely(using) as (cursor, dialect):
+        return int(
+            dialect.execute(cursor, RENEW, {"holder": holder}, now=now, after=after).rowcount
+        )
+
+
+@repeated
+def wanted(holder: int, task_ids: Iterable[int], *, using: str) -> set[int]:
+    """Return which of these tasks a holder still has, and is to go on with."""
+    statement = WANTED.replace("{ids}", numbers(task_ids))
+    with reading(using) as (cursor, dialect):
+        rows = dialect.execute(cursor, statement, {"holder": holder}).fetchall()
+    return {task_id for (task_id,) in rows}

@@ -1,0 +1,1 @@
+"""The rows that count what limits allow: gates and meters."""

@@ -1,0 +1,82 @@
+"""Which limits there are, as far as this process has heard."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from ..arithmetic.limit_keys import key_of, may_hold
+from ..database.transaction import reading, repeated
+from .meters import limits
+
+FRESH = 1.0
+MOST = 1_000
+MOST_ASKED = 10_000
+
+FIRST = 'SELECT "scope", "name" FROM "perfectqueue_limit" LIMIT %(limit)s'
+
+
+@dataclass(slots=True)
+class Heard:
+    """
+    What was heard at a time: the keys of all limits, or where there are more than MOST of
+    them, of each key that was asked for whether there is such a limit.
+    """
+
+    at: float
+    keys: frozenset[str]
+    all: bool
+    asked: dict[str, bool] = field(default_factory=dict)
+
+
+heard: dict[str, Heard] = {}
+
+
+def limits_of(
+    queue: str, type_: str, user: str, names: Iterable[str], *, using: str
+) -> tuple[str, ...]:
+    """Return the keys of the limits that exist for a task, sorted, as known_limits() has heard."""
+    known = heard.get(using)
+    if known and known.all and not known.keys and time.monotonic() - known.at < FRESH:
+        return ()
+    return tuple(sorted(known_limits(may_hold(queue, type_, user, names), using=using)))
+
+
+def known_limits(keys: Collection[str], *, using: str) -> set[str]:
+    """
+    Return which of these limits exist; it is asked for anew once a second.
+
+    It spares a task that is submitted a move to another lane, which it otherwise gets when
+    it is acquired. So what has been missed does no harm.
+    """
+    known = heard.get(using)
+    if known is None or time.monotonic() - known.at >= FRESH:
+        known = heard[using] = first_limits(using=using)
+    if known.all:
+        return set(known.keys.intersection(keys))
+    if unknown := [key for key in keys if key not in known.asked]:
+        if len(known.asked) > MOST_ASKED:
+            known.asked.clear()
+        found = existing(unknown, using=using)
+        known.asked.update((key, key in found) for key in unknown)
+    return {key for key in keys if known.asked.get(key)}
+
+
+@repeated
+def first_limits(*, using: str) -> Heard:
+    with reading(using) as (cursor, dialect):
+        rows = dialect.execute(cursor, FIRST, {"limit": MOST + 1}).fetchall()
+    keys = frozenset(key_of(scope, name) for scope, name in rows)
+    return Heard(time.monotonic(), keys, all=len(rows) <= MOST)
+
+
+@repeated
+def existing(keys: Collection[str], *, using: str) -> set[str]:
+    with reading(using) as (cursor, dialect):
+        return set(limits(cursor, dialect, keys))
+
+
+def forget_limits(using: str) -> None:
+    """Ask for them anew the next time."""
+    heard.pop(using, None)

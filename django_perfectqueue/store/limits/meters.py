@@ -1,0 +1,157 @@
+"""What limits allow and what is counted against them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ..arithmetic.rate_limit import Allowance
+from ..database.dialects import Dialect
+
+LIMITS = """
+SELECT "scope", "name", "max_running", "rate", "period", "burst", "paused"
+FROM "perfectqueue_limit" WHERE {named}
+"""
+METERS = """
+SELECT "key", "running", "next_at", {now} FROM "perfectqueue_meter"
+WHERE "key" IN ({keys}) ORDER BY "key"
+"""
+Count = tuple[int, float, datetime]
+
+MAKE = 'INTO "perfectqueue_meter" ("key", "running") VALUES {rows}'
+COUNT = """
+UPDATE "perfectqueue_meter" SET "running" = "running" + CASE "key" {running} END{next_at}
+WHERE "key" IN ({keys})
+"""
+
+
+def allowances(
+    cursor: Any,
+    dialect: Dialect,
+    keys: Collection[str],
+    now: datetime | None,
+    *,
+    lock: bool = False,
+) -> dict[str, Allowance]:
+    """
+    Return what these limits allow, those that exist.
+
+    With ``lock`` no one else changes what is counted until this transaction ends; the
+    meters are locked in the order of their keys.
+    """
+    if not keys:
+        return {}
+    counted = (locked if lock else read)(cursor, dialect, keys, now)
+    rows = limits(cursor, dialect, keys)
+    if lock and any(rate for _cap, rate, *_rest in rows.values()):
+        # The lock may have been waited for, and the time is that of before.
+        counted = read(cursor, dialect, keys, now, dialect.lock_clause())
+    found = {}
+    for key, row in rows.items():
+        max_running, rate, period, burst, paused = row
+        running, ahead, moment = counted.get(key, (0, 0.0, None))
+        found[key] = Allowance(
+            key=key,
+            max_running=max_running,
+            interval=period / rate if rate else 0.0,
+            burst=burst or rate or 1,
+            paused=bool(paused),
+            running=running,
+            ahead=ahead,
+            moment=moment,
+        )
+    return found
+
+
+def limits(cursor: Any, dialect: Dialect, keys: Collection[str]) -> dict[str, tuple[Any, ...]]:
+    """Return the rows of the limits with these keys that exist."""
+    names: dict[str, list[str]] = {}
+    values: dict[str, str] = {}
+    for number, key in enumerate(sorted(keys)):
+        scope, _colon, values[f"n{number}"] = key.partition(":")
+        names.setdefault(scope, []).append(f"%(n{number})s")
+    named = []
+    for number, (scope, marks) in enumerate(names.items()):
+        values[f"s{number}"] = scope
+        named.append(f'("scope" = %(s{number})s AND "name" IN ({", ".join(marks)}))')
+    statement = LIMITS.replace("{named}", " OR ".join(named))
+    rows = dialect.execute(cursor, statement, values).fetchall()
+    return {f"{scope}:{name}": tuple(row) for scope, name, *row in rows}
+
+
+def read(
+    cursor: Any, dialect: Dialect, keys: Collection[str], now: datetime | None, clause: str = ""
+) -> dict[str, Count]:
+    """Return how many run behind each limit, how far ahead its next even start lies, and now."""
+    names = {f"k{number}": key for number, key in enumerate(sorted(keys))}
+    statement = METERS.replace("{keys}", ", ".join(f"%({name})s" for name in names)) + clause
+    rows = dialect.execute(cursor, statement, names, now=now).fetchall()
+    found = {}
+    for key, running, next_at, at in rows:
+        moment = dialect.moment(at)
+        ahead = (dialect.moment(next_at) - moment).total_seconds() if next_at else 0.0
+        found[key] = (running, ahead, moment)
+    return found
+
+
+def locked(
+    cursor: Any, dialect: Dialect, keys: Collection[str], now: datetime | None
+) -> dict[str, Count]:
+    """Return the same of meters that no one else can change; make those that are missing."""
+    found = read(cursor, dialect, keys, now, dialect.lock_clause())
+    if missing := sorted(set(keys) - found.keys()):
+        names = {f"k{number}": key for number, key in enumerate(missing)}
+        rows = ", ".join(f"(%({name})s, 0)" for name in names)
+        dialect.insert_missing(cursor, MAKE.replace("{rows}", rows), names, key="key")
+        found = read(cursor, dialect, keys, now, dialect.lock_clause())
+    return found
+
+
+@dataclass(slots=True)
+class Meters:
+    """
+    What one transaction counts against limits.
+
+    Meters are locked before lanes, all that it needs at once, in the order of their keys.
+    """
+
+    running: Counter[str] = field(default_factory=Counter)
+    known: dict[str, Allowance] = field(default_factory=dict)
+    locked: set[str] = field(default_factory=set)
+
+    def lock(
+        self, cursor: Any, dialect: Dialect, keys: Collection[str], now: datetime | None
+    ) -> dict[str, Allowance]:
+        """Return what these limits allow; no one else changes it until this transaction ends."""
+        if fresh := set(keys) - self.locked:
+            self.locked |= fresh
+            self.known |= allowances(cursor, dialect, fresh, now, lock=True)
+        return self.known
+
+    def add(self, keys: Iterable[str], running: int) -> None:
+        """Count so many more running tasks behind these limits."""
+        for key in keys:
+            self.running[key] += running
+
+    def write(self, cursor: Any, dialect: Dialect, now: datetime | None) -> None:
+        keys = sorted(key for key in self.running if self.running[key])
+        if not keys:
+            return
+        self.lock(cursor, dialect, keys, now)
+        known = self.known
+        names = {f"k{number}": key for number, key in enumerate(keys)}
+        running = [f"WHEN %({name})s THEN {self.running[key]}" for name, key in names.items()]
+        values: dict[str, Any] = dict(names)
+        moments = []
+        for name, key in names.items():
+            if key in known and known[key].interval:
+                values[f"at_{name}"] = dialect.parameter(known[key].next_at)
+                moments.append(f"WHEN %({name})s THEN %(at_{name})s")
+        next_at = f', "next_at" = CASE "key" {" ".join(moments)} ELSE "next_at" END'
+        statement = COUNT.replace("{running}", " ".join(running))
+        statement = statement.replace("{next_at}", next_at if moments else "")
+        statement = statement.replace("{keys}", ", ".join(f"%({name})s" for name in names))
+        dialect.execute(cursor, statement, values)

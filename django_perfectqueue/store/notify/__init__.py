@@ -1,0 +1,1 @@
+"""Notify other processes that something has changed."""

@@ -1,0 +1,207 @@
+"""
+The bell of one host: a folder with a socket for each worker that listens.
+
+Anyone on the host may ring, as it is with a bell at a door: a ring tells the name of a
+queue and makes someone look for tasks, no more. Only its owner may listen there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import hashlib
+import os
+import secrets
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+from django.db import connections
+
+from django_perfectqueue.conf import options
+
+from .messages import Call, Ring, parsed
+from .postgres import is_for, is_readable
+
+PREFIX = "perfectqueue-"
+OPEN_TO_RING = 0o755
+WRITABLE_BY_OTHERS = 0o022
+ROOT = 0
+WRITABLE_BY_ALL = 0o666
+LONGEST_PATH = 103
+LONGEST_NAME = 18
+LONGEST_MESSAGE = 1024
+MOST_LISTENERS = 64
+TRIES = 3
+
+
+def send(message: str, connection: Any) -> None:
+    """Reach every worker on this host that listens; wait for none."""
+    folder = folder_for(connection)
+    if folder is None or not is_folder(folder):
+        return
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
+        os.scandir(folder) as entries,
+    ):
+        sender.setblocking(False)
+        for entry in islice(entries, MOST_LISTENERS):
+            if is_socket(entry.path):
+                deliver(sender, message.encode(), entry.path)
+
+
+def deliver(sender: socket.socket, message: bytes, path: str) -> None:
+    """Send to one socket, or remove it when its owner died without doing so."""
+    try:
+        sender.sendto(message, path)
+    except ConnectionRefusedError:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+    except OSError:
+        # Its buffer is full of rings as it is, or it is not for us.
+        return
+
+
+def folder_of(using: str) -> str | None:
+    """Return where those meet who use this database, or None for one in memory."""
+    return folder_for(connections[using])
+
+
+def folder_for(connection: Any) -> str | None:
+    """Do the same for a connection."""
+    entry = connection.settings_dict
+    if connection.vendor == "sqlite":
+        if connection.is_in_memory_db():
+            return None
+        identity: tuple[Any, ...] = (os.fspath(entry["NAME"]),)
+    else:
+        given = entry["OPTIONS"]
+        named = [given.get(name) for name in ("unix_socket", "host", "port", "read_default_file")]
+        identity = (entry["HOST"], entry["PORT"], entry["NAME"], *named)
+    parent = os.fspath(options().BELL_FOLDER or tempfile.tempdir or tempfile.gettempdir())
+    return folder(parent, connection.vendor, *identity)
+
+
+@functools.lru_cache
+def folder(parent: str, vendor: str, *identity: Any) -> str:
+    if vendor == "sqlite":
+        identity = (os.path.realpath(identity[0]),)
+    digest = hashlib.blake2b(repr((vendor, *map(str, identity))).encode(), digest_size=6)
+    return os.path.join(parent, PREFIX + digest.hexdigest())
+
+
+def fits(folder: str) -> bool:
+    """Tell whether the path of a socket in this folder is short enough for the system."""
+    return len(os.fsencode(folder)) + 1 + LONGEST_NAME <= LONGEST_PATH
+
+
+def is_folder(path: str) -> bool:
+    """Tell whether it is a folder, and no link to one."""
+    return stat.S_ISDIR(mode_of(path))
+
+
+def is_socket(path: str) -> bool:
+    return stat.S_ISSOCK(mode_of(path))
+
+
+def mode_of(path: str) -> int:
+    """Return its mode, or 0 when it is not there, or no longer: its owner may just leave."""
+    try:
+        return os.lstat(path).st_mode
+    except OSError:
+        return 0
+
+
+class Datagrams:
+    """A socket in the folder of the database."""
+
+    proven = True
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self.socket: socket.socket | None = None
+        self.path = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be rung; its folder may have been swept away."""
+        return self.socket is not None and os.path.lexists(self.path)
+
+    def open(self) -> None:
+        """Raise OSError when the socket can't be made."""
+        self.close()
+        folder = folder_of(self.using)
+        if folder is None:
+            raise OSError("A database in memory has no other process.")
+        self.path = os.path.join(folder, f"{os.getpid()}-{secrets.token_hex(4)}")
+        if len(os.fsencode(self.path)) > LONGEST_PATH:
+            raise OSError(errno.ENAMETOOLONG, "The path is too long for a socket", self.path)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.setblocking(False)
+        for trial in range(TRIES):
+            make(folder)
+            try:
+                self.socket.bind(self.path)
+                break
+            except FileNotFoundError:
+                # Someone who left has just taken the empty folder away.
+                if trial == TRIES - 1:
+                    raise
+        os.chmod(self.path, WRITABLE_BY_ALL)
+
+    def fileno(self) -> int:
+        return -1 if self.socket is None else self.socket.fileno()
+
+    def hear(self) -> Iterable[Ring | Call]:
+        messages = []
+        with contextlib.suppress(BlockingIOError):
+            while self.socket is not None:
+                messages.append(self.socket.recv(LONGEST_MESSAGE).decode(errors="replace"))
+        return parsed(messages)
+
+    def close(self) -> None:
+        """Take the socket away, and the folder when it was the last one there."""
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+                os.rmdir(os.path.dirname(self.path))
+
+
+class QueueDatagrams(Datagrams):
+    """Hears the bell of one queue."""
+
+    def __init__(self, queue: str, using: str) -> None:
+        super().__init__(using)
+        self.queue = queue
+
+    def wait(self, seconds: float) -> None:
+        """Wait until its bell is rung, or so many seconds."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0 and is_readable(self, left):
+            if is_for(self.queue, self.hear()):
+                return
+
+
+def make(folder: str) -> None:
+    """
+    Make a folder in which only this user may have sockets, and everyone may ring them.
+
+    Raise OSError when there is one already that others may write to: they could take sockets
+    away, or lay so many there that none of ours is rung.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+        os.chmod(folder, OPEN_TO_RING)
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "This is no folder", folder)
+    if found.st_uid not in (os.geteuid(), ROOT) or found.st_mode & WRITABLE_BY_OTHERS:
+        reason = "Another user may write to it; set BELL_FOLDER to a folder of the worker's own"
+        raise PermissionError(errno.EACCES, reason, folder)

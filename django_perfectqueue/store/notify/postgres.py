@@ -1,0 +1,238 @@
+"""The bell of PostgreSQL: NOTIFY and LISTEN."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import select
+import time
+from collections.abc import Iterable
+from contextlib import closing
+from typing import Any
+
+from django.db import Error, connections
+
+from ..values import ENDED
+from .messages import Call, Ring, parsed
+
+CHANNEL = "perfectqueue"
+NOTIFY = "SELECT pg_notify(%s, %s)"
+PROOF = "proof"
+AFTER_TROUBLE = 0.1
+
+logger = logging.getLogger("django_perfectqueue.bell")
+
+
+def send(message: str, connection: Any) -> None:
+    """
+    Notify all who listen, in a transaction of its own.
+
+    In one that has written, NOTIFY would hold a lock of the whole server's until that is
+    on disk, and let commits go only one by one.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(NOTIFY, [CHANNEL, message])
+
+
+class Notices:
+    """
+    Hears NOTIFY over the connection of this thread, which it makes one of its own.
+
+    It may turn out that nothing is ever heard: a pooler that lends out a connection for
+    one transaction takes it away together with what was to be heard there.
+    """
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self.listening: Any = None
+        self.heard: list[str] = []
+        self.token = ""
+        self.proven = False
+        self.connection: Any = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.listening is not None and self.listening is connections[self.using].connection
+
+    def open(self) -> None:
+        """Listen, also for what prove() sends. Raise what the database does."""
+        self.proven = False
+        self.heard.clear()
+        if self.connection is None:
+            self.connection = connections[self.using] = apart(self.using)
+        with connections[self.using].cursor() as cursor:
+            cursor.execute(f"LISTEN {CHANNEL}")
+        self.listening = connections[self.using].connection
+        if hasattr(self.listening, "add_notify_handler"):
+            self.listening.add_notify_handler(lambda notice: self.heard.append(notice.payload))
+
+    def prove(self) -> None:
+        """Send, over another connection, what sets ``proven`` once it is heard."""
+        self.token = secrets.token_hex(8)
+        with closing(apart(self.using)) as connection, connection.cursor() as cursor:
+            cursor.execute(NOTIFY, [CHANNEL, f"{PROOF} {self.token}"])
+
+    def give_up(self) -> None:
+        """Listen no more."""
+        with connections[self.using].cursor() as cursor:
+            cursor.execute(f"UNLISTEN {CHANNEL}")
+        self.listening = None
+
+    def fileno(self) -> int:
+        return int(self.listening.fileno())
+
+    def hear(self) -> Iterable[Ring | Call]:
+        """Return what has come, also during other statements. Raise what the database does."""
+        with connections[self.using].wrap_database_errors:
+            self.heard += received(self.listening)
+        heard, self.heard[:] = list(self.heard), []
+        self.proven = self.proven or f"{PROOF} {self.token}" in heard
+        return parsed(heard)
+
+    def close(self) -> None:
+        self.listening = None
+        if self.connection is not None:
+            self.connection.close()
+
+
+def received(connection: Any) -> list[str]:
+    """Return the payloads that the driver has, or can read without waiting."""
+    if hasattr(connection, "add_notify_handler"):
+        connection.pgconn.consume_input()
+        return [notice.extra.decode() for notice in iter(connection.pgconn.notifies, None)]
+    connection.poll()
+    payloads = [notice.payload for notice in connection.notifies]
+    connection.notifies.clear()
+    return payloads
+
+
+def apart(using: str) -> Any:
+    """Return a new connection, outside any pool of Django's."""
+    connection = connections.create_connection(using)
+    given = connection.settings_dict["OPTIONS"]
+    own = {name: value for name, value in given.items() if name != "pool"}
+    connection.settings_dict = {**connection.settings_dict, "OPTIONS": own}
+    return connection
+
+
+class Overheard:
+    """
+    Hears what is told on some channels, over the connection of this thread.
+
+    What others listen for on the same connection is left to them.
+    """
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self.listening: Any = None
+        self.channels: set[str] = set()
+        self.heard: list[str] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self.listening is not None and self.listening is connections[self.using].connection
+
+    def listen(self, channels: set[str]) -> None:
+        """Listen on these channels alone. Raise what the database does."""
+        self.close()
+        self.channels = channels
+        self.execute("LISTEN")
+        self.listening = connections[self.using].connection
+        if hasattr(self.listening, "add_notify_handler"):
+            self.listening.add_notify_handler(self.note)
+
+    def is_news(self, payload: str) -> bool:
+        """Tell whether what was told on these channels is for this one."""
+        return True
+
+    def execute(self, verb: str) -> None:
+        with connections[self.using].cursor() as cursor:
+            cursor.execute("; ".join(f"{verb} {channel}" for channel in sorted(self.channels)))
+
+    def note(self, notice: Any) -> None:
+        if notice.channel in self.channels and self.is_news(notice.payload):
+            self.heard.append(notice.payload)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until something is told, or so many seconds; less if the connection breaks."""
+        deadline = time.monotonic() + seconds
+        try:
+            with connections[self.using].wrap_database_errors:
+                while not self.take():
+                    left = deadline - time.monotonic()
+                    if left <= 0 or not is_readable(self.listening, left):
+                        return
+                    self.receive()
+        except (Error, OSError, ValueError) as error:
+            # Nothing else: a handler that waits here may be broken off.
+            logger.debug("The connection that listens is broken. error=%s", error)
+            time.sleep(min(AFTER_TROUBLE, max(0.0, deadline - time.monotonic())))
+
+    def take(self) -> bool:
+        """Tell whether something was told since this was asked last."""
+        if not hasattr(self.listening, "add_notify_handler"):
+            come = list(self.listening.notifies)
+            for notice in come:
+                self.note(notice)
+            self.listening.notifies[:] = [one for one in come if one.channel not in self.channels]
+        told, self.heard = bool(self.heard), []
+        return told
+
+    def receive(self) -> None:
+        """Have the driver read what has come, and hand it to whom it is for."""
+        if not hasattr(self.listening, "add_notify_handler"):
+            self.listening.poll()
+            return
+        pgconn = self.listening.pgconn
+        pgconn.consume_input()
+        for notice in iter(pgconn.notifies, None):
+            pgconn.notify_handler(notice)
+
+    def close(self) -> None:
+        """Listen no more; the connection stays as it was."""
+        if self.listening is not None and hasattr(self.listening, "remove_notify_handler"):
+            self.listening.remove_notify_handler(self.note)
+        if self.is_open:
+            with contextlib.suppress(Error):
+                self.execute("UNLISTEN")
+                self.take()
+        self.listening = None
+
+
+class EndNotices(Overheard):
+    """Hears that tasks have ended which are watched."""
+
+    def hears(self, ids: Iterable[int]) -> bool:
+        """Tell whether it listens for the ends of all these tasks."""
+        return self.is_open and {f"{ENDED}{task_id}" for task_id in ids} <= self.channels
+
+    def open(self, ids: Iterable[int]) -> None:
+        """Listen for the ends of these tasks alone. Raise what the database does."""
+        self.listen({f"{ENDED}{task_id}" for task_id in ids})
+
+
+class QueueNotices(Overheard):
+    """Hears the bell of one queue, without a connection of its own."""
+
+    def __init__(self, queue: str, using: str) -> None:
+        super().__init__(using)
+        self.queue = queue
+
+    def open(self) -> None:
+        self.listen({CHANNEL})
+
+    def is_news(self, payload: str) -> bool:
+        return is_for(self.queue, parsed([payload]))
+
+
+def is_for(queue: str, heard: Iterable[Ring | Call]) -> bool:
+    """Tell whether some of what was heard is a ring for this queue."""
+    return any(isinstance(one, Ring) and one.queue in ("", queue) for one in heard)
+
+
+def is_readable(source: Any, seconds: float) -> bool:
+    """Wait for something to come over a connection or a socket; tell whether it has."""
+    poll = select.poll()
+    poll.register(source.fileno(), select.POLLIN)
+    return bool(poll.poll(seconds * 1000))

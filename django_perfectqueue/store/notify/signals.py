@@ -1,0 +1,60 @@
+"""Tell those who listen what has become of tasks that nobody holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from django.db import connections, transaction
+from django.dispatch import Signal
+
+from django_perfectqueue.signals import Whom, is_heard, send_all
+
+from ..database.dialects import Dialect
+from ..database.dialects.base import numbers
+from ..database.transaction import calls_of_others
+
+WHOM = """
+SELECT "id", "queue", "key", "type", "user" FROM "perfectqueue_task" WHERE "id" IN ({ids})
+"""
+
+
+def announce(signal: Signal, tasks: Iterable[Any], *, using: str) -> None:
+    """
+    Send a signal for each of these leases or submissions, once the caller's transaction has
+    committed, or at once where there is none.
+
+    None is sent where the caller has switched autocommit off: its commit is not heard of.
+    """
+    if is_heard(signal):
+        after_commit(signal, [Whom.of(task) for task in tasks], using=using)
+
+
+def announce_ids(
+    cursor: Any, dialect: Dialect, steps: Iterable[tuple[Signal, Sequence[int]]]
+) -> None:
+    """Do the same for tasks of which only the ids are known."""
+    heard = [(signal, ids) for signal, ids in steps if ids and is_heard(signal)]
+    if not heard:
+        return
+    every = numbers(sorted({task_id for _signal, ids in heard for task_id in ids}))
+    rows = dialect.execute(cursor, WHOM.replace("{ids}", every)).fetchall()
+    known = {task_id: Whom(*names) for task_id, *names in rows}
+    for signal, ids in heard:
+        tasks = [known[task_id] for task_id in ids if task_id in known]
+        after_commit(signal, tasks, using=cursor.db.alias)
+
+
+def after_commit(signal: Signal, tasks: list[Whom], *, using: str) -> None:
+    connection = connections[using]
+    act = partial(tell, signal, tasks)
+    if connection.in_atomic_block:
+        transaction.on_commit(act, using=using, robust=True)
+    elif connection.autocommit:
+        act()
+
+
+def tell(signal: Signal, tasks: list[Whom]) -> None:
+    with calls_of_others():
+        send_all(signal, tasks)

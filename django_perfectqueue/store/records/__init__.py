@@ -1,0 +1,1 @@
+"""What is written beside the tasks: workers, journals, usage."""

@@ -1,0 +1,100 @@
+"""Write what handlers have told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db import connections
+
+from ..database.dialects import Dialect
+from ..database.transaction import is_callers, reading, repeated
+from ..values import Note, as_text
+
+ROWS, CHARACTERS = 100, 500_000
+LONGEST_ESCAPE = 10
+KEPT = 20
+STAGE_LENGTH = 255
+KEY = ("task_id", "number")
+COLUMNS = ("progress", "stage", "lines", "updated_at")
+
+TELL = """
+INSERT INTO "perfectqueue_journal"
+    ("task_id", "number", "progress", "stage", "lines", "updated_at")
+SELECT "told"."task_id", "told"."number", "told"."progress", "told"."stage", "told"."lines", {now}
+FROM ({rows}) AS "told"
+WHERE EXISTS (
+    SELECT 1 FROM "perfectqueue_task" AS "task"
+    WHERE "task"."id" = "told"."task_id" AND "task"."key" = CASE "task"."id" {keys} END
+) AND ("told"."task_id"{asynchronous_commit}) IS NOT NULL
+"""
+FORGET = 'DELETE FROM "perfectqueue_journal" WHERE {over}'
+
+
+@repeated
+def tell(notes: Sequence[Note], *, using: str, now: datetime | None = None) -> None:
+    """
+    Write what attempts have told, in place of what they had told before.
+
+    It is one statement, unless that would be a very long one.
+    What is told of a task that is gone is dropped, also where another has got its id. On
+    PostgreSQL the last second of it may be lost in a crash of the server.
+    """
+    lasting = is_callers(connections[using])
+    with reading(using) as (cursor, dialect):
+        ordered = sorted(notes, key=lambda note: (note.task_id, note.attempt))
+        for some in in_statements(ordered):
+            write(cursor, dialect, some, lasting=lasting, now=now)
+        forget_old(cursor, dialect, ordered)
+
+
+def in_statements(notes: Sequence[Note]) -> Iterator[list[Note]]:
+    """Yield as many at a time as a server takes in one statement."""
+    some: list[Note] = []
+    room = CHARACTERS
+    for note in notes:
+        if some and (len(some) == ROWS or len(note.lines) > room):
+            yield some
+            some, room = [], CHARACTERS
+        some.append(note)
+        room -= len(note.lines)
+    if some:
+        yield some
+
+
+def write(
+    cursor: Any, dialect: Dialect, notes: Sequence[Note], *, lasting: bool, now: datetime | None
+) -> None:
+    statement = TELL.replace("{rows}", " UNION ALL ".join(map(row, range(len(notes)), notes)))
+    more = "" if lasting else dialect.asynchronous_commit
+    statement = statement.replace("{asynchronous_commit}", more)
+    keys = " ".join(f"WHEN {int(note.task_id)} THEN %(key{n})s" for n, note in enumerate(notes))
+    statement = statement.replace("{keys}", keys)
+    clause = dialect.upsert("perfectqueue_journal", KEY, dict.fromkeys(COLUMNS, "{new}"))
+    values = {}
+    for number, note in enumerate(notes):
+        values[f"key{number}"] = note.key
+        values[f"stage{number}"] = as_text(note.stage, STAGE_LENGTH)
+        values[f"lines{number}"] = as_text(note.lines, LONGEST_ESCAPE * len(note.lines))
+    dialect.execute(cursor, statement + clause, values, now=now)
+
+
+def row(number: int, note: Note) -> str:
+    # A number in any case, which gives the column its type.
+    part = "NULLIF(0.0, 0.0)" if note.progress is None else repr(float(note.progress))
+    return (
+        f'SELECT {int(note.task_id)} AS "task_id", {int(note.attempt)} AS "number",'
+        f' {part} AS "progress", %(stage{number})s AS "stage", %(lines{number})s AS "lines"'
+    )
+
+
+def forget_old(cursor: Any, dialect: Dialect, notes: Sequence[Note]) -> None:
+    """Keep the last KEPT attempts' of a task that is tried again and again."""
+    over = " OR ".join(
+        f'("task_id" = {int(note.task_id)} AND "number" <= {int(note.attempt) - KEPT})'
+        for note in notes
+        if note.is_first and note.attempt > KEPT
+    )
+    if over:
+        dialect.execute(cursor, FORGET.replace("{over}", over))

@@ -1,0 +1,209 @@
+"""Read what was written of usage: sums of what is summed up, and slices that are not yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any
+
+from django_perfectqueue.models import Span
+
+from ..arithmetic.entitlement import Contender, entitlements
+from ..arithmetic.fair_order import lane_id
+from ..database.dialects import Dialect
+from ..database.dialects.base import numbers
+from .usage import AMOUNTS, Tally, Whose
+
+LANES_A_STATEMENT = 1_000
+COUNTS_A_STATEMENT = 100
+
+PLACE = """
+FROM "perfectqueue_usage"
+WHERE "queue" = %(queue)s AND "span" = %(span)s AND "start" >= %(since)s AND "start" < %(until)s
+"""
+
+
+def summed(column: str) -> str:
+    return f'{"MAX" if column == "longest" else "SUM"}("{column}")'
+
+
+SUMS = f"""
+SELECT "others", "user", {", ".join(map(summed, AMOUNTS))} {PLACE}
+GROUP BY "others", "user"
+"""
+ROWS = f"""
+SELECT "start", "others", "user", {", ".join(f'"{column}"' for column in AMOUNTS)} {PLACE}
+ORDER BY "start"
+"""
+NEXT_QUEUE = 'SELECT MIN("queue") FROM "perfectqueue_usage" WHERE "queue" > %(last)s'
+NEWEST = """
+SELECT MAX("start") FROM "perfectqueue_usage" WHERE "queue" = %(queue)s AND "span" = %(span)s
+"""
+OLDEST = """
+SELECT MIN("start") FROM "perfectqueue_usage"
+WHERE "queue" = %(queue)s AND "span" = %(span)s AND "start" >= %(since)s
+"""
+TERMS = """
+SELECT "id", "weight", "max_running" FROM "perfectqueue_lane" WHERE "id" IN ({lanes})
+"""
+STANDINGS = """
+SELECT "id", "account", "gate", "weight", "max_running", "running" FROM "perfectqueue_lane"
+WHERE "id" IN ({accounts}) OR ("gate" <> 0 AND "account" IN ({accounts}))
+"""
+COUNT = """
+SELECT {lane}, COUNT(*) FROM (
+    SELECT 1 FROM "perfectqueue_ticket" WHERE "state" = 0 AND "lane" = {lane} LIMIT %(most)s
+) AS "line"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Under which a user competed: the weight and the cap of its lane."""
+
+    weight: float = 1.0
+    max_running: int | None = None
+
+
+def queues_used(cursor: Any, dialect: Dialect) -> Iterator[str]:
+    """Yield the queues of which there is any usage, with one look into the index for each."""
+    queue: str | None = ""
+    while queue is not None:
+        row = dialect.execute(cursor, NEXT_QUEUE, {"last": queue}).fetchone()
+        [queue] = row
+        if queue is not None:
+            yield queue
+
+
+def summed_until(cursor: Any, dialect: Dialect, queue: str, span: int) -> datetime | None:
+    """Return the end of the newest span of this length, or None where there is none."""
+    values = {"queue": queue, "span": int(span)}
+    [start] = dialect.execute(cursor, NEWEST, values).fetchone()
+    return None if start is None else dialect.moment(start) + timedelta(seconds=int(span))
+
+
+def first_since(
+    cursor: Any, dialect: Dialect, queue: str, span: int, since: datetime
+) -> datetime | None:
+    """Return the start of the oldest span of this length that is no older than that."""
+    values = {"queue": queue, "span": int(span), "since": dialect.parameter(since)}
+    [start] = dialect.execute(cursor, OLDEST, values).fetchone()
+    return None if start is None else dialect.moment(start)
+
+
+def sums(
+    cursor: Any, dialect: Dialect, queue: str, span: int, since: datetime, until: datetime
+) -> dict[Whose, Tally]:
+    """Return what everyone got in spans of this length: since, and before."""
+    values = place(dialect, queue, span, since, until)
+    return {
+        Whose(queue, bool(others), user): Tally.of(amounts)
+        for others, user, *amounts in dialect.execute(cursor, SUMS, values).fetchall()
+    }
+
+
+def slices(
+    cursor: Any, dialect: Dialect, queue: str, since: datetime, until: datetime
+) -> dict[Whose, Tally]:
+    """Return what everyone got in the slices of some time, and was entitled to in each."""
+    values = place(dialect, queue, Span.SLICE, since, until)
+    rows = dialect.execute(cursor, ROWS, values).fetchall()
+    terms = terms_of(
+        cursor, dialect, queue, {user for _start, others, user, *_ in rows if not others}
+    )
+    totals: dict[Whose, Tally] = {}
+    for _start, some in groupby(rows, key=lambda row: row[0]):
+        tallies = {
+            Whose(queue, bool(others), user): Tally.of(amounts)
+            for _start, others, user, *amounts in some
+        }
+        entitle(tallies, terms)
+        for whose, tally in tallies.items():
+            totals.setdefault(whose, Tally()).add(tally)
+    return totals
+
+
+def entitle(tallies: dict[Whose, Tally], terms: dict[str, Terms]) -> None:
+    """
+    Say what each was entitled to within one slice.
+
+    Who was paused or at its cap for a moment is taken to have wanted no more, and so are
+    those who are not told apart. Where more waited than were looked at, everyone else who
+    got something is taken to have waited for more.
+    """
+    many = any(whose.others and tally.eager for whose, tally in tallies.items())
+    contenders = {}
+    for whose, tally in tallies.items():
+        if whose.others:
+            tally.entitled = tally.seconds
+            continue
+        its = terms.get(whose.user, Terms())
+        most = {} if its.max_running is None else {"most": float(its.max_running * Span.SLICE)}
+        held = tally.paused or tally.capped
+        eager = not held and bool(tally.eager or (many and tally.seconds > 0))
+        contenders[whose] = Contender(tally.seconds, its.weight, eager, **most)
+    for whose, seconds in entitlements(contenders).items():
+        tallies[whose].entitled = seconds
+
+
+def terms_of(cursor: Any, dialect: Dialect, queue: str, users: Iterable[str]) -> dict[str, Terms]:
+    """Return the terms of users; one that has no lane has those of anyone."""
+    owners = {lane_id(queue, user): user for user in users}
+    lanes = sorted(owners)
+    terms: dict[str, Terms] = {}
+    for first in range(0, len(lanes), LANES_A_STATEMENT):
+        some = numbers(lanes[first : first + LANES_A_STATEMENT])
+        rows = dialect.execute(cursor, TERMS.replace("{lanes}", some)).fetchall()
+        terms.update({owners[lane]: Terms(weight, most) for lane, weight, most in rows})
+    return terms
+
+
+def place(
+    dialect: Dialect, queue: str, span: int, since: datetime, until: datetime
+) -> dict[str, Any]:
+    return {
+        "queue": queue,
+        "span": int(span),
+        "since": dialect.parameter(since),
+        "until": dialect.parameter(until),
+    }
+
+
+def standings(
+    cursor: Any, dialect: Dialect, queue: str, users: Iterable[str], most: int
+) -> dict[str, dict[str, Any]]:
+    """
+    Return of each user that has a lane what holds for it now: weight and cap, what runs and
+    what waits, of which no more than ``most`` and one are counted in each of its lanes.
+    """
+    owners = {lane_id(queue, user): user for user in users}
+    found: dict[str, dict[str, Any]] = {}
+    lanes: dict[int, str] = {}
+    ids = sorted(owners)
+    for first in range(0, len(ids), LANES_A_STATEMENT):
+        some = numbers(ids[first : first + LANES_A_STATEMENT])
+        rows = dialect.execute(cursor, STANDINGS.replace("{accounts}", some)).fetchall()
+        for lane, account, gate, weight, max_running, running in rows:
+            lanes[lane] = user = owners[account]
+            facts = found.setdefault(user, {"waiting": 0})
+            if not gate:
+                facts.update(weight=weight, max_running=max_running, running=running)
+    counts = waiting(cursor, dialect, sorted(lanes), most)
+    for lane, count in counts.items():
+        facts = found[lanes[lane]]
+        facts["waiting"] = min(facts["waiting"] + count, most + 1)
+    return found
+
+
+def waiting(cursor: Any, dialect: Dialect, lanes: list[int], most: int) -> dict[int, int]:
+    """Return how many tickets wait in each lane, counted no further than one above ``most``."""
+    counts: dict[int, int] = {}
+    for first in range(0, len(lanes), COUNTS_A_STATEMENT):
+        statement = " UNION ALL ".join(
+            COUNT.replace("{lane}", str(int(lane)))
+            for lane in lanes[first : first + COUNTS_A_STATEMENT]
+        )
+        counts.update(dialect.execute(cursor, statement, {"most": most + 1}).fetchall())
+    return counts

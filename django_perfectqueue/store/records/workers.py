@@ -1,0 +1,115 @@
+"""Tell the other hosts which workers there are."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django_perfectqueue.models import UNSEEN
+
+from ..database.dialects import Dialect
+from ..database.dialects.base import numbers
+from ..database.transaction import reading, repeated, timely
+from ..values import new_holder
+
+KEPT = 3600.0
+BATCH = 100
+
+RENEW = """
+UPDATE "perfectqueue_worker"
+SET "seen_at" = {now}, "leaving" = %(leaving)s, "seats" = %(seats)s, "drifted_at" = {drifted_at}
+WHERE "id" = %(id)s
+"""
+ENTER = """
+INSERT INTO "perfectqueue_worker" (
+    "id", "host", "pid", "launcher", "generation", "version", "processors", "queues", "routes",
+    "seats", "leaving", "started_at", "seen_at", "drifted_at"
+) VALUES (
+    %(id)s, %(host)s, %(pid)s, %(launcher)s, %(generation)s, %(version)s, %(processors)s,
+    %(queues)s, %(routes)s, %(seats)s, %(leaving)s, {started_at}, {now},
+    {drifted_at}
+)
+"""
+STRIKE = 'DELETE FROM "perfectqueue_worker" WHERE "id" IN ({ids})'
+OLD = """
+SELECT "id" FROM "perfectqueue_worker"
+WHERE "seen_at" <= {before} ORDER BY "seen_at" LIMIT %(limit)s
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """
+    What a worker tells of itself, under a number that no other has.
+
+    ``pid`` is its supervisor's, and ``generation`` how many supervisors its launcher had
+    started by then. ``queues`` and ``routes`` are JSON. ``born`` is by the host's monotonic
+    clock.
+    """
+
+    host: str
+    pid: int
+    launcher: int = 0
+    generation: int = 1
+    version: str
+    processors: int
+    queues: str
+    routes: str
+    id: int = field(default_factory=new_holder)
+    born: float = field(default_factory=time.monotonic)
+
+
+@repeated
+def register(
+    worker: Registration,
+    *,
+    using: str,
+    seats: str = "[]",
+    leaving: bool = False,
+    drifted: float | None = None,
+    now: datetime | None = None,
+) -> None:
+    """
+    Say that a worker is alive, which is good until UNSEEN has passed.
+
+    ``seats`` is JSON: what each processor does. One that is ``leaving`` takes no more
+    tasks. ``drifted`` is how many seconds ago it had to correct a counter, if it had. Who
+    enters the register strikes out those that are long gone.
+    """
+    with timely(using) as (cursor, dialect):
+        state = {"id": worker.id, "seats": seats, "leaving": leaving}
+        then = {"drifted_at": None if drifted is None else -drifted}
+        if dialect.execute(cursor, RENEW, state, now=now, after=then).rowcount:
+            return
+        values = {
+            **state,
+            "host": worker.host[:255],
+            "pid": worker.pid,
+            "launcher": worker.launcher,
+            "generation": worker.generation,
+            "version": worker.version,
+            "processors": worker.processors,
+            "queues": worker.queues,
+            "routes": worker.routes,
+        }
+        then["started_at"] = worker.born - time.monotonic()
+        dialect.execute(cursor, ENTER, values, now=now, after=then)
+        forget(cursor, dialect, now)
+
+
+@repeated
+def sign_off(worker: Registration, *, using: str) -> None:
+    """Say that a worker is there no more."""
+    with reading(using) as (cursor, dialect):
+        dialect.execute(cursor, STRIKE.replace("{ids}", numbers([worker.id])))
+
+
+def forget(cursor: Any, dialect: Dialect, now: datetime | None) -> None:
+    """Delete some of the workers that have been gone for KEPT seconds."""
+    before = {"before": -UNSEEN.total_seconds() - KEPT}
+    found = dialect.execute(cursor, OLD, {"limit": BATCH}, now=now, after=before).fetchall()
+    if found:
+        ids = numbers(sorted(id_ for (id_,) in found))
+        dialect.execute(cursor, STRIKE.replace("{ids}", ids))

@@ -1,0 +1,1 @@
+"""One verb on a task a file."""

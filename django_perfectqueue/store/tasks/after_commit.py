@@ -1,0 +1,90 @@
+"""Steer tasks once the caller's transaction has committed, so that it locks none of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from django.db import connections, transaction
+
+from django_perfectqueue.exceptions import AlreadyFinishedError, NotFoundError, TaskError
+
+from ..database.transaction import reading
+
+R = TypeVar("R")
+
+logger = logging.getLogger("django_perfectqueue.queue")
+
+SEEN = """
+SELECT "task"."key", "task"."outcome", "ticket"."state" FROM "perfectqueue_task" AS "task"
+LEFT JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."task_id" = "task"."id"
+WHERE "task"."id" = %(task_id)s
+"""
+
+Check = Callable[[str, str, int | None], None]
+
+
+def refuse_ended(key: str, outcome: str, state: int | None) -> None:
+    """Raise AlreadyFinishedError where a task has ended."""
+    if outcome:
+        raise AlreadyFinishedError(f"Task '{key}' has ended: it is {outcome}.")
+
+
+def once_committed(
+    act: Callable[[], R], task_id: int, *, using: str, check: Check = refuse_ended
+) -> R | None:
+    """
+    Steer a task at once, or in a transaction of the caller's after its commit; what has been
+    steered by then returns None.
+
+    Held until that commit, the task's rows would hold up who runs it, and the account of
+    its user all others. What can be seen to be in vain is refused at once: raise what
+    ``check`` raises, by the key, the outcome and the ticket's state, or NotFoundError.
+    """
+    if not is_in_block(connections[using]):
+        return act()
+    with reading(using) as (cursor, dialect):
+        row = dialect.execute(cursor, SEEN, {"task_id": task_id}).fetchone()
+    if row is None:
+        raise NotFoundError(f"There is no task with the id {task_id}.")
+    check(*row)
+    transaction.on_commit(Steering(act, task_id), using=using, robust=True)
+    return None
+
+
+def is_in_block(connection: Any) -> bool:
+    """
+    Tell whether an atomic block of the caller's is open.
+
+    The blocks that Django's TestCase puts around a test never commit, so they are none.
+    """
+    return any(not block._from_testcase for block in connection.atomic_blocks)
+
+
+@dataclass(slots=True, eq=False)
+class Steering:
+    """What waits for the commit; it is done once."""
+
+    act: Callable[[], Any]
+    task_id: int
+    is_done: bool = False
+
+    def __call__(self) -> None:
+        if self.is_done:
+            return
+        self.is_done = True
+        try:
+            self.act()
+        except TaskError as error:
+            logger.info("A task was not steered after the commit. %s id=%s", error, self.task_id)
+
+
+def steer_waiting(*, using: str) -> None:
+    """Do what waits for a commit that never comes: in a TestCase, after its atomic blocks."""
+    connection = connections[using]
+    if not is_in_block(connection):
+        for waiting in list(connection.run_on_commit):
+            if isinstance(waiting[1], Steering):
+                waiting[1]()

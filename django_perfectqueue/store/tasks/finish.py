@@ -1,0 +1,97 @@
+"""Close tasks whose handlers have returned."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+
+from ..arithmetic.fair_order import is_gated
+from ..database.dialects import Dialect, dialect_of
+from ..database.dialects.base import numbers
+from ..database.transaction import reading, repeated, unit
+from ..lanes.accounts import Accounts
+from ..values import Completion, Lease
+
+WRITTEN = """
+SELECT "id", "queue", "key", "attempt", "worker" FROM "perfectqueue_task"
+WHERE "id" IN ({ids}) AND "outcome" = 'finished' AND "started_at" IS NOT NULL
+"""
+
+
+@repeated
+def finish(
+    completions: Sequence[Completion],
+    *,
+    using: str,
+    worker: str = "",
+    now: datetime | None = None,
+) -> list[Completion]:
+    """
+    Close tasks in one transaction; return those that were refused.
+
+    Refused is what another attempt holds by now, or someone has ended. What this same
+    attempt has finished already is not refused: a commit whose answer was lost may be
+    repeated.
+    """
+    alone = len(completions) == 1 and dialect_of(using).single_statement
+    alone = alone and not is_gated(completions[0].lease.lane)
+    if alone and finish_one(completions[0], using=using, worker=worker, now=now):
+        return []
+    with unit(using) as (cursor, dialect):
+        accounts = Accounts(now)
+        refused = close(cursor, dialect, accounts, completions, worker=worker, now=now)
+        accounts.write(cursor, dialect)
+    return refused
+
+
+def finish_one(done: Completion, *, using: str, worker: str, now: datetime | None) -> bool:
+    """Close a task by one statement; return whether it was held indeed."""
+    accounts = Accounts(now)
+    accounts.end(done.lease, done.seconds)
+    entry = accounts.of(done.lease.lane).entry(done.lease.lane)
+    terms: dict[str, Any] = {"worker": worker, "monotonic": time.monotonic(), "now": now}
+    with reading(using) as (cursor, dialect):
+        return dialect.finish_one(cursor, done, entry, **terms)
+
+
+def close(
+    cursor: Any,
+    dialect: Dialect,
+    accounts: Accounts,
+    completions: Sequence[Completion],
+    *,
+    worker: str,
+    now: datetime | None,
+) -> list[Completion]:
+    terms: dict[str, Any] = {"worker": worker, "monotonic": time.monotonic(), "now": now}
+    each: dict[tuple[int, int], Completion] = {}
+    for done in completions:
+        each.setdefault((done.lease.task_id, done.lease.token), done)
+    closed = dialect.finish(cursor, list(each.values()), **terms)
+    accounts.end_all(
+        [(done.lease, done.ended - done.started) for fence, done in each.items() if fence in closed]
+    )
+    missed = [done for fence, done in each.items() if fence not in closed]
+    # Of two leases of one task the other one was refused, though the task is finished now.
+    just_now = {task_id for task_id, _token in closed}
+    return missed and without_written(cursor, dialect, missed, worker, just_now)
+
+
+def without_written(
+    cursor: Any,
+    dialect: Dialect,
+    missed: list[Completion],
+    worker: str,
+    just_now: Collection[int],
+) -> list[Completion]:
+    """Return which of these an earlier try, whose answer was lost, has not written."""
+    ids = sorted({done.lease.task_id for done in missed}.difference(just_now))
+    written = set(dialect.execute(cursor, WRITTEN.replace("{ids}", numbers(ids))).fetchall())
+    return [done for done in missed if mark_of(done.lease, worker) not in written]
+
+
+def mark_of(lease: Lease, worker: str) -> tuple[int, str, str, int, str]:
+    """Return what WRITTEN tells of a task that this lease has finished."""
+    return lease.task_id, lease.queue, lease.key, lease.attempt, worker

@@ -1,0 +1,168 @@
+"""
+Keep tasks of unknown types out of their lines, until a worker comes that knows them.
+
+A parked ticket is scheduled for a time that never comes, the same for all of one type: so
+the index of alarms finds the types that are parked, and the tickets of each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django_perfectqueue.models import PARKED_FROM
+
+from ..database.dialects import Dialect
+from ..database.dialects.base import numbers
+from ..database.transaction import reading, repeated, unit
+from ..notify.ring import ring
+from ..values import Lease
+
+BATCH = 4_000
+MOST_TYPES = 100
+SOME = 500
+SOME_TYPES = 10
+PLACES = 800 * 365 * 86_400 * 1_000_000
+
+LINE = """
+SELECT "task_id" FROM "perfectqueue_ticket" WHERE "state" = 0 AND "lane" = %(lane)s
+ORDER BY "rank", "run_at", "task_id" LIMIT %(limit)s
+"""
+RELEASED = """
+SELECT "task_id" FROM "perfectqueue_ticket"
+WHERE "task_id" IN ({ids}) AND "state" = 1 ORDER BY "task_id"
+"""
+TYPES = 'SELECT "id", "type" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
+PARK = """
+UPDATE "perfectqueue_ticket" SET "state" = 1, "alarm_at" = %(until)s WHERE "task_id" IN ({ids})
+"""
+NEXT = """
+SELECT "alarm_at", "task_id" FROM "perfectqueue_ticket"
+WHERE "alarm_at" > %(after)s ORDER BY "alarm_at" LIMIT 1
+"""
+PARKED = """
+SELECT "task_id" FROM "perfectqueue_ticket"
+WHERE "alarm_at" = %(until)s ORDER BY "task_id" LIMIT %(limit)s
+"""
+ADMIT = 'UPDATE "perfectqueue_ticket" SET "alarm_at" = {now} WHERE "task_id" IN ({ids})'
+
+Knows = Callable[[str], bool]
+
+
+def place_of(type_: str) -> datetime:
+    """Return the time for which the tickets of a type are parked."""
+    digest = hashlib.blake2b(type_.encode(errors="surrogatepass"), digest_size=8).digest()
+    return PARKED_FROM + timedelta(microseconds=1 + int.from_bytes(digest, "big") % PLACES)
+
+
+def park(released: Sequence[Lease], knows: Knows, *, using: str) -> int:
+    """
+    Park tasks of unknown types: those that were just released for that, and those that are
+    next in the same lines. Return how many.
+
+    A line of nothing else is cleared some thousand at a time, so nobody acquires them one
+    by one.
+    """
+    count = park_released(released, using=using)
+    for lane in sorted({lease.lane for lease in released}):
+        count += park_line(lane, knows, using=using)
+    if count:
+        # One that knows them may be resting.
+        ring(using=using)
+    return count
+
+
+@repeated
+def park_released(leases: Sequence[Lease], *, using: str) -> int:
+    types = {lease.task_id: lease.type for lease in leases}
+    with unit(using) as (cursor, dialect):
+        statement = RELEASED.replace("{ids}", numbers(sorted(types))) + dialect.skip_clause()
+        found = [row[0] for row in dialect.execute(cursor, statement).fetchall()]
+        write(cursor, dialect, {task_id: types[task_id] for task_id in found})
+    return len(found)
+
+
+@repeated
+def park_line(lane: int, knows: Knows, *, using: str) -> int:
+    with unit(using) as (cursor, dialect):
+        values = {"lane": lane, "limit": BATCH}
+        rows = dialect.execute(cursor, LINE + dialect.skip_clause(), values).fetchall()
+        types = types_of(cursor, dialect, [row[0] for row in rows])
+        unknown = {type_ for type_ in set(types.values()) if not knows(type_)}
+        strange = {task_id: type_ for task_id, type_ in types.items() if type_ in unknown}
+        write(cursor, dialect, strange)
+    return len(strange)
+
+
+def types_of(cursor: Any, dialect: Dialect, ids: Collection[int]) -> dict[int, str]:
+    if not ids:
+        return {}
+    return dict(dialect.execute(cursor, TYPES.replace("{ids}", numbers(ids))).fetchall())
+
+
+def write(cursor: Any, dialect: Dialect, types: dict[int, str]) -> None:
+    for type_ in sorted(set(types.values())):
+        ids = numbers(sorted(task_id for task_id, own in types.items() if own == type_))
+        values = {"until": dialect.parameter(place_of(type_))}
+        dialect.execute(cursor, PARK.replace("{ids}", ids), values)
+
+
+def unpark(knows: Knows, *, using: str, after: datetime = PARKED_FROM) -> datetime:
+    """
+    Have the parked tasks be due whose types are known.
+
+    It looks at no more than some hundred types; return where to go on the next time. Costs
+    one index look-up when nothing is parked.
+    """
+    for _type in range(MOST_TYPES):
+        if (found := next_type(using=using, after=after)) is None:
+            return PARKED_FROM
+        after, type_ = found
+        # Others are scheduled for such a time indeed.
+        if after == place_of(type_) and knows(type_):
+            while admit(after, using=using) == BATCH:
+                pass
+            ring(using=using)
+    return after
+
+
+def unpark_some(knows: Knows, *, using: str, after: datetime = PARKED_FROM) -> tuple[datetime, int]:
+    """
+    Have some parked tasks of each type that is known be due; return where to go on the next
+    time, and how many there were.
+
+    For who takes some of them next, beside a worker that does not know them: that one parks
+    again what is left, so all at once would be as many writes for each batch.
+    """
+    count = 0
+    for _type in range(SOME_TYPES):
+        if (found := next_type(using=using, after=after)) is None:
+            return PARKED_FROM, count
+        after, type_ = found
+        if after == place_of(type_) and knows(type_):
+            count += admit(after, using=using, limit=SOME)
+    return after, count
+
+
+@repeated
+def next_type(*, using: str, after: datetime) -> tuple[datetime, str] | None:
+    """Return the next place behind this one where something is parked, and of which type."""
+    with reading(using) as (cursor, dialect):
+        row = dialect.execute(cursor, NEXT, {"after": dialect.parameter(after)}).fetchone()
+        if row is None:
+            return None
+        types = types_of(cursor, dialect, [row[1]])
+        return dialect.moment(row[0]), types.get(row[1], "")
+
+
+@repeated
+def admit(until: datetime, *, using: str, limit: int = BATCH) -> int:
+    """Have a batch of the tickets that are parked at one place be due; return how many."""
+    with unit(using) as (cursor, dialect):
+        values = {"until": dialect.parameter(until), "limit": limit}
+        rows = dialect.execute(cursor, PARKED + dialect.skip_clause(), values).fetchall()
+        if rows:
+            dialect.execute(cursor, ADMIT.replace("{ids}", numbers(row[0] for row in rows)))
+    return len(rows)

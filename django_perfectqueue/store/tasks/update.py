@@ -1,0 +1,36 @@
+"""Change what a task carries."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from ..database.transaction import repeated, unit
+from ..leases.fence import hold
+from ..values import Lease
+
+RENEW = """
+UPDATE "perfectqueue_ticket" SET "alarm_at" = {until} WHERE "task_id" = %(task_id)s
+"""
+UPDATE = 'UPDATE "perfectqueue_task" SET "data" = %(payload)s WHERE "id" = %(task_id)s'
+
+
+@repeated
+def update_payload(
+    lease: Lease,
+    payload: str,
+    *,
+    alive_time: float,
+    using: str,
+    now: datetime | None = None,
+) -> Lease:
+    """
+    Write a held task's payload, and renew its lease; return the lease as it is then.
+
+    Raise PreemptedError, and write nothing, when the lease has passed on.
+    """
+    with unit(using) as (cursor, dialect):
+        hold(cursor, dialect, lease)
+        values = {"task_id": lease.task_id}
+        dialect.execute(cursor, RENEW, values, now=now, after={"until": alive_time})
+        dialect.execute(cursor, UPDATE, values | {"payload": payload})
+    return lease._replace(payload=payload)

@@ -1,0 +1,1 @@
+"""What no caller asks for: due timers, lapsed leases, dead holders, deletion, recounts."""

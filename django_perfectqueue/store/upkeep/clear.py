@@ -1,0 +1,66 @@
+"""Forget every task of a queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_perfectqueue.models import State
+
+from ..database.dialects import Dialect
+from ..database.dialects.base import numbers
+from ..database.transaction import repeated, unit
+from ..lanes.accounts import Accounts
+
+BATCH = 1000
+
+
+SOME = (
+    'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s ORDER BY "id" LIMIT %(limit)s'
+)
+TICKETS = """
+SELECT "task_id", "lane", "state" FROM "perfectqueue_ticket"
+WHERE "task_id" IN ({ids}) ORDER BY "task_id"
+"""
+FORGET_TICKETS = 'DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids})'
+FORGET = (
+    'DELETE FROM "perfectqueue_task" WHERE "id" IN ({ids})',
+    'DELETE FROM "perfectqueue_attempt" WHERE "task_id" IN ({ids})',
+    'DELETE FROM "perfectqueue_journal" WHERE "task_id" IN ({ids})',
+    'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" IN ({ids})',
+)
+
+
+def clear(queue: str, *, using: str) -> int:
+    """Delete all tasks of a queue, whatever their status; return how many."""
+    total = 0
+    while deleted := clear_batch(queue, using=using):
+        total += deleted
+    return total
+
+
+@repeated
+def clear_batch(queue: str, *, using: str) -> int:
+    with unit(using) as (cursor, dialect):
+        found = dialect.execute(cursor, SOME, {"queue": queue, "limit": BATCH}).fetchall()
+        if found:
+            ids = numbers(task_id for (task_id,) in found)
+            accounts = Accounts()
+            forget_tickets(cursor, dialect, accounts, ids)
+            for statement in FORGET:
+                dialect.execute(cursor, statement.replace("{ids}", ids))
+            # A task that was put back in its line before its row was gone has one again.
+            forget_tickets(cursor, dialect, accounts, ids)
+            accounts.write(cursor, dialect)
+        return len(found)
+
+
+def forget_tickets(cursor: Any, dialect: Dialect, accounts: Accounts, ids: str) -> None:
+    """Delete tickets, and take those that run off their lanes' accounts."""
+    statement = TICKETS.replace("{ids}", ids) + dialect.lock_clause()
+    tickets = dialect.execute(cursor, statement).fetchall()
+    for _task_id, lane, state in tickets:
+        if state == State.RUNNING:
+            accounts.lose(lane)
+    if tickets:
+        locked = numbers(task_id for task_id, _lane, _state in tickets)
+        dialect.execute(cursor, FORGET_TICKETS.replace("{ids}", locked))

@@ -1,0 +1,222 @@
+"""Delete lanes, gates and meters that nobody needs any more, a bounded batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django_perfectqueue.models import Policy
+
+from ..database.dialects import Dialect
+from ..database.dialects.base import numbers
+from ..database.transaction import reading, repeated, unit
+from ..lanes.share_sync import mend
+from ..lanes.wake import LAST, floor
+
+BATCH = 500
+IDLE = 600.0
+"""In seconds. Who takes tasks reads a lane first and counts them in it last, without a lock
+in between: so a lane goes only when no one can have seen it open for longer than that takes."""
+FIRST_ID = -(2**63)
+
+LANES = """
+SELECT "id" FROM "perfectqueue_lane" WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
+"""
+IDLE_LANES = """
+SELECT "lane"."id", "lane"."queue", "lane"."gate", "lane"."virtual_time", "lane"."finish_tag",
+    "lane"."policy"
+FROM "perfectqueue_lane" AS "lane"
+WHERE "lane"."id" IN ({lanes}) AND "lane"."awake" = FALSE AND "lane"."running" = 0
+    AND "lane"."since" <= {idle_since}
+    AND NOT EXISTS (
+        SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
+        WHERE "ticket"."state" = 0 AND {in_lane}
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM "perfectqueue_lane" AS "other"
+        WHERE NOT ("other"."gate" = 0) AND "lane"."gate" = 0 AND "other"."account" = "lane"."id"
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM "perfectqueue_lane" AS "own"
+        WHERE "own"."id" = "lane"."account" AND "own"."running" > 0
+    )
+ORDER BY "lane"."id"
+"""
+LOCK_LANES = """
+SELECT "id" FROM "perfectqueue_lane"
+WHERE "id" IN ({lanes}) AND "awake" = FALSE AND "running" = 0 ORDER BY "id"
+"""
+LAST_TAG = f"""
+SELECT "finish_tag" FROM "perfectqueue_lane"
+WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "finish_tag" > 0.0
+ORDER BY "finish_tag" DESC LIMIT 1 OFFSET {LAST - 1}
+"""
+COMPETING = """
+SELECT EXISTS (
+    SELECT 1 FROM "perfectqueue_lane"
+    WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "open" = TRUE
+) OR (%(gate)s = 0 AND EXISTS (SELECT 1 FROM "perfectqueue_gate" WHERE "queue" = %(queue)s))
+"""
+FORGET_LANES = 'DELETE FROM "perfectqueue_lane" WHERE "id" IN ({lanes})'
+
+GATES = """
+SELECT "id", "queue" FROM "perfectqueue_gate" WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
+"""
+LOCK_GATES = 'SELECT "id", "queue" FROM "perfectqueue_gate" WHERE "id" IN ({gates}) ORDER BY "id"'
+EMPTY_GATES = """
+SELECT "gate"."id" FROM "perfectqueue_gate" AS "gate"
+WHERE "gate"."id" IN ({gates}) AND NOT EXISTS (
+    SELECT 1 FROM "perfectqueue_lane" AS "lane"
+    WHERE "lane"."queue" = "gate"."queue" AND "lane"."gate" = "gate"."id"
+)
+"""
+FORGET_GATES = 'DELETE FROM "perfectqueue_gate" WHERE "id" IN ({gates})'
+
+METERS = """
+SELECT "key" FROM "perfectqueue_meter" WHERE "key" > %(after)s ORDER BY "key" LIMIT %(limit)s
+"""
+LOCK_METERS = """
+SELECT "key" FROM "perfectqueue_meter"
+WHERE "key" IN ({keys}) AND "running" = 0 AND ("next_at" IS NULL OR "next_at" <= {now})
+ORDER BY "key"
+"""
+FORGET_METERS = 'DELETE FROM "perfectqueue_meter" WHERE "key" IN ({keys})'
+
+
+@repeated
+def forget_lanes(
+    after: int,
+    *,
+    using: str,
+    limit: int = BATCH,
+    idle: float = IDLE,
+    now: datetime | None = None,
+) -> int | None:
+    """
+    Look at so many lanes behind an id, and delete those that have been idle for so many
+    seconds; return where the next batch begins, or None at the end.
+
+    A lane is made anew when its user comes back, at the virtual time of its queue. So while
+    others compete, one that is further ahead than that stays, as do those that tell the
+    time.
+
+    Whoever puts tasks into a lane sees that it sleeps, whether it has a row or not, and
+    has it woken, which makes the row; what was submitted by one who saw it awake is found
+    by rouse(). One that is woken in the very moment in which it is deleted may be made anew
+    with the share of someone who has none; so those that carry another share than they
+    should are corrected here, too.
+    """
+    with reading(using) as (cursor, dialect):
+        rows = dialect.execute(cursor, LANES, {"after": after, "limit": limit}).fetchall()
+        known = [lane for (lane,) in rows]
+        lanes = idle_lanes(cursor, dialect, known, idle, now)
+    if lanes:
+        with unit(using) as (cursor, dialect):
+            lock = LOCK_LANES.replace("{lanes}", numbers(lanes)) + dialect.skip_clause()
+            locked = [lane for (lane,) in dialect.execute(cursor, lock).fetchall()]
+            # Once more, as they are now that nobody else can change them.
+            if still := idle_lanes(cursor, dialect, locked, idle, now):
+                dialect.execute(cursor, FORGET_LANES.replace("{lanes}", numbers(still)))
+    mend(known, using=using)
+    return rows[-1][0] if len(rows) == limit else None
+
+
+def idle_lanes(
+    cursor: Any, dialect: Dialect, lanes: list[int], idle: float, now: datetime | None
+) -> list[int]:
+    """Return those of these lanes that nobody needs."""
+    if not lanes:
+        return []
+    in_lane = dialect.in_lane.replace("{lane}", '"lane"."id"')
+    statement = IDLE_LANES.replace("{in_lane}", in_lane).replace("{lanes}", numbers(lanes))
+    rows = dialect.execute(cursor, statement, now=now, after={"idle_since": -idle}).fetchall()
+    places = {
+        place: place_of(cursor, dialect, *place) for place in {(row[1], row[2]) for row in rows}
+    }
+    return [
+        lane
+        for lane, queue, gate, virtual_time, finish_tag, policy in rows
+        if places[queue, gate].spares(virtual_time, finish_tag, policy)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """
+    What is needed of the lanes behind a gate, or none: those with the last finish tags, and
+    those ahead of the virtual time, which is None where lanes carry copies of it.
+    """
+
+    competing: bool
+    last_tag: float = 0.0
+    virtual_time: float | None = None
+
+    def spares(self, virtual_time: float, finish_tag: float, policy: int) -> bool:
+        if not self.competing:
+            return True
+        if finish_tag and finish_tag >= self.last_tag:
+            return False
+        if self.virtual_time is None or policy != Policy.FAIR:
+            return True
+        return virtual_time <= self.virtual_time
+
+
+def place_of(cursor: Any, dialect: Dialect, queue: str, gate: int) -> Place:
+    terms = {"queue": queue, "gate": gate}
+    if not dialect.execute(cursor, COMPETING, terms).fetchone()[0]:
+        return Place(competing=False)
+    row = dialect.execute(cursor, LAST_TAG, terms).fetchone()
+    time = None if gate else floor(cursor, dialect, queue, gated=True).virtual_time
+    return Place(True, float(row[0]) if row else 0.0, time)
+
+
+@repeated
+def forget_gates(after: int, *, using: str, limit: int = BATCH) -> int | None:
+    """
+    Look at so many gates behind an id, and delete those without a lane; return where the next
+    batch begins, or None at the end.
+
+    Who wakes a lane behind a gate locks the gate before, so that it does not go meanwhile.
+    """
+    with reading(using) as (cursor, dialect):
+        rows = dialect.execute(cursor, GATES, {"after": after, "limit": limit}).fetchall()
+        gates = empty_gates(cursor, dialect, rows)
+    if gates:
+        with unit(using) as (cursor, dialect):
+            lock = LOCK_GATES.replace("{gates}", numbers(gates)) + dialect.skip_clause()
+            locked = dialect.execute(cursor, lock).fetchall()
+            if still := empty_gates(cursor, dialect, locked):
+                dialect.execute(cursor, FORGET_GATES.replace("{gates}", numbers(still)))
+    return rows[-1][0] if len(rows) == limit else None
+
+
+def empty_gates(cursor: Any, dialect: Dialect, gates: Sequence[tuple[int, str]]) -> list[int]:
+    """Return those of these gates, each with its queue, behind which there is no lane."""
+    if not gates:
+        return []
+    statement = EMPTY_GATES.replace("{gates}", numbers(gate for gate, _queue in gates))
+    return [gate for (gate,) in dialect.execute(cursor, statement).fetchall()]
+
+
+@repeated
+def forget_meters(after: str, *, using: str, limit: int = BATCH) -> str | None:
+    """
+    Look at so many meters behind a key, and delete those that count nothing; return where the
+    next batch begins, or None at the end.
+
+    Who counts a task locks its meters before, and makes those that are missing.
+    """
+    with unit(using) as (cursor, dialect):
+        rows = dialect.execute(cursor, METERS, {"after": after, "limit": limit}).fetchall()
+        if rows:
+            names = {f"k{number}": key for number, (key,) in enumerate(rows)}
+            marks = ", ".join(f"%({name})s" for name in names)
+            lock = LOCK_METERS.replace("{keys}", marks) + dialect.skip_clause()
+            idle = dialect.execute(cursor, lock, names).fetchall()
+            if idle:
+                names = {f"k{number}": key for number, (key,) in enumerate(idle)}
+                marks = ", ".join(f"%({name})s" for name in names)
+                dialect.execute(cursor, FORGET_METERS.replace("{keys}", marks), names)
+    return rows[-1][0] if len(rows) == limit else None

@@ -1,0 +1,224 @@
+"""Delete tasks whose retention has passed, a bounded batch at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any
+
+from django_perfectqueue.exceptions import NotSupportedError
+from django_perfectqueue.models import Outcome
+
+from ..database.dialects import Dialect
+from ..database.dialects.base import numbers
+from ..database.transaction import reading, repeated, unit
+from ..tasks.steer import known
+
+BATCH = 1000
+COUNTED = 10_000
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+DONE = Outcome.FINISHED.value
+
+SCAN = """
+SELECT "id", "outcome", "queue", {past} AND {chosen}, {chosen} FROM "perfectqueue_task"
+WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
+"""
+CONDITIONS = {
+    "queue": '"queue" = %(queue)s',
+    "type": '"type" = %(type)s',
+    "user": '"user" = %(user)s',
+    "group": """EXISTS (
+        SELECT 1 FROM "perfectqueue_deadletter"
+        WHERE "task_id" = "perfectqueue_task"."id" AND "group" = %(group)s
+    )""",
+}
+DOOMED = """
+SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND "outcome" <> '' ORDER BY "id"
+"""
+FORGET = (
+    'DELETE FROM "perfectqueue_attempt" WHERE "task_id" IN ({ids})',
+    'DELETE FROM "perfectqueue_journal" WHERE "task_id" IN ({ids})',
+    'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" IN ({ids})',
+    'DELETE FROM "perfectqueue_task" WHERE "id" IN ({ids})',
+)
+NEWEST = """
+SELECT "queue", SUM(CASE WHEN "outcome" <> '' THEN 1 ELSE 0 END), COUNT(*), MIN("id") FROM (
+    SELECT "id", "queue", "outcome" FROM "perfectqueue_task"
+    WHERE "id" < %(before)s ORDER BY "id" DESC LIMIT %(limit)s
+) AS "newest" GROUP BY "queue"
+"""
+NEXT_OVER = """
+SELECT "id" FROM "perfectqueue_task"
+WHERE "id" < %(before)s AND "queue" = %(queue)s AND "outcome" <> ''
+ORDER BY "id" DESC LIMIT 1 OFFSET %(kept)s
+"""
+LAST = 'SELECT MAX("id") FROM "perfectqueue_task"'
+QUEUES = 'SELECT DISTINCT "queue" FROM "perfectqueue_lane"'
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """
+    One batch: how many were deleted, or would be, by outcome, and where the next one begins;
+    None at the end.
+    """
+
+    outcomes: Mapping[str, int]
+    reached: int | None
+    stopped: bool
+
+    @property
+    def deleted(self) -> int:
+        return sum(self.outcomes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Surplus:
+    """
+    By queue the largest id that more than so many ended tasks have behind them, or none.
+
+    ``newest`` is the largest id of all, and ``read`` how many rows it took to know this.
+    """
+
+    last: Mapping[str, int] = field(default_factory=dict)
+    newest: int = 0
+    read: int = 0
+
+
+def surplus(keep: int, *, using: str) -> Surplus:
+    """
+    Tell which tasks are beyond the newest ``keep`` of their queue that have ended.
+
+    It reads from the newest task down, some thousand rows in a statement, until it knows this
+    of every queue or has read them all.
+    """
+    limit = min(COUNTED, max(100, 2 * keep))
+    ended: Counter[str] = Counter()
+    last: dict[str, int] = {}
+    queues, newest = queues_of(using=using), newest_id(using=using)
+    read, before = 0, newest + 1
+    while rows := counted(before, limit, using=using):
+        for queue, count, _total, _lowest in rows:
+            if queue not in last and ended[queue] + count > keep:
+                last[queue] = next_over(queue, before, keep - ended[queue], using=using)
+            ended[queue] += int(count)
+        read += sum(int(total) for _queue, _count, total, _lowest in rows)
+        before = min(lowest for *_others, lowest in rows)
+        if queues <= last.keys():
+            break
+    return Surplus(last, newest, read)
+
+
+@repeated
+def purge(
+    retention: Mapping[str, float | None],
+    *,
+    using: str,
+    after: int = 0,
+    over: Mapping[str, int] = NOTHING,
+    only: Mapping[str, str] = NOTHING,
+    limit: int = BATCH,
+    dry: bool = False,
+    now: datetime | None = None,
+) -> Swept:
+    """
+    Look at up to ``limit`` tasks behind an id, and delete those whose time has passed.
+
+    ``retention`` gives the seconds that each outcome is kept; None is for ever. ``over`` is
+    up to which id finished tasks of a queue go, too, as surplus() tells. ``only`` are values
+    of queue, type, user or group that a task must have. ``stopped`` tells that a finished
+    task was met whose time has yet to come: those behind it are mostly younger. Rows that
+    someone else holds are passed over. With ``dry`` nothing is deleted.
+    """
+    with reading(using) as (cursor, dialect):
+        rows = scan(cursor, dialect, retention, only, after, limit, now)
+    doomed = {
+        id_: outcome
+        for id_, outcome, queue, is_past, chosen in rows
+        if is_past or (chosen and outcome == DONE and id_ <= over.get(queue, 0))
+    }
+    if doomed and not dry:
+        with unit(using) as (cursor, dialect):
+            gone = forget(cursor, dialect, sorted(doomed))
+            doomed = {id_: doomed[id_] for id_ in gone}
+    last = rows[-1][0] if rows else 0
+    kept = any(outcome == DONE and not is_past for _id, outcome, _queue, is_past, _chosen in rows)
+    return Swept(
+        outcomes=Counter(doomed.values()),
+        reached=last if len(rows) == limit else None,
+        stopped=kept and last >= max(over.values(), default=0),
+    )
+
+
+@repeated
+def discard(task_id: int, *, using: str) -> None:
+    """
+    Delete a task that has ended.
+
+    Raise NotFoundError when it is gone, NotSupportedError when it has yet to end.
+    """
+    with unit(using) as (cursor, dialect):
+        if forget(cursor, dialect, [task_id]):
+            return
+        _queue, key, *_columns, outcome, _attempt = known(cursor, dialect, task_id)
+        raise NotSupportedError(f"Task '{key}' is {outcome or 'live'}; ended ones are deleted.")
+
+
+def scan(
+    cursor: Any,
+    dialect: Dialect,
+    retention: Mapping[str, float | None],
+    only: Mapping[str, str],
+    after: int,
+    limit: int,
+    now: datetime | None,
+) -> list[Any]:
+    terms = {name: seconds for name, seconds in retention.items() if seconds is not None}
+    past = " OR ".join(f'("outcome" = \'{name}\' AND "ended_at" <= {{{name}}})' for name in terms)
+    chosen = " AND ".join(CONDITIONS[name] for name in only)
+    statement = SCAN.replace("{past}", f"({past or 'FALSE'})")
+    statement = statement.replace("{chosen}", f"({chosen or 'TRUE'})")
+    since = {name: -seconds for name, seconds in terms.items()}
+    values = {"after": after, "limit": limit, **only}
+    rows: list[Any] = dialect.execute(cursor, statement, values, now=now, after=since).fetchall()
+    return rows
+
+
+@repeated
+def counted(before: int, limit: int, *, using: str) -> list[Any]:
+    with reading(using) as (cursor, dialect):
+        return list(dialect.execute(cursor, NEWEST, {"before": before, "limit": limit}).fetchall())
+
+
+@repeated
+def next_over(queue: str, before: int, kept: int, *, using: str) -> int:
+    """Return the id of the newest task of a queue that has ended, but for so many."""
+    values = {"queue": queue, "before": before, "kept": kept}
+    with reading(using) as (cursor, dialect):
+        row = dialect.execute(cursor, NEXT_OVER, values).fetchone()
+    return int(row[0]) if row else 0
+
+
+@repeated
+def queues_of(*, using: str) -> set[str]:
+    with reading(using) as (cursor, dialect):
+        return {queue for (queue,) in dialect.execute(cursor, QUEUES).fetchall()}
+
+
+@repeated
+def newest_id(*, using: str) -> int:
+    """Return the largest id of a task, or 0."""
+    with reading(using) as (cursor, dialect):
+        return int(dialect.execute(cursor, LAST).fetchone()[0] or 0)
+
+
+def forget(cursor: Any, dialect: Dialect, ids: list[int]) -> list[int]:
+    """Delete tasks that have ended; return which."""
+    statement = DOOMED.replace("{ids}", numbers(ids)) + dialect.skip_clause()
+    locked = [task_id for (task_id,) in dialect.execute(cursor, statement).fetchall()]
+    for statement in FORGET if locked else ():
+        dialect.execute(cursor, statement.replace("{ids}", numbers(locked)))
+    return locked

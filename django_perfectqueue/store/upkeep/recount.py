@@ -1,0 +1,178 @@
+"""Compare the counters of what runs with the tickets, and correct those that differ."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..database.dialects import Dialect
+from ..database.dialects.base import Row, numbers
+from ..database.transaction import reading, repeated, unit
+from ..lanes.accounts import LOCK
+from ..limits.meters import locked
+from ..notify.ring import ring
+
+BATCH = 5000
+FIRST = -(2**63)
+
+LAST_LANE = """
+SELECT MAX("id") FROM (
+    SELECT "id" FROM "perfectqueue_lane" WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
+) AS "some"
+"""
+LANES = """
+SELECT "own"."id", "own"."queue", "own"."user", "own"."running", COALESCE("held"."tasks", 0)
+FROM "perfectqueue_lane" AS "own"
+LEFT JOIN (
+    SELECT "lane"."account" AS "account", COUNT(*) AS "tasks"
+    FROM "perfectqueue_ticket" AS "ticket"
+    JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
+    WHERE "ticket"."state" = 2 AND "ticket"."alarm_at" IS NOT NULL
+    GROUP BY "lane"."account"
+) AS "held" ON "held"."account" = "own"."id"
+WHERE "own"."gate" = 0 AND "own"."running" <> COALESCE("held"."tasks", 0) AND {which}
+"""
+SET_LANES = """
+UPDATE "perfectqueue_lane" SET "running" = CASE "id" {running} END WHERE "id" IN ({ids})
+"""
+
+LAST_METER = """
+SELECT MAX("key") FROM (
+    SELECT "key" FROM "perfectqueue_meter" WHERE "key" > %(after)s ORDER BY "key" LIMIT %(limit)s
+) AS "some"
+"""
+METERS = """
+SELECT "key", 0, "running" FROM "perfectqueue_meter" WHERE {which}
+UNION ALL
+SELECT NULL, "lane"."gate", COUNT(*)
+FROM "perfectqueue_ticket" AS "ticket"
+JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
+WHERE "ticket"."state" = 2 AND "ticket"."alarm_at" IS NOT NULL AND NOT ("lane"."gate" = 0)
+GROUP BY "lane"."gate"
+"""
+GATES = 'SELECT "id", "keys" FROM "perfectqueue_gate" WHERE "id" IN ({ids})'
+SET_METER = 'UPDATE "perfectqueue_meter" SET "running" = %(running)s WHERE "key" = %(key)s'
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A counter that was not what the tickets say: of which lane or limit it is."""
+
+    name: str
+    counted: int
+    running: int
+
+    def __str__(self) -> str:
+        return f"{self.name} counted={self.counted} running={self.running}"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Up to which lane and which meter counters have been compared."""
+
+    lane: int = FIRST
+    meter: str = ""
+
+
+def recount(after: Position, *, using: str) -> tuple[Position, list[Drift]]:
+    """
+    Compare the counters of the next BATCH lanes and meters, and correct those that differ.
+
+    Return where to go on, which is the beginning after the last ones, and what was corrected.
+    It reads these lanes and meters, and every ticket that runs; on a database without an index
+    of these it passes those that are scheduled, too. Only a counter that differs is locked.
+    """
+    lane, lanes = next_lanes(after.lane, using=using)
+    meter, meters = next_meters(after.meter, using=using)
+    corrected = correct_lanes(lanes, using=using) if lanes else []
+    corrected += correct_meters(meters, using=using) if meters else []
+    return Position(lane, meter), corrected
+
+
+@repeated
+def next_lanes(after: int, *, using: str) -> tuple[int, list[int]]:
+    """Return the last of the next lanes, and which accounts of them differ."""
+    with reading(using) as (cursor, dialect):
+        values = {"after": after, "limit": BATCH}
+        [last] = dialect.execute(cursor, LAST_LANE, values).fetchone()
+        if last is None:
+            return FIRST, []
+        within = '"own"."id" > %(after)s AND "own"."id" <= %(last)s'
+        rows = differing(cursor, dialect, within, {"after": after, "last": last})
+        return int(last), [row[0] for row in rows]
+
+
+def differing(
+    cursor: Any, dialect: Dialect, which: str, values: Mapping[str, int] | None = None
+) -> list[Row]:
+    """Return the id, queue, user, counter and running tasks of accounts whose counter is wrong."""
+    # One statement: counter and tickets change in one transaction, so both are of one moment.
+    rows: list[Row] = dialect.execute(cursor, LANES.replace("{which}", which), values).fetchall()
+    return rows
+
+
+@repeated
+def correct_lanes(ids: Collection[int], *, using: str) -> list[Drift]:
+    with unit(using) as (cursor, dialect):
+        # Who takes or ends a task now has yet to count it, and waits for this lock.
+        lock = LOCK.replace("{lanes}", numbers(sorted(ids))) + dialect.lock_clause()
+        dialect.execute(cursor, lock)
+        rows = differing(cursor, dialect, f'"own"."id" IN ({numbers(sorted(ids))})')
+        if not rows:
+            return []
+        wrong = numbers(sorted(row[0] for row in rows))
+        running = " ".join(f"WHEN {row[0]} THEN {row[4]}" for row in rows)
+        statement = SET_LANES.replace("{running}", running).replace("{ids}", wrong)
+        dialect.execute(cursor, statement)
+        dialect.copy_accounts(cursor, [row[0] for row in rows])
+    for queue in {row[1] for row in rows}:
+        ring(queue, using=using)
+    return [
+        Drift(f"queue={queue!r} user={user!r}", counted, tasks)
+        for _id, queue, user, counted, tasks in rows
+    ]
+
+
+@repeated
+def next_meters(after: str, *, using: str) -> tuple[str, list[str]]:
+    """Return the last of the next meters, and which of them differ."""
+    with reading(using) as (cursor, dialect):
+        values = {"after": after, "limit": BATCH}
+        [last] = dialect.execute(cursor, LAST_METER, values).fetchone()
+        if last is None:
+            return "", []
+        within = '"key" > %(after)s AND "key" <= %(last)s'
+        counts = counts_of(cursor, dialect, within, {"after": after, "last": last})
+        return str(last), sorted(counts)
+
+
+def counts_of(
+    cursor: Any, dialect: Dialect, which: str, values: Mapping[str, str]
+) -> dict[str, tuple[int, int]]:
+    """Return what meters count and what runs, where that differs."""
+    rows = dialect.execute(cursor, METERS.replace("{which}", which), values).fetchall()
+    behind = {gate: tasks for key, gate, tasks in rows if key is None}
+    running: Counter[str] = Counter()
+    if behind:
+        statement = GATES.replace("{ids}", numbers(sorted(behind)))
+        for gate, keys in dialect.execute(cursor, statement).fetchall():
+            running.update(dict.fromkeys(json.loads(keys), behind[gate]))
+    counted = {key: count for key, _gate, count in rows if key is not None}
+    return {key: (count, running[key]) for key, count in counted.items() if count != running[key]}
+
+
+@repeated
+def correct_meters(keys: Collection[str], *, using: str) -> list[Drift]:
+    with unit(using) as (cursor, dialect):
+        locked(cursor, dialect, keys, None)
+        names = {f"k{number}": key for number, key in enumerate(sorted(keys))}
+        which = f'"key" IN ({", ".join(f"%({name})s" for name in names)})'
+        counts = counts_of(cursor, dialect, which, names)
+        for key, (_counted, running) in counts.items():
+            dialect.execute(cursor, SET_METER, {"key": key, "running": running})
+    if counts:
+        ring(using=using)
+    return [Drift(f"limit={key!r}", *counts[key]) for key in counts]

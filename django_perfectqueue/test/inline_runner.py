@@ -1,0 +1,242 @@
+"""The worker's own runner, in the caller's thread and on its connections."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from django_perfectqueue import store
+from django_perfectqueue.application import Dispatch
+from django_perfectqueue.application.handler import awaited
+from django_perfectqueue.conf import options
+from django_perfectqueue.payload.codecs import decode
+from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.verdicts import Verdict
+from django_perfectqueue.worker.attempt import log_capture
+from django_perfectqueue.worker.attempt.ending import Ending, announce
+from django_perfectqueue.worker.attempt.event_loop import Coroutines
+from django_perfectqueue.worker.attempt.interrupt_main import Guard
+from django_perfectqueue.worker.attempt.runner import Runner
+from django_perfectqueue.worker.database.link import Tidy
+
+from .held_task import HeldTask
+from .report import Run
+
+R = TypeVar("R")
+
+PUT_OFF = ("retried", "snoozed", "released")
+LOGGERS = ("django_perfectqueue.runner", "django.tasks", "django_tasks")
+
+
+class InPlace(Runner):
+    """
+    Runs tasks where it was made, also inside of the transaction of a test.
+
+    What a worker would write together with neighbours is written at once. Nobody watches
+    meanwhile: no time limit is kept, no lease renewed. Here Ctrl-C is the caller's.
+    """
+
+    stops = (*Runner.stops, KeyboardInterrupt)
+
+    def __init__(self, dispatch: type[Dispatch]) -> None:
+        link: Any = DirectLink()
+        super().__init__(dispatch, link=link, guard=Guard())
+        self.coroutines = CallersLoop()
+        self.drive = self.coroutines.drive
+        self.tidy: CallersTidy = CallersTidy()
+
+    def attempt(self, task: HeldTask) -> Run:
+        """Run a task and settle it; raise what is to end the whole program."""
+        with quiet(), captured(), self.tidy.watching():
+            ending = self.run(task)
+        if task.notes is not None:
+            task.write_notes()
+        if ending.completion is not None:
+            self.write(ending, ending.completion, task)
+        if ending.stop and ending.error is not None:
+            raise ending.error
+        return told(ending, task)
+
+    def write(self, ending: Ending, completion: store.Completion, task: HeldTask) -> None:
+        if not task.write(completion):
+            ending.word = "preempted"
+        announce(ending.word, task, ending.handler)
+
+    def is_held(self, task: AcquiredTask) -> bool:
+        # Of a rehearsed task no database knows: it is lost where a test says so.
+        return not hasattr(task, "cancel_requested") and super().is_held(task)
+
+    def is_cancel_requested(self, task: AcquiredTask) -> bool:
+        told: bool | None = getattr(task, "cancel_requested", None)
+        return super().is_cancel_requested(task) if told is None else told
+
+
+class DirectLink:
+    """A way to the database that does not wait for it: a test is to see its errors."""
+
+    def insist(self, verb: Callable[[], R]) -> R:
+        return verb()
+
+    once = insist
+
+
+class CallersLoop(Coroutines):
+    """
+    Runs coroutines as async_to_sync() does.
+
+    So what they call by sync_to_async(), Django's ORM above all, is called in the thread
+    that waits for them, on the connections that have the test's transaction.
+    """
+
+    def drive(self, coroutine: Any) -> Any:
+        return awaited(coroutine)
+
+
+class CallersTidy(Tidy):
+    """
+    Leaves the caller's transactions good, whatever a handler does.
+
+    In a transaction that the caller has opened, each handler runs in a savepoint. It is
+    rolled back only where the handler has broken the transaction, as an error of the
+    database does on PostgreSQL; else all that it did stands, as it would in a worker, also
+    where it raised. What it has asked for with on_commit() is then called.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marks: list[Mark] = []
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        self.set_marks()
+        try:
+            yield
+        finally:
+            self.lift_marks()
+
+    def up(self, *, suspect: bool = False) -> None:
+        super().up(suspect=suspect)
+        try:
+            self.lift_marks()
+        finally:
+            self.set_marks()
+
+    def set_marks(self) -> None:
+        self.marks = [Mark(link) for link in self.left_alone if link.in_atomic_block]
+
+    def lift_marks(self) -> None:
+        marks, self.marks = self.marks, []
+        for mark in marks:
+            mark.lift()
+
+
+class Mark:
+    """A point in an open transaction to which it can be rolled back, if it must."""
+
+    def __init__(self, link: Any) -> None:
+        self.link = link
+        self.hooks = len(link.run_on_commit)
+        self.blocks = len(link.atomic_blocks)
+        self.names = list(link.savepoint_ids)
+        self.name = link.savepoint()
+
+    def lift(self) -> None:
+        if self.is_broken():
+            self.undo()
+        else:
+            self.link.savepoint_commit(self.name)
+            self.call_hooks()
+
+    def is_broken(self) -> bool:
+        """Tell whether the transaction can't go on, or has a block that was left open."""
+        link = self.link
+        left_open = len(link.atomic_blocks) > self.blocks
+        return link.needs_rollback or left_open or not link.is_usable()
+
+    def undo(self) -> None:
+        link = self.link
+        link.needs_rollback = False
+        link.savepoint_ids[:] = self.names
+        del link.atomic_blocks[self.blocks :]
+        del link.run_on_commit[self.hooks :]
+        link.savepoint_rollback(self.name)
+
+    def call_hooks(self) -> None:
+        hooks = self.link.run_on_commit
+        while len(hooks) > self.hooks:
+            _savepoints, function, robust = hooks.pop(self.hooks)
+            with contextlib.suppress(Exception) if robust else contextlib.nullcontext():
+                function()
+
+
+def told(ending: Ending, task: HeldTask) -> Run:
+    completion = ending.completion
+    stored = completion.result if completion is not None else None
+    # What it was settled with before may have been rolled back.
+    returned = task.returned if ending.word == "finished" else None
+    return Run(
+        key=task.key,
+        type=task.type,
+        queue=task.lease.queue,
+        user=task.user,
+        attempt=task.attempt,
+        word=ending.word,
+        result=returned if stored is None else decode(stored),
+        error=ending.error,
+        wait=task.wait if ending.word in PUT_OFF else None,
+        seconds=ending.seconds,
+    )
+
+
+def is_trouble(run: Run) -> bool:
+    """
+    Tell whether an attempt ended in an error that nobody has dealt with otherwise.
+
+    A Verdict is what the handler wants, unless it wants what its attempts don't allow.
+    """
+    wanted = isinstance(run.error, Verdict) and run.word != "failed"
+    return run.error is not None and run.word in ("retried", "failed") and not wanted
+
+
+def raise_error(run: Run) -> None:
+    """Raise what the handler has raised, with its traceback and a note of its task."""
+    error = run.error
+    if error is None:
+        return
+    if add_note := getattr(error, "add_note", None):  # Python 3.11
+        add_note(f"Raised by task '{run.key}' of type '{run.type}', which was {run.word}.")
+    raise error
+
+
+@contextlib.contextmanager
+def captured() -> Iterator[None]:
+    """Keep what handlers log, as a worker does."""
+    log_capture.begin(options().LOG_CAPTURE)
+    try:
+        yield
+    finally:
+        log_capture.end()
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """
+    Keep from the screen what the test is told anyway.
+
+    Whoever listens, as assertLogs() does, gets it all the same.
+    """
+    loggers, nothing = [logging.getLogger(name) for name in LOGGERS], logging.NullHandler()
+    for logger in loggers:
+        logger.addHandler(nothing)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(nothing)
+
+
+def only(type_: str, handler: Any) -> type[Dispatch]:
+    """Return a dispatch that knows nothing but this handler."""
+    return type("OneHandler", (Dispatch,), {"routes": {type_: handler}})

@@ -1,0 +1,189 @@
+"""One handler, run without a queue."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+
+from django_perfectqueue import store
+from django_perfectqueue.application import Application
+from django_perfectqueue.conf import options
+from django_perfectqueue.exceptions import CancelRequestedError
+from django_perfectqueue.payload.inputs import checked_priority, checked_user
+from django_perfectqueue.queue import AcquiredTask, Queue, Span, checked_span, encoded
+from django_perfectqueue.queue.acquired import DISCARDED
+from django_perfectqueue.queue.deferred import or_deferred
+from django_perfectqueue.verdicts import Snooze, wait_of
+
+from .held_task import HeldTask
+from .inline_runner import InPlace, is_trouble, only, raise_error
+from .report import Run
+from .routes import workers_dispatch
+
+Handler = type[Application] | Callable[[AcquiredTask], Any]
+
+numbers = itertools.count(1)
+
+
+class RehearsedTask(HeldTask):
+    """
+    An acquired task that no database knows: what settles it is noted here.
+
+    ``settled`` is the word for what has become of it, ``returned`` its result, ``wait``
+    for how long it was put off, and ``why`` the reason why it did not finish. Where
+    ``cancel_requested`` is set, heartbeat() raises CancelRequestedError.
+    """
+
+    cancel_requested: bool = False
+    why: store.Failure | None = None
+
+    def write(self, completion: store.Completion) -> bool:
+        self.settle("finished")
+        return True
+
+    def write_notes(self) -> None:
+        """Leave in ``notes`` what it has told."""
+
+    def settle(self, word: str) -> None:
+        self._refuse_if_settled()
+        self._settle(word)
+
+    def heartbeat(self, *, now: datetime | None = None) -> None:
+        if self.cancel_requested:
+            raise CancelRequestedError(f"Task '{self.key}' is to be cancelled.")
+
+    def update_data(self, changes: Mapping[str, Any], *, now: datetime | None = None) -> None:
+        self._refuse_if_settled()
+        merged = {**self.data, **changes}
+        self.lease = self.lease._replace(payload=encoded(merged))
+        self._data = merged
+
+    @or_deferred
+    def finish(self, result: Any = None, *, now: datetime | None = None) -> None:
+        self.completion(result)
+        self.settle("finished")
+        self.returned = result
+
+    @or_deferred
+    def retry(
+        self,
+        wait: Span | None = None,
+        *,
+        why: store.Failure | None = None,
+        now: datetime | None = None,
+    ) -> None:
+        seconds = options().RETRY_WAIT if wait is None else wait_of("retry()", wait)
+        self.settle("cancelled" if self.cancel_requested else "retried")
+        self.wait = seconds
+        self.why = self._for_all_eyes(why or store.Failure())
+
+    @or_deferred
+    def release(self, delay: Span = 0.0, *, now: datetime | None = None) -> None:
+        wait = wait_of("release()", delay)
+        self.settle("cancelled" if self.cancel_requested else "released")
+        self.wait = wait
+
+    @or_deferred
+    def fail(
+        self,
+        error: str = "failed",
+        message: str = "",
+        *,
+        why: store.Failure | None = None,
+        now: datetime | None = None,
+    ) -> None:
+        self.settle("failed")
+        self.why = self._for_all_eyes(why or store.Failure(error=error, message=message))
+
+    @or_deferred
+    def snooze(self, after: Span, *, now: datetime | None = None) -> None:
+        self.settle("cancelled" if self.cancel_requested else "snoozed")
+        self.wait = Snooze(after).after
+
+    @or_deferred
+    def discard(
+        self, reason: str = "", *, why: store.Failure | None = None, now: datetime | None = None
+    ) -> None:
+        self.settle("discarded")
+        self.why = self._for_all_eyes(why or store.Failure(error=DISCARDED, message=reason))
+
+    @or_deferred
+    def cancel(self, *, now: datetime | None = None) -> None:
+        self.settle("cancelled")
+
+
+def make_acquired(
+    type: str = "example",  # noqa: A002
+    data: Any = None,
+    *,
+    key: str | None = None,
+    user: str | None = None,
+    queue: Queue | str | None = None,
+    priority: int = 0,
+    attempt: int = 1,
+    time_limit: float | None = None,
+    cancel_requested: bool = False,
+) -> RehearsedTask:
+    """
+    Return a task as a handler is given it, of which no database knows.
+
+    ``attempt`` is which attempt it is: those before have ended in an error. With
+    ``cancel_requested`` someone has asked for it to stop.
+    """
+    queue = queue if isinstance(queue, Queue) else Queue(queue)
+    now, number = timezone.now(), next(numbers)
+    lease = store.Lease(
+        using=queue.using,
+        task_id=number,
+        attempt=attempt,
+        holder=store.new_holder(),
+        token=0,
+        lane=0,
+        charge=0.0,
+        errors=attempt - 1,
+        crashes=0,
+        queue=queue.name,
+        key=key or f"{type}-{number}",
+        type=type,
+        user=checked_user(user),
+        payload=encoded(data),
+        priority=checked_priority(priority),
+        created_at=now,
+        run_at=now,
+        time_limit=checked_span("time_limit", time_limit),
+    )
+    task = RehearsedTask(lease, alive_time=options().ALIVE_TIME, worker="rehearsal")
+    task.cancel_requested = cancel_requested
+    return task
+
+
+def run_handler(
+    handler: Handler | str,
+    data: Any = None,
+    *,
+    task: RehearsedTask | None = None,
+    raise_errors: bool = True,
+    **given: Any,
+) -> Run:
+    """
+    Run a handler as a worker would, with its decider and its policy; return its attempt.
+
+    ``handler`` is a class, a function, or the type of tasks for which one is routed. It gets
+    a task that no database knows: ``task``, or what make_acquired() makes of ``data`` and
+    what else is given. No database is asked unless the handler does. What it raises is
+    raised here, unless its decider has dealt with it or ``raise_errors`` is False.
+    """
+    if isinstance(handler, str):
+        given.setdefault("type", handler)
+    task = task or make_acquired(data=data, **given)
+    if isinstance(handler, str):
+        dispatch = workers_dispatch(task.lease.using)
+        handler = dispatch.handler_for(handler)
+    run = InPlace(only(task.type, handler)).attempt(task)
+    if raise_errors and is_trouble(run):
+        raise_error(run)
+    return run

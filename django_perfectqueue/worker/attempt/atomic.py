@@ -1,0 +1,177 @@
+"""Run a handler in the transaction in which its task ends."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from django_perfectqueue import store
+from django_perfectqueue.application import Application, time_limits
+from django_perfectqueue.conf import options
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.queue import Deferred
+
+from ..database.link import AwayError
+from .ending import Ending
+from .fork_guard import only_here
+from .traceback import from_handler
+
+if TYPE_CHECKING:
+    from .runner import Runner, Running
+
+logger = logging.getLogger("django_perfectqueue.runner")
+
+
+class Atomic:
+    """
+    One attempt of a task whose handler is atomic.
+
+    What the handler writes and what becomes of its task are committed together, or not at
+    all. When the answer to that commit is lost the database is asked what has come of it.
+    """
+
+    def __init__(self, runner: Runner, running: Running, handler: Application) -> None:
+        self.runner = runner
+        self.link = runner.link
+        self.running = running
+        self.task = running.task
+        self.handler = handler
+        self.joint = store.Joint(self.task.lease.using)
+        self.before = self.task.snapshot()
+        self.ending = self.in_doubt = False
+        self.word = ""
+
+    def perform(self, run: Callable[[], Any]) -> Ending:
+        try:
+            self.begin()
+            result = only_here(run)
+            self.running.active = False
+            if self.is_left():
+                return self.leave()
+            self.end(result)
+        except BaseException as error:
+            self.running.active = False
+            return self.after_error(error)
+        return self.after_commit()
+
+    def begin(self) -> None:
+        limits = time_limits(type(self.handler), self.task.lease.time_limit, options())
+        still = limits.hard if math.isfinite(limits.hard) else None
+        self.link.insist(lambda: self.joint.begin(still=still))
+        self.task.deferred = Deferred(self.joint.connection)
+        self.running.alone = self.joint.is_alone
+
+    def is_left(self) -> bool:
+        deferred = self.task.deferred
+        return not self.handler.auto_finish and not (deferred and deferred.settled)
+
+    def leave(self) -> Ending:
+        """Undo what was done for a task that was not settled: it will be done again."""
+        self.undo()
+        self.task.restore(self.before)
+        return self.runner.after_return(self.task, self.handler, None)
+
+    def end(self, result: Any) -> None:
+        """Write what becomes of the task, and commit."""
+        task, deferred = self.task, self.task.deferred
+        assert deferred is not None
+        task.deferred = None
+        if not deferred.settled:
+            deferred.add(functools.partial(task.finish, result))
+        self.ending = True
+
+        def write() -> None:
+            self.joint.check()
+            self.joint.hasten()
+            deferred.write()
+            self.word = task.settled
+            self.in_doubt = True
+            self.joint.commit()
+
+        self.link.once(write)
+
+    def after_commit(self) -> Ending:
+        self.running.alone = False
+        self.task.settled = self.word
+        try:
+            self.call_hooks()
+            self.runner.tidy.up(suspect=self.running.is_suspect)
+        except BaseException as error:
+            self.runner.tidy.up(suspect=True)
+            return self.runner.after_error(self.task, self.handler, from_handler(error))
+        return self.runner.after_return(self.task, self.handler, None)
+
+    def call_hooks(self) -> None:
+        """Call what the handler gave to on_commit(), within its time limit."""
+        if self.joint.hooks:
+            self.running.active = True
+            try:
+                self.runner.guard.call(self.running, self.joint.call_hooks)
+            finally:
+                self.running.active = False
+
+    def after_error(self, error: BaseException) -> Ending:
+        task, handler, runner = self.task, self.handler, self.runner
+        self.undo()
+        try:
+            came = self.came_through()
+        except AwayError:
+            return runner.leave(task, handler, error)
+        if came:
+            logger.warning(
+                "The answer to a commit was lost, but it had come through. key=%s error=%s",
+                printable(task.key),
+                type(error).__qualname__,
+            )
+            return self.after_commit()
+        task.restore(self.before)
+        if came is False:
+            return runner.preempted(task, handler, error)
+        if self.is_no_fault_of_its(error):
+            return runner.settle(task, handler, lambda: task._let_go(self.delay), error)
+        return runner.after_error(task, handler, from_handler(error))
+
+    def undo(self) -> None:
+        suspect = self.running.is_suspect
+        if suspect and self.joint.is_outermost:
+            self.joint.abandon()
+        else:
+            self.joint.roll_back()
+        self.runner.tidy.up(suspect=suspect)
+        self.running.alone = False
+        self.task.deferred = None
+        self.task.settled = ""
+
+    def came_through(self) -> bool | None:
+        """Tell what has come of the commit, if there was one; None where nothing has."""
+        if not self.in_doubt:
+            return None
+        terms = {"using": self.task.lease.using, "worker": self.task.worker}
+        ask = functools.partial(store.came_through, self.task.lease, self.word, **terms)
+        return self.link.insist(ask)
+
+    def is_no_fault_of_its(self, error: BaseException) -> bool:
+        """
+        Tell whether the attempt is not to be counted: the database was lost, or others were in
+        the way of its end. Not for ever: a handler may well be what ends its connections.
+        """
+        if self.uncounted >= options().MAX_CRASHES:
+            return False
+        lost = isinstance(error, AwayError) or self.joint.was_cut_off(error)
+        return lost or (self.ending and self.joint.lost_a_race(error))
+
+    @property
+    def uncounted(self) -> int:
+        """How many attempts there were that have not been counted; snoozes are among them."""
+        return self.task.lease.attempt - self.task.lease.tries
+
+    @property
+    def delay(self) -> float:
+        """Return for how long to wait: the first time not at all."""
+        if not self.uncounted:
+            return 0.0
+        wait = self.handler.retry_wait
+        return options().RETRY_WAIT if wait is None else wait

@@ -1,0 +1,70 @@
+"""How one attempt ended, and telling those who listen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.dispatch import Signal
+
+from django_perfectqueue import signals, store
+from django_perfectqueue.application import Application
+from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.signals import Whom
+
+SIGNALS: dict[str, Signal] = {
+    "finished": signals.task_finished,
+    "retried": signals.task_retried,
+    "snoozed": signals.task_snoozed,
+    "released": signals.task_released,
+    "failed": signals.task_failed,
+    "discarded": signals.task_discarded,
+    "cancelled": signals.task_cancelled,
+    "preempted": signals.task_preempted,
+}
+
+
+@dataclass(slots=True)
+class Ending:
+    """
+    One attempt that is over.
+
+    ``word`` is what became of the task: finished, retried, snoozed, failed, discarded,
+    cancelled, released, preempted, left to its lease, or crashed with its processor. With
+    a ``completion`` it has yet to be written.
+    """
+
+    word: str
+    task: AcquiredTask
+    handler: type[Application] | None
+    seconds: float
+    completion: store.Completion | None = None
+    error: BaseException | None = None
+    stop: bool = False
+
+
+def heard() -> set[str]:
+    """Return the words by which tasks end for which anyone listens."""
+    return {word for word, signal in SIGNALS.items() if signal.receivers}
+
+
+def announce(
+    word: str,
+    task: AcquiredTask,
+    handler: type[Application] | None,
+    error: BaseException | None = None,
+) -> None:
+    """Send the signal for what has become of a task, if anyone listens."""
+    signal = SIGNALS.get(word)
+    if signal is not None and signal.receivers:
+        with store.calls_of_others():
+            signals.send(signal, Whom.of(task.lease), sender=handler, task=task, error=error)
+
+
+async def announce_start_async(task: AcquiredTask, handler: type[Application]) -> None:
+    """Send the signal from an event loop: receivers that are functions run in its other thread."""
+    if signals.task_started.receivers:
+        await signals.asend(signals.task_started, Whom.of(task.lease), sender=handler, task=task)
+
+
+def announce_start(task: AcquiredTask, handler: type[Application]) -> None:
+    signals.send(signals.task_started, Whom.of(task.lease), sender=handler, task=task)

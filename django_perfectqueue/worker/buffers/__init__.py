@@ -1,0 +1,1 @@
+"""What waits in memory until it is written."""

@@ -1,0 +1,103 @@
+"""Tasks whose handlers have returned, until the database knows of it."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from django_perfectqueue import store
+
+from ..attempt.ending import Ending
+
+LATE = 0.05
+MOST_CHARACTERS = 1_000_000
+
+Posted = Callable[[Sequence[Ending]], None]
+
+
+@dataclass(slots=True)
+class Post:
+    """One transaction's worth of completions; ``refused`` are those it did not accept."""
+
+    completions: list[store.Completion]
+    refused: list[store.Completion] = field(default_factory=list)
+
+
+class Outbox:
+    """
+    Endings to be written in one go with their neighbours.
+
+    One thread posts at a time. What could not be posted goes first the next time;
+    writing it twice does no harm.
+    """
+
+    def __init__(self, posted: Posted) -> None:
+        self.posted = posted
+        self.waiting: deque[Ending] = deque()
+        self.posting_now: list[Ending] = []
+        self.characters = 0
+        self.lock = threading.Lock()
+
+    def put(self, ending: Ending, completion: store.Completion) -> None:
+        self.waiting.append(ending)
+        if completion.result is not None:
+            self.characters += len(completion.result)
+
+    def is_late(self, now: float, *, after: float = LATE) -> bool:
+        """Tell whether the oldest has waited so long that it should go by itself."""
+        if self.characters >= MOST_CHARACTERS:
+            return True
+        try:
+            oldest = self.waiting[0].completion
+        except IndexError:
+            return False
+        return oldest is not None and now >= oldest.ended + after
+
+    def late_at(self, *, after: float = LATE) -> float | None:
+        """Return when the oldest will have waited so long, by the monotonic clock."""
+        try:
+            oldest = self.waiting[0].completion
+        except IndexError:
+            return None
+        return None if oldest is None else oldest.ended + after
+
+    def fences(self) -> set[tuple[int, int]]:
+        """Return the fences of the leases under which these ended."""
+        return {ending.task.lease.fence for ending in (*self.posting_now, *self.waiting)}
+
+    @contextmanager
+    def post(self) -> Iterator[Post]:
+        """Give all that waits to a transaction; keep it when the transaction raises."""
+        with self.lock:
+            endings = self.take()
+            post = Post([done.completion for done in endings if done.completion is not None])
+            try:
+                yield post
+            except BaseException:
+                self.waiting.extendleft(reversed(endings))
+                raise
+            finally:
+                self.posting_now = []
+        if endings:
+            mark(endings, post.refused)
+            self.posted(endings)
+
+    def take(self) -> list[Ending]:
+        taken = self.posting_now = []
+        while self.waiting:
+            # In both for a moment, and never in neither: fences() is asked from elsewhere.
+            taken.append(self.waiting[0])
+            self.waiting.popleft()
+        self.characters = 0
+        return taken
+
+
+def mark(endings: Sequence[Ending], refused: Sequence[store.Completion]) -> None:
+    for ending in endings:
+        if refused and ending.completion in refused:
+            ending.word = "preempted"
+        else:
+            ending.task.settled = ending.word

@@ -1,0 +1,104 @@
+"""What handlers have told, until the database knows of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from django.db import Error
+
+from django_perfectqueue import store
+from django_perfectqueue.queue import AcquiredTask, note_of
+
+from ..attempt.runner import Running
+
+LATE = 0.05
+YOUNG = 0.5
+MOST = 1_000
+SHORTEST, LONGEST = 1.0, 60.0
+
+
+class Scribe:
+    """
+    Writes down how far tasks are and what they have logged: all of a processor together.
+
+    Of those that run, at most once an interval, and of one that has ended, once more. One
+    thread writes at a time, and another does not wait for it. What can't be written is
+    tried again ever less often, and of what has ended not for ever.
+    """
+
+    def __init__(
+        self, running: Callable[[], list[Running]], *, using: str, interval: float
+    ) -> None:
+        self.running = running
+        self.using = using
+        self.interval = interval
+        self.left: deque[store.Note] = deque(maxlen=MOST)
+        self.left_at = 0.0
+        self.next_look = 0.0
+        self.not_before = 0.0
+        self.failures = 0
+        self.lock = threading.Lock()
+
+    def keep(self, task: AcquiredTask) -> None:
+        """Keep what an attempt that has ended has told last."""
+        if (note := note_of(task)) is not None:
+            if not self.left:
+                self.left_at = time.monotonic()
+            self.left.append(note)
+
+    def is_due(self, now: float) -> bool:
+        """Tell whether there is something to write that its thread does not write by itself."""
+        if now < self.not_before:
+            return False
+        if self.left and now >= self.left_at + LATE:
+            return True
+        return now >= self.next_look and any(has_news(one.task, now) for one in self.running())
+
+    def hurry(self) -> None:
+        """Let a failure hold up the next write no longer: it is the last one."""
+        self.not_before = 0.0
+
+    def write(self) -> None:
+        """
+        Write what there is, in a statement; raise a database error.
+
+        Unless another thread is about to, or it has failed just now.
+        """
+        if time.monotonic() < self.not_before or not self.lock.acquire(blocking=False):
+            return
+        try:
+            if notes := self.take():
+                self.send(notes)
+        finally:
+            self.lock.release()
+
+    def take(self) -> list[store.Note]:
+        """Take what has ended, and of what runs that which has news; of each the last."""
+        now = time.monotonic()
+        notes = [self.left.popleft() for _note in range(len(self.left))]
+        if now >= self.next_look:
+            told = [note_of(one.task) for one in self.running() if has_news(one.task, now)]
+            notes += [note for note in told if note is not None]
+            self.next_look = now + self.interval
+        return list({(note.task_id, note.attempt): note for note in notes}.values())
+
+    def send(self, notes: list[store.Note]) -> None:
+        try:
+            store.tell(notes, using=self.using)
+        except Error as error:
+            self.failures += 1
+            pause = min(LONGEST, SHORTEST * 2.0 ** min(self.failures, 10))
+            self.not_before = time.monotonic() + pause
+            if store.ailment(error, using=self.using).passes:
+                self.left.extendleft(reversed(notes))
+            raise
+        self.failures = 0
+
+
+def has_news(task: AcquiredTask, now: float) -> bool:
+    """Tell whether a task that runs has told something, and is none of those that end at once."""
+    notes = task.notes
+    return notes is not None and notes.changed and now - task.started >= YOUNG

@@ -1,0 +1,138 @@
+"""What a processor has given to whom, until the database knows of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from datetime import datetime
+
+from django_perfectqueue import store
+from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.store import Tally, Whose
+from django_perfectqueue.store.records.usage import MOST_ROWS
+
+INTERVAL = 10.0
+OVERDUE = 2.0
+MOST_USERS = 10_000
+LAST_ROWS = 10_000
+MOST_ENDED = 1_000
+
+
+class Ledger:
+    """
+    The processor time of each user, and how long its tasks had waited.
+
+    It is gathered in memory and written every ten seconds, also for a task that goes on.
+    What can't be written is lost and never counted twice, and no task is disturbed by it.
+    """
+
+    def __init__(self, *, using: str, kept: bool) -> None:
+        self.using = using
+        self.kept = kept
+        self.tallies: dict[Whose, Tally] = {}
+        self.ended: list[tuple[str, str, list[float], float]] = []
+        self.current: dict[int, AcquiredTask] = {}
+        self.booked_until: dict[int, float] = {}
+        self.ahead = 0.0
+        self.lock = threading.Lock()
+        self.next_write = time.monotonic() + INTERVAL
+
+    def set_clock(self) -> None:
+        """Learn by how much the server's clock is ahead of this host's."""
+        if self.kept:
+            self.ask_time()
+
+    def ask_time(self) -> datetime:
+        """Return the server's time, and remember the difference."""
+        before = time.monotonic()
+        moment = store.clock(using=self.using)
+        self.ahead = moment.timestamp() - (before + time.monotonic()) / 2
+        return moment
+
+    def begin(self, task: AcquiredTask) -> None:
+        self.current[id(task)] = task
+
+    def end(self, task: AcquiredTask, ended: float) -> None:
+        """Book what is left of a task that was begun."""
+        with self.lock:
+            del self.current[id(task)]
+            booked = self.booked_until.pop(id(task), None)
+            if not self.kept:
+                return
+            lease, since, waits = task.lease, booked, []
+            if since is None:
+                since = task.started
+                waits = [since + self.ahead - lease.run_at.timestamp()]
+            self.ended.append((lease.queue, lease.user, waits, max(0.0, ended - since)))
+            if len(self.ended) >= MOST_ENDED:
+                self.book_ended()
+
+    def book_ended(self) -> None:
+        """Book the tasks that have ended, those of a user together."""
+        users = defaultdict(list)
+        for queue, user, waits, seconds in self.ended:
+            users[queue, user].append((waits, seconds))
+        self.ended.clear()
+        for (queue, user), some in users.items():
+            tally = self.tally(queue, user)
+            tally.ended += len(some)
+            tally.seconds += sum([seconds for _waits, seconds in some])
+            tally.wait(*[wait for waits, _seconds in some for wait in waits])
+
+    def tally(self, queue: str, user: str) -> Tally:
+        return self.tallies.setdefault(Whose(queue, False, user), Tally())
+
+    def is_due(self, now: float) -> bool:
+        return self.kept and now >= self.next_write
+
+    def is_overdue(self, now: float) -> bool:
+        """Tell whether a task takes so long that someone else had better write meanwhile."""
+        return self.is_due(now - OVERDUE) and bool(self.current)
+
+    def write(self, *, last: bool = False) -> None:
+        """
+        Write what was gathered; of more than 1,000 users those with most time first.
+
+        Raise a database error. Unless it came when the server was asked for its time, what
+        was to be written is lost.
+        """
+        self.next_write = time.monotonic() + INTERVAL
+        if self.kept and (self.tallies or self.ended or self.current):
+            moment = self.ask_time()
+            taken = self.take_last() if last else self.take()
+            store.add_usage(taken, using=self.using, at=moment)
+
+    def take(self) -> dict[Whose, Tally]:
+        """
+        Take what is to be written now.
+
+        What others have waits for their turn; of far too many the smallest are told apart
+        no longer.
+        """
+        with self.lock:
+            self.book_current()
+            ranked = sorted(self.tallies, key=lambda whose: -self.tallies[whose].seconds)
+            taken = {whose: self.tallies.pop(whose) for whose in ranked[:MOST_ROWS]}
+            if len(self.tallies) > MOST_USERS:
+                self.tallies = store.folded(self.tallies, MOST_USERS)
+                others = [whose for whose in self.tallies if whose.others]
+                taken.update({whose: self.tallies.pop(whose) for whose in others})
+            return taken
+
+    def take_last(self) -> dict[Whose, Tally]:
+        with self.lock:
+            self.book_current()
+            taken, self.tallies = store.folded(self.tallies, LAST_ROWS), {}
+            return taken
+
+    def book_current(self) -> None:
+        """Book what has ended, and what the tasks that run have taken so far."""
+        self.book_ended()
+        now = time.monotonic()
+        for task in list(self.current.values()):
+            tally = self.tally(task.lease.queue, task.lease.user)
+            if id(task) not in self.booked_until:
+                tally.wait(task.started + self.ahead - task.lease.run_at.timestamp())
+            tally.seconds += max(0.0, now - self.booked_until.get(id(task), task.started))
+            self.booked_until[id(task)] = now

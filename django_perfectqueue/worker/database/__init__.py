@@ -1,0 +1,1 @@
+"""A connection that waits and repeats."""

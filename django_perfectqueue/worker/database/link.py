@@ -1,0 +1,285 @@
+"""The database as a processor sees it: kept open, sometimes away."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from django.db import Error, connections
+from django.db.backends.signals import connection_created
+from django.dispatch import receiver
+
+from django_perfectqueue import store
+from django_perfectqueue.exceptions import PreemptedError
+from django_perfectqueue.payload.redaction import STARS
+
+from ..process.wakeup import Bell
+from ..shared.outage import News, Outage
+from .socket_handle import Wire
+
+R = TypeVar("R")
+
+logger = logging.getLogger("django_perfectqueue.database")
+
+SHORTEST, LONGEST = 0.1, 1.0
+LONGEST_FOR_A_PERSON = 5.0
+
+numbers = itertools.count(1)
+
+
+class AwayError(Exception):
+    """The database is away, and there is no more time to wait for it."""
+
+
+def close_for_fork() -> None:
+    """Close every connection, and the pools behind them: none may be shared with a child."""
+    for connection in connections.all(initialized_only=True):
+        connection.close()
+        if close_pool := getattr(connection, "close_pool", None):
+            close_pool()
+
+
+class Link:
+    """
+    One thread's way to the database, over which a verb is repeated until it is done.
+
+    Only for verbs that may be repeated when the answer to their commit was lost. It waits
+    instead of the store, for as long as it takes. What it has to tell of that it tells
+    for all who share the ``outage``.
+    """
+
+    def __init__(
+        self,
+        using: str,
+        bell: Bell,
+        patience: Callable[[], float],
+        *,
+        outage: Outage | None = None,
+    ) -> None:
+        self.using = using
+        self.bell = bell
+        self.patience = patience
+        self.outage = Outage() if outage is None else outage
+        self.number = next(numbers)
+        self.returns = self.outage.returns
+        self.away_since = 0.0
+        self.waits = 0
+        self.what = store.Ailment.UNREACHABLE
+        self.said = ""
+        self.calling_since = 0.0
+        self.wire: Wire | None = None
+        self.silent = False
+        self.returned: Callable[[], None] = lambda: None
+
+    def insist(self, verb: Callable[[], R]) -> R:
+        """
+        Call until it raises no database error.
+
+        Raise AwayError when patience, in seconds since the trouble began, is at an end.
+        """
+        with store.one_call():
+            while True:
+                try:
+                    return self.once(verb)
+                except Error as error:
+                    self.trouble(error)
+                self.wait()
+
+    def once(self, verb: Callable[[], R]) -> R:
+        """Call it, and tell when that ends a time of trouble."""
+        outer = self.calling_since
+        self.calling_since = time.monotonic()
+        try:
+            with store.one_call():
+                self.connect()
+                if self.away_since:
+                    self.returned()
+                result = verb()
+        except PreemptedError:
+            # That is an answer, too.
+            self.answered()
+            raise
+        finally:
+            self.calling_since = time.monotonic() if outer else 0.0
+        self.answered()
+        return result
+
+    def answered(self) -> None:
+        """Tell that trouble is over: one's own, or that of all."""
+        if self.away_since:
+            self.back()
+        elif self.outage.is_on and (seconds := self.outage.look()) is not None:
+            self.tell_return(seconds)
+
+    def connect(self) -> None:
+        """Have a connection that leads to where it should, and its wire at hand."""
+        connection = connections[self.using]
+        if self.returns != self.outage.returns and not connection.in_atomic_block:
+            self.returns = self.outage.returns
+            discard(connection)
+        if connection.connection is None:
+            connection.ensure_connection()
+        if self.wire is None or self.wire.connection is not connection.connection:
+            self.let_go()
+            self.wire = Wire(connection.connection, self.using)
+        self.wire.asked = False
+
+    def let_go(self) -> None:
+        if self.wire is not None:
+            self.wire.close()
+        self.wire = None
+
+    def trouble(self, error: Error) -> None:
+        """Give the connection up, and tell of the trouble unless that has been done."""
+        self.what = self.ailment(error)
+        self.said = f"{type(error).__name__}: {self.in_one_line(error)}"
+        self.let_go()
+        discard(connections[self.using])
+        if not self.away_since:
+            self.away_since = time.monotonic()
+            self.waits = 0
+            self.outage.enter(self.number)
+        self.tell_trouble()
+
+    def ailment(self, error: Error) -> store.Ailment:
+        silent, self.silent = self.silent, False
+        return store.Ailment.SILENT if silent else store.ailment(error, using=self.using)
+
+    def tell_trouble(self) -> None:
+        """Tell what goes wrong for the second time: the first may have been the connection's."""
+        news = News.KNOWN
+        if self.waits:
+            news = self.outage.note(self.what, self.away_since)
+        lead = "The database is away" if self.what.passes else "The database can't be used"
+        still = "still " if news is News.CHANGED and self.what.passes else ""
+        logger.log(
+            logging.DEBUG if news is News.KNOWN else logging.ERROR,
+            "%s: %s. Tasks are kept; the worker tries again and again."
+            " database=%s pid=%s seconds=%.0f error=%s",
+            lead.replace("is ", f"is {still}"),
+            self.what.words,
+            self.using,
+            os.getpid(),
+            time.monotonic() - self.away_since,
+            self.said,
+        )
+
+    def wait(self) -> None:
+        if time.monotonic() - self.away_since >= self.patience():
+            raise AwayError(f"The database '{self.using}' is away.")
+        self.bell.wait(self.pause())
+
+    def pause(self) -> float:
+        """
+        Return how long to wait for the next try: ever longer, and never in step.
+
+        The first comes at once: the server may be there, and only the connection have been
+        dead for long. The longest lets it be noticed within two seconds that the server is
+        back; a person who has something to mend may be given a little more.
+        """
+        self.waits += 1
+        if self.waits == 1:
+            return 0.0
+        most = LONGEST if self.what.passes else LONGEST_FOR_A_PERSON
+        longest = min(most, SHORTEST * 2.0 ** min(self.waits - 1, 10))
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311
+
+    def back(self) -> None:
+        seconds = self.outage.leave(self.number)
+        self.away_since = 0.0
+        if seconds is not None:
+            self.tell_return(seconds)
+            return
+        logger.log(
+            logging.WARNING if self.outage.may_tell_slip() else logging.DEBUG,
+            "A call to the database failed, and has been repeated: %s. database=%s pid=%s error=%s",
+            self.what.words,
+            self.using,
+            os.getpid(),
+            self.said,
+        )
+
+    def tell_return(self, seconds: float) -> None:
+        logger.warning(
+            "The database is back. database=%s pid=%s seconds=%.1f",
+            self.using,
+            os.getpid(),
+            seconds,
+        )
+
+    def in_one_line(self, error: BaseException) -> str:
+        """Return what an error says, without the password, whoever has put it there."""
+        password = str(connections[self.using].settings_dict["PASSWORD"] or "")
+        said = in_one_line(error)
+        return said.replace(password, STARS) if password else said
+
+
+def in_one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+class Tidy:
+    """Leaves a thread's connections as a handler should find them: open, in no transaction."""
+
+    def __init__(self, left_alone: Iterable[Any] | None = None) -> None:
+        open_now = (link for link in mine.links if link.in_atomic_block)
+        self.left_alone = set(open_now if left_alone is None else left_alone)
+
+    def up(self, *, suspect: bool = False) -> None:
+        """
+        Roll back what a handler left open, and drop what may be broken.
+
+        ``suspect`` is every connection after an interruption, which may have come in the
+        middle of a statement.
+        """
+        for link in mine.links:
+            if link.connection is None or link in self.left_alone:
+                continue
+            manual = bool(link.autocommit) != bool(link.settings_dict["AUTOCOMMIT"])
+            in_transaction = link.in_atomic_block or manual
+            if suspect or in_transaction or link.errors_occurred:
+                discard(link)
+
+
+class Opened(threading.local):
+    """The connections that a thread has opened so far; ``connections.all()`` costs more."""
+
+    def __init__(self) -> None:
+        self.links: list[Any] = list(connections.all(initialized_only=True))
+
+
+mine = Opened()
+
+
+@receiver(connection_created, dispatch_uid="perfectqueue_opened")
+def note_opened(*, connection: Any, **kwargs: Any) -> None:
+    if connection not in mine.links:
+        mine.links.append(connection)
+
+
+def discard(link: Any) -> None:
+    """Close a connection, in whatever state it is; the server rolls back what was open."""
+    link.in_atomic_block = False
+    link.closed_in_transaction = False
+    link.needs_rollback = False
+    link.savepoint_ids = []
+    link.run_on_commit = []
+    close_for_good(link)
+    try:
+        link.close()
+    except Error:
+        link.connection = None
+
+
+def close_for_good(link: Any) -> None:
+    """Have a pool not lend the same connection out again."""
+    if link.settings_dict["OPTIONS"].get("pool"):
+        with contextlib.suppress(Exception):
+            link.connection.close()

@@ -1,0 +1,75 @@
+"""Breaks off what waits for an answer of the database that does not come."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Sequence
+
+from .link import Link
+
+logger = logging.getLogger("django_perfectqueue.watch")
+
+GRACE = 2.0
+LEAST = 5.0
+
+
+class Watch:
+    """
+    Looks, from another thread, how long each link has been waiting.
+
+    After ``timeout`` seconds the server is asked to give up waiting for locks, and two
+    seconds later the socket is shut down: a network that drops everything without a word, or a
+    server that hangs, would be waited for without end. Sooner where the link has less
+    patience, as when the worker stops.
+    """
+
+    def __init__(self, links: Sequence[Link], timeout: float | None) -> None:
+        self.links = list(links)
+        self.timeout = timeout
+        self.ended = threading.Event()
+
+    def add(self, link: Link) -> None:
+        """Look after another link, too."""
+        self.links.append(link)
+
+    def start(self) -> None:
+        """Look every few seconds, in a thread of its own."""
+        if self.timeout is not None:
+            threading.Thread(target=self.run, name="watch", daemon=True).start()
+
+    def run(self) -> None:
+        assert self.timeout is not None
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        while not self.ended.wait(min(LEAST, self.timeout) / 2):
+            try:
+                self.look(time.monotonic())
+            except Exception:
+                logger.exception("The watch stumbled.")
+
+    def stop(self) -> None:
+        self.ended.set()
+
+    def look(self, now: float) -> None:
+        for link in self.links:
+            since, wire = link.calling_since, link.wire
+            if self.timeout is None or not since or wire is None:
+                continue
+            waited = now - since
+            if waited >= self.limit(link):
+                link.silent = True
+                if not wire.asked:
+                    wire.ask()
+                elif waited >= self.limit(link) + min(GRACE, self.timeout):
+                    wire.cut()
+
+    def limit(self, link: Link) -> float:
+        assert self.timeout is not None
+        return min(self.timeout, max(LEAST, link.patience()))
+
+
+def timeout_for(timeout: float | None, *, alive_time: float) -> float | None:
+    """Return how long to wait for an answer, such that leases outlast it."""
+    return None if timeout is None else min(timeout, max(LEAST, alive_time / 4))

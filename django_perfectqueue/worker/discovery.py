@@ -1,0 +1,117 @@
+"""Which handlers there are: those of a dispatch, or of all apps, and Django's tasks."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error
+from django.utils.module_loading import import_string
+from django.utils.translation import gettext as _
+
+from django_perfectqueue.application import Dispatch, Registry, autodiscover
+from django_perfectqueue.application.dispatch import in_words
+from django_perfectqueue.exceptions import ConfigError, PerfectQueueError
+from django_perfectqueue.lib.printable import on_one_line
+
+REFUSED = tuple(
+    f"{name}() got an unexpected keyword argument" for name in ("Task.__init__", "task")
+)
+T = TypeVar("T")
+
+
+def types_of(dispatch: type[Dispatch]) -> list[str]:
+    """Return the types that a dispatch knows, those of Django's tasks last."""
+    routes = dispatch.load()
+    return [in_words(route) for route in sorted(routes, key=lambda r: routes[r].is_djangos)]
+
+
+def found(path: str | None) -> type[Dispatch]:
+    if not path:
+        return discovered()
+    try:
+        target = import_string(path)
+    except ImportError as error:
+        raise ConfigError(_("There is no dispatch '%s': %s.") % (path, error)) from error
+    except Exception as error:
+        raise ConfigError(
+            _("The dispatch '%(path)s' can't be imported: %(why)s.")
+            % {"path": path, "why": what_and_where(error)}
+        ) from error
+    if not (isinstance(target, type) and issubclass(target, Dispatch)):
+        raise ConfigError(_("'%s' is not a subclass of Dispatch.") % path)
+    return target
+
+
+def with_django_tasks(dispatch: type[Dispatch], using: str) -> tuple[type[Dispatch], list[str]]:
+    """
+    Return a dispatch that also knows Django's tasks, where TASKS names a backend of ours,
+    and the queues in this database that such backends have.
+    """
+    from django_perfectqueue.backend import base, routes
+
+    backends = list(base.configured())
+    if not backends:
+        return dispatch, []
+    imported(base.discover)
+    here = [backend for backend in backends if backend.using == using]
+    return routes.with_django_tasks(dispatch), [
+        name for backend in here for name in backend.queue_names
+    ]
+
+
+def discovered() -> type[Dispatch]:
+    return imported(autodiscover)
+
+
+def imported(discover: Callable[[], T]) -> T:
+    """Import modules of tasks; raise ConfigError, with the place, when one can't be."""
+    try:
+        return discover()
+    except (PerfectQueueError, ImproperlyConfigured, Error):
+        raise
+    except Exception as error:
+        raise ConfigError(
+            _("A tasks module can't be imported: %s.") % what_and_where(error) + advice_on(error)
+        ) from error
+
+
+def advice_on(error: Exception) -> str:
+    """Return what to do where Django's own ``@task`` was given our words, or nothing."""
+    if isinstance(error, TypeError) and str(error).startswith(REFUSED):
+        return " " + _(
+            "Words such as max_attempts need a PerfectQueueBackend in TASKS; and on Django 6.0"
+            " import task from django_perfectqueue.backend."
+        )
+    return ""
+
+
+def what_and_where(error: Exception) -> str:
+    """Return in one line what a module raised, and at which of its lines."""
+    message, place = str(error), None
+    if isinstance(error, SyntaxError) and error.filename:
+        message, place = error.msg, (error.filename, error.lineno)
+    else:
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.name == "<module>":
+                place = (frame.filename, frame.lineno)
+    what = on_one_line(f"{type(error).__name__}: {message}" if message else type(error).__name__)
+    if place is None:
+        return what
+    return _("%(what)s (%(file)s, line %(line)s)") % {
+        "what": what,
+        "file": place[0],
+        "line": place[1],
+    }
+
+
+def no_handlers(dispatch: type[Dispatch]) -> str:
+    if not issubclass(dispatch, Registry):
+        return _("%s has no routes.") % dispatch.__qualname__
+    return _(
+        "There are no handlers. Write @handler functions in the tasks module of an app in"
+        " INSTALLED_APPS, or @task functions with a PerfectQueueBackend in TASKS; or name a"
+        " Dispatch: manage.py pq_worker myapp.tasks.TaskDispatch."
+    )

@@ -1,0 +1,74 @@
+"""What the processes beside the processors have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connections
+
+from ..database.link import AwayError, Link
+from ..database.watchdog import Watch
+from ..plan import Plan
+from ..process import output
+from ..process.signals import REOPEN_LOGS, reopen_logs, take_signals
+from ..process.wakeup import Bell, readable
+
+LAST_TRIES = 2.0
+
+
+class Attendant:
+    """
+    A process that looks after the database for all processors of a supervisor.
+
+    It ends by any signal that ends them, and with its supervisor.
+    """
+
+    def __init__(self, plan: Plan, *, lifeline: int) -> None:
+        self.plan = plan
+        self.lifeline = lifeline
+        self.bell = Bell()
+        self.stopping = False
+        self.orphaned = False
+        self.link = Link(plan.using, self.bell, self.patience, outage=plan.outage)
+        self.watch = Watch([self.link], plan.timeout)
+        self.logs_moved = False
+
+    def run(self) -> int:
+        take_signals(self.on_signal)
+        self.watch.start()
+        try:
+            self.work()
+        except AwayError:
+            pass
+        finally:
+            self.close()
+        connections.close_all()
+        return 0
+
+    def work(self) -> None:
+        """Do what it is there for, until it is to stop."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Put away what it has made."""
+
+    def on_signal(self, signum: int, frame: object) -> None:
+        if signum == REOPEN_LOGS:
+            self.logs_moved = True
+        else:
+            self.stopping = True
+        self.bell.ring()
+
+    def patience(self) -> float:
+        return LAST_TRIES if self.stopping else float("inf")
+
+    def wait(self, seconds: float, *files: Any) -> None:
+        """Wait so long, or for a signal, or until one of these has something to read."""
+        if self.logs_moved:
+            self.logs_moved = False
+            reopen_logs()
+        output.push()
+        numbers = [file.fileno() for file in files]
+        if self.lifeline in readable([self.bell.ear, self.lifeline, *numbers], seconds):
+            self.stopping = self.orphaned = True
+        self.bell.wait(0)

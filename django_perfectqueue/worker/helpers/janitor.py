@@ -1,0 +1,253 @@
+"""The process that serves what no acquire does: clocks, sleeping lanes, and the old."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from django_perfectqueue import store
+from django_perfectqueue.models import PARKED_FROM
+from django_perfectqueue.store.lanes.idle_marks import Rounds
+from django_perfectqueue.store.upkeep.purge import BATCH
+from django_perfectqueue.store.upkeep.timers import BATCH as LANES
+
+from ..database.sqlite_file import DatabaseFile
+from ..plan import Plan
+from ..shared.wakeups import Belfry
+from .base import Attendant
+from .lease_proxy import StandIn
+from .recounter import Recounter
+from .registration import Presence
+from .usage_rollup import Bookkeeper
+
+logger = logging.getLogger("django_perfectqueue.database")
+
+SWEEP_INTERVAL = 5.0
+MOST_BATCHES = 200
+MOST_ROUSED = 20
+ROUND = 3_600.0
+MOSTLY_OVER = BATCH // 2
+ENDED = ("finished", "failed", "cancelled", "expired")
+
+
+class Janitor(Attendant):
+    """
+    Answers alarms, has the books kept and counters compared, and deletes what retention
+    lets go, in small batches; and keeps telling other hosts that its worker is there.
+
+    Processors do the former themselves when they acquire; but all may be busy for long.
+    While one is free the listener sees to it. It also stands in for a processor that can't
+    look after what it holds, until the last of them has ended.
+    """
+
+    def __init__(self, plan: Plan, belfry: Belfry, presence: Presence, *, lifeline: int) -> None:
+        super().__init__(plan, lifeline=lifeline)
+        self.belfry = belfry
+        self.presence = presence
+        self.stand_in = StandIn(plan, belfry, self.link)
+        self.purge = Purge(plan)
+        self.idle_lanes = IdleLanes(plan.using)
+        self.bookkeeper = Bookkeeper(plan)
+        self.recounter = Recounter(plan.using, self.link, presence)
+        self.parked = Parked(plan)
+        self.file = DatabaseFile(plan.using)
+        self.rounds = Rounds(SWEEP_INTERVAL / 2)
+
+    def work(self) -> None:
+        next_purge = time.monotonic()
+        while not self.stopping:
+            self.look_at_file()
+            self.look_after()
+            self.sweep()
+            self.link.insist(self.bookkeeper.work)
+            self.recounter.work()
+            self.link.insist(self.parked.work)
+            if time.monotonic() >= next_purge:
+                self.purge_some()
+                next_purge = time.monotonic() + self.plan.options.PURGE_INTERVAL
+            pause = min(SWEEP_INTERVAL, self.plan.options.PURGE_INTERVAL)
+            self.rest(pause * random.uniform(0.8, 1.0))  # noqa: S311
+        # Who stops all processes of a service tells this one too soon.
+        while self.belfry.is_at_work() and not self.orphaned:
+            self.look_after()
+            self.wait(self.stand_in.pause, self.presence.board)
+        self.presence.end(self.link)
+
+    def look_after(self) -> None:
+        """Do what must not wait until the rest is done."""
+        self.presence.tell(self.link)
+        self.stand_in.look()
+
+    def rest(self, seconds: float) -> None:
+        """Wait, but for what must not."""
+        until = time.monotonic() + seconds
+        while not self.stopping and (left := until - time.monotonic()) > 0:
+            self.wait(min(left, self.stand_in.pause), self.presence.board)
+            self.look_after()
+
+    def look_at_file(self) -> None:
+        if self.file.was_replaced():
+            logger.error(
+                "The database's file was replaced; the worker goes on with the new one."
+                " database=%s What ran meanwhile may run again.",
+                self.plan.using,
+            )
+            self.plan.outage.renew()
+
+    def sweep(self) -> None:
+        more = not (self.belfry.has_free() and self.belfry.is_tended())
+        while more and not self.stopping:
+            more = self.link.insist(lambda: store.answer_alarms(using=self.plan.using))
+            self.look_after()
+        if self.rounds.are_due():
+            began = time.monotonic()
+            self.rouse()
+            self.rounds.began(began)
+
+    def rouse(self) -> None:
+        """Wake what sleeps with work in it."""
+        for _batch in range(MOST_ROUSED):
+            if self.stopping or self.link.insist(self.rouse_some) < LANES:
+                return
+
+    def rouse_some(self) -> int:
+        return store.rouse(using=self.plan.using)
+
+    def purge_some(self) -> None:
+        """Delete batch after batch, for no longer than half of the time there is."""
+        deadline = time.monotonic() + self.plan.options.PURGE_INTERVAL / 2
+        self.link.insist(self.purge.begin)
+        for _batch in range(MOST_BATCHES):
+            if self.stopping or time.monotonic() > deadline:
+                return
+            self.look_after()
+            if not self.link.insist(self.purge.batch):
+                break
+        while not self.stopping and time.monotonic() <= deadline:
+            self.look_after()
+            if not self.link.insist(self.idle_lanes.batch):
+                return
+
+
+class Parked:
+    """
+    Has parked tasks be due again: every RETRY_WAIT those whose type is known here, and every
+    RETRY_WAIT_LIMIT all of them, for programs that are no workers, and so that they expire.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.next_look = 0.0
+        self.all_at = time.monotonic() + plan.options.RETRY_WAIT_LIMIT
+        self.reached = self.all_reached = PARKED_FROM
+
+    def work(self) -> None:
+        """Do what is due; called every few seconds."""
+        now, options = time.monotonic(), self.plan.options
+        if now >= self.all_at:
+            using, after = self.plan.using, self.all_reached
+            self.all_reached = store.unpark(lambda _type: True, using=using, after=after)
+            if self.all_reached == PARKED_FROM:
+                self.all_at = now + max(options.RETRY_WAIT_LIMIT, SWEEP_INTERVAL)
+        elif now >= self.next_look:
+            self.next_look = now + options.RETRY_WAIT
+            knows = self.plan.dispatch.knows
+            self.reached = store.unpark(knows, using=self.plan.using, after=self.reached)
+
+
+class IdleLanes:
+    """
+    Deletes lanes, gates and meters that nobody needs any more.
+
+    It goes through them once in ROUND, so that those in use are seldom made anew.
+    """
+
+    def __init__(self, using: str) -> None:
+        self.using = using
+        self.next_round = time.monotonic() + ROUND * random.uniform(0.0, 1.0)  # noqa: S311
+        self.left: list[tuple[Callable[..., Any], Any]] = []
+
+    def batch(self) -> bool:
+        """Look at one batch, if a round is due; return whether it goes on."""
+        if not self.left:
+            if time.monotonic() < self.next_round:
+                return False
+            self.next_round = time.monotonic() + ROUND
+            first = store.FIRST_ID
+            self.left = [
+                (store.forget_lanes, first),
+                (store.forget_gates, first),
+                (store.forget_meters, ""),
+            ]
+        forget, after = self.left[0]
+        reached = forget(after, using=self.using)
+        self.left[:1] = [] if reached is None else [(forget, reached)]
+        return bool(self.left)
+
+
+@dataclass
+class Purge:
+    """
+    Deletes with two hands.
+
+    The front one goes up from the oldest task and stops where they begin to be too
+    young. What it has passed, because it was alive then or is kept for longer, is left
+    to the slow one, which goes round and round: a batch at a time, and on at once where
+    most of what it finds is over, as after a backlog that was submitted at one go.
+    """
+
+    plan: Plan
+    front: int = 0
+    slow: int = 0
+    surplus: store.Surplus | None = None
+    at_front: bool = field(default=True, init=False)
+
+    def begin(self) -> None:
+        """Start a round: the slow hand, then the front one."""
+        self.at_front = False
+        if self.plan.options.RETENTION_COUNT is not None:
+            self.count(self.plan.options.RETENTION_COUNT)
+
+    def count(self, keep: int) -> None:
+        """
+        Find out which tasks are too many, once there may be enough of them to be worth it.
+
+        A tenth as many new tasks as rows were read the last time: so a submit costs no more
+        than ten of them, and no more than a tenth too many are kept.
+        """
+        newest, known = store.newest_id(using=self.plan.using), self.surplus
+        if known is None or newest - known.newest >= known.read / 10:
+            self.surplus = store.surplus(keep, using=self.plan.using)
+
+    def batch(self) -> bool:
+        """Delete one batch; return whether the round goes on."""
+        if not self.at_front:
+            self.at_front = not (self.front and self.slow_batch())
+            return True
+        swept = self.swept(self.front)
+        if swept.stopped or swept.reached is None:
+            return False
+        self.front = swept.reached
+        return True
+
+    def slow_batch(self) -> bool:
+        """Move the slow hand; return whether it is to go on at once."""
+        swept = self.swept(self.slow)
+        if swept.reached is None or swept.reached >= self.front:
+            self.slow = 0
+            return False
+        self.slow = swept.reached
+        return swept.deleted > MOSTLY_OVER
+
+    def swept(self, after: int) -> store.Swept:
+        options = self.plan.options
+        return store.purge(
+            {status: options.retention_time(status) for status in ENDED},
+            using=self.plan.using,
+            after=after,
+            over=self.surplus.last if self.surplus else {},
+        )

@@ -1,0 +1,141 @@
+"""The process that hears of work, and wakes one processor for it."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Iterable
+
+from django_perfectqueue import store
+
+from ..plan import Plan
+from ..shared.wakeups import Belfry
+from .base import Attendant
+
+logger = logging.getLogger("django_perfectqueue.listener")
+
+LONGEST_WAIT = 2.0
+PROOF_WAIT = 2.0
+STEPS = 16
+SOONEST = 0.02
+GRACE = 0.05
+WHILE_BUSY = 0.1
+MARGIN = 0.002
+
+
+class Listener(Attendant):
+    """
+    Hears the bell of the database, knows what the clock has next, and looks for the rest.
+
+    It looks only while a processor is free, in one statement: soon after it has found
+    something that no one had rung for, and else less and less often, down to once every
+    POLL_INTERVAL.
+    """
+
+    def __init__(self, plan: Plan, belfry: Belfry, *, lifeline: int) -> None:
+        super().__init__(plan, lifeline=lifeline)
+        self.belfry = belfry
+        self.ear: store.Datagrams | store.Notices | None = None
+        self.longest = plan.options.POLL_INTERVAL
+        self.shortest = min(self.longest, max(SOONEST, self.longest / STEPS))
+        self.pause = self.shortest
+        self.look_at = 0.0
+
+    def work(self) -> None:
+        if self.plan.options.BELL:
+            self.ear = store.ear(self.plan.using)
+        while not self.stopping:
+            self.link.insist(self.attend)
+            self.belfry.tend()
+            pause = max(0.0, min(LONGEST_WAIT, self.look_at - time.monotonic()))
+            self.wait(pause, *self.ears())
+
+    def ears(self) -> list[store.Datagrams | store.Notices]:
+        return [self.ear] if self.ear is not None else []
+
+    def attend(self) -> None:
+        """Do what there is to be done now; anew from the start after trouble."""
+        if self.ear is not None and not self.ear.is_open:
+            self.open_ear()
+        self.take(self.heard())
+        if time.monotonic() >= self.look_at:
+            self.look()
+            # What came with the answer will not make the connection readable again.
+            self.take(self.heard())
+
+    def open_ear(self) -> None:
+        """Listen, and look at what was not heard so far; without an ear where that fails."""
+        assert self.ear is not None
+        self.look_at = 0.0
+        try:
+            self.ear.open()
+        except OSError as error:
+            self.go_without(f"no socket can be made. {error}")
+            return
+        if isinstance(self.ear, store.Notices):
+            self.prove(self.ear)
+
+    def prove(self, ear: store.Notices) -> None:
+        """Find out whether notifications arrive."""
+        ear.prove()
+        deadline = time.monotonic() + PROOF_WAIT
+        while not (self.stopping or ear.proven) and time.monotonic() < deadline:
+            self.wait(deadline - time.monotonic(), ear)
+            self.take(ear.hear())
+        if not (self.stopping or ear.proven):
+            ear.give_up()
+            self.go_without(
+                "no notification arrives. There seems to be a pooler in transaction mode before"
+                " the database; give the worker a connection without it, or in session mode."
+            )
+
+    def go_without(self, why: str) -> None:
+        """Say why the bell is not heard, and look for tasks from now on."""
+        logger.warning(
+            "The worker can't hear the bell, and looks for tasks instead: %s"
+            " database=%s seconds=%s",
+            why,
+            self.plan.using,
+            self.longest,
+        )
+        self.ear = None
+
+    def heard(self) -> Iterable[store.Ring | store.Call]:
+        return self.ear.hear() if self.ear is not None else ()
+
+    def take(self, heard: Iterable[store.Ring | store.Call]) -> None:
+        """
+        Wake a processor for each ring, or see to it that one is woken in time; pass calls on.
+        """
+        for ring in heard:
+            if isinstance(ring, store.Call):
+                self.belfry.call(ring.holder)
+                continue
+            if ring.queue and ring.queue not in self.plan.queues:
+                continue
+            now = time.monotonic()
+            if ring.delay > 0:
+                self.look_at = min(self.look_at, now + ring.delay + MARGIN)
+            else:
+                self.belfry.wake_one()
+                # Who looked now would see that same task, and wake another for it.
+                self.look_at = max(self.look_at, now + GRACE)
+
+    def look(self) -> None:
+        """See whether there is something to take, and wake a processor for it."""
+        wait = min(self.shortest, WHILE_BUSY)
+        if self.belfry.has_free():
+            outlook = store.look(self.plan.queues, using=self.plan.using)
+            if outlook.due:
+                self.belfry.wake_one()
+                self.pause = self.shortest
+            wait = self.pause * random.uniform(0.9, 1.0)  # noqa: S311
+            self.pause = min(self.longest, self.pause * 2)
+            if outlook.wait is not None:
+                wait = min(wait, outlook.wait + MARGIN)
+        self.look_at = time.monotonic() + wait
+
+    def close(self) -> None:
+        if self.ear is not None:
+            self.ear.close()

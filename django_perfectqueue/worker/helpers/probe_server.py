@@ -1,0 +1,153 @@
+"""The process that answers probes: whether the worker lives, and takes tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import socket
+import socketserver
+import time
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..plan import Plan
+from ..shared.status_page import Board, Standing, standings
+from .base import Attendant
+
+logger = logging.getLogger("django_perfectqueue.health")
+
+LONGEST_WAIT = 5.0
+LONGEST_REQUEST = 5.0
+SOON = 0.5
+MOST_AT_ONCE = 32
+
+
+class Receptionist(Attendant):
+    """
+    Answers ``/live`` and ``/ready`` over HTTP, by what is on the board.
+
+    It waits for no task and no database. While one worker follows another, both have the
+    same port, and each answers for both.
+    """
+
+    def __init__(self, plan: Plan, board: Board, *, lifeline: int) -> None:
+        super().__init__(plan, lifeline=lifeline)
+        self.board = board
+
+    def work(self) -> None:
+        assert self.plan.health is not None
+        try:
+            server = Desk(self.plan.health, self.board)
+        except OSError as error:
+            logger.error("Probes get no answer: %s:%s: %s", *self.plan.health, error)
+            return
+        with server:
+            while not self.stopping:
+                self.wait(SOON if server.since else LONGEST_WAIT, server)
+                server.hang_up_late(time.monotonic())
+                server.handle_request()
+
+
+class Desk(ThreadingHTTPServer):
+    """
+    Listens at an address that its predecessor may still have.
+
+    Whoever sends a request byte by byte has a few seconds for all of it, and makes way for
+    others before that: of too many connections the oldest goes, for a probe takes a moment.
+    """
+
+    daemon_threads = True
+    timeout = 0
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], board: Board) -> None:
+        self.board = board
+        self.since: dict[Any, float] = {}
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(address, Answer)
+
+    def server_bind(self) -> None:
+        """Bind without a look-up of the host's name, which may take long."""
+        if hasattr(socket, "SO_REUSEPORT"):
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = "", self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if len(self.since) >= MOST_AT_ONCE:
+            self.hang_up_oldest()
+        self.since[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def hang_up_oldest(self) -> None:
+        for request in list(self.since)[:1]:
+            self.since.pop(request, None)
+            hang_up(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.since.pop(request, None)
+        super().shutdown_request(request)
+
+    def hang_up_late(self, now: float) -> None:
+        """End the connections that take too long."""
+        for request, since in list(self.since.items()):
+            if now - since > LONGEST_REQUEST:
+                hang_up(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        logger.debug("A probe broke off.", exc_info=True)
+
+
+class Answer(BaseHTTPRequestHandler):
+    """One probe."""
+
+    server: Desk
+    timeout = LONGEST_REQUEST
+    server_version = "perfectqueue"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        shown = best(self.server.board.standing())
+        asked = {"/live": shown.is_live, "/ready": shown.is_ready}
+        well = asked.get(urlsplit(self.path).path)
+        if well is None:
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return
+        content = json.dumps({"ok": well, **shown.facts()}).encode()
+        self.send_response(HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        logger.debug(format, *args)
+
+
+def hang_up(request: Any) -> None:
+    """End a connection whose thread waits for it; that closes it then."""
+    with contextlib.suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
+
+
+def best(own: Standing) -> Standing:
+    """Return how the worker stands that is best off, of those that answer at the same port."""
+    others = [one for one in standings() if one.port == own.port]
+    return max([own, *others], key=lambda one: (one.is_ready, one.is_live))
+
+
+def refusal(address: tuple[str, int]) -> str:
+    """Return why nobody can listen there, or nothing."""
+    try:
+        Desk(address, board=None).server_close()  # type: ignore[arg-type]
+    except (OSError, OverflowError) as error:
+        return str(error)
+    return ""

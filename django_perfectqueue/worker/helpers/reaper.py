@@ -1,0 +1,224 @@
+"""The short-lived process that gives back what a dead processor held."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from django.db import connections
+
+from django_perfectqueue import logs, store
+from django_perfectqueue.application import Application
+from django_perfectqueue.exceptions import (
+    CancelRequestedError,
+    PreemptedError,
+    TaskError,
+    TimeLimitError,
+)
+from django_perfectqueue.lib.imports import path_of
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.queue import GRAVE, AcquiredTask
+
+from ..attempt.ending import Ending, announce
+from ..attempt.runner import about, ruling_for
+from ..database.link import AwayError, Link
+from ..database.watchdog import Watch
+from ..plan import Plan
+from ..process.signals import REOPEN_LOGS, take_signals
+from ..process.wakeup import Bell
+from ..report import Reporter
+
+logger = logging.getLogger("django_perfectqueue.supervisor")
+logger.addFilter(logs.Masked())
+
+LAST_TRIES = 10.0
+Handler = Application | type[Application] | None
+TIMED_OUT = path_of(TimeLimitError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estate:
+    """
+    What a processor has left: what it held, and the tasks it died of, if it did.
+
+    ``overdue`` are the tasks for which it was killed, as they did not end when told to, with
+    the seconds for which they had run; ``seconds`` are those of all that it had begun.
+    """
+
+    holder: int
+    worker: str
+    crashed: tuple[int, ...]
+    why: store.Failure
+    overdue: Mapping[int, float] = field(default_factory=dict)
+    seconds: Mapping[int, float] = field(default_factory=dict)
+
+
+class Undertaker:
+    """
+    Gives back at once what would else come back only with its lease, and settles what was
+    ended by force.
+
+    It is a process of its own, so that the supervisor never waits for a database.
+    """
+
+    def __init__(self, plan: Plan, estate: Estate, reporter: Reporter) -> None:
+        self.plan = plan
+        self.estate = estate
+        self.reporter = reporter
+        self.bell = Bell()
+        self.stopping = False
+        self.told: list[Callable[[], None]] = []
+        self.link = Link(plan.using, self.bell, self.patience, outage=plan.outage)
+        self.watch = Watch([self.link], plan.timeout)
+
+    def run(self) -> int:
+        take_signals(self.on_signal)
+        self.watch.start()
+        try:
+            unclear = self.settle_overdue()
+            crashed = (*self.estate.crashed, *unclear)
+            lost = self.link.insist(lambda: self.held(crashed)) if crashed else []
+            self.link.insist(lambda: self.give_back(crashed))
+            self.tell(lost)
+        except AwayError:
+            logger.debug("The database is away; what is left comes back with its lease.")
+        for tell in self.told:
+            tell()
+        connections.close_all()
+        return 0
+
+    def on_signal(self, signum: int, frame: object) -> None:
+        if signum != REOPEN_LOGS:
+            self.stopping = True
+            self.bell.ring()
+
+    def patience(self) -> float:
+        """Try as long as it is of use: then the leases have run out."""
+        return LAST_TRIES if self.stopping else self.plan.options.ALIVE_TIME
+
+    def settle_overdue(self) -> tuple[int, ...]:
+        """Write what becomes of what was ended by force; return what was not for either reason."""
+        if not self.estate.overdue:
+            return ()
+        holder, ids = self.estate.holder, self.estate.overdue
+        found = self.link.insist(lambda: store.in_hand(holder, ids, using=self.plan.using))
+        return tuple(lease.task_id for lease, cancel in found if not self.settle(lease, cancel))
+
+    def settle(self, lease: store.Lease, cancel: bool) -> bool:
+        """Write what its handler would have written; tell whether that is known."""
+        limit, wait = self.plan.time_limits(lease)
+        force = f"It had not ended {wait:g} s after it was told to, so its processor was killed."
+        error: TaskError
+        if cancel:
+            error = CancelRequestedError(f"Someone asked for it. {force}")
+            word, verb = "cancel requested", self.cancelling
+        elif self.estate.overdue[lease.task_id] >= limit:
+            error = TimeLimitError(f"Its time limit is {limit:g} s. {force}")
+            word, verb = "timed out", self.timing_out
+        else:
+            return False
+        task = AcquiredTask(lease, worker=self.estate.worker)
+        handler = self.handler_for(task)
+        try:
+            self.link.insist(lambda: prepare(handler, error))
+            act = self.link.insist(lambda: verb(task, handler, error))
+            task.settled = self.link.insist(act)
+        except PreemptedError:
+            logger.warning(
+                "A task was taken away before it was ended by force. key=%s", printable(lease.key)
+            )
+        else:
+            kind = handler if isinstance(handler, type) or handler is None else type(handler)
+            self.told.append(partial(announce, task.settled, task, kind, error))
+            logger.error(
+                "A task was ended by force: %s, %s. key=%s type=%s",
+                word,
+                task.settled,
+                printable(lease.key),
+                printable(lease.type),
+            )
+        return True
+
+    def cancelling(
+        self, task: AcquiredTask, handler: Handler, error: TaskError
+    ) -> Callable[[], str]:
+        why = store.Failure(error="cancelled", message=str(error))
+        return lambda: self.cancel(task.lease, why)
+
+    def timing_out(
+        self, task: AcquiredTask, handler: Handler, error: TaskError
+    ) -> Callable[[], str]:
+        """Count an error, and have it tried again by its handler's rules, or end it."""
+        why = store.Failure(error=TIMED_OUT, message=str(error))
+        grave = store.Failure(error=GRAVE, message=f"{TIMED_OUT}: {error}")
+        with logs.about(task):
+            what = ruling_for(task, handler, error)
+        if what.word == "retry":
+            return lambda: self.retry(task.lease, what.wait, why)
+        if what.word == "discard":
+            return lambda: self.cancel(task.lease, why, grave=grave)
+        return lambda: self.fail(task.lease, why)
+
+    def cancel(
+        self, lease: store.Lease, why: store.Failure, *, grave: store.Failure | None = None
+    ) -> str:
+        store.cancel(lease, why=why, grave=grave, **self.terms(lease))
+        return "discarded" if grave else "cancelled"
+
+    def retry(self, lease: store.Lease, wait: float, why: store.Failure) -> str:
+        going_on = store.retry(lease, wait=wait, why=why, **self.terms(lease))
+        return "retried" if going_on else "cancelled"
+
+    def fail(self, lease: store.Lease, why: store.Failure) -> str:
+        store.fail(lease, why=why, **self.terms(lease))
+        return "failed"
+
+    def handler_for(self, task: AcquiredTask) -> Handler:
+        """Return the handler of a task: made for it, it may have other rules than its class."""
+        kind = self.plan.handler_for(task.lease)
+        try:
+            return None if kind is None else kind(task)
+        except Exception:
+            logger.debug("A handler can't be made. type=%s", printable(task.type), exc_info=True)
+            return kind
+
+    def terms(self, lease: store.Lease) -> dict[str, Any]:
+        return {
+            "seconds": self.estate.overdue[lease.task_id],
+            "using": self.plan.using,
+            "worker": self.estate.worker,
+        }
+
+    def held(self, crashed: tuple[int, ...]) -> list[store.InHand]:
+        return store.in_hand(self.estate.holder, crashed, using=self.plan.using)
+
+    def tell(self, lost: list[store.InHand]) -> None:
+        """Log and print of which tasks the processor died."""
+        for lease, _cancel in lost:
+            task = AcquiredTask(lease, worker=self.estate.worker)
+            logger.error("A task crashed: %s %s", self.estate.why.message, about(task))
+            seconds = self.estate.seconds.get(lease.task_id, 0.0)
+            self.reporter.tell([Ending("crashed", task, None, seconds)])
+
+    def give_back(self, crashed: tuple[int, ...]) -> int:
+        return store.give_back(
+            self.estate.holder,
+            using=self.plan.using,
+            alive_time=self.plan.options.ALIVE_TIME,
+            crashed=crashed,
+            seconds=self.estate.seconds,
+            worker=self.estate.worker,
+            why=self.estate.why,
+        )
+
+
+def prepare(handler: Handler, error: TaskError) -> None:
+    """Let a handler note the error while its attempt is not among those that have ended."""
+    try:
+        if isinstance(handler, Application):
+            handler.for_backoff(error)
+    except Exception:
+        logger.debug("A handler can't note an error.", exc_info=True)

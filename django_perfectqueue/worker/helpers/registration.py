@@ -1,0 +1,114 @@
+"""What a worker tells the other hosts of itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from django_perfectqueue import store
+from django_perfectqueue.application import Dispatch
+from django_perfectqueue.lib.processes import memory_of
+from django_perfectqueue.lib.version import __version__
+
+from ..database.link import Link
+from ..plan import Plan
+from ..shared.slot import Slate
+from ..shared.status_page import Board
+
+INTERVAL = 10.0
+DECIDES = ("handler_for", "knows", "look_up")
+
+
+class Presence:
+    """
+    Keeps a worker's row in the register young, over its janitor's connection.
+
+    With the row goes what each of its processors does at that moment, and its holder, by
+    which the tasks that it has taken are known as its own.
+    """
+
+    def __init__(self, worker: store.Registration, board: Board, slates: Sequence[Slate]) -> None:
+        self.worker = worker
+        self.board = board
+        self.slates = slates
+        self.due_at = 0.0
+        self.leaving = False
+        self.drifted_at: float | None = None
+        self.holders: list[int] = []
+
+    def tell(self, link: Link) -> None:
+        """Say that the worker is there, leaving, or has a new processor, or was said long ago."""
+        holders = [slate.holder for slate in self.slates]
+        news = (self.board.leaving and not self.leaving) or holders != self.holders
+        if time.monotonic() >= self.due_at or news:
+            self.board.bell.wait(0)
+            self.leaving, self.holders = self.board.leaving, holders
+            link.insist(lambda: self.write(link.using))
+            self.board.reach()
+            self.due_at = time.monotonic() + INTERVAL
+
+    def tell_of_drift(self, at: float) -> None:
+        """Write soon into the register that a counter had to be corrected."""
+        self.drifted_at, self.due_at = at, 0.0
+
+    def write(self, using: str) -> None:
+        seats = json.dumps(seats_of(self.slates), separators=(",", ":"))
+        drifted = None if self.drifted_at is None else time.monotonic() - self.drifted_at
+        store.register(self.worker, seats=seats, leaving=self.leaving, drifted=drifted, using=using)
+
+    def end(self, link: Link) -> None:
+        """Say that all its tasks have ended."""
+        link.insist(lambda: store.sign_off(self.worker, using=link.using))
+
+
+def registration(plan: Plan) -> store.Registration:
+    """Return what is told of the worker whose supervisor this process is."""
+    return store.Registration(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        launcher=os.getppid(),
+        generation=plan.generation,
+        version=__version__,
+        processors=plan.options.PROCESSORS,
+        queues=json.dumps(plan.queues),
+        routes=json.dumps(routes_of(plan.dispatch)),
+    )
+
+
+def seats_of(slates: Sequence[Slate]) -> list[dict[str, Any]]:
+    """Return what is told of each processor, as ``Worker.seats`` has it."""
+    return [
+        {"number": number, **seat_of(slate)} for number, slate in enumerate(slates, 1) if slate.pid
+    ]
+
+
+def seat_of(slate: Slate) -> dict[str, Any]:
+    now = time.monotonic()
+    return {
+        "pid": slate.pid,
+        "holder": slate.holder,
+        "memory": memory_of(slate.pid),
+        "counts": {word: count for word, count in slate.counts().items() if count},
+        "tasks": [
+            {"id": begun.task_id, "seconds": round(now - begun.since, 1)} for begun in slate.begun
+        ],
+    }
+
+
+def routes_of(dispatch: type[Dispatch]) -> dict[str, Any] | None:
+    """Return the types and the patterns of a dispatch; None where it decides by itself."""
+    if any(
+        getattr(dispatch, name).__func__ is not Dispatch.__dict__[name].__func__ for name in DECIDES
+    ):
+        return None
+    routes = list(dispatch.load())
+    return {
+        "types": [route for route in routes if isinstance(route, str)],
+        "patterns": [
+            [route.pattern, route.flags] for route in routes if not isinstance(route, str)
+        ],
+    }

@@ -1,0 +1,1 @@
+"""Between the service manager and the supervisor."""

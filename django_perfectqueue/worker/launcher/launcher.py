@@ -1,0 +1,382 @@
+"""The command itself: it starts the supervisor, passes signals on, and returns its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from ..process import output
+from ..process.signals import (
+    ALIVE,
+    ALL,
+    DETACH,
+    DUMP,
+    READY,
+    REOPEN_LOGS,
+    RESTART,
+    RESTART_NOW,
+    STOP,
+    STOP_NOW,
+    Mailbox,
+    held_back,
+    hold_back,
+    reopen_logs,
+)
+from ..process.stack_dump import put_title
+from ..process.wakeup import drain, readable
+from .pid_file import PidFile
+from .systemd import Notifier
+
+logger = logging.getLogger("django_perfectqueue.launcher")
+
+SUPERVISOR = "PERFECTQUEUE_SUPERVISOR"
+GENERATION = "PERFECTQUEUE_GENERATION"
+TICK = 1.0
+
+
+class Generation:
+    """
+    One supervisor, in a fresh interpreter, with the code and settings of its start.
+
+    It tells by a byte that it is taking tasks, and sees by the end of the same socket
+    that its launcher is gone.
+    """
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], *, echo: Sequence[Any] = ()
+    ) -> None:
+        self.socket, theirs = socket.socketpair()
+        self.socket.setblocking(False)
+        self.echo = echo
+        self.hears = self.ready = self.answered = self.gone = self.dismissed = False
+        with theirs, contextlib.ExitStack() as failing:
+            failing.callback(self.socket.close)
+            self.process = subprocess.Popen(  # noqa: S603
+                command,
+                env={**environment, SUPERVISOR: str(theirs.fileno())},
+                pass_fds=[theirs.fileno()],
+                stdout=subprocess.PIPE if echo else None,
+                stderr=subprocess.PIPE if echo else None,
+                start_new_session=True,
+            )
+            failing.pop_all()
+        for file in self.outputs:
+            os.set_blocking(file, False)
+
+    @property
+    def outputs(self) -> list[int]:
+        pipes = (self.process.stdout, self.process.stderr)
+        return [pipe.fileno() for pipe in pipes if pipe is not None]
+
+    @property
+    def ears(self) -> list[int]:
+        """What it may be heard from, while it runs."""
+        if self.code() is not None:
+            return []
+        return [*self.outputs, *([] if self.gone else [self.socket.fileno()])]
+
+    def is_ready(self) -> bool:
+        self.listen()
+        return self.ready
+
+    def listen(self) -> None:
+        said = None if self.gone else drain(self.socket.fileno())
+        self.gone = said is None
+        self.hears = self.hears or bool(said)
+        self.ready = self.ready or READY in (said or b"")
+        self.answered = self.answered or bool(said)
+
+    def has_answered(self) -> bool:
+        """Tell whether it has said anything since this was asked, and ask it to."""
+        self.listen()
+        answered, self.answered = self.answered, False
+        with contextlib.suppress(OSError):
+            self.socket.send(ALIVE)
+        return answered
+
+    def send(self, signum: int) -> None:
+        """
+        Send a signal; one that stops ends at once who does not hear yet.
+
+        That one has begun nothing, and may be waiting for a database that does not answer.
+        """
+        self.listen()
+        if signum in (STOP, STOP_NOW, DETACH) and not self.hears:
+            self.dismissed = True
+            signum = signal.SIGKILL
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signum)
+
+    def code(self) -> int | None:
+        """Return its exit code once it has ended, as a shell would name it."""
+        code = self.process.poll()
+        if code is None:
+            return None
+        if self.dismissed and code < 0:
+            return 0
+        return 128 - code if code < 0 else code
+
+    def relay(self) -> None:
+        """Copy what it has printed to where the caller wants it."""
+        for file, writer in zip(self.outputs, self.echo, strict=True):
+            if text := drain(file):
+                writer.write(text.decode(errors="replace"), ending="")
+
+    def close(self) -> None:
+        """Let go of it; it may go on without this process."""
+        self.relay()
+        self.socket.close()
+        if self.process.poll() is None:
+            self.process.returncode = 0
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+class Launcher:
+    """
+    Stands between a service manager and the supervisor.
+
+    A restart starts another generation, with new code and settings, and only when that
+    takes tasks is the old one told to stop; when it doesn't start, the old one stays.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        detach_wait: float,
+        environment: Mapping[str, str] | None = None,
+        echo: Sequence[Any] = (),
+        pid_file: PidFile | None = None,
+        notifier: Notifier | None = None,
+    ) -> None:
+        self.command = command
+        self.detach_wait = detach_wait
+        self.pid_file = pid_file
+        self.notifier = notifier or Notifier()
+        self.announced = False
+        self.environment = os.environ if environment is None else environment
+        self.echo = echo
+        self.mailbox = Mailbox()
+        self.started = 0
+        self.older: list[Generation] = []
+        self.next: Generation | None = None
+        self.stop_old_by: signal.Signals = STOP
+        self.once_more: signal.Signals | None = None
+        self.leave_at = float("inf")
+        self.stopping = False
+        self.by_hand = os.isatty(0)
+        self.interrupted = False
+
+    def run(self) -> int:
+        """
+        Stay until the supervisor has ended, or detached from it; return the exit code.
+
+        Raise ConfigError when the pid file is another worker's, or can't be written.
+        """
+        if self.pid_file is None:
+            return self.launch()
+        self.pid_file.take()
+        try:
+            return self.launch()
+        finally:
+            self.pid_file.remove()
+
+    def launch(self) -> int:
+        before = {signum: signal.getsignal(signum) for signum in (*ALL, DUMP, signal.SIGCHLD)}
+        # A signal that comes when it is over is left to the caller; the command itself ends.
+        with held_back():
+            self.notifier.starting()
+            self.current = self.start()
+            self.mailbox.open(signal.SIGCHLD)
+            try:
+                return self.stay()
+            finally:
+                hold_back(signal.SIGCHLD, DUMP)
+                self.close()
+                for signum, handler in before.items():
+                    signal.signal(signum, handler)
+
+    def start(self) -> Generation:
+        self.started += 1
+        environment = {**self.environment, GENERATION: str(self.started)}
+        return Generation(self.command, environment, echo=self.echo)
+
+    def stay(self) -> int:
+        while True:
+            self.wait()
+            for signum in self.mailbox.read():
+                self.pass_on(signum)
+            self.hand_over()
+            self.attend()
+            self.forget_ended()
+            code = self.current.code()
+            if code is not None and (code or not (self.older or self.next)):
+                return code
+            if time.monotonic() >= self.leave_at:
+                pids = ", ".join(str(one.process.pid) for one in self.generations())
+                self.say(_("What is running goes on in the background, under pid %s.") % pids)
+                return 0
+
+    def forget_ended(self) -> None:
+        """Let go of the older generations that have ended."""
+        for old in [old for old in self.older if old.code() is not None]:
+            self.older.remove(old)
+            old.close()
+
+    def wait(self) -> None:
+        output.push()
+        generations = self.generations()
+        ears = [ear for one in generations for ear in one.ears]
+        tick = min(TICK, self.notifier.interval or TICK)
+        pause = min(tick, max(0.0, self.leave_at - time.monotonic()))
+        readable([self.mailbox.ear, *ears], pause)
+        for one in generations:
+            one.listen()
+            one.relay()
+
+    def generations(self) -> list[Generation]:
+        return [self.current, *self.older, *([self.next] if self.next else [])]
+
+    def pass_on(self, signum: signal.Signals) -> None:
+        """Do what a signal says; no restart undoes a stop."""
+        signum = self.meant_by(signum)
+        if signum in (RESTART, RESTART_NOW):
+            if not self.stopping:
+                self.restart(STOP if signum == RESTART else STOP_NOW)
+            return
+        if signum in (STOP, STOP_NOW, DETACH):
+            self.stopping = True
+            self.notifier.stopping()
+        if signum in (*ALL, DUMP):
+            for one in self.generations():
+                if signum == DUMP:
+                    put_title(f"Supervisor, pid {one.process.pid}:")
+                one.send(signum)
+        if signum == REOPEN_LOGS:
+            reopen_logs()
+        if signum == DETACH:
+            self.detach()
+        elif signum == STOP_NOW:
+            self.leave_at = float("inf")
+
+    def detach(self) -> None:
+        """Leave soon, and at once when it is asked for again; the generations go on."""
+        again = self.leave_at < float("inf")
+        self.leave_at = time.monotonic() + (0.0 if again else self.detach_wait)
+        if self.pid_file is not None:
+            self.pid_file.let_go()
+
+    def meant_by(self, signum: signal.Signals) -> signal.Signals:
+        """
+        Return what a signal means.
+
+        At a terminal nothing is left in the background: Ctrl-C and the terminal's end are
+        stops, and a second Ctrl-C ends at once what is running.
+        """
+        if self.by_hand and signum == DETACH:
+            again, self.interrupted = self.interrupted, True
+            if again:
+                return STOP_NOW
+            self.say(_("Press Ctrl-C again to end what is running at once."))
+            return STOP
+        if self.by_hand and signum == RESTART_NOW:
+            return STOP
+        return signum
+
+    def say(self, text: str) -> None:
+        if self.echo:
+            self.echo[0].write(text)
+            return
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.write(f"{text}\n")
+            sys.stdout.flush()
+
+    def restart(self, stop_old_by: signal.Signals) -> None:
+        """Start the next generation, or once more after the one that is starting already."""
+        self.stop_old_by = stop_old_by
+        if self.next is not None:
+            self.once_more = stop_old_by
+            logger.info("A restart is under way; another follows. pid=%s", self.next.process.pid)
+            return
+        try:
+            with held_back():
+                self.next = self.start()
+        except OSError as error:
+            logger.error("The restart failed; the worker goes on as before. %s", error)
+            return
+        self.notifier.restarting()
+
+    def hand_over(self) -> None:
+        """Make the next generation the current one, once it takes tasks."""
+        if self.next is None:
+            return
+        if self.next.is_ready():
+            self.current.send(self.stop_old_by)
+            self.older.append(self.current)
+            self.current, self.next = self.next, None
+            self.announced = False
+        elif (code := self.next.code()) is not None:
+            self.give_up(code)
+        if self.next is None and self.once_more is not None:
+            again, self.once_more = self.once_more, None
+            if not self.stopping:
+                self.restart(again)
+
+    def give_up(self, code: int) -> None:
+        """Go on with the generation that there is."""
+        assert self.next is not None
+        if not self.stopping:
+            logger.error("The restart failed; the worker goes on as before. code=%s", code)
+            if self.announced:
+                self.notifier.restart_failed()
+        self.next.close()
+        self.next = None
+
+    def attend(self) -> None:
+        """Tell the service manager how it goes."""
+        if self.stopping:
+            return
+        if not self.announced and self.next is None and self.current.is_ready():
+            self.announced = True
+            self.notifier.ready(self.current.process.pid)
+        due = self.announced and self.notifier.is_due(time.monotonic())
+        if due and self.current.has_answered():
+            self.notifier.pat()
+
+    def close(self) -> None:
+        self.mailbox.close()
+        for one in self.generations():
+            one.close()
+
+
+def first_environment() -> dict[str, str]:
+    """
+    Return the environment as this process got it.
+
+    What settings have put into it since, out of an .env file say, would keep the next
+    generation from reading that file's new values.
+    """
+    with contextlib.suppress(OSError):
+        entries = Path("/proc/self/environ").read_bytes().rstrip(b"\0").split(b"\0")
+        pairs = [entry.partition(b"=") for entry in entries]
+        if all(name and equals for name, equals, _value in pairs):
+            return {os.fsdecode(name): os.fsdecode(value) for name, _equals, value in pairs}
+    return dict(os.environ)
+
+
+def same_command() -> list[str]:
+    """Return the command line by which this very program was started."""
+    return [sys.executable, *sys.orig_argv[1:]]

@@ -1,0 +1,65 @@
+"""What a worker is to do, as its processes hand it on."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field
+
+from django_perfectqueue import store
+from django_perfectqueue.application import Application, Dispatch, TimeLimits, time_limits
+from django_perfectqueue.conf import Options
+
+from .database.watchdog import timeout_for
+from .shared.outage import Outage
+
+MOST_TYPES = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """
+    ``generation`` counts the supervisors that one launcher has started, from 1. ``health``
+    is the address at which the worker tells how it stands, if it is to.
+    """
+
+    dispatch: type[Dispatch]
+    queues: tuple[str, ...]
+    using: str
+    options: Options
+    burst: bool = False
+    reload: bool = False
+    generation: int = 1
+    health: tuple[str, int] | None = None
+    limits_of_types: dict[str, TimeLimits] = field(default_factory=dict, compare=False, repr=False)
+    outage: Outage = field(default_factory=Outage, compare=False)
+
+    @property
+    def timeout(self) -> float | None:
+        """How long an answer of the database is waited for, such that leases outlast it."""
+        alive_time = self.options.ALIVE_TIME
+        return timeout_for(self.options.DATABASE_TIMEOUT, alive_time=alive_time)
+
+    def handler_for(self, lease: store.Lease) -> type[Application] | None:
+        """Return the handler of a task, or None where there is none or it can't be found."""
+        try:
+            return self.dispatch.handler_for(lease.type)
+        except Exception:
+            return None
+
+    def time_limits(self, lease: store.Lease) -> TimeLimits:
+        """Return what holds for a task; asked for every one, so that of a type is kept."""
+        if lease.time_limit is not None:
+            return time_limits(self.handler_for(lease), lease.time_limit, self.options)
+        try:
+            return self.limits_of_types[lease.type]
+        except KeyError:
+            found = time_limits(self.handler_for(lease), None, self.options)
+            if len(self.limits_of_types) >= MOST_TYPES:
+                self.limits_of_types.clear()
+            return self.limits_of_types.setdefault(lease.type, found)
+
+
+def worker_name() -> str:
+    """Return what a task's row calls the process that ran it."""
+    return f"{socket.gethostname()}:{os.getpid()}"

@@ -1,0 +1,1 @@
+"""What one process needs: signals, wake-ups, children, titles, output."""

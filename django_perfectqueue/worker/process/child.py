@@ -1,0 +1,144 @@
+"""A forked process, from its parent's side."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from django_perfectqueue.lib.processes import kill_tree, send, send_to_group
+
+from . import output
+from .pulse import Pulse
+from .signals import held_back
+
+logger = logging.getLogger("django_perfectqueue.supervisor")
+
+CRASHED = 1
+CAN_LOOK_FIRST = hasattr(os, "waitid")  # not on macOS before Python 3.13
+
+Body = Callable[[], int]
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """
+    A process that a supervisor has forked, and what it has been told.
+
+    Told to stop, it is told again every so often, and killed with all that it has
+    started when that takes longer than a limit. One with a ``pulse`` shows that it goes on.
+    """
+
+    pid: int
+    pulse: Pulse | None = None
+    born: float = field(default_factory=time.monotonic)
+    stopping_since: float | None = None
+    told_at: float = 0.0
+    killed: bool = False
+
+    def stop(self) -> None:
+        """Ask it to end when its task has."""
+        if self.stopping_since is None:
+            self.stopping_since = self.told_at = time.monotonic()
+            send(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it now, and all that it has started."""
+        now = time.monotonic()
+        self.stopping_since = self.stopping_since or now
+        self.told_at = now
+        self.killed = True
+        kill_tree(self.pid)
+
+    def press(self, now: float, *, interval: float, limit: float | None) -> None:
+        """Say it again, or no longer ask."""
+        if self.stopping_since is None:
+            return
+        over = limit is not None and now - self.stopping_since >= limit
+        if over and not self.killed:
+            self.kill()
+        elif now - self.told_at < interval:
+            return
+        elif self.killed:
+            self.kill()
+        else:
+            self.told_at = now
+            send(self.pid, signal.SIGTERM)
+
+    def silence(self, now: float) -> float:
+        """Return for how many seconds it has stood still."""
+        return 0.0 if self.pulse is None else max(0.0, now - self.pulse.at)
+
+    def reap(self) -> int | None:
+        """
+        Return its exit code, negative for a signal, once it is dead.
+
+        What it has started goes before it is reaped: so long no other process has its id.
+        """
+        if CAN_LOOK_FIRST:
+            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None:
+                return None
+            if ended.si_code != os.CLD_EXITED or ended.si_status != 0:
+                send_to_group(self.pid, signal.SIGKILL)
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        if not pid:
+            return None
+        code = os.waitstatus_to_exitcode(status)
+        if code != 0 and not CAN_LOOK_FIRST:
+            send_to_group(self.pid, signal.SIGKILL)
+        return code
+
+
+def fork(body: Body, pulse: Pulse | None = None) -> Child:
+    """
+    Run something in a process of its own, which ends with it.
+
+    It begins with its signals held back, until it has said what to do with them.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with held_back():
+        pid = os.fork()
+        if pid == 0:
+            become(body)
+    return Child(pid, pulse)
+
+
+def become(body: Body) -> NoReturn:
+    code = CRASHED
+    try:
+        os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        code = body()
+    except BaseException:
+        logger.critical("A process of the worker failed. pid=%s", os.getpid(), exc_info=True)
+    finally:
+        end(code)
+
+
+def end(code: int) -> NoReturn:
+    try:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        output.finish()
+    finally:
+        os._exit(code)
+
+
+def next_fork(born: float, *, deaths: int, limit: float) -> float:
+    """
+    Return when the successor of a child may be forked.
+
+    At once when that one had lived for a while, or died early for the first time; else
+    later and later, so that what can't live does not eat the machine.
+    """
+    if deaths <= 1:
+        return born
+    return born + min(60.0, limit * 2.0 ** min(deaths - 2, 10))

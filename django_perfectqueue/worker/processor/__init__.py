@@ -1,0 +1,1 @@
+"""Acquire, run, repeat."""

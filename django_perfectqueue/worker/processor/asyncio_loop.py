@@ -1,0 +1,202 @@
+"""A processor that runs its tasks as coroutines of one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context, copy_context
+from typing import Any
+
+from django.db import connections
+
+from django_perfectqueue.application import Application
+
+from ..attempt.context import context_for, prepare, restore
+from ..attempt.ending import Ending, announce_start_async
+from ..attempt.event_loop import Work, close_loop, log_error
+from ..attempt.interrupt_thread import ThreadGuard
+from ..attempt.runner import Runner, Running
+from ..attempt.sync_calls import SyncCalls
+from ..attempt.tracing import tell, traced
+from ..database.link import Link
+from ..plan import Plan
+from ..process.wakeup import Bell
+from ..report import Reporter
+from .concurrent import Crew
+from .processor import Seat
+from .thread_pool import LAST_ERRAND, Hands
+
+logger = logging.getLogger("django_perfectqueue.processor")
+
+
+class Loop(Crew):
+    """
+    Runs coroutines in an event loop, which has a thread of its own, and functions in others.
+
+    Nothing but the handlers is waited for in the loop: what has failed is settled by one
+    more thread, the settler.
+    """
+
+    def __init__(self, plan: Plan, seat: Seat, reporter: Reporter) -> None:
+        super().__init__(plan, seat, reporter)
+        self.hands = Hands(self, self.nothing_follows)
+        self.tasks: dict[Running, asyncio.Task[None]] = {}
+        self.reasons: dict[Running, BaseException] = {}
+        self.sync_calls = SyncCalls()
+        self.bell = Bell()
+        self.closing = False
+        self.pid = os.getpid()
+
+    def open(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.settler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="settler")
+        self.runner = self.settler.submit(self.make_runner).result()
+        self.thread = threading.Thread(target=self.live, name="loop", daemon=True)
+        self.thread.start()
+
+    def make_runner(self) -> Runner:
+        prepare()
+        link = Link(self.plan.using, self.bell, self.patience, outage=self.plan.outage)
+        self.keeper.watch.add(link)
+        return Runner(self.plan.dispatch, link=link, guard=ThreadGuard(), drive=self.drive)
+
+    def drive(self, coroutine: Work) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+
+    def live(self) -> None:
+        prepare()
+        self.sync_calls.enter()
+        self.base = copy_context()
+        try:
+            while not self.closing:
+                self.run_loop()
+        except BaseException as error:
+            self.fail(error)
+        close_loop(self.loop)
+        self.sync_calls.close()
+
+    def run_loop(self) -> None:
+        try:
+            self.loop.run_forever()
+        except (SystemExit, KeyboardInterrupt):
+            # In a task that a handler has begun beside itself; the others may go on.
+            logger.exception("A coroutine beside its handler would have ended the processor.")
+
+    def stop(self, *, now: bool = False) -> None:
+        super().stop(now=now)
+        self.hands.ring()
+        self.bell.ring()
+
+    def dismiss(self) -> None:
+        self.hands.close()
+        self.settler.submit(connections.close_all)
+        self.settler.shutdown()
+        self.closing = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(LAST_ERRAND)
+
+    def disconnect(self) -> None:
+        self.settler.submit(connections.close_all)
+        self.sync_calls.disconnect()
+
+    def hand_out(self) -> None:
+        self.loop.call_soon_threadsafe(self.begin)
+
+    def nothing_follows(self) -> None:
+        """Have the loop, which alone knows coroutines from functions, begin the next task."""
+        self.hand_out()
+
+    # What follows is done in the thread of the loop.
+
+    def begin(self) -> None:
+        while running := self.next_task():
+            if kind := self.coroutine_kind(running):
+                # Not in the context of what was here before.
+                context = self.base.run(context_for, running.task)
+                self.tasks[running] = self.begin_in(context, self.attend(running, kind))
+            else:
+                self.hands.send(running)
+
+    def begin_in(self, context: Context, work: Work) -> asyncio.Task[None]:
+        return context.run(self.loop.create_task, work)
+
+    def coroutine_kind(self, running: Running) -> type[Application] | None:
+        """Return the handler of a task if it is a coroutine."""
+        try:
+            kind = self.plan.dispatch.handler_for(running.task.type)
+        except Exception:
+            return None
+        return kind if kind.is_async else None
+
+    async def attend(self, running: Running, kind: type[Application]) -> None:
+        try:
+            ending = await self.run_traced(running, kind)
+            self.tasks.pop(running, None)
+            self.reasons.pop(running, None)
+            self.ended(running, ending)
+            self.sync_calls.begin_to_tidy()
+        except BaseException as error:
+            self.fail(error)
+        self.begin()
+
+    async def run_traced(self, running: Running, kind: type[Application]) -> Ending:
+        if not self.runner.is_traced:
+            return await self.run_in_loop(running, kind)
+        with traced(running.task) as attempt:
+            ending = await self.run_in_loop(running, kind)
+            tell(attempt, ending)
+        return ending
+
+    async def run_in_loop(self, running: Running, kind: type[Application]) -> Ending:
+        task, handler = running.task, None
+        settle: Callable[[], Ending]
+        try:
+            handler = self.made(running, kind)
+            await announce_start_async(task, kind)
+            result = await self.only_here(handler)
+            running.active = False
+            settle = functools.partial(self.runner.after_return, task, handler, result)
+            if not task.settled:
+                return settle()
+        except BaseException as error:
+            running.active = False
+            if isinstance(error, asyncio.CancelledError) and running in self.reasons:
+                error = self.reasons[running]
+            settle = functools.partial(self.runner.after_error, task, handler, error)
+        return await self.loop.run_in_executor(self.settler, copy_context().run, settle)
+
+    def made(self, running: Running, kind: type[Application]) -> Application:
+        restore(running.task)
+        handler = kind(running.task)
+        handler.interrupter = functools.partial(self.interrupt, running)
+        running.spawn = self.spawn
+        running.handler = handler
+        return handler
+
+    async def only_here(self, handler: Application) -> Any:
+        """Run a handler, and end a process that it has forked and that comes back as well."""
+        try:
+            return await handler.arun()
+        finally:
+            if os.getpid() != self.pid:
+                os._exit(1)
+
+    def cancel(self, running: Running, reason: BaseException) -> None:
+        """Cancel what a handler awaits, once, and as long as it has not ended."""
+        task = self.tasks.get(running)
+        if task is not None and running.active and running not in self.reasons:
+            self.reasons[running] = reason
+            task.cancel(reason)
+
+    # What is called from other threads.
+
+    def interrupt(self, running: Running, reason: BaseException) -> None:
+        self.loop.call_soon_threadsafe(self.cancel, running, reason)
+
+    def spawn(self, coroutine: Work) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self.loop).add_done_callback(log_error)

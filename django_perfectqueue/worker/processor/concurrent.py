@@ -1,0 +1,340 @@
+"""A processor that runs several tasks at once."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import threading
+import time
+
+from django_perfectqueue import store
+from django_perfectqueue.queue import AcquiredTask
+
+from ..attempt.ending import Ending
+from ..attempt.runner import Running
+from ..database.link import AwayError
+from ..plan import Plan
+from ..report import Reporter
+from .prefetch import MOST
+from .processor import DONE, LOOK_AFTER, LOOK_UP_AFTER, RECYCLED, Processor, Seat
+
+logger = logging.getLogger("django_perfectqueue.processor")
+
+POST_AFTER = 0.025
+IDLE = 60.0
+
+
+class Crew(Processor):
+    """
+    Runs tasks at once, as many as it has places, and none of them in the main thread: that
+    one acquires them and writes what has become of them, so that no handler holds it up.
+
+    A place that is free takes the next task of the batch by itself. The main thread sleeps
+    until there is something to acquire or to write, and is rung then by whoever ends a task.
+    """
+
+    def __init__(self, plan: Plan, seat: Seat, reporter: Reporter) -> None:
+        super().__init__(plan, seat, reporter)
+        places = plan.options.places
+        self.going: list[Running | None] = [None] * places
+        self.free = list(reversed(range(places)))
+        self.lock = threading.Lock()
+        self.sorting = False
+        self.held_up = False
+        self.more = True
+        self.wakes_at = 0.0
+        self.poll_at = self.look_at = 0.0
+        self.trouble: BaseException | None = None
+        self.idle_since: float | None = None
+
+    # What those who run the tasks call, from their threads.
+
+    def hand_out(self) -> None:
+        """Have tasks of the batch begun, as many as there are places free."""
+        raise NotImplementedError
+
+    def dismiss(self) -> None:
+        """End the threads, which run nothing any more."""
+        raise NotImplementedError
+
+    def disconnect(self) -> None:
+        """Close connections that have not been used for a while; threads see to their own."""
+
+    def next_task(self) -> Running | None:
+        """Return what is to begin now, at a place of its own, if there is a task and a place."""
+        if self.heart.have_lapsed(time.monotonic()):
+            self.heart.lapse()
+        with self.lock:
+            if not self.free or self.has_enough() or not (lease := self.next_lease()):
+                return None
+            task = AcquiredTask(lease, alive_time=self.options.ALIVE_TIME, worker=self.worker)
+            running = Running(task, seat=self.free.pop())
+            self.going[running.seat] = running
+            self.note_begin(task, running.seat)
+            return running
+
+    def has_enough(self) -> bool:
+        """Tell whether no more may begin, since those that run are its last."""
+        return self.remaining is not None and len(self.going) - len(self.free) >= self.remaining
+
+    def next_lease(self) -> store.Lease | None:
+        if self.stopping or self.sorting or self.unsure:
+            return None
+        for _lease in range(len(self.batch)):
+            try:
+                lease = self.batch.popleft()
+            except IndexError:
+                return None
+            if self.unsure:
+                self.batch.appendleft(lease)
+                return None
+            if not self.runs(lease.task_id):
+                return lease
+            # The handler whose lease was lost has yet to end.
+            self.batch.append(lease)
+        return None
+
+    def runs(self, task_id: int) -> bool:
+        return any(one is not None and one.task.lease.task_id == task_id for one in self.going)
+
+    def ended(self, running: Running, ending: Ending) -> None:
+        """Note what has become of a task, and free its place."""
+        task, seat = running.task, running.seat
+        with self.lock:
+            if ending.completion is not None:
+                self.outbox.put(ending, ending.completion)
+            self.note_end(task, ending.seconds, seat)
+            self.going[seat] = None
+            self.free.append(seat)
+            self.held_up = False
+        if ending.completion is None:
+            self.tell([ending])
+        if ending.completion is None or task.lease.capped:
+            # It may be due again, or another in its place.
+            self.more = True
+        if ending.stop:
+            self.stop()
+        if self.should_wake():
+            self.wakes_at = 0.0
+            self.seat.bell.ring()
+
+    def should_wake(self) -> bool:
+        """Tell whether the main thread sleeps too long for what there is to be done."""
+        wakes_at = self.wakes_at
+        if not wakes_at:
+            return False
+        if self.stopping or not self.in_hand() or (self.more and self.should_take()):
+            return True
+        return wakes_at - time.monotonic() > POST_AFTER
+
+    def fail(self, error: BaseException) -> None:
+        """End the processor for what should not have happened; its supervisor sees to the rest."""
+        self.trouble = error
+        self.seat.bell.ring()
+
+    # What is asked by all.
+
+    @property
+    def running(self) -> list[Running]:
+        return [one for one in self.going if one is not None]
+
+    def kept(self) -> set[tuple[int, int]]:
+        with self.lock:
+            return super().kept()
+
+    def in_hand(self) -> int:
+        return len(self.going) - len(self.free) + len(self.batch)
+
+    def room(self) -> int:
+        """Return how many more tasks to have in hand."""
+        with self.lock:
+            # What has just ended counts no more, and what is just beginning counts.
+            in_hand, remaining = self.in_hand(), self.remaining
+        room = min(MOST, self.pace.next() - in_hand)
+        return room if remaining is None else min(room, remaining - in_hand)
+
+    def should_take(self) -> bool:
+        """Tell whether to acquire now: where tasks are short, once half of the room is free."""
+        now = time.monotonic()
+        if (self.held_up and not self.free) or self.heart.is_behind(now) or now < self.take_at:
+            return False
+        room = self.room()
+        return room > 0 and (not self.batch or 2 * room >= min(MOST, self.pace.next()))
+
+    def wanted(self) -> int:
+        room = self.room()
+        self.pace.limit()
+        return max(1, room)
+
+    def are_serial(self, count: int) -> bool:
+        return count > len(self.free)
+
+    def renewed(self, at: float) -> None:
+        """The oldest lease counts: those that are held already were not renewed."""
+        if not self.in_hand():
+            self.heart.renewed_at = at
+
+    # What the main thread does.
+
+    def work(self) -> int:
+        while not self.stopping:
+            if self.trouble is not None:
+                raise self.trouble
+            if self.is_spent():
+                return RECYCLED
+            self.tend()
+            last = self.plan.burst and not self.in_hand()
+            if (self.more or last) and self.should_take():
+                taken = self.take()
+                if last and self.is_last(taken):
+                    return DONE
+            else:
+                self.wait()
+        return DONE
+
+    def take(self) -> list[store.Lease]:
+        self.more = False
+        self.seat.bell.wait(0)
+        self.slate.seek()
+        taken = self.link.insist(self.acquire)
+        self.serve()
+        self.taken_at = time.monotonic()
+        self.poll_at = self.taken_at + self.options.POLL_INTERVAL * spread()
+        self.look_at = self.taken_at + LOOK_AFTER * spread()
+        self.receive(taken)
+        self.write_last_notes()
+        if taken:
+            self.keeper.wake()
+        self.look_around(taken)
+        return taken
+
+    def receive(self, taken: list[store.Lease]) -> None:
+        self.sorting = True
+        try:
+            self.batch.extend(taken)
+            self.put_strange_back()
+        finally:
+            self.sorting = False
+        self.hand_out()
+
+    def look_around(self, taken: list[store.Lease]) -> None:
+        """Take again where there may be more, and wake one more for what there is no room for."""
+        in_part = self.are_serial(self.asked) and any(lease.capped for lease in taken)
+        more = len(taken) >= self.asked or in_part
+        if self.room() <= 0:
+            # From now on it is not rung, and so it looks when it has room again.
+            self.slate.rest()
+            self.more = True
+        if more or self.slate.was_rung:
+            self.more = True
+            if taken:
+                self.seat.belfry.wake_one()
+
+    def tend(self) -> None:
+        """Do what is due."""
+        now = time.monotonic()
+        if self.unsure:
+            self.link.insist(self.make_sure)
+            self.hand_out()
+        if self.batch and self.pace.is_over(now - self.taken_at):
+            # Until a place is free, what is taken would wait here as well.
+            self.held_up = self.more = True
+            self.link.insist(self.release_rest)
+        if self.outbox.is_late(now, after=POST_AFTER):
+            self.link.insist(self.post)
+            self.write_last_notes()
+        if self.ledger.is_due(now):
+            self.keep_books()
+
+    def wait(self) -> None:
+        """Wait until there is something to do; see whether there may be something to take."""
+        self.rested = not self.in_hand() and not self.outbox.waiting
+        self.rest(time.monotonic())
+        self.sleep()
+        if self.room() > 0 and self.is_called():
+            logger.debug("A processor looks for tasks. pid=%s", os.getpid())
+            self.more = True
+
+    def rest(self, now: float) -> None:
+        """Disconnect once after a minute of idleness."""
+        if not self.rested:
+            self.idle_since = None
+        elif self.idle_since is None:
+            self.idle_since = now
+        elif now - self.idle_since >= IDLE:
+            self.idle_since = float("inf")
+            self.disconnect()
+
+    def sleep(self) -> None:
+        # Whoever ends a task from here on rings; what has ended before is seen below.
+        self.wakes_at = float("inf")
+        if not self.has_to_act():
+            pause = self.pause(time.monotonic())
+            self.wakes_at = time.monotonic() + pause
+            self.seat.bell.wait(pause)
+        self.wakes_at = 0.0
+
+    def has_to_act(self) -> bool:
+        if self.stopping:
+            return not self.running
+        last = self.plan.burst and not self.in_hand()
+        over = self.trouble is not None or self.is_spent()
+        return over or ((self.more or last) and self.should_take())
+
+    def pause(self, now: float) -> float:
+        until = [now + LOOK_UP_AFTER * spread()]
+        if now < self.take_at:
+            until.append(self.take_at)
+        looks = not (self.more or self.stopping or self.seat.belfry.is_tended())
+        if looks and self.room() > 0:
+            until.append(self.poll_at)
+        if self.link.away_since:
+            # It has given up waiting for the database; the keeper goes on trying.
+            return max(0.001, min(until) - now)
+        if (posted_by := self.outbox.late_at(after=POST_AFTER)) is not None:
+            until.append(posted_by)
+        if self.batch and (over_at := self.pace.over_at(self.taken_at)) is not None:
+            until.append(over_at)
+        return max(0.001, min(until) - now)
+
+    def is_called(self) -> bool:
+        """Tell whether someone has rung, or nobody is there to ring and it is time to look."""
+        now = time.monotonic()
+        if self.slate.was_rung:
+            return True
+        if not self.seat.belfry.is_tended():
+            return now >= self.poll_at
+        if now < self.look_at:
+            return False
+        self.look_at = now + LOOK_AFTER * spread()
+        return self.link.insist(self.look).due
+
+    def close(self) -> None:
+        self.stopping = True
+        self.slate.rest()
+        self.let_end()
+        self.dismiss()
+        super().close()
+
+    def let_end(self) -> None:
+        """Give back at once what has not begun, and wait for what runs."""
+        while self.running and self.trouble is None:
+            with contextlib.suppress(AwayError):
+                self.link.insist(self.release_rest)
+                self.tend_last()
+            self.sleep()
+
+    def tend_last(self) -> None:
+        now = time.monotonic()
+        if self.outbox.is_late(now, after=POST_AFTER):
+            self.link.insist(self.post)
+            self.write_last_notes()
+        if self.ledger.is_due(now):
+            self.keep_books()
+
+
+def spread() -> float:
+    """Return a factor that keeps those who wait from waking in step."""
+    return random.uniform(0.7, 1.0)  # noqa: S311

@@ -1,0 +1,471 @@
+"""A process that acquires tasks and runs them, in whatever way."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from django.db import Error, connections
+
+from django_perfectqueue import conf, store
+from django_perfectqueue.application.dispatch import in_words
+from django_perfectqueue.conf import FAIR
+from django_perfectqueue.exceptions import PreemptedError
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import PARKED_FROM
+from django_perfectqueue.queue import AcquiredTask
+from django_perfectqueue.tracing import otel
+
+from ..attempt import log_capture
+from ..attempt.ending import Ending, announce, heard
+from ..attempt.runner import Running
+from ..buffers.completions import Outbox
+from ..buffers.journal import Scribe
+from ..buffers.usage import Ledger
+from ..database.link import AwayError, Link, discard, in_one_line
+from ..plan import Plan, worker_name
+from ..process.signals import REOPEN_LOGS, RESTART_NOW, STOP_NOW, take_signals
+from ..process.wakeup import Bell
+from ..report import Reporter
+from ..shared.queue_order import QueueAccounts, orders
+from ..shared.slot import Slate
+from ..shared.wakeups import Belfry
+from .leases import Heart
+from .monitor import Keeper
+from .prefetch import Pace
+from .recycling import Recycling
+
+logger = logging.getLogger("django_perfectqueue.processor")
+
+DONE = 0
+RECYCLED = 3
+LAST_TRIES = 10.0
+MOST_TYPES = 1_000
+LOOK_UP_AFTER = 5.0
+LOOK_AFTER = 60.0
+WEIGHTS_AFTER = 5.0
+STAND_BACK = 0.1
+
+UNCERTAIN = store.Failure(error="lost", message="The answer to its acquire was lost.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """What a supervisor gives a processor along, and keeps when it dies."""
+
+    number: int
+    holder: int
+    slate: Slate
+    bell: Bell
+    pulse: int
+    lifeline: int
+    belfry: Belfry = field(default_factory=Belfry)
+    accounts: QueueAccounts | None = None
+
+
+class Processor:
+    """
+    Takes due tasks in fair order, and writes what became of them.
+
+    How they are run is told by those that derive from it. Whoever asks from another
+    thread, the keeper above all, finds here what is held and what is running.
+    """
+
+    def __init__(self, plan: Plan, seat: Seat, reporter: Reporter) -> None:
+        self.plan = plan
+        self.options = plan.options
+        self.seat = seat
+        self.reporter = reporter
+        self.slate = seat.slate
+        self.worker = worker_name()
+        self.orders = orders(plan.options.QUEUE_ORDER, plan.queues)
+        self.accounts = seat.accounts or QueueAccounts(plan.queues, plan.options.places)
+        self.shares = plan.options.QUEUE_ORDER == FAIR and len(plan.queues) > 1
+        self.weights_at = 0.0
+        self.stopping = False
+        self.stopping_now = False
+        self.remaining = plan.options.MAX_REQUEST_PER_CHILD
+        self.recycling = Recycling(plan.options)
+        self.batch: deque[store.Lease] = deque()
+        self.unsure = False
+        self.asked = 0
+        self.taken_at = time.monotonic()
+        self.take_at = 0.0
+        self.rested = False
+        self.roused = False
+        self.strange: set[str] = set()
+        self.parked = PARKED_FROM
+        self.parked_until = 0.0
+        self.pace = Pace(plan.options.TASK_PREFETCH, places=plan.options.places)
+        self.outbox = Outbox(self.posted)
+        self.link = Link(plan.using, seat.bell, self.patience, outage=plan.outage)
+        self.link.returned = self.give_back_uncertain
+        self.aside = Link(plan.using, seat.bell, self.patience, outage=plan.outage)
+        self.ledger = Ledger(using=plan.using, kept=plan.options.USAGE_TIME != 0)
+        self.scribe = Scribe(
+            lambda: self.running, using=plan.using, interval=plan.options.JOURNAL_INTERVAL
+        )
+        self.heart = Heart(self)
+        self.telling = threading.Lock()
+        self.keeper = Keeper(self, pulse=seat.pulse, lifeline=seat.lifeline)
+
+    def run(self) -> int:
+        """Work until told to stop, recycled, or in a burst until nothing is due."""
+        self.open()
+        self.accounts.sign_on(time.monotonic())
+        take_signals(self.on_signal)
+        log_capture.begin(self.options.LOG_CAPTURE)
+        self.plan.dispatch.after_fork()
+        self.keeper.start()
+        try:
+            self.link.insist(self.ledger.set_clock)
+            self.link.insist(self.unpark)
+            return self.work()
+        except AwayError:
+            return DONE
+        finally:
+            self.close()
+
+    def on_signal(self, signum: int, frame: object) -> None:
+        if signum == REOPEN_LOGS:
+            self.keeper.logs_moved = True
+        else:
+            self.stop(now=signum in (STOP_NOW, RESTART_NOW))
+        self.keeper.bell.ring()
+
+    def stop(self, *, now: bool = False) -> None:
+        """Take no more, and end with the running task. May come twice, from any thread."""
+        self.stopping = True
+        self.stopping_now = self.stopping_now or now
+        self.seat.bell.ring()
+
+    def patience(self) -> float:
+        return LAST_TRIES if self.stopping else float("inf")
+
+    def open(self) -> None:
+        """Get ready, in the new process."""
+
+    def work(self) -> int:
+        """Run tasks until that is over; return the exit code."""
+        raise NotImplementedError
+
+    @property
+    def running(self) -> list[Running]:
+        """The attempts that are going on; asked from any thread."""
+        raise NotImplementedError
+
+    def wanted(self) -> int:
+        """Return how many tasks to ask for."""
+        raise NotImplementedError
+
+    def are_serial(self, count: int) -> bool:
+        """Tell whether so many more tasks will run one after another."""
+        raise NotImplementedError
+
+    def renewed(self, at: float) -> None:
+        """Note that an acquire at this moment has given new leases."""
+        self.heart.renewed_at = at
+
+    def is_busy(self) -> bool:
+        return bool(self.running or self.batch or self.outbox.waiting or self.scribe.left)
+
+    def is_spent(self) -> bool:
+        """Tell whether it is to be replaced: it has run so many tasks, or is old or large."""
+        spent = self.remaining is not None and self.remaining <= 0
+        return spent or self.recycling.is_due()
+
+    def serve(self) -> None:
+        """Tell the supervisor, once, that the first acquire is done."""
+        if not self.slate.serves:
+            self.slate.serve()
+            self.keeper.beat_at_once()
+
+    def acquire(self) -> list[store.Lease]:
+        """Take what may run next, and write what has run, in one transaction."""
+        if self.stopping:
+            return []
+        limit = self.asked = self.wanted()
+        if lone := self.lone_task(limit):
+            return lone
+        before = time.monotonic()
+        if before < self.parked_until:
+            self.look_for_parked(before)
+        order = self.queues_in_order(before)
+        with self.outbox.post() as post:
+            taken = store.acquire(
+                order,
+                limit=limit,
+                alive_time=self.options.ALIVE_TIME,
+                holder=self.seat.holder,
+                using=self.plan.using,
+                finished=post.completions,
+                refused=post.refused,
+                worker=self.worker,
+                serial=self.are_serial(limit),
+            )
+        self.renewed(before)
+        if self.shares:
+            queues = [lease.queue for lease in taken]
+            self.accounts.took(order, queues, limit, time.monotonic())
+        return taken if taken or not self.look_for_parked(before) else self.acquire()
+
+    def queues_in_order(self, now: float) -> Sequence[str]:
+        """Return the queues as they are to be tried now; their weights are read now and then."""
+        if not self.shares:
+            return next(self.orders)
+        if now >= self.weights_at:
+            self.accounts.weights = store.queue_weights(self.plan.queues, using=self.plan.using)
+            self.weights_at = now + WEIGHTS_AFTER
+        return self.accounts.order(now, [lease.queue for lease in list(self.batch)])
+
+    def lone_task(self, limit: int) -> list[store.Lease]:
+        """After a rest, take what may be the only task there is by the shortest way."""
+        rested, self.rested = self.rested, False
+        if not rested or self.outbox.waiting or len(self.plan.queues) > 1:
+            return []
+        before = time.monotonic()
+        taken = store.take_alone(
+            self.plan.queues[0],
+            limit=limit,
+            alive_time=self.options.ALIVE_TIME,
+            holder=self.seat.holder,
+            using=self.plan.using,
+        )
+        if taken:
+            self.renewed(before)
+        return taken
+
+    def note_begin(self, task: AcquiredTask, seat: int = 0) -> None:
+        """Note that the handler of a task begins."""
+        lease = task.lease
+        limits = self.plan.time_limits(lease)
+        self.slate.begin(lease.task_id, since=task.started, limits=limits, seat=seat)
+        if self.shares:
+            self.accounts.begin(lease.queue, task.started, seat)
+        self.ledger.begin(task)
+
+    def note_end(self, task: AcquiredTask, seconds: float, seat: int = 0) -> None:
+        """Note that it has ended, and how long it took."""
+        self.ledger.end(task, task.started + seconds)
+        if self.shares:
+            self.accounts.end(task.lease.queue, seconds, seat)
+        self.slate.end(seat=seat)
+        self.pace.ran(task.lease.type, seconds)
+        if self.remaining is not None:
+            self.remaining -= 1
+
+    def is_last(self, taken: Sequence[store.Lease]) -> bool:
+        """
+        Tell whether a burst is over: nothing was taken, and no lane sleeps with work in it.
+
+        It looks for those once, since another worker may go by other settings.
+        """
+        if taken:
+            self.roused = False
+            return False
+        if self.roused:
+            return True
+        self.roused = True
+        return not self.link.insist(lambda: store.rouse(using=self.plan.using))
+
+    def pass_on(self, taken: Sequence[store.Lease]) -> None:
+        """
+        Wake one more where there may be more: it got all that it asked for or was given a
+        part of what has a cap, or it was rung for something that came too late for what it
+        has taken.
+        """
+        self.slate.rest()
+        capped = any(map(attrgetter("capped"), taken))
+        if len(taken) >= self.asked or capped or self.slate.was_rung:
+            self.seat.belfry.wake_one()
+
+    def put_strange_back(self) -> None:
+        """Let tasks of unknown types wait for a release that knows them, and those behind them."""
+        knows = self.plan.dispatch.knows
+        unknown = {type_ for type_ in {lease.type for lease in self.batch} if not knows(type_)}
+        if not unknown:
+            return
+        for type_ in sorted(unknown - self.strange):
+            self.warn_of(type_)
+        strange = [lease for lease in self.batch if lease.type in unknown]
+        dropped = [lease for lease in strange if self.drop(lease)]
+        # What is only released, because this process dies now, is looked at again in a while.
+        self.link.insist(lambda: self.release(dropped, delay=self.options.RETRY_WAIT))
+        self.link.insist(lambda: store.park(dropped, knows, using=self.plan.using))
+        if not self.batch:
+            # A worker that knows them has to come first when they are due again.
+            self.take_at = time.monotonic() + STAND_BACK
+
+    def warn_of(self, type_: str) -> None:
+        """Say that nobody here knows a type; of very many types each is said now and then."""
+        if len(self.strange) >= MOST_TYPES:
+            self.strange.clear()
+        self.strange.add(type_)
+        near = conf.nearest(type_, map(in_words, self.plan.dispatch.load()))
+        logger.warning(
+            "No handler for tasks of this type; they wait.%s type=%s", near, printable(type_)
+        )
+
+    def unpark(self) -> None:
+        """Have those be due that waited for a worker like this one."""
+        store.unpark(self.plan.dispatch.knows, using=self.plan.using)
+
+    def look_for_parked(self, now: float) -> bool:
+        """
+        Have some tasks be due that others have parked and this one knows; return whether.
+
+        A worker that does not know them parks them again: so this one looks before each
+        acquire where it has found some within RETRY_WAIT, and after each that took nothing.
+        """
+        knows = self.plan.dispatch.knows
+        self.parked, count = store.unpark_some(knows, using=self.plan.using, after=self.parked)
+        if count:
+            self.parked_until = now + self.options.RETRY_WAIT
+        return count > 0
+
+    def make_sure(self) -> None:
+        """Let go of what the database says is not held: it may have been given back unheard."""
+        self.unsure = False
+        try:
+            if held := list(self.batch):
+                self.heart.beat(held, None)
+        except BaseException:
+            self.unsure = True
+            raise
+
+    def hold_again(self, leases: Sequence[store.Lease]) -> None:
+        """Put back into the batch what may have been let go, or not: the answer was lost."""
+        self.unsure = True
+        self.batch.extendleft(reversed(leases))
+
+    def look(self) -> store.Outlook:
+        return store.look(self.plan.queues, using=self.plan.using)
+
+    def post(self) -> None:
+        """Write what has run and has not been written."""
+        if self.outbox.waiting:
+            with self.outbox.post() as post:
+                using, worker = self.plan.using, self.worker
+                post.refused += store.finish(post.completions, using=using, worker=worker)
+
+    def keep_books(self, *, last: bool = False) -> None:
+        """Write who was given how much."""
+        by_the_way(self.link, lambda: self.ledger.write(last=last), "The shares received")
+
+    def write_notes(self, link: Link) -> None:
+        """Write what handlers have told, over the link of this thread."""
+        if not link.away_since:
+            by_the_way(link, self.scribe.write, "What tasks have told")
+
+    def write_last_notes(self) -> None:
+        """Write what those have told whose end has just been written."""
+        if self.scribe.left:
+            self.write_notes(self.link)
+
+    def posted(self, endings: Sequence[Ending]) -> None:
+        words = heard()
+        for ending in endings:
+            if ending.word == "preempted":
+                logger.warning("A result came too late. key=%s", printable(ending.task.key))
+            if ending.word in words:
+                announce(ending.word, ending.task, ending.handler)
+        self.tell(endings)
+
+    def tell(self, endings: Sequence[Ending]) -> None:
+        for word, count in Counter([ending.word for ending in endings]).items():
+            self.slate.count(word, count)
+        for ending in endings:
+            if ending.task.notes is not None:
+                self.scribe.keep(ending.task)
+        with self.telling:
+            self.reporter.tell(endings)
+
+    def drop(self, lease: store.Lease) -> bool:
+        """Take a task out of the batch; False when it is running already."""
+        try:
+            self.batch.remove(lease)
+        except ValueError:
+            return False
+        return True
+
+    def release_rest(self) -> None:
+        """Give back at once what has not been started."""
+        rest = []
+        while self.batch:
+            try:
+                rest.append(self.batch.popleft())
+            except IndexError:
+                break
+        if rest:
+            try:
+                self.release(rest)
+            except BaseException:
+                self.hold_again(rest)
+                raise
+
+    def release(self, leases: Sequence[store.Lease], *, delay: float = 0.0) -> None:
+        refused = store.release(leases, using=self.plan.using, delay=delay)
+        self.slate.count("released", len(leases) - len(refused))
+
+    def kept(self) -> set[tuple[int, int]]:
+        """Return the fences of the leases that this processor knows it has."""
+        return {lease.fence for lease in self.heart.held()} | self.outbox.fences()
+
+    def give_back_uncertain(self) -> None:
+        """
+        After trouble: what was acquired without our knowing must not stay leased, and what a
+        crashed server has forgotten must not run on.
+        """
+        store.give_back(
+            self.seat.holder,
+            using=self.plan.using,
+            alive_time=self.options.ALIVE_TIME,
+            keep=self.kept(),
+            worker=self.worker,
+            why=UNCERTAIN,
+        )
+        if held := self.heart.held():
+            self.heart.beat(held, None)
+
+    def close(self) -> None:
+        """Leave nothing behind that another could be running, or that has run."""
+        self.stopping = True
+        self.slate.rest()
+        for act in (self.release_rest, self.post):
+            try:
+                self.link.insist(act)
+            except (AwayError, PreemptedError):
+                logger.error("The database is away; what is held comes back with its lease.")
+        if not self.link.away_since:
+            self.keep_books(last=True)
+        self.keeper.stop()
+        self.scribe.hurry()
+        self.write_last_notes()
+        log_capture.end()
+        self.plan.dispatch.after_child_end()
+        if self.options.TRACING:
+            otel.flush()
+        self.slate.sign_off()
+        logger.debug("A processor ends. pid=%s", os.getpid())
+
+
+def by_the_way(link: Link, act: Callable[[], object], what: str) -> None:
+    """Write something; that this fails is no task's trouble."""
+    try:
+        link.once(act)
+    except Error as error:
+        discard(connections[link.using])
+        logger.log(
+            logging.DEBUG if link.ailment(error).passes else logging.WARNING,
+            "%s can't be written; tasks go on. pid=%s error=%s: %s",
+            what,
+            os.getpid(),
+            type(error).__name__,
+            in_one_line(error),
+        )

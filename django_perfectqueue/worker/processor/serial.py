@@ -1,0 +1,158 @@
+"""A processor that runs its tasks one by one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+
+from django_perfectqueue import store
+from django_perfectqueue.queue import AcquiredTask
+
+from ..attempt.context import prepare
+from ..attempt.interrupt_main import Guard
+from ..attempt.runner import Runner, Running
+from ..plan import Plan
+from ..report import Reporter
+from .processor import DONE, LOOK_AFTER, LOOK_UP_AFTER, RECYCLED, Processor, Seat
+
+logger = logging.getLogger("django_perfectqueue.processor")
+
+
+class Solo(Processor):
+    """
+    Runs one task after another, in the main thread, which also acquires them.
+
+    A handler that returns is finished together with its neighbours: with the next
+    acquire, or some 50 ms later when a handler takes long.
+    """
+
+    def __init__(self, plan: Plan, seat: Seat, reporter: Reporter) -> None:
+        super().__init__(plan, seat, reporter)
+        self.guard = Guard()
+        self.runner = Runner(plan.dispatch, link=self.link, guard=self.guard)
+        self.held_until = 0.0
+
+    def open(self) -> None:
+        self.guard.install()
+        prepare()
+
+    @property
+    def running(self) -> list[Running]:
+        """The attempts that are going on; asked from any thread."""
+        running = self.runner.running
+        return [] if running is None else [running]
+
+    def work(self) -> int:
+        while not self.stopping:
+            if self.is_spent():
+                return RECYCLED
+            if self.ledger.is_due(time.monotonic()):
+                self.keep_books()
+            self.seat.bell.wait(max(0.0, self.take_at - time.monotonic()))
+            self.slate.seek()
+            taken = self.link.insist(self.acquire)
+            self.serve()
+            self.taken_at = time.monotonic()
+            self.batch.extend(taken)
+            if taken:
+                self.pass_on(taken)
+            self.keeper.wake()
+            self.put_strange_back()
+            self.write_last_notes()
+            self.run_batch()
+            if self.plan.burst:
+                if self.is_last(taken):
+                    return DONE
+            elif not taken:
+                self.idle()
+                self.rested = True
+        return DONE
+
+    def wanted(self) -> int:
+        limit = self.pace.limit()
+        return limit if self.remaining is None else min(limit, self.remaining)
+
+    def are_serial(self, count: int) -> bool:
+        return True
+
+    def renewed(self, at: float) -> None:
+        super().renewed(at)
+        # What renews them in its stead makes it later, never sooner.
+        self.held_until = at + self.options.ALIVE_TIME
+
+    def run_batch(self) -> None:
+        over_at = self.pace.over_at(self.taken_at)
+        while not self.stopping:
+            if over_at is not None and self.batch and time.monotonic() >= over_at:
+                self.link.insist(self.release_rest)
+            # While it posts, the lease stays in the batch: what is held nowhere is given back.
+            if self.outbox.waiting and self.should_post_before_next():
+                self.link.insist(self.post)
+                self.write_last_notes()
+            if self.stopping or not (lease := self.next_lease()):
+                return
+            self.run_one(lease)
+
+    def next_lease(self) -> store.Lease | None:
+        """Return what to run next; what can no longer be held for sure is let go."""
+        while True:
+            if self.unsure:
+                self.link.insist(self.make_sure)
+            now = time.monotonic()
+            if now >= self.held_until and self.heart.have_lapsed(now):
+                self.heart.lapse()
+            try:
+                lease = self.batch.popleft()
+            except IndexError:
+                return None
+            if not self.unsure:
+                return lease
+            self.batch.appendleft(lease)
+
+    def should_post_before_next(self) -> bool:
+        try:
+            type_ = self.batch[0].type
+        except IndexError:
+            return False
+        return self.pace.may_be_long(type_) or self.outbox.is_late(time.monotonic())
+
+    def run_one(self, lease: store.Lease) -> None:
+        task = AcquiredTask(lease, alive_time=self.options.ALIVE_TIME, worker=self.worker)
+        self.note_begin(task)
+        ending = self.runner.attend(Running(task))
+        self.note_end(task, ending.seconds)
+        if ending.completion is not None:
+            self.outbox.put(ending, ending.completion)
+        else:
+            self.tell([ending])
+        if ending.stop:
+            self.stop()
+
+    def idle(self) -> None:
+        """
+        Wait for a ring; for no longer than POLL_INTERVAL when no one is there to ring.
+
+        A look every minute or so keeps the connection alive, and catches what everyone
+        else has missed. Who was to be rung but was not, since the ringer died just then, looks
+        as well: no one else would ring it.
+        """
+        look_at = time.monotonic() + LOOK_AFTER * random.uniform(0.7, 1.0)  # noqa: S311
+        while not self.stopping:
+            tended = self.seat.belfry.is_tended()
+            pause = LOOK_UP_AFTER if tended else self.options.POLL_INTERVAL
+            rung = self.seat.bell.wait(pause * random.uniform(0.7, 1.0))  # noqa: S311
+            if rung or not tended or self.slate.was_rung or self.recycling.is_due():
+                logger.debug("A processor looks for tasks. pid=%s rung=%s", os.getpid(), rung)
+                return
+            if time.monotonic() >= look_at:
+                if self.link.insist(self.look).due:
+                    return
+                look_at = time.monotonic() + LOOK_AFTER
+            if self.ledger.is_due(time.monotonic()):
+                self.keep_books()
+
+    def close(self) -> None:
+        super().close()
+        self.runner.coroutines.close()

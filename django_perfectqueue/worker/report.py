@@ -1,0 +1,120 @@
+"""What a worker tells the person who started it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from django_perfectqueue.lib.printable import printable
+
+from .attempt.ending import Ending
+
+LONGEST_WRITE = 4096
+SILENT, USUAL, FULL = 0, 1, 2
+
+Write = Callable[[str], Any]
+
+
+class Reporter:
+    """
+    Prints lines, those of a batch of tasks in one write.
+
+    ``verbosity`` 0 prints nothing, 1 a line for every task, 2 also when and where it ran.
+    """
+
+    def __init__(self, write: Write, style: Any, verbosity: int = USUAL) -> None:
+        self.write = write
+        self.verbosity = verbosity
+        paint: dict[str, Callable[[str], str]] = {
+            "finished": style.SUCCESS,
+            "retried": style.WARNING,
+            "snoozed": style.WARNING,
+            "released": style.WARNING,
+            "discarded": style.WARNING,
+            "cancelled": style.WARNING,
+            "preempted": style.WARNING,
+            "left": style.WARNING,
+            "failed": style.ERROR,
+            "crashed": style.ERROR,
+        }
+        self.words = {word: paint[word](f"{word:<9}") for word in paint}
+        self.bold = style.MIGRATE_HEADING
+
+    def say(self, line: str) -> None:
+        if self.verbosity >= USUAL:
+            try:
+                self.put(line)
+            except (OSError, ValueError):
+                self.verbosity = SILENT
+
+    def put(self, line: str) -> None:
+        try:
+            self.write(line)
+        except UnicodeEncodeError:
+            self.write(line.encode("ascii", "backslashreplace").decode())
+
+    def head(self, line: str) -> None:
+        self.say(self.bold(line))
+
+    def tell(self, endings: Sequence[Ending]) -> None:
+        """Print a line for each task."""
+        if self.verbosity >= USUAL and endings:
+            for part in in_parts(map(self.line, endings)):
+                self.say(part)
+
+    def line(self, ending: Ending) -> str:
+        lease = ending.task.lease
+        user = f" user={lease.user}" if lease.user else ""
+        names = f"{lease.key} type={lease.type}{user}"
+        if not names.isprintable():
+            names = printable(names)
+        error = f" error={type(ending.error).__name__}" if ending.error is not None else ""
+        attempt = lease.errors + lease.crashes + 1
+        text = f"{self.words[ending.word]} {names} attempt={attempt} {ending.seconds:.3f}s{error}"
+        if self.verbosity >= FULL:
+            text = (
+                f"{time.strftime('%H:%M:%S')} {os.getpid()} {text} queue={printable(lease.queue)}"
+            )
+        return text
+
+    def summary(self, counts: Mapping[str, int], seconds: float) -> None:
+        """Print how many tasks ended in which way, and how fast."""
+        words = {
+            "finished": _("finished"),
+            "retried": _("retried"),
+            "failed": _("failed"),
+            "discarded": _("discarded"),
+            "cancelled": _("cancelled"),
+            "snoozed": _("snoozed"),
+            "released": _("released"),
+            "preempted": _("preempted"),
+            "left": _("left"),
+            "crashed": _("crashed"),
+        }
+        always = ("finished", "retried", "failed")
+        parts = [
+            f"{counts[word]} {words[word]}" for word in words if word in always or counts[word]
+        ]
+        rate = counts["finished"] / seconds if seconds else 0.0
+        self.head(
+            _("%(counts)s in %(seconds).1f s (%(rate).1f finished a second)")
+            % {"counts": ", ".join(parts), "seconds": seconds, "rate": rate}
+        )
+
+
+def in_parts(lines: Iterable[str]) -> Iterable[str]:
+    """Join lines, up to what a pipe takes in one piece, so that processes don't mix theirs."""
+    part: list[str] = []
+    size = 0
+    for line in lines:
+        if part and size + len(line) >= LONGEST_WRITE:
+            yield "\n".join(part)
+            part, size = [], 0
+        part.append(line)
+        size += len(line) + 1
+    if part:
+        yield "\n".join(part)

@@ -1,0 +1,1 @@
+"""Memory that the processes of a worker share."""

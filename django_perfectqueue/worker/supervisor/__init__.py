@@ -1,0 +1,1 @@
+"""Keep the processes of a worker alive."""

@@ -1,0 +1,424 @@
+import sqlite3
+from contextlib import closing, contextmanager
+from copy import deepcopy
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import mock, skipUnless
+
+from django.core import checks
+from django.core.checks.registry import registry
+from django.db import connection, connections
+from django.test import SimpleTestCase, TestCase, override_settings
+
+from django_perfectqueue import checks as package
+from django_perfectqueue.backoff import Exponential
+from django_perfectqueue.checks import (
+    check_backoff,
+    check_database_settings,
+    check_dispatch,
+    check_server,
+    check_server_settings,
+    check_settings,
+    check_sqlite_options,
+)
+from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.management.commands import pq_worker
+
+from ..management.running import refused
+
+SQLITE = {"ENGINE": "django.db.backends.sqlite3", "NAME": "/nowhere/tasks.sqlite3"}
+GOOD_SQLITE = {"transaction_mode": "IMMEDIATE", "timeout": 20}
+
+
+def ids(found):
+    return [message.id.partition(".")[2] for message in found]
+
+
+def settings_errors(**values):
+    with override_settings(PERFECTQUEUE=values):
+        return check_settings()
+
+
+def database_errors(**entry):
+    """Return what is said of a second database with these settings, that holds the tasks."""
+    engine = connections["default"].settings_dict
+    connections.databases["another"] = deepcopy(engine) | {"TIME_ZONE": None} | entry
+    try:
+        with override_settings(PERFECTQUEUE={"DATABASE": "another"}):
+            return [*check_sqlite_options(), *check_database_settings()]
+    finally:
+        del connections["another"], connections.databases["another"]
+
+
+class SettingsTests(SimpleTestCase):
+    def test_good_settings_are_not_talked_about(self):
+        self.assertEqual(settings_errors(), [])
+        self.assertEqual(settings_errors(ALIVE_TIME=60, TASK_PREFETCH=None), [])
+
+    def test_an_unknown_setting_gets_its_nearest_right_word(self):
+        [found] = settings_errors(ALIVE_TIEM=60)
+
+        self.assertEqual(found.id, "perfectqueue.E001")
+        self.assertEqual(found.msg, "Unknown setting 'ALIVE_TIEM' in PERFECTQUEUE.")
+        self.assertEqual(found.hint, "Did you mean 'ALIVE_TIME'?")
+
+    def test_a_wrong_policy_gets_its_nearest_right_word(self):
+        for given, told in (("fare", "fair"), ({"mail": "fiffo"}, "fifo")):
+            [found] = settings_errors(POLICY=given)
+
+            self.assertEqual(
+                (found.id, found.hint), ("perfectqueue.E001", f"Did you mean '{told}'?")
+            )
+
+    def test_a_word_that_is_near_nothing_gets_all_that_there_are(self):
+        [found] = settings_errors(XYZZY=60)
+
+        self.assertIn("ALIVE_TIME, MAX_ATTEMPTS", found.hint)
+
+    def test_each_wrong_value_is_told(self):
+        found = settings_errors(ALIVE_TIME=-1, PROCESSORS="many")
+
+        self.assertEqual(ids(found), ["E001", "E001"])
+        self.assertIn("not 'many'", found[1].msg)
+        self.assertIn("take it out of PERFECTQUEUE", found[1].hint)
+
+    @override_settings(PERFECTQUEUE=["ALIVE_TIME"])
+    def test_what_is_no_dict(self):
+        [found] = check_settings()
+
+        self.assertEqual(
+            (found.id, found.msg), ("perfectqueue.E002", "PERFECTQUEUE must be a dict, not list.")
+        )
+
+    @override_settings(USE_TZ=False)
+    def test_local_times_are_refused(self):
+        """
+        The store keeps UTC; Django would read its times as local ones.
+        """
+        self.assertEqual(ids(settings_errors()), ["E003"])
+
+    def test_heartbeats_must_come_before_the_lease_ends(self):
+        self.assertEqual(ids(settings_errors(ALIVE_TIME=5, TASK_HEARTBEAT_INTERVAL=5)), ["E008"])
+        self.assertEqual(settings_errors(ALIVE_TIME=5, TASK_HEARTBEAT_INTERVAL=4), [])
+
+    def test_heartbeats_of_processors_must_come_before_their_limit(self):
+        found = settings_errors(CHILD_HEARTBEAT_INTERVAL=60, CHILD_HEARTBEAT_LIMIT=60)
+
+        self.assertEqual(ids(found), ["E009"])
+
+    def test_tasks_at_once_need_a_type_that_runs_them_so(self):
+        self.assertEqual(ids(settings_errors(CONCURRENCY=5)), ["W010"])
+        self.assertEqual(settings_errors(CONCURRENCY=5, PROCESSOR_TYPE="thread"), [])
+
+    def test_eager_tasks_are_for_development_and_tests(self):
+        self.assertEqual(settings_errors(EAGER=True), [])
+        with mock.patch("django_perfectqueue.checks.settings.under_test", return_value=False):
+            self.assertEqual(ids(settings_errors(EAGER=True)), ["W040"])
+            with override_settings(DEBUG=True):
+                self.assertEqual(settings_errors(EAGER="quiet"), [])
+        self.assertEqual(ids(settings_errors(EAGER="loud")), ["E001"])
+
+    def test_a_first_wait_above_the_longest_is_worth_a_warning(self):
+        self.assertEqual(ids(settings_errors(RETRY_WAIT=10, RETRY_WAIT_LIMIT=5)), ["W005"])
+
+
+class DatabaseSettingsTests(SimpleTestCase):
+    def test_the_tests_own_database_is_well_set_up(self):
+        self.assertEqual([*check_sqlite_options(), *check_database_settings()], [])
+
+    @override_settings(PERFECTQUEUE={"DATABASE": "nope"})
+    def test_an_unknown_alias_gets_those_that_there_are(self):
+        [found] = check_database_settings()
+
+        self.assertEqual(found.id, "perfectqueue.E005")
+        self.assertIn("'default'", found.hint)
+
+    def test_a_database_of_another_kind(self):
+        [found] = database_errors(ENGINE="django.db.backends.dummy")
+
+        self.assertEqual(found.id, "perfectqueue.E004")
+
+    def test_a_time_zone_of_the_databases_own(self):
+        entry = {**SQLITE, "OPTIONS": GOOD_SQLITE}
+
+        self.assertEqual(ids(database_errors(**entry, TIME_ZONE="Asia/Tokyo")), ["E006"])
+        self.assertEqual(database_errors(**entry, TIME_ZONE="UTC"), [])
+
+    def test_sqlite_that_takes_its_lock_late_or_not_for_long(self):
+        """
+        The hint is what to paste.
+        """
+        [late] = database_errors(**SQLITE, OPTIONS={})
+        [brief] = database_errors(**SQLITE, OPTIONS={**GOOD_SQLITE, "timeout": 0.1})
+
+        self.assertEqual(ids([late, brief]), ["W001", "W002"])
+        for found in (late, brief):
+            self.assertIn("{'transaction_mode': 'IMMEDIATE', 'timeout': 20, ", found.hint)
+            self.assertIn("'init_command': 'PRAGMA journal_mode=WAL'}", found.hint)
+
+    def test_what_is_advised_for_sqlite_is_not_repeated_by_each_command(self):
+        """
+        A new project works as it is, and is told once, by ``check`` and ``migrate``.
+        """
+        self.assertIn(check_sqlite_options, registry.get_checks())
+        self.assertEqual(tuple(check_sqlite_options.tags), ())
+        self.assertEqual(database_errors(**SQLITE, OPTIONS=GOOD_SQLITE), [])
+
+    def test_sqlite_in_memory_is_out_of_the_workers_reach(self):
+        for name in (":memory:", "file:tasks?mode=memory&cache=shared"):
+            entry = {**SQLITE, "NAME": name, "OPTIONS": GOOD_SQLITE}
+            self.assertEqual(ids(database_errors(**entry)), ["W003"])
+        tests = {**SQLITE, "NAME": "file:memorydb_default?mode=memory", "OPTIONS": GOOD_SQLITE}
+        self.assertEqual(database_errors(**tests), [])
+
+    def test_a_database_that_commits_nothing_by_itself(self):
+        """
+        A heartbeat is one statement, and relies on being committed at once.
+        """
+        self.assertEqual(ids(database_errors(AUTOCOMMIT=False)), ["E012"])
+
+    def test_an_isolation_level_at_which_processors_hinder_each_other(self):
+        if connection.vendor == "sqlite":
+            self.skipTest("SQLite has one isolation level.")
+        for level in levels()["bad"]:
+            self.assertEqual(ids(database_errors(OPTIONS={"isolation_level": level})), ["W004"])
+        for level in levels()["good"]:
+            self.assertEqual(database_errors(OPTIONS={"isolation_level": level}), [])
+
+    @skipUnless(connection.vendor == "postgresql", "PostgreSQL's settings")
+    def test_several_hosts_of_which_any_would_do(self):
+        for entry, expected in (
+            ({"HOST": "a", "OPTIONS": {"hostaddr": "10.0.0.1"}}, []),
+            ({"HOST": "a,b", "OPTIONS": {}}, ["W016"]),
+            ({"OPTIONS": {"host": "a,b"}}, ["W016"]),
+            ({"HOST": "a,b", "OPTIONS": {"target_session_attrs": "any"}}, ["W016"]),
+            ({"HOST": "a,b", "OPTIONS": {"target_session_attrs": "read-write"}}, []),
+        ):
+            with self.subTest(entry):
+                self.assertEqual(ids(database_errors(**entry)), expected)
+
+    def test_a_folder_where_no_bell_can_hang(self):
+        with TemporaryDirectory() as folder:
+            long = Path(folder, "x" * 100)
+            long.mkdir()
+            file = Path(folder, "file")
+            file.touch(mode=0o777)
+            told = [(folder, []), (long, ["W007"]), (Path(folder, "nowhere"), ["W006"])]
+            told.append((file, ["W006"]))
+            for place, expected in told:
+                for values in ({"BELL_FOLDER": place}, {"BELL_FOLDER": place, "BELL": False}):
+                    with self.subTest(values), override_settings(PERFECTQUEUE=values):
+                        needed = connection.vendor != "postgresql" and values.get("BELL", True)
+                        found = ids(check_database_settings())
+                        self.assertEqual(found, expected if needed else [])
+
+    def test_the_bells_settings_are_checked(self):
+        for values in ({"BELL": "yes"}, {"BELL_FOLDER": "run"}, {"BELL_FOLDER": 5}):
+            self.assertEqual(ids(settings_errors(**values)), ["E001"])
+
+    @override_settings(PERFECTQUEUE={"DATABASE": 5})
+    def test_wrong_settings_are_told_once(self):
+        self.assertEqual(ids(check_settings()), ["E001"])
+        self.assertEqual(check_database_settings(), [])
+        self.assertEqual(check_dispatch(), [])
+        self.assertEqual(check_server(databases=["default"]), [])
+
+
+def levels():
+    if connection.vendor == "mysql":
+        # The store sets its own.
+        return {"bad": [], "good": ["Read Committed", "repeatable read", "SERIALIZABLE", None]}
+    from django.db.backends.postgresql.psycopg_any import IsolationLevel
+
+    return {
+        "bad": [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE],
+        "good": [IsolationLevel.READ_COMMITTED],
+    }
+
+
+class ServerTests(TestCase):
+    def test_this_server_will_do(self):
+        self.assertEqual(check_server(databases=["default"]), [])
+
+    def test_a_server_that_can_not_pass_over_locked_rows(self):
+        features = mock.Mock(has_select_for_update_skip_locked=False, supports_transactions=True)
+        with mock.patch.object(connection, "features", features):
+            found = check_server(databases=["default"])
+
+        self.assertEqual(ids(found), [] if connection.vendor == "sqlite" else ["E007"])
+
+    def test_a_server_without_transactions(self):
+        features = mock.Mock(has_select_for_update_skip_locked=True, supports_transactions=False)
+        with mock.patch.object(connection, "features", features):
+            self.assertEqual(ids(check_server(databases=["default"])), ["E010"])
+
+    def test_no_server_is_asked_unless_it_is_named(self):
+        """
+        ``check`` and ``runserver`` work without a database.
+        """
+        with self.assertNumQueries(0):
+            self.assertEqual(check_server(), [])
+            self.assertEqual(check_server(databases=["other"]), [])
+            checks.run_checks()
+
+    def test_no_command_of_ours_waits_for_it(self):
+        """
+        Django hands every alias to a check that was asked for by a tag: with the
+        database down, pq_submit would end in a traceback before it could say so.
+        """
+        features = mock.PropertyMock(side_effect=AssertionError)
+        with mock.patch.object(type(connections["default"]), "features", features, create=True):
+            with self.assertRaises(AssertionError):
+                checks.run_checks(tags=[checks.Tags.database], databases=["default"])
+            checks.run_checks(tags=["perfectqueue"], databases=["default"])
+
+
+class ServerSettingsTests(TestCase):
+    def found(self):
+        return check_server_settings(databases=["default"])
+
+    def test_the_tests_own_server_lacks_nothing_but_memory(self):
+        self.assertLessEqual(set(ids(self.found())), {"W008"})
+
+    def test_no_server_is_asked_unless_it_is_named(self):
+        with self.assertNumQueries(0):
+            self.assertEqual(check_server_settings(), [])
+            self.assertEqual(check_server_settings(databases=["other"]), [])
+
+    @skipUnless(connection.vendor == "postgresql", "PostgreSQL's settings")
+    def test_postgresql_that_may_forget_or_takes_no_writes(self):
+        for setting, value, expected in (
+            ("synchronous_commit", "on", []),
+            ("synchronous_commit", "local", []),
+            ("synchronous_commit", "off", ["W008"]),
+            ("transaction_isolation", "repeatable read", ["W004"]),
+            ("transaction_read_only", "on", ["E013"]),
+            ("idle_session_timeout", "60000", ["W017"]),
+            ("idle_session_timeout", "600000", []),
+        ):
+            values = GOOD_POSTGRESQL | {setting: value}
+            with self.subTest(f"{setting} {value}"), answers(list(values.items())):
+                self.assertEqual(ids(self.found()), expected)
+
+    @skipUnless(connection.vendor == "mysql", "MySQL's settings")
+    def test_mysql_that_may_forget_or_takes_no_writes(self):
+        for row, expected in (
+            ((0, 1, 28_800), []),
+            ((0, 2, 28_800), ["W008"]),
+            ((1, 1, 28_800), ["E013"]),
+            (("NO_LOCK", 1, 28_800), ["E013"]),
+            ((0, 1, 60), ["W017"]),
+        ):
+            with self.subTest(row), answers([row]):
+                self.assertEqual(ids(self.found()), expected)
+
+    @skipUnless(connection.vendor == "sqlite", "SQLite's pragmas")
+    def test_sqlite_whose_readers_keep_out_writers(self):
+        with file_opened("PRAGMA journal_mode = DELETE"):
+            [found] = self.found()
+
+        self.assertEqual(ids([found]), ["W009"])
+        self.assertIn("'delete'", found.msg)
+        self.assertIn("PRAGMA journal_mode=WAL", found.hint)
+
+    @skipUnless(connection.vendor == "sqlite", "SQLite's pragmas")
+    def test_sqlite_that_may_forget(self):
+        with file_opened("PRAGMA journal_mode = WAL", "PRAGMA synchronous = OFF"):
+            self.assertEqual(ids(self.found()), ["W008"])
+
+
+GOOD_POSTGRESQL = {
+    "transaction_read_only": "off",
+    "fsync": "on",
+    "full_page_writes": "on",
+    "synchronous_commit": "on",
+    "transaction_isolation": "read committed",
+}
+
+
+def answers(rows):
+    """Have the server answer so, whatever it is asked."""
+    cursor = mock.MagicMock()
+    cursor.__enter__.return_value = cursor
+    cursor.fetchall.return_value = rows
+    cursor.fetchone.return_value = rows[0]
+    return mock.patch.object(connection, "cursor", return_value=cursor)
+
+
+@contextmanager
+def file_opened(*commands):
+    """Have the tasks in a file of SQLite that was opened with these commands."""
+    with TemporaryDirectory() as folder, closing(sqlite3.connect(f"{folder}/db")) as opened:
+        for command in commands:
+            opened.execute(command)
+        with mock.patch.object(connection, "cursor", return_value=closing(opened.cursor())):
+            yield
+
+
+class DispatchTests(SimpleTestCase):
+    @override_settings(PERFECTQUEUE={"DISPATCH": "tests.nowhere.Dispatch"})
+    def test_a_dispatch_that_can_not_be_imported(self):
+        [found] = check_dispatch()
+
+        self.assertEqual(found.id, "perfectqueue.E011")
+        self.assertIn("ModuleNotFoundError: No module named 'tests.nowhere'", found.msg)
+
+    @override_settings(PERFECTQUEUE={"DISPATCH": "django.db.models.Model"})
+    def test_a_dispatch_that_can_be_imported(self):
+        self.assertEqual(check_dispatch(), [])
+
+    def test_none_is_needed(self):
+        self.assertEqual(check_dispatch(), [])
+
+
+def never(error, task):
+    return None
+
+
+class BackoffTests(SimpleTestCase):
+    def test_a_backoff_that_can_not_be_used(self):
+        for path, words in (
+            ("tests.nowhere.wait", "ModuleNotFoundError: No module named 'tests.nowhere'"),
+            ("django_perfectqueue.backoff.Exponential", "must be an instance, such as"),
+        ):
+            with override_settings(PERFECTQUEUE={"BACKOFF": path}):
+                [found] = check_backoff()
+            self.assertEqual(found.id, "perfectqueue.E014")
+            self.assertIn(words, found.msg)
+
+    def test_a_worker_says_so_before_it_starts(self):
+        for good in (None, Exponential(5), f"{__name__}.never"):
+            pq_worker.check_backoff(good)
+        with self.assertRaisesMessage(ConfigError, "PERFECTQUEUE['BACKOFF']: 'x.y' can't be"):
+            pq_worker.check_backoff("x.y")
+
+    def test_a_backoff_that_can_be_used(self):
+        self.assertEqual(check_backoff(), [])
+        here = f"{__name__}.never"
+        for good in (lambda error, task: 5, Exponential(5), here):
+            with override_settings(PERFECTQUEUE={"BACKOFF": good}):
+                self.assertEqual((check_settings(), check_backoff()), ([], []))
+
+    def test_what_is_none_is_said_with_the_settings(self):
+        for wrong in (5, Exponential, "gentle"):
+            with override_settings(PERFECTQUEUE={"BACKOFF": wrong}):
+                self.assertEqual(ids(check_settings()), ["E001"])
+
+
+class RegistrationTests(SimpleTestCase):
+    @override_settings(PERFECTQUEUE={"XYZZY": 1, "DISPATCH": "x.y"})
+    def test_django_runs_them(self):
+        """
+        Those tagged ``perfectqueue`` are all that a command of ours waits for.
+        """
+        self.assertIn("E001", ids(checks.run_checks()))
+        self.assertEqual(ids(checks.run_checks(tags=["perfectqueue"])), ["E001"])
+
+    def test_each_check_of_the_package_is_registered(self):
+        registered = {check.__name__ for check in registry.registered_checks}
+        named = {name for name in vars(package) if name.startswith("check_")}
+        self.assertEqual(named - registered, set())
+
+    @override_settings(PERFECTQUEUE={"XYZZY": 1})
+    def test_a_command_waits_for_them(self):
+        self.assertIn("perfectqueue.E001", refused(self, "pq_list"))

@@ -1,0 +1,381 @@
+"""The documentation tells all that there is, and nothing that there is not."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import re
+import unittest
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from django.apps import apps
+from django.core.management import load_command_class
+from django.dispatch import Signal
+from django.test import SimpleTestCase, tag
+
+from django_perfectqueue import (
+    application,
+    checks,
+    compat,
+    conf,
+    exceptions,
+    queue,
+    signals,
+    test,
+    verdicts,
+)
+from django_perfectqueue.fairness import limits, shares
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+
+OUTSIDE = re.compile(r"^(https?|mailto):")
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"^(```+|~~~+).*?^\1", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
+SHELL = re.compile(r"^```(?:sh|bash|shell|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TEST = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
+DEFINED = re.compile(r"^ +(?:async )?def (test_\w+)\(", re.MULTILINE)
+INNER = {
+    application.Dispatch: {"checked", "handler_at", "look_up", "made", "place"},
+    application.Application: {
+        "attempts_when_asked",
+        "for_backoff",
+        "interrupter",
+        "is_djangos",
+    },
+    application.CommandHandler: {"is_async"},
+    application.Decider: {"like"},
+}
+DJANGOS = {
+    "--help",
+    "--version",
+    "--verbosity",
+    "--settings",
+    "--pythonpath",
+    "--traceback",
+    "--no-color",
+    "--force-color",
+    "--skip-checks",
+}
+
+
+def setUpModule() -> None:
+    if not DOCS.is_dir():
+        raise unittest.SkipTest("The documentation is not beside the tests.")
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text()
+
+
+def sections(text: str) -> dict[str, str]:
+    """Return what stands under each heading, up to the next one."""
+    parts = re.split(HEADING, without_code(text))
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def without_code(text: str) -> str:
+    return CODE.sub("", text)
+
+
+def pages() -> Iterator[Path]:
+    yield README
+    yield from sorted(DOCS.rglob("*.md"))
+
+
+@tag("no-database")
+class SettingTests(SimpleTestCase):
+    def test_every_setting_has_its_heading_and_its_default(self):
+        told = sections(page("reference/settings.md"))
+        for name in conf.Options():
+            with self.subTest(name):
+                default = getattr(conf.Options(), name)
+                self.assertIn(f"Default: `{default!r}`", told[name])
+
+    def test_no_setting_is_told_that_there_is_not(self):
+        told = sections(page("reference/settings.md"))
+        named = {heading for heading in told if heading.isupper()}
+        self.assertEqual(named, set(conf.Options()))
+
+
+@tag("no-database")
+class CommandTests(SimpleTestCase):
+    def test_every_command_has_its_heading(self):
+        told = sections(page("reference/commands.md"))
+        self.assertEqual({heading for heading in told if heading.startswith("pq_")}, set(names()))
+
+    def test_every_option_is_told(self):
+        text = page("reference/commands.md")
+        shared = text.partition("\n## pq_")[0]
+        for name in names():
+            told = text.partition(f"\n## {name}\n")[2].partition("\n## pq_")[0]
+            for option in options_of(name):
+                with self.subTest(f"{name} {option}"):
+                    self.assertRegex(told + ("" if name == "pq_worker" else shared), word(option))
+
+    def test_no_option_is_told_that_there_is_not(self):
+        text = page("reference/commands.md")
+        there = {option for name in names() for option in options_of(name)} | DJANGOS
+        self.assertEqual(set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - there, set())
+
+    def test_every_command_prints_its_help(self):
+        for name in names():
+            with self.subTest(name):
+                self.assertIn("usage:", helped(name))
+
+
+def names() -> list[str]:
+    folder = Path(inspect.getfile(conf)).parent / "management" / "commands"
+    return sorted(file.stem for file in folder.glob("pq_*.py"))
+
+
+def parser_of(name: str) -> Any:
+    return load_command_class("django_perfectqueue", name).create_parser("manage.py", name)
+
+
+def options_of(name: str) -> set[str]:
+    actions = parser_of(name)._actions
+    return {option for action in actions for option in action.option_strings[-1:]} - DJANGOS
+
+
+def helped(name: str) -> str:
+    out = io.StringIO()
+    parser_of(name).print_help(out)
+    return out.getvalue()
+
+
+def word(option: str) -> str:
+    return rf"(?<![\w-]){re.escape(option)}(?![\w-])"
+
+
+def classes_of(module: Any) -> list[str]:
+    return [
+        name
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and value.__module__ == module.__name__
+    ]
+
+
+@tag("no-database")
+class ErrorTests(SimpleTestCase):
+    def test_every_exception_has_its_heading(self):
+        told = sections(page("reference/errors.md"))
+        there = {name for module in (exceptions, verdicts) for name in classes_of(module)}
+        verdict_names = there & set(classes_of(verdicts))
+        named = {heading for heading in told if heading.endswith("Error")}
+        self.assertEqual(named | (verdict_names & told.keys()), there)
+
+
+@tag("no-database")
+class SignalTests(SimpleTestCase):
+    def test_every_signal_has_its_heading(self):
+        told = sections(page("reference/signals.md"))
+        there = {name for name, value in vars(signals).items() if isinstance(value, Signal)}
+        self.assertEqual({heading for heading in told if heading.startswith("task_")}, there)
+
+
+@tag("no-database")
+class CheckTests(SimpleTestCase):
+    def test_every_check_is_told(self):
+        folder = Path(inspect.getfile(checks)).parent
+        files = [*sorted(folder.glob("*.py")), folder.parent / "backend" / "checks.py"]
+        source = "".join(file.read_text() for file in files)
+        calls = re.findall(r"\b(error|warning)\(\s*(\d+),", source)
+        there = {f"{'E' if kind == 'error' else 'W'}{int(number):03}" for kind, number in calls}
+        told = re.findall(r"^\| `perfectqueue\.([EW]\d{3})`", page("reference/checks.md"), re.M)
+        self.assertEqual(sorted(told), sorted(there))
+
+
+@tag("no-database")
+@unittest.skipUnless(compat.HAS_TASKS, "There are no tasks of Django.")
+class DjangoTaskTests(SimpleTestCase):
+    def test_every_word_and_every_option_is_told(self):
+        from django_perfectqueue.backend import checks, definition
+
+        for name in (*definition.DEFAULTS, *checks.OPTIONS):
+            with self.subTest(name):
+                self.assertIn(f"\n| `{name}` |", page("reference/tasks.md"))
+
+    def test_every_status_is_mapped(self):
+        from django_perfectqueue.backend.results import STATUSES
+
+        told = sections(page("reference/tasks.md"))["Statuses"]
+        for status, djangos in STATUSES.items():
+            with self.subTest(status):
+                self.assertRegex(told, rf"(?m)^\| .*\b{status.value}\b.* \| `{djangos.value}` \|")
+
+
+@tag("no-database")
+class ApiTests(SimpleTestCase):
+    def test_every_public_method_is_told(self):
+        text = page("reference/api.md")
+        for kind in (queue.Queue, queue.Task, queue.AcquiredTask, *told_classes()):
+            told = text.partition(f"\n## {kind.__name__}\n")[2].partition("\n## ")[0]
+            for name in public(kind):
+                with self.subTest(f"{kind.__name__}.{name}"):
+                    self.assertRegex(told, rf"`(\w+\.)?{name}[`(]|`{name}`")
+
+    def test_every_signature_is_as_told(self):
+        text = page("reference/api.md")
+        for name in ("submit", "submit_many", "acquire", "poll", "shares"):
+            with self.subTest(name):
+                method = getattr(queue.Queue, name)
+                parameters = list(inspect.signature(method).parameters.values())[1:]
+                self.assertIn(f"`{name}({written(parameters)})`", text)
+
+    def test_every_function_of_shares_and_limits_is_as_told(self):
+        text = page("reference/api.md")
+        for module in (shares, limits):
+            name = module.__name__.rpartition(".")[2]
+            told = text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+            functions = {n: f for n, f in vars(module).items() if n in module.__all__}
+            for one in (n for n, f in functions.items() if inspect.isfunction(f)):
+                with self.subTest(one):
+                    parameters = list(inspect.signature(functions[one]).parameters.values())
+                    self.assertIn(f"`{one}({written(parameters)})`", told)
+                    self.assertTrue(inspect.iscoroutinefunction(functions[f"a{one}"].__call__))
+
+    def test_all_that_is_for_tests_is_told(self):
+        told = page("reference/api.md").partition("\n## Tests\n")[2].partition("\n## ")[0]
+        for name in test.__all__:
+            with self.subTest(name):
+                self.assertRegex(told, rf"`{name}[`(]")
+        for one in (test.drain, test.eager, test.make_acquired, test.recording):
+            with self.subTest(one.__name__):
+                parameters = list(inspect.signature(one).parameters.values())
+                self.assertIn(f"`{one.__name__}({written(parameters)})`", told)
+
+    def test_every_method_that_asks_the_database_has_its_async_twin(self):
+        for kind in (queue.Queue, queue.Task, queue.AcquiredTask):
+            asking = [
+                name
+                for name, value in vars(kind).items()
+                if inspect.isfunction(value)
+                and not inspect.iscoroutinefunction(value)
+                and not name.startswith("_")
+                and "now" in inspect.signature(value).parameters
+            ]
+            for name in asking:
+                with self.subTest(f"{kind.__name__}.{name}"):
+                    method, twin = getattr(kind, name), getattr(kind, f"a{name}")
+                    self.assertTrue(inspect.iscoroutinefunction(twin))
+                    self.assertEqual(inspect.signature(twin), inspect.signature(method))
+
+
+def told_classes() -> list[type]:
+    return [
+        application.Application,
+        application.Backoff,
+        application.CommandHandler,
+        application.Decider,
+        application.Dispatch,
+    ]
+
+
+def public(kind: type) -> list[str]:
+    """Return what a class itself offers, without the async twins."""
+    own = {name for name in vars(kind) if not name.startswith("_")} - INNER.get(kind, set())
+    return sorted(name for name in own if name[0] != "a" or name[1:] not in own)
+
+
+def written(parameters: list[inspect.Parameter]) -> str:
+    words, starred = [], False
+    for parameter in parameters:
+        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
+            words.append("*")
+            starred = True
+        if parameter.default is parameter.empty:
+            words.append(parameter.name)
+        else:
+            default = "..." if parameter.default is ... else repr(parameter.default)
+            words.append(f"{parameter.name}={default}".replace("'", '"'))
+    return ", ".join(words)
+
+
+@tag("no-database")
+class ModelTests(SimpleTestCase):
+    def test_every_table_column_and_index_is_told(self):
+        text = page("reference/models.md")
+        for model in apps.get_app_config("perfectqueue").get_models():
+            told = text.partition(f"\n## {model.__name__}\n")[2].partition("\n## ")[0]
+            wanted = [model._meta.db_table, *(index.name for index in model._meta.indexes)]
+            wanted += [field.column for field in model._meta.local_fields]
+            for name in wanted:
+                with self.subTest(f"{model.__name__}: {name}"):
+                    self.assertRegex(told, rf"`{name}`")
+
+
+@tag("no-database")
+class LinkTests(SimpleTestCase):
+    def test_every_relative_link_leads_somewhere(self):
+        for file in pages():
+            for target in LINK.findall(without_code(file.read_text())):
+                if OUTSIDE.match(target):
+                    continue
+                path, _sign, anchor = target.partition("#")
+                with self.subTest(f"{file.relative_to(ROOT)}: {target}"):
+                    there = (file.parent / path).resolve() if path else file
+                    self.assertTrue(there.exists())
+                    if anchor:
+                        self.assertIn(anchor, anchors(there))
+
+    def test_every_page_is_in_a_toctree(self):
+        index = page("index.md")
+        for file in sorted(DOCS.rglob("*.md")):
+            name = file.relative_to(DOCS).with_suffix("").as_posix()
+            if name != "index":
+                with self.subTest(name):
+                    self.assertRegex(index, rf"(?m)^{re.escape(name)}$")
+
+
+def anchors(file: Path) -> set[str]:
+    headings = HEADING.findall(without_code(file.read_text()))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@tag("no-database")
+class ReadmeTests(SimpleTestCase):
+    def test_its_first_two_shell_blocks_are_one_line_each(self):
+        blocks = SHELL.findall(README.read_text())
+        self.assertEqual([len(block.splitlines()) for block in blocks[:2]], [1, 1])
+
+
+@tag("no-database")
+class RoomTests(SimpleTestCase):
+    def test_every_room_is_told_to_contributors(self):
+        told = re.findall(r"`(\w+)/?`", (ROOT / "CONTRIBUTING.md").read_text())
+        package = ROOT / "django_perfectqueue"
+        rooms = {path.parent.name for path in package.glob("*/__init__.py")}
+        rooms |= {path.stem for path in package.glob("*.py")}
+        self.assertEqual(rooms - set(told), {"__init__", "apps", "migrations"})
+
+
+@tag("no-database")
+class FeatureTests(SimpleTestCase):
+    def test_every_test_that_is_named_exists(self):
+        there = defined()
+        named = set(TEST.findall(page("reference/features.md")))
+        self.assertTrue(named)
+        for file, name in sorted(named):
+            with self.subTest(name):
+                self.assertIn(file, there.get(name, ()))
+
+    def test_every_row_of_the_mission_is_told_once(self):
+        told = re.findall(r"^\| ([SN]\d+) \|", page("reference/features.md"), re.MULTILINE)
+        rows = [f"S{n}" for n in range(1, 76)] + [f"N{n}" for n in range(1, 36)]
+        self.assertEqual(sorted(told), sorted(rows))
+
+
+def defined() -> dict[str, list[str]]:
+    """Return the files below tests/ that define each test."""
+    folder = ROOT / "tests"
+    found: dict[str, list[str]] = {}
+    for file in sorted(folder.rglob("test_*.py")):
+        place = file.relative_to(folder).as_posix()
+        for name in DEFINED.findall(file.read_text()):
+            found.setdefault(name, []).append(place)
+    return found

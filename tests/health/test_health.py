@@ -1,0 +1,247 @@
+import json
+import os
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import mock, skipUnless
+
+from django.db import OperationalError, connection, connections
+from django.db.models import F
+from django.test import SimpleTestCase, TestCase, override_settings
+from django.test.utils import CaptureQueriesContext
+from django.urls import include, path
+
+from django_perfectqueue import store
+from django_perfectqueue.compat import HAS_TASKS
+from django_perfectqueue.fairness.limits import set_limit
+from django_perfectqueue.fairness.shares import set_share
+from django_perfectqueue.health import checks
+from django_perfectqueue.models import UNSEEN, Worker
+from django_perfectqueue.worker.shared.status_page import Board, place_for
+
+from ..factories import register, submit
+from ..management.running import refused, run
+
+urlpatterns = [path("pq/", include("django_perfectqueue.health.urls"))]
+
+SECRET = 'connection to server at "10.9.8.7" failed: password of "jobs"'
+
+
+def unreachable():
+    trouble = OperationalError(SECRET)
+    return mock.patch.object(connections["default"], "ensure_connection", side_effect=trouble)
+
+
+def old(seconds, **options):
+    """Have a task that has been due for so long, by the server's clock."""
+    now = Worker.objects.get().seen_at - timedelta(seconds=seconds)
+    submit(now=now, **options)
+    store.answer_alarms(using="default")
+
+
+class HealthTestCase(TestCase):
+    def setUp(self):
+        checks.migrated.clear()
+        self.addCleanup(checks.migrated.clear)
+
+
+class CommandTests(HealthTestCase):
+    def test_all_is_well(self):
+        register(now=None)
+        self.assertEqual(
+            run("pq_health").splitlines(),
+            [
+                "The database 'default' answers.",
+                "Its tables are there.",
+                "1 worker serves queue 'default'.",
+                "Nothing waits in queue 'default'.",
+                "Nothing has been left lying.",
+                "The counters agree with what runs.",
+            ],
+        )
+        self.assertEqual(run("pq_health", "--verbosity", "0"), "")
+
+    def test_nobody_serves_a_queue(self):
+        register("mail", now=None)
+        register("default", now=None, leaving=True)
+        self.assertIn("serves queue 'mail'", run("pq_health", "--queue", "mail"))
+        told = refused(self, "pq_health", "--queue", "mail", "--queue", "default")
+        self.assertIn("No worker serves queue 'default'.", told)
+        Worker.objects.update(seen_at=Worker.objects.get(leaving=False).seen_at - UNSEEN)
+        refused(self, "pq_health", "--queue", "mail")
+
+    def test_every_queue_in_which_a_task_is_due_is_looked_at(self):
+        register("default", now=None)
+        set_share("bob", weight=2)
+        submit(queue="later", now=Worker.objects.get().seen_at, run_at="1h")
+        self.assertNotIn("later", run("pq_health"))
+
+        old(90, queue="reports")
+        told = refused(self, "pq_health", "--oldest", "60")
+        self.assertIn("No worker serves queue 'reports'.", told)
+        self.assertIn("of queue 'reports' has waited for 1 min 30 s, over 1 min 0 s.", told)
+        self.assertNotIn("later", told)
+        run("pq_health", "--queue", "default", "--oldest", "60")
+
+    @skipUnless(HAS_TASKS, "needs Django's tasks")
+    def test_the_queues_of_the_backends_need_a_worker(self):
+        register("default", now=None)
+        backend = {"BACKEND": "django_perfectqueue.backend.PerfectQueueBackend"}
+        with override_settings(TASKS={"default": {**backend, "QUEUES": ["default", "mail"]}}):
+            told = refused(self, "pq_health")
+        self.assertIn("1 worker serves queue 'default'.", told)
+        self.assertIn("No worker serves queue 'mail'.", told)
+
+    def test_the_oldest_task_has_waited_too_long(self):
+        register(now=None)
+        old(90)
+        self.assertIn("has waited for 1 min 30 s.", run("pq_health"))
+        self.assertIn("has waited", run("pq_health", "--oldest", "300"))
+        told = refused(self, "pq_health", "--oldest", "60")
+        self.assertIn("waited for 1 min 30 s, over 1 min 0 s.", told)
+
+    def test_what_fell_due_has_been_left_lying(self):
+        register(now=None)
+        now = Worker.objects.get().seen_at
+        submit(now=now - timedelta(seconds=500), run_at=now - timedelta(seconds=90))
+        self.assertIn("left lying", refused(self, "pq_health"))
+
+    def test_the_database_is_away(self):
+        with unreachable():
+            told = refused(self, "pq_health")
+        self.assertIn(f"The database 'default' can't be reached. {SECRET}", told)
+
+    def test_a_counter_had_to_be_corrected_lately(self):
+        register(now=None)
+        Worker.objects.update(drifted_at=F("seen_at") - timedelta(minutes=5))
+        self.assertIn("were corrected, the last one 5 min 0 s ago", refused(self, "pq_health"))
+        Worker.objects.update(drifted_at=F("seen_at") - timedelta(days=1))
+        run("pq_health")
+
+    def test_the_tables_are_missing(self):
+        with mock.patch.object(checks, "lacks_tables", return_value=True):
+            self.assertIn("is not migrated. Run: manage.py migrate", refused(self, "pq_health"))
+
+    def test_json_tells_it_to_programs(self):
+        told = refused(self, "pq_health", "--json")
+        facts = json.loads(told.splitlines()[0])
+        found = {check["name"]: check["ok"] for check in facts["checks"]}
+        self.assertFalse(facts["ok"])
+        self.assertEqual(
+            found,
+            {
+                **dict.fromkeys(("database", "tables", "oldest", "clock", "counters"), True),
+                "workers": False,
+            },
+        )
+
+    def test_bad_input_is_refused(self):
+        self.assertIn("a number of seconds", refused(self, "pq_health", "--oldest", "soon"))
+        self.assertIn("a number of seconds", refused(self, "pq_health", "--oldest", "nan"))
+        self.assertIn("--pid-file goes with", refused(self, "pq_health", "--pid-file", "x"))
+        self.assertIn("no database", refused(self, "pq_health", "--database", "nowhere"))
+        self.assertIn("queue", refused(self, "pq_health", "--queue", ""))
+
+
+class HostTests(SimpleTestCase):
+    """No database is allowed here, and none is needed."""
+
+    def setUp(self):
+        folder = TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        settings = override_settings(PERFECTQUEUE={"BELL_FOLDER": folder.name})
+        settings.enable()
+        self.addCleanup(settings.disable)
+
+    def worker(self):
+        board = Board(place_for(os.getpid()))
+        self.addCleanup(board.close)
+        board.introduce(os.getpid(), 1)
+        return board
+
+    def test_there_is_no_worker(self):
+        self.assertIn("No worker", refused(self, "pq_health", "--live"))
+
+    def test_a_worker_lives_though_its_database_is_away(self):
+        self.worker().turn(1)
+        self.assertIn("lives", run("pq_health", "--live"))
+        self.assertIn("can't reach the database", refused(self, "pq_health", "--ready"))
+
+    def test_a_worker_takes_tasks_until_it_is_told_to_stop(self):
+        board = self.worker()
+        self.assertIn("has no processor", refused(self, "pq_health", "--ready"))
+        board.turn(1)
+        board.reach()
+        self.assertIn("takes tasks", run("pq_health", "--ready"))
+        board.leave()
+        self.assertIn("told to stop", refused(self, "pq_health", "--ready"))
+        self.assertTrue(json.loads(run("pq_health", "--live", "--json"))["ok"])
+
+    def test_it_is_the_one_of_a_pid_file(self):
+        self.worker()
+        file = self.folder / "pid"
+        for pid, known in ((1, True), (os.getpid(), True), (2, False)):
+            file.write_text(f"{pid}\n")
+            arguments = ("pq_health", "--live", "--pid-file", str(file))
+            run(*arguments) if known else refused(self, *arguments)
+        file.write_text("x")
+        self.assertIn("There is no pid in", refused(self, "pq_health", "--live", *arguments[2:]))
+
+
+@override_settings(ROOT_URLCONF="tests.health.test_health")
+class ViewTests(HealthTestCase):
+    def ask(self, path, expect=200, **query):
+        response = self.client.get(f"/pq/{path}", query)
+        self.assertEqual(response.status_code, expect, response.content)
+        self.assertIn("no-store", response.headers["Cache-Control"])
+        return response.json()
+
+    def test_live_asks_no_database(self):
+        with self.assertNumQueries(0):
+            self.assertEqual(self.ask("live"), {"ok": True})
+
+    def test_ready_asks_whether_tasks_can_be_submitted(self):
+        self.assertTrue(self.ask("ready")["ok"])
+        with unreachable():
+            self.assertNotIn("10.9.8.7", str(self.ask("ready", 503)))
+
+    def test_queues_asks_whether_tasks_are_run(self):
+        self.assertFalse(self.ask("queues", 503)["ok"])
+        register("default", "mail", now=None)
+        old(90)
+        self.assertTrue(self.ask("queues")["ok"])
+        self.assertTrue(self.ask("queues", queue=["default", "mail"], oldest=300)["ok"])
+        told = self.ask("queues", 503, queue=["default", "mail"], oldest=60)
+        wrong = [check for check in told["checks"] if not check["ok"]]
+        self.assertEqual([(one["name"], one["queue"]) for one in wrong], [("oldest", "default")])
+        old(90, queue="reports")
+        told = self.ask("queues", 503)
+        wrong = [check for check in told["checks"] if not check["ok"]]
+        self.assertEqual([(one["name"], one["queue"]) for one in wrong], [("workers", "reports")])
+
+    def test_what_anyone_may_ask_costs_a_few_statements(self):
+        set_limit("slow", max_running=5)
+        names = [f"q{number}" for number in range(20)]
+        for queue in names:
+            submit(queue=queue, limits=["slow"], now=None)
+        store.answer_alarms(using="default")
+        self.ask("queues", 503, queue="default")
+        for query in (["default"] * 20, names):
+            with CaptureQueriesContext(connection) as queries:
+                self.ask("queues", 503, queue=query)
+            self.assertLessEqual(len(queries), 10)
+
+    def test_bad_questions_are_refused(self):
+        for query in (
+            {"oldest": "soon"},
+            {"oldest": "-1"},
+            {"queue": "a\0"},
+            {"queue": ["q"] * 99},
+        ):
+            with self.subTest(query):
+                self.assertIn("error", self.ask("queues", 400, **query))
+
+    def test_it_is_only_for_reading(self):
+        self.assertEqual(self.client.head("/pq/live").status_code, 200)
+        self.assertEqual(self.client.post("/pq/live").status_code, 405)

@@ -1,0 +1,360 @@
+import json
+import re
+
+from asgiref.sync import async_to_sync
+from django.db import connection
+from django.test import TestCase
+from django.test.utils import CaptureQueriesContext
+from django.utils import translation
+
+from django_perfectqueue import store
+from django_perfectqueue.exceptions import NotFoundError
+from django_perfectqueue.inspection import why_waiting
+from django_perfectqueue.models import UNSEEN, FairShare, Lane, Limit, Meter, State, Ticket
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.arithmetic.fair_order import lane_id
+
+from ..factories import (
+    NOON,
+    acquire,
+    after,
+    failed,
+    finish,
+    register,
+    retry,
+    running,
+    submit,
+    submit_many,
+)
+
+
+class WaitingTestCase(TestCase):
+    """Asked at noon, while a worker is there that knows tasks of type report."""
+
+    def setUp(self):
+        register()
+
+    def why(self, task, now=NOON):
+        return task.why_waiting(now=now)
+
+    def assert_why(self, task, code, sentence, now=NOON, **facts):
+        reason = self.why(task, now)
+        self.assertEqual((reason.code, reason.sentence), (code, sentence))
+        for name, value in facts.items():
+            self.assertEqual(getattr(reason, name), value, name)
+
+
+class StateTests(WaitingTestCase):
+    def test_a_task_that_has_ended(self):
+        task, held = running("k1")
+        finish(held)
+        self.assert_why(task, "ended", "It has ended.", name="finished")
+        self.assert_why(failed("k2"), "ended", "It has ended.", name="failed")
+
+    def test_a_task_that_is_running(self):
+        task, _held = running("k1", lease=60)
+        sentence = "A processor has it, and renews the lease as long as it works on it."
+        self.assert_why(task, "running", sentence, at=after(60), wait=60.0)
+
+    def test_a_task_that_is_not_there(self):
+        with self.assertRaises(NotFoundError):
+            Queue()["nowhere"].why_waiting()
+
+    def test_a_task_for_later(self):
+        task = submit("k1", run_at=after(180))
+        self.assert_why(task, "scheduled", "It is due in 3 min 0 s.", at=after(180), wait=180.0)
+        register(now=after(180))
+        self.assertEqual(self.why(task, after(180)).code, "position")
+
+    def test_a_task_that_is_tried_again_later(self):
+        task, held = running("k1")
+        retry(held, wait=12)
+        sentence = "An attempt did not finish it; it is due again in 12.0 s."
+        self.assert_why(task, "retrying", sentence, wait=12.0)
+
+    def test_a_task_whose_lease_has_run_out(self):
+        task, _held = running("k1", lease=10)
+        sentence = "Its lease ran out 15.0 s ago; the next free processor takes it."
+        self.assert_why(task, "stalled", sentence, now=after(25), at=after(10))
+
+    def test_a_blocked_task(self):
+        task = submit("k1")
+        Ticket.objects.update(state=State.BLOCKED)
+        self.assert_why(task, "blocked", "It waits for other tasks.")
+
+    def test_the_servers_clock_is_read_where_no_time_is_given(self):
+        task = submit("k1", now=None, run_at=60)
+        self.assertEqual(task.why_waiting().code, "scheduled")
+        self.assertAlmostEqual(task.why_waiting().wait, 60, delta=5)
+
+    def test_the_async_twin(self):
+        task = submit("k1")
+        self.assertEqual(async_to_sync(task.awhy_waiting)(now=NOON).code, "position")
+
+
+class WorkerTests(WaitingTestCase):
+    def test_its_time_has_passed(self):
+        task = submit(expires_at=after(60))
+        told = self.why(task, now=after(90))
+        self.assertEqual((told.code, told.wait), ("expired", -30))
+        self.assertIn("It expired 30", told.sentence)
+
+    def test_no_worker_listens_to_its_queue(self):
+        task = submit("k1", queue="reports")
+        sentence = "No worker serves queue 'reports'."
+        self.assert_why(task, "no_worker", sentence, name="reports")
+        register("other", "reports")
+        self.assertEqual(self.why(task).code, "position")
+
+    def test_a_worker_that_is_gone_listens_no_more(self):
+        task = submit("k1")
+        self.assertEqual(self.why(task, NOON + UNSEEN).code, "no_worker")
+
+    def test_one_that_has_signed_off_does_not_either(self):
+        task = submit("k1", queue="reports")
+        store.sign_off(register("reports"), using="default")
+        self.assertEqual(self.why(task).code, "no_worker")
+
+    def test_one_that_is_leaving_does_not_either(self):
+        task = submit("k1", queue="reports")
+        register("reports", leaving=True)
+        self.assertEqual(self.why(task).code, "no_worker")
+
+    def test_it_comes_before_caps_but_not_before_its_time(self):
+        FairShare.objects.create(user="ann", paused=True)
+        task = submit("k1", queue="reports", user="ann")
+        self.assertEqual(self.why(task).code, "no_worker")
+        later = submit("k2", queue="reports", run_at=after(60))
+        self.assertEqual(self.why(later).code, "scheduled")
+
+    def test_no_worker_of_its_queue_knows_its_type(self):
+        register("other", types=["import.v2"])
+        task = submit("k1", type="import.v2")
+        sentence = "No worker that serves its queue knows the type 'import.v2'."
+        self.assert_why(task, "unknown_type", sentence, name="import.v2")
+        register(types=["import.v2"])
+        self.assertEqual(self.why(task).code, "position")
+
+    def test_a_type_is_known_by_a_pattern_with_its_flags(self):
+        pattern = re.compile(r"^IMPORT\.v\d$", re.I)
+        register(patterns=[[pattern.pattern, pattern.flags]])
+        self.assertEqual(self.why(submit("k1", type="import.v2")).code, "position")
+        self.assertEqual(self.why(submit("k2", type="import.v")).code, "unknown_type")
+
+    def test_it_is_not_claimed_where_a_worker_decides_by_itself(self):
+        register(routes="null")
+        self.assertEqual(self.why(submit("k1", type="anything")).code, "position")
+
+    def test_nor_where_a_pattern_can_not_be_read(self):
+        register(patterns=[["(?<new-syntax>", 0]])
+        self.assertEqual(self.why(submit("k1", type="anything")).code, "position")
+
+    def test_what_was_given_back_for_its_type_says_so_before_it_is_due(self):
+        task, held = running("k1", type="import.v2")
+        store.release([held], using="default", delay=30, now=NOON)
+        self.assertEqual(self.why(task).code, "unknown_type")
+        register(types=["import.v2"])
+        self.assertEqual(self.why(task).code, "scheduled")
+
+
+class UserTests(WaitingTestCase):
+    def test_a_paused_user(self):
+        FairShare.objects.create(user="ann", paused=True)
+        task = submit("k1", user="ann")
+        self.assertEqual(acquire(), [])
+        FairShare.objects.all().delete()
+        self.assert_why(task, "user_paused", "Its user is paused, by a fair share.", name="ann")
+
+    def test_a_user_at_its_cap(self):
+        FairShare.objects.create(user="ann", max_running=2)
+        for key in ("k1", "k2"):
+            running(key, user="ann")
+        sentence = "Its user runs 2 tasks, of 2 at most."
+        task = submit("k3", user="ann")
+        self.assert_why(task, "user_cap", sentence, name="ann", running=2, most=2)
+
+    def test_a_user_whose_lane_has_yet_to_be_made(self):
+        FairShare.objects.create(user="ann", paused=True)
+        FairShare.objects.create(user="bob", max_running=0)
+        FairShare.objects.create(user="bob", queue="other", paused=True)
+        FairShare.objects.create(user="carl", paused=True)
+        FairShare.objects.create(user="carl", queue="default")
+        codes = [self.why(submit(user=user)).code for user in ("ann", "bob", "carl")]
+        self.assertFalse(Lane.objects.exists())
+        self.assertEqual(codes, ["user_paused", "user_cap", "position"])
+
+
+class LimitTests(WaitingTestCase):
+    """A task that lists a limit, and has those of its queue, type and user."""
+
+    def setUp(self):
+        super().setUp()
+        self.task = submit("k1", user="ann", limits=["smtp"])
+
+    def test_limits_that_let_it_pass(self):
+        Limit.objects.create(name="smtp", max_running=2, rate=10, period=60)
+        Limit.objects.create(name="other", paused=True)
+        Limit.objects.create(scope="type", name="smtp", paused=True)
+        Meter.objects.create(key="name:smtp", running=1, next_at=NOON)
+        self.assertEqual(self.why(self.task).code, "position")
+
+    def test_a_limit_that_is_full(self):
+        Limit.objects.create(name="smtp", max_running=2)
+        Meter.objects.create(key="name:smtp", running=2)
+        sentence = "Limit 'smtp' lets 2 tasks run at once, and 2 run."
+        self.assert_why(self.task, "limit_cap", sentence, name="smtp", running=2, most=2)
+
+    def test_a_limit_of_none(self):
+        Limit.objects.create(name="smtp", max_running=0)
+        self.assert_why(
+            self.task, "limit_cap", "Limit 'smtp' lets 0 tasks run at once, and 0 run.", running=0
+        )
+
+    def test_a_rate(self):
+        """
+        Ten a minute, one at once: they come every six seconds.
+        """
+        Limit.objects.create(name="smtp", rate=10, period=60, burst=1)
+        Meter.objects.create(key="name:smtp", next_at=after(4))
+        sentence = "Limit 'smtp' lets 10/min start, the next one in 4.0 s."
+        facts = {"name": "smtp", "rate": 10, "period": 60.0, "wait": 4.0, "at": after(4)}
+        self.assert_why(self.task, "limit_rate", sentence, **facts)
+        self.assertEqual(self.why(self.task, after(4)).code, "position")
+
+    def test_a_rate_lets_a_burst_pass(self):
+        Limit.objects.create(name="smtp", rate=10, period=60, burst=3)
+        Meter.objects.create(key="name:smtp", next_at=after(12))
+        self.assertEqual(self.why(self.task).code, "position")
+        Meter.objects.update(next_at=after(13))
+        self.assertEqual(self.why(self.task).wait, 1.0)
+
+    def test_a_paused_limit(self):
+        Limit.objects.create(name="smtp", paused=True)
+        self.assert_why(self.task, "limit_paused", "Limit 'smtp' is paused.", name="smtp")
+
+    def test_a_paused_queue(self):
+        Limit.objects.create(scope="queue", name="default", paused=True)
+        self.assert_why(self.task, "queue_paused", "Queue 'default' is paused.", name="default")
+
+    def test_the_limit_of_a_whole_queue_is_told_with_its_scope(self):
+        Limit.objects.create(scope="queue", name="default", max_running=1)
+        Meter.objects.create(key="queue:default", running=1)
+        sentence = "Limit 'queue:default' lets 1 tasks run at once, and 1 run."
+        self.assert_why(self.task, "limit_cap", sentence)
+
+    def test_a_pause_is_told_before_a_cap_and_a_cap_before_a_rate(self):
+        Limit.objects.create(name="smtp", max_running=0)
+        Limit.objects.create(scope="queue", name="default", rate=1, period=9)
+        Meter.objects.create(key="queue:default", next_at=after(5))
+        self.assertEqual(self.why(self.task).code, "limit_cap")
+        Limit.objects.filter(scope="queue").update(paused=True)
+        self.assertEqual(self.why(self.task).code, "queue_paused")
+
+    def test_of_two_rates_the_longer_wait_is_told(self):
+        for scope, name, wait in (("queue", "default", 5), ("name", "smtp", 7)):
+            limit = Limit.objects.create(scope=scope, name=name, rate=1, period=9)
+            Meter.objects.create(key=limit.key, next_at=after(wait))
+        self.assertEqual(self.why(self.task).wait, 7.0)
+
+    def test_those_of_its_type_and_its_user_hold_it_back(self):
+        for scope, name in (("type", "report"), ("user", "ann")):
+            limit = Limit.objects.create(scope=scope, name=name, paused=True)
+            self.assertEqual(self.why(self.task).name, limit.key)
+            limit.delete()
+
+    def test_what_a_slower_rate_has_left_holds_nothing_back(self):
+        Limit.objects.create(name="smtp", rate=10, period=60, burst=1)
+        Meter.objects.create(key="name:smtp", next_at=after(500))
+        self.assertEqual(self.why(self.task).code, "position")
+
+    def test_its_users_pause_comes_first(self):
+        Limit.objects.create(name="smtp", paused=True)
+        FairShare.objects.create(user="ann", paused=True)
+        self.assertEqual(self.why(self.task).code, "user_paused")
+
+
+class PlaceTests(WaitingTestCase):
+    def test_a_place_in_its_users_line(self):
+        first = submit("k1", user="ann")
+        second = submit("k2", user="ann", now=after(1))
+        urgent = submit("k3", user="ann", priority=1, now=after(2))
+        submit("k4", user="bob")
+        places = [self.why(task, after(2)).position for task in (urgent, first, second)]
+        self.assertEqual(places, [1, 2, 3])
+
+    def test_how_many_lanes_are_served_before(self):
+        for user in ("ann", "bob", "carl"):
+            submit(f"{user}-1", user=user)
+            submit(f"{user}-2", user=user)
+        acquire(3)
+        for number, user in enumerate(("ann", "bob", "carl")):
+            Lane.objects.filter(user=user).update(virtual_time=number)
+        told = [self.why(Queue()[f"{user}-2"]) for user in ("ann", "bob", "carl")]
+        self.assertEqual([reason.lanes for reason in told], [0, 1, 2])
+        self.assertEqual(
+            [reason.sentence for reason in told],
+            [
+                "It is number 1 in its user's line. Its lane is the next.",
+                "It is number 1 in its user's line. 1 lane is served before.",
+                "It is number 1 in its user's line. 2 lanes are served before.",
+            ],
+        )
+        Lane.objects.filter(user="ann").update(paused=True)
+        self.assertEqual(self.why(Queue()["carl-2"]).lanes, 1)
+
+    def test_a_lane_that_has_yet_to_be_made_has_no_turn(self):
+        sentence = "It is number 1 in its user's line."
+        self.assert_why(submit("k1"), "position", sentence, position=1, lanes=None)
+
+    def test_it_is_counted_up_to_a_thousand(self):
+        submit_many(why_waiting.COUNTED - 1)
+        last = submit("k1", now=after(1))
+        self.assertEqual(self.why(last, after(2)).position, why_waiting.COUNTED)
+        self.assertIn("It is number 1,000 in", self.why(last, after(2)).sentence)
+        submit_many(2)
+        sentence = "More than 1,000 tasks are before it in its user's line."
+        self.assert_why(last, "position", sentence, now=after(2), position=why_waiting.COUNTED + 1)
+
+    def test_lanes_are_counted_up_to_a_thousand(self):
+        Lane.objects.bulk_create(
+            Lane(id=2 * number, account=2 * number, queue="default", user=f"user-{number}")
+            for number in range(why_waiting.COUNTED + 1)
+        )
+        task = submit("k1", user="ann")
+        own = lane_id("default", "ann")
+        Lane.objects.create(id=own, account=own, queue="default", user="ann", virtual_time=9)
+        reason = self.why(task)
+        self.assertEqual(reason.lanes, why_waiting.COUNTED + 1)
+        self.assertIn("More than 1,000 lanes are served before.", reason.sentence)
+
+
+class ReasonTests(WaitingTestCase):
+    def test_it_can_be_told_to_programs(self):
+        facts = self.why(submit("k1", run_at=after(90))).facts()
+        self.assertEqual(
+            json.loads(json.dumps(facts)),
+            {
+                "code": "scheduled",
+                "sentence": "It is due in 1 min 30 s.",
+                "at": after(90).isoformat(),
+                "wait": 90.0,
+            },
+        )
+
+    def test_every_code_but_the_place_has_its_sentence(self):
+        self.assertEqual(
+            set(why_waiting.Code) - set(why_waiting.SENTENCES), {why_waiting.Code.POSITION}
+        )
+
+    def test_it_speaks_the_language_of_the_one_who_asks(self):
+        reason = self.why(submit("k1", queue="reports"))
+        with translation.override("de"):
+            self.assertEqual(reason.sentence, "Kein Worker bedient die Warteschlange 'reports'.")
+
+    def test_a_look_costs_few_statements(self):
+        submit("k1", user="ann")
+        task = submit("k2", user="ann")
+        acquire()
+        with CaptureQueriesContext(connection) as captured:
+            self.why(task)
+        self.assertLessEqual(len(captured), 8)

@@ -1,0 +1,648 @@
+import gzip
+import json
+import os
+import pickle
+import tempfile
+import uuid
+from datetime import datetime, timedelta, timezone
+from unittest import mock, skipUnless
+
+from django.core import signing
+from django.core.management import CommandError
+from django.db import OperationalError, connection, connections
+from django.test import SimpleTestCase, TestCase, override_settings
+from django.test.utils import CaptureQueriesContext
+
+from django_perfectqueue import compat
+from django_perfectqueue.management.commands import pq_import
+from django_perfectqueue.management.importing import django_q2, move, source
+from django_perfectqueue.management.importing.perfectqueue import PerfectQueue
+from django_perfectqueue.management.importing.source import Left
+from django_perfectqueue.models import Task
+from django_perfectqueue.queue import Queue
+
+from .running import refused, run, run_json
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
+EVER = datetime(9999, 1, 1, tzinfo=timezone.utc)
+TYPES = {
+    "sqlite": {"json": "text", "time": "datetime", "blob": "blob"},
+    "postgresql": {"json": "jsonb", "time": "timestamptz", "blob": "bytea"},
+    "mysql": {"json": "json", "time": "datetime(6)", "blob": "longblob"},
+}
+
+
+class TableTestCase(TestCase):
+    """A table of another queue, as its own migrations would make it."""
+
+    tables = {}
+
+    @classmethod
+    def setUpClass(cls):
+        words = {
+            **TYPES[connection.vendor],
+            **{name: connection.ops.quote_name(name) for name in ("key", "lock")},
+            "uuid": "uuid" if connection.features.has_native_uuid_field else "char(32)",
+        }
+        cls.addClassCleanup(cls.drop)
+        with connection.cursor() as cursor:
+            for name, columns in cls.tables.items():
+                cursor.execute(f"CREATE TABLE {name} ({columns.format(**words)})")
+        super().setUpClass()
+
+    @classmethod
+    def drop(cls):
+        with connection.cursor() as cursor:
+            for name in cls.tables:
+                cursor.execute(f"DROP TABLE {name}")
+
+    def insert(self, table, **values):
+        names = ", ".join(connection.ops.quote_name(name) for name in values)
+        marks = ", ".join("%s" for _name in values)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"INSERT INTO {table} ({names}) VALUES ({marks})",
+                [stored(value) for value in values.values()],
+            )
+
+    def rows(self, table):
+        with connection.cursor() as cursor:
+            cursor.execute(f"SELECT COUNT(*) FROM {table}")
+            return cursor.fetchone()[0]
+
+
+def stored(value):
+    if isinstance(value, datetime):
+        return connection.ops.adapt_datetimefield_value(value)
+    if isinstance(value, uuid.UUID):
+        return str(value) if connection.features.has_native_uuid_field else value.hex
+    if isinstance(value, dict | list):
+        return json.dumps(value)
+    return value
+
+
+def opened():
+    """Return the table of the ancestor, ready to be read."""
+    return PerfectQueue(source.Terms(using="default")).tables[0]
+
+
+def task(key, queue="default"):
+    return Queue(queue)[key].metadata()
+
+
+class AncestorTests(TableTestCase):
+    tables = {
+        "perfectqueue": "id varchar(255) PRIMARY KEY, timeout int NOT NULL, data {blob} NOT NULL,"
+        " created_at int, resource varchar(255), max_running int, owner bigint DEFAULT 0 NOT NULL",
+        "old_queue": "id varchar(255) PRIMARY KEY, timeout int NOT NULL, data {blob} NOT NULL,"
+        " created_at int",
+    }
+
+    def add(self, key, data=b"", *, timeout=1_900_000_000, created_at=1, **values):
+        text = data if isinstance(data, bytes) else json.dumps(data).encode()
+        self.insert(
+            "perfectqueue", id=key, data=text, timeout=timeout, created_at=created_at, **values
+        )
+
+    def test_what_waits_is_moved_with_all_that_it_has(self):
+        self.add("k1", {"type": "report", "page": 7}, resource="ann", max_running=3)
+        packed = gzip.compress(b'{"type": "report", "name": "Zo\xc3\xab"}')
+        self.add("k2", packed, timeout=1_600_000_000)
+        self.add("report.2024")
+        self.add("done", {"type": "report"}, created_at=None, timeout=1_000_000_100)
+
+        out = run("pq_import", "perfectqueue")
+
+        self.assertEqual(
+            out,
+            "3 tasks are imported (queue: default).\n"
+            "Not moved:\n  1 finished\n"
+            "Each task's max_running is not moved; here it is set for a user, by pq_share: ann=3\n",
+        )
+        first = task("k1")
+        self.assertEqual(
+            (first.type, first.data, first.user, first.status),
+            ("report", {"page": 7}, "ann", "scheduled"),
+        )
+        self.assertEqual(first.run_at, datetime.fromtimestamp(1_900_000_000, tz=timezone.utc))
+        self.assertEqual((task("k2").data, task("k2").status), ({"name": "Zoë"}, "waiting"))
+        self.assertEqual((task("report.2024").type, task("report.2024").data), ("report", {}))
+        self.assertEqual(self.rows("perfectqueue"), 4)
+
+    def test_a_second_time_nothing_is_moved(self):
+        for number in range(3):
+            self.add(f"k{number}", {"type": "report"})
+        self.assertIn("2 tasks are imported", run("pq_import", "perfectqueue", "--limit", "2"))
+        [told] = run_json("pq_import", "perfectqueue")
+        self.assertEqual((told["imported"], told["there_already"]), (1, 2))
+        [told] = run_json("pq_import", "perfectqueue")
+        self.assertEqual((told["imported"], told["there_already"]), (0, 3))
+        self.assertEqual(len(Queue()), 3)
+
+    def test_many_go_in_batches(self):
+        for number in range(7):
+            self.add(f"k{number}", {"type": "report"}, created_at=number % 3 or None)
+        with mock.patch.object(move, "BATCH", 2):
+            out = run("pq_import", "perfectqueue", "--queue", "reports")
+        self.assertIn("4 tasks are imported (queue: reports).", out)
+        self.assertNotIn("there already", out)
+        self.assertEqual(len(Queue("reports")), 4)
+
+    def test_what_can_not_be_moved_is_told_and_the_rest_is_moved(self):
+        self.add("good", {"type": "report"})
+        self.add("list", [1])
+        self.add("text", b"{")
+        self.add("gzip", b"\x1f\x8b\x08")
+        self.add("strange", {"type": "reprot"})
+        self.add("long", {"type": "x" * 300})
+        out = refused(self, "pq_import", "perfectqueue")
+
+        self.assertEqual(list(Task.objects.values_list("key", flat=True)), ["good"])
+        for text in (
+            "1 task is imported (queue: default).",
+            "3 with data that can't be read\n      gzip (",
+            "list (it is no JSON object)",
+            "1 of the type 'reprot', for which there is no handler: say --map or --any-type."
+            " Did you mean 'report'?\n      strange",
+            "1 not possible here\n      long (The type may have at most 255 characters",
+            "5 tasks are left behind.",
+        ):
+            self.assertIn(text, out)
+
+    @skipUnless(connection.vendor == "sqlite", "Others take no value of another type.")
+    def test_a_time_may_be_anything_on_sqlite(self):
+        for key, when in {"word": "noon", "far": 1e300, "good": 5}.items():
+            self.add(key, {"type": "report"}, timeout=when)
+        out = refused(self, "pq_import", "perfectqueue")
+        self.assertIn("1 task is imported", out)
+        self.assertIn("2 with data that can't be read\n", out)
+
+    def test_a_type_is_renamed_or_taken_as_it_is(self):
+        self.add("old", {"type": "reprot"})
+        self.add("strange", {"type": "unheard.of"})
+        run("pq_import", "perfectqueue", "--map", "reprot=report", "--any-type")
+        self.assertEqual((task("old").type, task("strange").type), ("report", "unheard.of"))
+
+    def test_a_dry_run_moves_nothing(self):
+        self.add("k1", {"type": "report"})
+        self.add("k2", {"type": "unheard.of"})
+        out = refused(self, "pq_import", "perfectqueue", "--dry-run")
+        self.assertIn("1 task would be imported (queue: default).", out)
+        self.assertFalse(Task.objects.exists())
+
+    def test_what_is_here_is_deleted_there_when_that_is_asked_for(self):
+        """
+        What can't be moved stays, and so does a task whose key another one has here.
+        """
+        for key in ("before", "now", "taken", "strange"):
+            self.add(key, {"type": "strange" if key == "strange" else "report"})
+        Queue().submit("before", "report")
+        Queue().submit("taken", "echo")
+        with mock.patch.object(move, "BATCH", 3):
+            out = refused(self, "pq_import", "perfectqueue", "--delete")
+
+        self.assertIn("1 task is imported (queue: default). 1 was there already.", out)
+        self.assertIn("2 rows are deleted there.", out)
+        self.assertIn("1 with a key that a task of another type has\n      taken (echo)", out)
+        self.assertEqual(self.rows("perfectqueue"), 2)
+
+    def test_a_task_that_another_program_stores_meanwhile_is_not_taken_for_ours(self):
+        self.add("same", {"type": "report"})
+        self.add("other", {"type": "report"})
+        submit_many = Queue.submit_many
+
+        def late(queue, tasks, **options):
+            Queue().submit("same", "report")
+            Queue().submit("other", "echo")
+            return submit_many(queue, tasks, **options)
+
+        with mock.patch.object(Queue, "submit_many", late):
+            out = run("pq_import", "perfectqueue", "--delete")
+        self.assertIn("0 tasks are imported. 2 were there already. 1 row", out)
+        self.assertEqual(self.rows("perfectqueue"), 1)
+
+    def test_an_older_table_has_fewer_columns(self):
+        self.insert("old_queue", id="k1", timeout=1, data=b'{"type": "report"}', created_at=1)
+        run("pq_import", "perfectqueue", "--table", "old_queue")
+        self.assertEqual(task("k1").user, "")
+
+    def test_trouble_on_the_way_is_told_with_what_has_been_done(self):
+        for number in range(4):
+            self.add(f"k{number}", {"type": "report"})
+        read = source.Table.page
+        for error, message, code in (
+            (KeyboardInterrupt, "Interrupted.", 130),
+            (
+                OperationalError("gone\naway"),
+                "'default', from which to import, refused: gone away",
+                1,
+            ),
+        ):
+            with (
+                self.subTest(message),
+                mock.patch.object(move, "BATCH", 2),
+                mock.patch.object(source.Table, "page", autospec=True) as page,
+            ):
+                page.side_effect = [read(opened(), None, 2, lock=False), error]
+                out = refused(self, "pq_import", "perfectqueue", code=code)
+                self.assertIn(message, out)
+                self.assertIn("2 tasks were imported; to go on, run it again.", out)
+            Queue().clear()
+
+    def test_what_unpacks_to_too_much_is_not_read(self):
+        self.add("bomb", gzip.compress(b'{"type": "report"}'))
+        with mock.patch("django_perfectqueue.management.importing.perfectqueue.LARGEST", 10):
+            out = refused(self, "pq_import", "perfectqueue")
+        self.assertIn("bomb (unpacked it has more than 10 bytes)", out)
+
+    @skipUnless(connection.features.has_select_for_update, "It locks no rows.")
+    def test_rows_that_are_to_be_deleted_are_locked(self):
+        self.add("k1", {"type": "report"})
+        for words, locks in ((("--dry-run",), False), (("--delete",), True)):
+            with CaptureQueriesContext(connection) as queries:
+                run("pq_import", "perfectqueue", *words)
+            told = [query["sql"] for query in queries if "`timeout`" in query["sql"]]
+            told += [query["sql"] for query in queries if '"timeout"' in query["sql"]]
+            self.assertEqual(["FOR UPDATE" in sql for sql in told], [locks])
+
+    def test_what_was_rolled_back_was_not_imported(self):
+        for number in range(3):
+            self.add(f"k{number}", {"type": "report"})
+        real = source.Table.delete
+
+        def delete(table, ids):
+            if "k2" in ids:
+                raise OperationalError("deadlock")
+            return real(table, ids)
+
+        with (
+            mock.patch.object(move, "BATCH", 2),
+            mock.patch.object(source.Table, "delete", delete),
+        ):
+            out = refused(self, "pq_import", "perfectqueue", "--delete")
+        self.assertIn("refused: deadlock 2 tasks were imported; to go on, run it again.", out)
+        self.assertEqual((len(Queue()), self.rows("perfectqueue")), (2, 1))
+
+    def test_what_is_asked_for_must_be_there(self):
+        table = [
+            (("perfectqueue", "--table", "old_qeue"), "has no table 'old_qeue'. Did you mean"),
+            (("perfectqueue", "--table", "perfectqueue_task"), "has no column 'timeout'"),
+            (
+                ("perfectqueue", "--table", "perfectqueue_tsk"),
+                "Did you mean 'perfectqueue'? --from",
+            ),
+            (("celery-beat",), "has no table 'django_celery_beat_periodictask'. --from-database"),
+            (("perfectqueue", "--from-database", "nowhere"), "no database with the alias"),
+            (("perfectqueue", "--from-queue", "x"), "it takes no --from-queue"),
+            (("perfectqueue", "--trust-pickle"), "it takes no --trust-pickle"),
+            (("django-q2", "--table", "x"), "it takes no --table"),
+        ]
+        for words, message in table:
+            with self.subTest(words):
+                self.assertIn(message, refused(self, "pq_import", *words))
+        with self.assertRaisesMessage(CommandError, "must be OLD=NEW, not 'x'"):
+            run("pq_import", "perfectqueue", "--map", "x")
+
+
+class ElsewhereTests(TestCase):
+    """The table is in a database of its own, of another kind."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        connections.databases["elsewhere"] = {
+            **connections.databases["default"],
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": f"{folder.name}/db",
+            "OPTIONS": {},
+        }
+        cls.addClassCleanup(cls.forget)
+        cls.databases = {"default", "elsewhere"}
+        super().setUpClass()
+
+    @classmethod
+    def forget(cls):
+        connections["elsewhere"].close()
+        del connections["elsewhere"]
+        del connections.databases["elsewhere"]
+
+    def setUp(self):
+        with connections["elsewhere"].cursor() as cursor:
+            cursor.execute(
+                "CREATE TABLE perfectqueue (id varchar(255) PRIMARY KEY, timeout int,"
+                " data blob, created_at int)"
+            )
+            for number in range(3):
+                row = (f"k{number}", number, b'{"type": "report"}', 1)
+                cursor.execute("INSERT INTO perfectqueue VALUES (%s, %s, %s, %s)", row)
+
+    def left(self):
+        with connections["elsewhere"].cursor() as cursor:
+            return cursor.execute("SELECT COUNT(*) FROM perfectqueue").fetchone()[0]
+
+    def test_what_is_stored_is_deleted_there_and_nothing_else(self):
+        words = ("perfectqueue", "--from-database", "elsewhere", "--delete")
+        with mock.patch.object(Queue, "submit_many", side_effect=OperationalError("gone")):
+            out = refused(self, "pq_import", *words)
+        self.assertIn("The database 'default' refused: gone Nothing was imported.", out)
+        self.assertEqual(self.left(), 3)
+
+        with mock.patch.object(source.Table, "delete", side_effect=OperationalError("gone")):
+            out = refused(self, "pq_import", *words)
+        self.assertIn("'elsewhere', from which to import, refused: gone 3 tasks were", out)
+        self.assertEqual((self.left(), len(Queue())), (3, 3))
+
+        out = run("pq_import", *words)
+        self.assertIn("3 were there already. 3 rows are deleted there.", out)
+        self.assertEqual((self.left(), len(Queue())), (0, 3))
+
+
+class TasksDbTests(TableTestCase):
+    table = "django_tasks_database_dbtaskresult"
+    tables = {
+        table: "id {uuid} PRIMARY KEY, status varchar(10) NOT NULL, enqueued_at {time} NOT NULL,"
+        " started_at {time}, args_kwargs {json} NOT NULL, priority int NOT NULL,"
+        " task_path text NOT NULL, queue_name varchar(32) NOT NULL, run_after {time}"
+    }
+
+    def add(self, *, args=(1, 2), path="tests.backend.jobs.add", **values):
+        key = uuid.uuid4()
+        given = {
+            "id": key,
+            "status": "READY",
+            "enqueued_at": NOON,
+            "args_kwargs": {"args": list(args), "kwargs": {}},
+            "priority": 0,
+            "task_path": path,
+            "queue_name": "default",
+            "run_after": EVER,
+        }
+        self.insert(self.table, **{**given, **values})
+        return str(key)
+
+    def test_what_is_ready_is_moved_and_keeps_its_id(self):
+        plain = self.add()
+        later = self.add(priority=7, queue_name="mail", run_after=NOON)
+        self.add(status="NEW", run_after=None)
+        for status in ("RUNNING", "SUCCESSFUL", "FAILED"):
+            self.add(status=status)
+        out = run("pq_import", "django-tasks-db", "--any-type", "--delete")
+
+        self.assertEqual(
+            out,
+            "3 tasks are imported (queue: default, mail). 3 rows are deleted there.\n"
+            "Not moved:\n  1 running, or left so by a worker that died\n  2 ended\n",
+        )
+        row = task(later, "mail")
+        self.assertEqual((row.priority, row.run_at, row.status), (7, NOON, "scheduled"))
+        self.assertEqual(task(plain).data["args"], [1, 2])
+        self.assertEqual(task(plain).status, "waiting")
+        self.assertEqual(self.rows(self.table), 3)
+        self.assertIn("0 tasks are imported", run("pq_import", "django-tasks-db"))
+
+    def test_batches_follow_the_ids_whatever_their_form(self):
+        keys = {self.add() for _number in range(5)}
+        with mock.patch.object(move, "BATCH", 2):
+            run("pq_import", "django-tasks-db", "--any-type")
+        self.assertEqual(set(Task.objects.values_list("key", flat=True)), keys)
+
+    def test_one_queue_can_be_moved_into_another(self):
+        self.add()
+        mail = self.add(queue_name="mail")
+        words = ("--from-queue", "mail", "--queue", "post", "--any-type")
+        run("pq_import", "django-tasks-db", *words)
+        self.assertEqual([row.key for row in Queue("post").list()], [mail])
+        self.assertEqual(Task.objects.count(), 1)
+
+    def test_what_is_no_call_is_told(self):
+        self.add(args_kwargs={"args": []})
+        self.add(args_kwargs={"args": [], "kwargs": [1]})
+        out = refused(self, "pq_import", "django-tasks-db")
+        self.assertIn("2 with data that can't be read\n", out)
+        self.assertIn("(KeyError('kwargs'))", out)
+
+    @skipUnless(connection.vendor == "sqlite", "Others take no value of another type.")
+    def test_a_column_may_hold_anything_on_sqlite(self):
+        self.add()
+        self.add(args_kwargs="{")
+        out = refused(self, "pq_import", "django-tasks-db", "--any-type")
+        self.assertIn("1 with data that can't be read\n", out)
+        self.assertIn("1 task is imported", out)
+        self.add(enqueued_at="2024-13-45 00:00:00")
+        out = refused(self, "pq_import", "django-tasks-db", "--any-type")
+        self.assertIn("'default', from which to import, refused: month must be in 1..12", out)
+
+    if compat.HAS_TASKS:
+
+        def test_its_result_can_be_asked_for_as_before(self):
+            key = self.add(run_after=NOON, priority=3)
+            self.add(path="os.system")
+            out = refused(self, "pq_import", "django-tasks-db")
+            self.assertIn("of the type 'os.system', for which there is no handler", out)
+
+            result = compat.task_backends["default"].get_result(key)
+            self.assertEqual((result.args, result.enqueued_at), ([1, 2], NOON))
+            self.assertEqual((result.task.run_after, result.task.priority), (NOON, 3))
+
+
+@override_settings(Q_CLUSTER={"name": "shop"})
+class DjangoQ2Tests(TableTestCase):
+    tables = {
+        "django_q_ormq": "id int PRIMARY KEY, {key} varchar(100) NOT NULL,"
+        " payload text NOT NULL, {lock} {time}",
+        "django_q_schedule": "id int PRIMARY KEY, name varchar(100), func varchar(256) NOT NULL,"
+        " hook varchar(256), args text, kwargs text, schedule_type varchar(2) NOT NULL,"
+        " minutes int, repeats int NOT NULL, next_run {time}, cluster varchar(100),"
+        " intended_date_kwarg varchar(100)",
+    }
+
+    def pack(self, number, *, lock=None, salt="shop", **package):
+        given = {
+            "id": f"{number:032}",
+            "name": "a-name",
+            "func": "report",
+            "args": (),
+            "kwargs": {},
+        }
+        told = {**given, "started": NOON, **package}
+        payload = signing.dumps(told, salt=salt, serializer=Pickles, compress=number % 2 == 0)
+        self.insert("django_q_ormq", id=number, key="shop", payload=payload, lock=lock)
+        return given["id"]
+
+    def schedule(self, number, **values):
+        given = {"func": "report", "schedule_type": "O", "repeats": -1, "next_run": NOON}
+        self.insert("django_q_schedule", id=number, **{**given, **values})
+        return f"django-q2-schedule-{number}"
+
+    def test_pickles_are_read_only_when_they_are_trusted(self):
+        key = self.pack(1)
+        with mock.patch.object(django_q2, "Unpickler", side_effect=AssertionError):
+            out = refused(self, "pq_import", "django-q2")
+        self.assertIn("1 pickled: say --trust-pickle to have that read\n      row 1\n", out)
+        run("pq_import", "django-q2", "--trust-pickle")
+        self.assertEqual(task(key).type, "report")
+
+    def test_a_package_becomes_a_task(self):
+        words = {"args": (1, ("two", None)), "kwargs": {"n": {"x": 2.5}}, "timeout": 30}
+        first = self.pack(1, **words, group="g", lock=NOON - timedelta(days=9000))
+        second = self.pack(2, func=refused)
+        run("pq_import", "django-q2", "--trust-pickle", "--any-type", "--delete")
+
+        row = task(first)
+        self.assertEqual(row.data, {"args": [1, ["two", None]], "kwargs": {"n": {"x": 2.5}}})
+        self.assertEqual((row.time_limit, row.status), (30, "waiting"))
+        self.assertEqual(task(second).type, "tests.management.running.refused")
+        self.assertEqual(self.rows("django_q_ormq"), 0)
+
+    def test_what_is_not_plain_stays(self):
+        self.pack(1, lock=NOON + timedelta(days=365_000))
+        self.pack(2, salt="another")
+        self.pack(3, args=(Evil(),))
+        self.pack(4, args=(uuid.UUID(int=7),))
+        self.pack(5, kwargs={"n": {1: 2}})
+        self.pack(6, hook="report")
+        self.pack(7, args=(NOON,))
+        self.pack(8, args=(float("nan"),))
+        self.insert("django_q_ormq", id=9, key="other", payload="x", lock=None)
+        words = ("--trust-pickle", "--from-queue", "shop")
+        out = refused(self, "pq_import", "django-q2", *words)
+
+        for text in (
+            "1 held by a cluster: stop that, and come back when the lock is over\n      row 1 (",
+            "1 signed otherwise: SECRET_KEY and Q_CLUSTER's name must be as they were\n      row 2",
+            f"2 with data that can't be read\n      row 3 (it holds {os.system.__module__}.system)"
+            "\n      row 4 (it holds uuid.UUID)\n",
+            "1 with what a task here has not: hook\n      0",
+            "2 with arguments that JSON can't hold\n      0",
+            "1 not possible here\n      0",
+            "8 tasks are left behind.",
+        ):
+            self.assertIn(text, out)
+        self.assertFalse(Task.objects.exists())
+
+    def test_schedules_that_come_once_become_tasks_and_the_others_are_named(self):
+        names = ("args", "kwargs")
+        first = self.schedule(
+            1, **dict(zip(names, ("1, 'two'", "x=1, timeout=9, q_options={}"), strict=True))
+        )
+        second = self.schedule(2, args="7", kwargs="{'y': [2]}", intended_date_kwarg="at")
+        self.schedule(3, schedule_type="D", name="nightly")
+        self.schedule(4, schedule_type="C", name="often")
+        self.schedule(5, repeats=0)
+        self.schedule(6, kwargs="x=open('f')")
+        self.schedule(7, kwargs="1) + f(2")
+        self.schedule(8, kwargs="hook='report'")
+        self.schedule(9, hook="report", name="hooked")
+        out = refused(self, "pq_import", "django-q2", "--delete")
+
+        row = task(first)
+        self.assertEqual(row.data, {"args": [1, "two"], "kwargs": {"x": 1}})
+        self.assertEqual((row.run_at, row.time_limit), (NOON, 9))
+        self.assertEqual(
+            task(second).data, {"args": [7], "kwargs": {"y": [2], "at": NOON.isoformat()}}
+        )
+        for text in (
+            "2 recurring: there is no scheduler yet\n      nightly: report (daily)\n"
+            "      often: report (cron)\n",
+            "1 schedules that are over\n",
+            "2 with data that can't be read\n      6: report (",
+            "2 with what a task here has not: hook\n      8: report\n      hooked: report\n",
+            "4 tasks are left behind.",
+        ):
+            self.assertIn(text, out)
+        self.assertEqual(self.rows("django_q_schedule"), 7)
+
+
+class Pickles:
+    def dumps(self, value):
+        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("exit 1",)
+
+
+class CeleryBeatTests(TableTestCase):
+    table = "django_celery_beat_periodictask"
+    clocks = "django_celery_beat_clockedschedule"
+    tables = {
+        clocks: "id int PRIMARY KEY, clocked_time {time} NOT NULL",
+        table: "id int PRIMARY KEY, name varchar(200) NOT NULL, task varchar(200) NOT NULL,"
+        " args text NOT NULL, kwargs text NOT NULL, queue varchar(200), exchange varchar(200),"
+        " routing_key varchar(200), headers text NOT NULL, priority int, expires {time},"
+        " expire_seconds int, one_off bool NOT NULL, start_time {time}, enabled bool NOT NULL,"
+        " total_run_count int NOT NULL, clocked_id int, crontab_id int, interval_id int,"
+        " solar_id int",
+    }
+
+    def add(self, number, **values):
+        given = {
+            "name": f"task-{number}",
+            "task": "report",
+            "args": "[]",
+            "kwargs": "{}",
+            "headers": "{}",
+            "one_off": True,
+            "enabled": True,
+            "total_run_count": 0,
+            "clocked_id": 1,
+        }
+        self.insert(self.table, id=number, **{**given, **values})
+
+    def test_what_is_to_run_once_becomes_a_task_and_the_rest_is_named(self):
+        self.insert(self.clocks, id=1, clocked_time=NOON)
+        self.add(1, args="[1, 2]", kwargs='{"x": null}', priority=5, expire_seconds=60)
+        self.add(2, start_time=NOON + timedelta(hours=1), expires=NOON + timedelta(hours=2))
+        self.add(3, clocked_id=None, interval_id=4, one_off=False)
+        self.add(4, clocked_id=None, crontab_id=4, name="nightly")
+        self.add(5, enabled=False)
+        self.add(6, total_run_count=1)
+        self.add(7, args="{")
+        self.add(8, kwargs="[]")
+        self.add(9, headers='{"x": 1}')
+        self.add(10, clocked_id=77)
+        out = refused(self, "pq_import", "celery-beat", "--delete")
+
+        first, second = task("celery-beat-1"), task("celery-beat-2")
+        self.assertEqual(first.data, {"args": [1, 2], "kwargs": {"x": None}})
+        self.assertEqual((first.run_at, first.priority), (NOON, 5))
+        self.assertEqual(first.expires_at, NOON + timedelta(seconds=60))
+        self.assertEqual(second.run_at, NOON + timedelta(hours=1))
+        self.assertEqual(second.expires_at, NOON + timedelta(hours=2))
+        for text in (
+            "2 recurring: there is no scheduler yet\n      task-3: report (interval)\n"
+            "      nightly: report (crontab)\n",
+            "1 switched off\n",
+            "1 that have run\n      task-6\n",
+            "2 with data that can't be read\n      task-7 (",
+            "task-8 (args is no list, or kwargs no dict)\n",
+            "1 with what a task here has not: headers\n      task-9\n",
+            f"1 with a time that is not in the table '{self.clocks}'\n      task-10\n",
+            "4 tasks are left behind.",
+        ):
+            self.assertIn(text, out)
+        self.assertEqual(self.rows(self.table), 8)
+
+    def test_one_queue_of_many(self):
+        self.insert(self.clocks, id=1, clocked_time=NOON)
+        self.add(1)
+        self.add(2, queue="mail")
+        run("pq_import", "celery-beat", "--from-queue", "mail", "--queue", "mail")
+        self.assertEqual([row.key for row in Queue("mail").list()], ["celery-beat-2"])
+
+
+class TallyTests(SimpleTestCase):
+    def test_it_holds_no_more_than_can_be_read(self):
+        tally = move.Tally()
+        for number in range(move.REASONS + 10):
+            tally.leave(Left("k", f"why-{number}"))
+        for number in range(move.NAMED + 3):
+            tally.leave(Left(f"k{number}", "why-0"))
+            tally.leave(Left(f"k{number}", "why-1", mendable=False, listed=True))
+        self.assertEqual(len(tally.left), move.REASONS + 1)
+        self.assertEqual(tally.left["other reasons"].count, 10)
+        lines = pq_import.left_lines(tally)
+        self.assertIn("       and 4 more", lines[:8])
+        self.assertEqual(len(tally.left["why-1"].names), move.NAMED + 4)

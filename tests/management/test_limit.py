@@ -1,0 +1,173 @@
+from datetime import timedelta
+
+from django.test import TestCase
+from django.utils import timezone
+
+from django_perfectqueue.fairness.limits import limit, set_limit
+from django_perfectqueue.models import Change, Limit, Meter
+
+from .running import refused, run, run_json
+
+
+def terms(name="smtp", scope="name"):
+    row = limit(name, scope=scope)
+    return row.max_running, row.rate, row.period, row.burst, row.paused
+
+
+class LimitTests(TestCase):
+    def test_only_what_is_given_is_changed(self):
+        run("pq_limit", "smtp", "--rate", "10/min", "--burst", "3")
+        self.assertEqual(terms(), (None, 10, 60, 3, False))
+        run("pq_limit", "smtp", "--max-running", "2", "--pause")
+        self.assertEqual(terms(), (2, 10, 60, 3, True))
+        run("pq_limit", "smtp", "--unpause", "--no-rate")
+        self.assertEqual(terms(), (2, None, 1, None, False))
+
+    def test_rates_are_written_as_people_do(self):
+        for text, rate, period in (
+            ("5/s", 5, 1),
+            ("5/sec", 5, 1),
+            ("10/min", 10, 60),
+            ("10/m", 10, 60),
+            ("10/60", 10, 60),
+            ("10/0.5", 10, 0.5),
+            ("100/hour", 100, 3600),
+            ("7/d", 7, 86400),
+            ("3/1m30s", 3, 90),
+        ):
+            with self.subTest(text):
+                run("pq_limit", "smtp", "--rate", text)
+                self.assertEqual(terms()[1:3], (rate, period))
+
+    def test_it_says_what_holds_now(self):
+        for arguments, told in (
+            (["--rate", "10/min"], "10 per minute"),
+            (["--rate", "2/90"], "2 per 90 seconds"),
+            (["--burst", "1"], "2 per 90 seconds, up to 1 at once"),
+            (["--max-running", "3", "--no-rate"], "at most 3 running"),
+            (["--pause"], "at most 3 running, paused"),
+            (["--unpause", "--no-cap"], "no limit"),
+        ):
+            with self.subTest(arguments):
+                out = run("pq_limit", "smtp", *arguments)
+                self.assertEqual(out, f"Limit 'name:smtp': {told}.\n")
+
+    def test_each_scope_is_named_before_the_name(self):
+        for scope in ("name", "queue", "type", "user"):
+            run("pq_limit", f"{scope}:a:b", "--max-running", "1")
+
+        found = sorted(Limit.objects.values_list("scope", "name"))
+        self.assertEqual(found, [(scope, "a:b") for scope in ("name", "queue", "type", "user")])
+
+    def test_a_queue_is_paused_and_nothing_is_left_of_it(self):
+        run("pq_limit", "queue:reports", "--pause")
+        self.assertTrue(terms("reports", "queue")[-1])
+
+        out = run("pq_limit", "queue:reports", "--unpause")
+
+        self.assertEqual(out, "Limit 'queue:reports' is removed: it was only a pause.\n")
+        self.assertFalse(Limit.objects.exists())
+
+    def test_a_limit_that_limits_more_outlives_its_pause(self):
+        run("pq_limit", "smtp", "--max-running", "2", "--pause")
+
+        self.assertIn("at most 2 running.", run("pq_limit", "smtp", "--unpause"))
+
+    def test_it_is_removed(self):
+        set_limit("smtp", max_running=2)
+
+        self.assertEqual(run("pq_limit", "smtp", "--remove"), "Limit 'name:smtp' is removed.\n")
+        self.assertFalse(Limit.objects.exists())
+        self.assertRegex(Change.objects.last().by, r"^\S+@\S+$")
+
+    def test_alone_it_lists_all_with_what_runs_now(self):
+        self.assertEqual(run("pq_limit"), "There are no limits.\n")
+        set_limit("smtp", max_running=2, rate=1, period=3600)
+        set_limit("reports", scope="queue", paused=True)
+        Meter.objects.create(key="name:smtp", running=1, next_at=timezone.now() + hours(2))
+
+        out = run("pq_limit")
+
+        self.assertRegex(out, r"name:smtp +1 +2  1 per hour +-  in (2h|1h59m)\S*\n")
+        self.assertRegex(out, r"queue:reports +0 +-  - +-  - +paused\n")
+
+    def test_the_next_may_start_when_rate_and_cap_let_it(self):
+        for given, running, at, told in (
+            ({"rate": 1, "period": 3600}, 0, None, "now"),
+            ({"rate": 1, "period": 3600}, 0, -hours(1), "now"),
+            ({"rate": 2, "period": 7200}, 0, hours(1), "now"),
+            ({"rate": 2, "period": 7200, "burst": 1}, 0, hours(1), "in "),
+            ({"max_running": 2}, 1, None, "-"),
+            ({"max_running": 2}, 2, None, "when one ends"),
+            ({"max_running": 0}, 0, None, "-"),
+            ({"rate": 1, "paused": True}, 0, None, "-"),
+        ):
+            with self.subTest(given, running=running):
+                Limit.objects.all().delete()
+                Meter.objects.all().delete()
+                set_limit("smtp", **given)
+                next_at = at and timezone.now() + at
+                Meter.objects.create(key="name:smtp", running=running, next_at=next_at)
+                self.assertRegex(run("pq_limit"), rf"  {told}[^\n]*\n$")
+
+    def test_one_is_shown_with_who_has_changed_it(self):
+        set_limit("smtp", rate=10, period=60, by="ann")
+
+        self.assertRegex(run("pq_limit", "smtp"), r"  ann +added: rate 10, period 60\n")
+        [found] = run_json("pq_limit", "smtp")
+        self.assertEqual(found["changes"][0]["by"], "ann")
+
+    def test_programs_get_json(self):
+        [found] = run_json("pq_limit", "smtp", "--rate", "10/min")
+
+        self.assertEqual(
+            found,
+            {
+                "limit": "name:smtp",
+                "scope": "name",
+                "name": "smtp",
+                "max_running": None,
+                "rate": 10,
+                "period": 60.0,
+                "burst": None,
+                "paused": False,
+                "running": 0,
+                "next_at": None,
+            },
+        )
+        self.assertEqual(len(run_json("pq_limit")), 1)
+        removed = [{"limit": "name:smtp", "removed": True}]
+        self.assertEqual(run_json("pq_limit", "smtp", "--remove"), removed)
+
+    def test_a_long_list_is_cut_and_says_so(self):
+        for number in range(3):
+            set_limit(f"l{number}", max_running=2)
+
+        self.assertIn("There are more", run("pq_limit", "--limit", "2"))
+        self.assertEqual(len(run_json("pq_limit", "--limit", "0")), 3)
+
+    def test_bad_input_is_told_in_a_sentence(self):
+        for arguments, told in (
+            (["smtp"], "There is no limit 'name:smtp'."),
+            (["smtp", "--remove"], "There is no limit"),
+            (["smtp", "--unpause"], "There is no limit"),
+            (["que:x", "--pause"], "There is no scope 'que'"),
+            (["que:x", "--pause"], "Did you mean 'queue'?"),
+            (["queue:", "--pause"], "must not be empty"),
+            (["a,b", "--pause"], "comma"),
+            (["smtp", "--rate", "0/min"], "so many per time"),
+            (["smtp", "--rate", "10"], "so many per time"),
+            (["smtp", "--rate", "10/fortnight"], "so many per time"),
+            (["smtp", "--rate", "1/0"], "The period must be a number"),
+            (["smtp", "--burst", "3"], "says nothing without a rate"),
+            (["smtp", "--remove", "--pause"], "--remove takes the limit away"),
+            (["--pause"], "Say which limit"),
+            (["--remove"], "Say which limit"),
+        ):
+            with self.subTest(arguments):
+                self.assertIn(told, refused(self, "pq_limit", *arguments))
+        self.assertFalse(Limit.objects.exists())
+
+
+def hours(count):
+    return timedelta(hours=count)

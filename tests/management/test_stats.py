@@ -1,0 +1,133 @@
+from datetime import timedelta
+from unittest import mock
+
+from django.test import TestCase
+
+from django_perfectqueue.management.queues import figures
+from django_perfectqueue.models import FairShare, Status, Ticket
+from django_perfectqueue.queue import Queue
+from tests.factories import (
+    NOON,
+    acquire,
+    finish,
+    register,
+    retry,
+    running,
+    seat,
+    submit,
+    submit_many,
+)
+
+from .running import broken, run, run_json
+
+DAY = timedelta(days=1)
+
+
+def every_status():
+    """Have a task in each status, at the server's own time."""
+    _task, lease = running("finished", now=None)
+    finish(lease, now=None)
+    broken("failed")
+    _task, lease = running("retrying", now=None)
+    retry(lease, now=None, wait=60)
+    running("running", now=None)
+    running("stalled", now=None, lease=0)
+    submit("expired", now=None, expires_at=-1)
+    acquire(now=None)
+    submit("cancelled", now=None).cancel_request()
+    submit("scheduled", now=None, run_at="1h")
+    submit("blocked", now=None)
+    Ticket.objects.filter(task__key="blocked").update(state=3)
+    submit("due", now=None, run_at="1h")
+    Ticket.objects.filter(task__key="due").update(alarm_at=NOON - 9999 * DAY)
+    submit("waiting", now=None)
+
+
+class StatsTests(TestCase):
+    def test_the_counts_are_those_of_the_queryset(self):
+        """
+        The narrow table is counted by itself, and must agree with what a status means.
+        """
+        every_status()
+
+        [found] = run_json("pq_stats")
+
+        for status in Status.values:
+            with self.subTest(status):
+                self.assertEqual(found["counts"][status], Queue().list().in_status(status).count())
+        self.assertEqual(set(found["counts"]), set(Status.values))
+
+    def test_what_is_taken_in_advance_is_told_apart(self):
+        submit_many(3, now=None, user="acme")
+        first, *_others = acquire(3, now=None)
+        self.assertIn("at work on 0, 3 taken in advance", run("pq_stats"))
+        register(now=None, seats=[seat(1, first.task_id, 10**9)])
+
+        self.assertRegex(run("pq_stats"), r"  running +3  at work on 1, 2 taken in advance\n")
+        [told] = run_json("pq_stats")
+        self.assertEqual((told["working"], told["users"][0]["working"]), (1, 1))
+
+    def test_a_person_sees_each_queue(self):
+        broken("broken")
+        submit_many(3, now=None, user="acme")
+        submit("k", queue="reports", now=None)
+
+        out = run("pq_stats")
+
+        self.assertRegex(out, r"Queue 'default'\n  waiting +3  the first has been due for \S+\n")
+        self.assertRegex(out, r"  acme +0 +- +3 +0 +1\n")
+        self.assertRegex(out, r"  failed +boom +1\n")
+        self.assertIn("Queue 'reports'\n", out)
+        self.assertNotIn("reports", run("pq_stats", "--queue", "default"))
+
+    def test_the_busiest_users_come_first_with_what_they_are_entitled_to(self):
+        FairShare.objects.create(user="busy", weight=2, max_running=5)
+        submit_many(2, now=None, user="patient")
+        running("k", now=None, user="busy", priority=9)
+        acquire(now=None)
+
+        [found] = run_json("pq_stats", "--top", "1")
+
+        [user] = found["users"]
+        self.assertEqual(found["users_with_work"], 2)
+        self.assertIn(user["user"], ("busy", "patient"))
+        self.assertEqual(user["running"], 1)
+        self.assertEqual(
+            {user["user"]: user["weight"] for user in run_json("pq_stats")[0]["users"]},
+            {"busy": 2.0, "patient": 1.0},
+        )
+
+    def test_what_has_ended_is_counted_up_to_a_bound(self):
+        """
+        Ten million finished rows make it no slower.
+        """
+        for number in range(3):
+            broken(f"f{number}")
+            _task, lease = running(f"d{number}", now=None)
+            finish(lease, now=None)
+
+        with (
+            mock.patch.object(figures, "BOUND", 2),
+            mock.patch("django_perfectqueue.management.commands.pq_stats.BOUND", 2),
+        ):
+            [found] = run_json("pq_stats")
+            out = run("pq_stats")
+
+        self.assertEqual(found["counts"]["finished"], 2)
+        self.assertTrue(found["more_finished"])
+        self.assertTrue(found["more_dead"])
+        self.assertRegex(out, r"finished +2\+\n")
+
+    def test_nothing_at_all_is_said_in_words(self):
+        self.assertIn("no queues yet", run("pq_stats"))
+        self.assertEqual(run_json("pq_stats"), [])
+        self.assertEqual(run_json("pq_stats", "--queue", "x")[0]["counts"]["waiting"], 0)
+
+    def test_a_queue_that_is_not_there_gets_those_that_are(self):
+        self.assertEqual(run("pq_stats", "--queue", "x"), "Queue 'x' has no tasks.\n")
+        submit("k", queue="reports")
+
+        self.assertEqual(
+            run("pq_stats", "--queue", "x"), "Queue 'x' has no tasks. There is 'reports'.\n"
+        )
+        self.assertIn("Did you mean 'reports'?", run("pq_stats", "--queue", "report"))

@@ -1,0 +1,173 @@
+import threading
+from unittest import mock, skipUnless
+
+from django.db import connection
+from django.test import TransactionTestCase
+
+from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.models import FairShare, Lane, Ticket
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.arithmetic.fair_order import lane_id
+from django_perfectqueue.store.lanes import apply_share, share_sync, wake
+from django_perfectqueue.store.upkeep import timers
+from tests.factories import NOON, acquire, submit, submit_many
+
+
+def lanes(**conditions):
+    """Return what each user's lane carries."""
+    rows = Lane.objects.filter(**conditions).order_by("user")
+    return {lane.user: (lane.weight, lane.max_running, lane.paused) for lane in rows}
+
+
+class DefaultTests(TransactionTestCase):
+    """The share of everyone is that of all who have none of their own."""
+
+    def setUp(self):
+        for user in ("ann", "bob", None):
+            submit(user=user)
+        acquire(3)
+
+    def test_it_reaches_every_lane_without_a_share_of_its_own(self):
+        FairShare.objects.create(user="ann", weight=3)
+
+        FairShare.objects.create(user="*", weight=2, max_running=4)
+
+        self.assertEqual(
+            lanes(), {"": (2, 4, False), "ann": (3, None, False), "bob": (2, 4, False)}
+        )
+
+    def test_a_lane_that_is_new_has_it(self):
+        FairShare.objects.create(user="*", weight=2)
+
+        submit(user="carl")
+        acquire()
+
+        self.assertEqual(lanes()["carl"], (2, None, False))
+
+    def test_the_nearest_of_four_places_holds(self):
+        """
+        A user's own goes before everyone's, and that of a queue before that of every queue.
+        """
+        places = [("*", ""), ("*", "default"), ("ann", ""), ("ann", "default")]
+        for weight, (user, queue) in enumerate(places, 2):
+            with self.subTest(user=user, queue=queue):
+                FairShare.objects.create(user=user, queue=queue, weight=weight)
+                self.assertEqual(lanes()["ann"][0], weight)
+        self.assertEqual(lanes()["bob"][0], 3)
+
+    def test_who_loses_a_share_has_that_of_everyone(self):
+        FairShare.objects.create(user="*", weight=2)
+        own = FairShare.objects.create(user="ann", weight=3, paused=True)
+
+        own.delete()
+
+        self.assertEqual(lanes()["ann"], (2, None, False))
+
+    def test_when_it_is_taken_away_all_are_equals(self):
+        share = FairShare.objects.create(user="*", weight=2, paused=True)
+        self.assertEqual(lanes()["bob"], (2, None, True))
+
+        share.delete()
+
+        self.assertEqual(set(lanes().values()), {(1, None, False)})
+
+    def test_it_holds_in_one_queue_only(self):
+        submit(user="ann", queue="reports")
+        acquire(queues=["reports"])
+
+        FairShare.objects.create(user="*", queue="reports", weight=2)
+
+        self.assertEqual(lanes(queue="reports"), {"ann": (2, None, False)})
+        self.assertEqual(lanes(queue="default")["ann"], (1, None, False))
+
+    def test_a_pause_of_everyone_stops_all_but_those_with_a_share_of_their_own(self):
+        FairShare.objects.create(user="ann")
+        FairShare.objects.create(user="*", paused=True)
+        for user in ("ann", "bob"):
+            submit(user=user)
+
+        self.assertEqual([lease.user for lease in acquire(5)], ["ann"])
+
+    def test_many_lanes_are_reached_in_short_transactions(self):
+        for number in range(7):
+            submit(user=f"user{number}")
+        acquire(7)
+
+        with mock.patch.object(apply_share, "BATCH", 3):
+            FairShare.objects.create(user="*", weight=2)
+
+        self.assertEqual({weight for weight, _cap, _paused in lanes().values()}, {2})
+
+    def test_those_with_tasks_that_wait_go_first(self):
+        for number in range(7):
+            submit(user=f"user{number}")
+        acquire(10)
+        submit(user="user3")
+        waiting = set(Ticket.objects.filter(state=0).values_list("lane", flat=True))
+        reached = []
+
+        def apply_to(lanes, *, using):
+            reached.extend(lanes)
+            return set()
+
+        with (
+            mock.patch.object(apply_share, "BATCH", 3),
+            mock.patch.object(apply_share, "apply_to", apply_to),
+        ):
+            FairShare.objects.create(user="*", weight=2)
+
+        self.assertIn(lane_id("default", "user3"), waiting)
+        self.assertLess(len(waiting), Lane.objects.count())
+        self.assertEqual(set(reached[: len(waiting)]), waiting)
+        self.assertEqual(set(reached), set(Lane.objects.values_list("id", flat=True)))
+
+    def test_a_lane_that_was_shut_has_saved_no_credit(self):
+        Lane.objects.filter(user="ann").update(virtual_time=50.0)
+        Lane.objects.filter(user="").update(virtual_time=60.0)
+        Lane.objects.filter(user="bob").update(virtual_time=1.0, paused=True)
+
+        FairShare.objects.create(user="*", weight=2)
+
+        times = dict(Lane.objects.values_list("user", "virtual_time"))
+        self.assertEqual((times["bob"], times["ann"]), (50.0, 50.0))
+
+    def test_copies_of_an_account_carry_its_share(self):
+        account = lane_id("default", "ann")
+        Lane.objects.create(id=7, account=account, gate=9, queue="default", user="ann")
+
+        FairShare.objects.create(user="ann", weight=3)
+        self.assertEqual(Lane.objects.get(id=7).weight, 3)
+        FairShare.objects.all().delete()
+        FairShare.objects.create(user="*", weight=2)
+        self.assertEqual(Lane.objects.get(id=7).weight, 2)
+
+    def test_no_task_runs_for_a_user_of_that_name(self):
+        with self.assertRaisesMessage(InvalidTaskError, "No user can be called '*'"):
+            Queue().submit("k", "report", user="*")
+
+
+class MeanwhileTests(TransactionTestCase):
+    @skipUnless(connection.vendor != "sqlite", "SQLite lets no one write meanwhile.")
+    def test_a_lane_that_is_made_while_it_is_edited_has_it_in_the_end(self):
+        """
+        The edit can't see the new lane, and the lane is made from the share as it was.
+        """
+        submit_many(1, user="ann", now=NOON)
+        edited = threading.Event()
+
+        def edit():
+            try:
+                FairShare.objects.create(user="*", weight=2)
+            finally:
+                connection.close()
+                edited.set()
+
+        def look_again(cursor, ids):
+            threading.Thread(target=edit).start()
+            self.assertTrue(edited.wait(30))
+            share_sync.look_again(cursor, ids)
+
+        with mock.patch.object(wake, "look_again", look_again):
+            timers.answer_alarms(using="default", now=NOON)
+
+        self.assertEqual(lanes(), {"ann": (2, None, False)})

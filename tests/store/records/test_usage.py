@@ -1,0 +1,371 @@
+from datetime import timedelta
+from unittest import mock
+
+from django.db import connection
+from django.test import TestCase
+from django.test.utils import CaptureQueriesContext
+
+from django_perfectqueue import store
+from django_perfectqueue.models import FairShare, Lane, Limit, Span, Usage
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.store import Tally, Whose
+from django_perfectqueue.store.records.usage import start_of
+from tests.factories import NOON, acquire, after, submit, submit_many
+
+DAYS = 86_400.0
+
+
+def whose(user, queue="default"):
+    return Whose(queue, others=False, user=user)
+
+
+def add(at=NOON, queue="default", **seconds):
+    """Book so many seconds for each user."""
+    tallies = {whose(user, queue): Tally(ended=1, seconds=float(n)) for user, n in seconds.items()}
+    store.add_usage(tallies, using="default", at=at)
+
+
+def note(now=NOON, **options):
+    return store.note_waiting(using="default", now=now, **options)
+
+
+def sum_up(now, keep=30 * DAYS):
+    store.roll_up(using="default", keep=keep, now=now)
+
+
+def shares(over="hour", now=NOON, **options):
+    return {share.user: share for share in Queue().shares(over, now=now, **options)}
+
+
+def spans(span):
+    return list(Usage.objects.filter(span=span).order_by("start").values_list("start", flat=True))
+
+
+class AddTests(TestCase):
+    def test_what_several_processors_write_adds_up(self):
+        add(ann=2)
+        add(after(1), ann=3, bob=1)
+
+        ann = Usage.objects.get(user="ann")
+        self.assertEqual((ann.seconds, ann.ended, ann.start, ann.span), (5.0, 2, NOON, 10))
+        self.assertEqual(Usage.objects.count(), 2)
+
+    def test_each_wait_is_counted_in_its_bucket(self):
+        tally = Tally(waits=[0] * 28)
+        tally.waits[0], tally.waits[27] = 2, 1
+        for _time in range(2):
+            store.add_usage({whose("ann"): tally}, using="default", at=NOON)
+
+        ann = Usage.objects.get()
+        self.assertEqual((ann.wait_0, ann.wait_1, ann.wait_27), (4, 0, 2))
+
+    def test_the_longest_wait_is_kept_and_told(self):
+        """Of three that waited for 1.1 s none waited longer, though their bucket ends at 2 s."""
+        for at, waits in ((NOON, (1.1, 1.1)), (NOON, (1.05,)), (after(70), (0.2,))):
+            tally = Tally(ended=1, seconds=1.0)
+            for wait in waits:
+                tally.wait(wait)
+            store.add_usage({whose("ann"): tally}, using="default", at=at)
+        longest = Usage.objects.filter(span=10).order_by("start").values_list("longest", flat=True)
+        self.assertEqual(list(longest), [1.1, 0.2])
+        for summed in (False, True):
+            if summed:
+                store.roll_up(using="default", keep=None, now=after(400))
+            with self.subTest(summed=summed):
+                [share] = Queue().shares("day", now=after(420))
+                self.assertEqual(share.p95, 1.1)
+
+    def test_users_are_told_apart_byte_for_byte(self):
+        names = ["ann", "Ann", "ann ", "änn", "it's", 'quo"te', "per%cent", "back\\slash", ""]
+        for _time in range(2):
+            add(**dict.fromkeys(names, 1))
+
+        self.assertEqual(set(Usage.objects.values_list("user", "seconds")), {(n, 2) for n in names})
+
+    def test_a_thousand_users_cost_a_few_statements(self):
+        with CaptureQueriesContext(connection) as queries:
+            add(**{f"user-{number}": 1 for number in range(1_000)})
+
+        self.assertEqual(Usage.objects.count(), 1_000)
+        self.assertLessEqual(len(queries), 6)
+
+    def test_a_slice_begins_every_ten_seconds(self):
+        moment = NOON + timedelta(seconds=19, microseconds=999_999)
+        self.assertEqual(start_of(10, moment), after(10))
+        self.assertEqual(start_of(3_600, moment), NOON)
+
+    def test_the_clock_is_the_servers(self):
+        self.assertEqual(store.clock(using="default", now=NOON), NOON)
+        self.assertIsNotNone(store.clock(using="default").utcoffset())
+
+
+class NoteTests(TestCase):
+    def seen(self):
+        columns = ("eager", "paused", "capped", "limited")
+        return {row.user: [c for c in columns if getattr(row, c)] for row in Usage.objects.all()}
+
+    def test_it_tells_who_competes_and_who_is_held_back(self):
+        for user, limits in (("ann", {}), ("bob", {"paused": True}), ("cem", {"max_running": 1})):
+            FairShare.objects.create(user=user, **limits)
+            submit_many(3, user=user)
+        submit(user="dan", key="only")
+        acquire(4)
+        self.assertEqual(Lane.objects.get(user="dan").running, 1)
+
+        note()
+        self.assertEqual(self.seen(), {"ann": ["eager"], "bob": ["paused"], "cem": ["capped"]})
+
+    def test_who_waits_for_others_behind_an_open_gate_competes(self):
+        Limit.objects.create(scope="name", name="free", max_running=9)
+        Limit.objects.create(scope="name", name="full", max_running=0)
+        for user, limit in (("ann", "free"), ("bob", "full")):
+            submit_many(2, user=user, limits=[limit])
+        acquire()
+        note()
+
+        seen = {usage.user: (usage.eager, usage.limited) for usage in Usage.objects.all()}
+        self.assertEqual(seen, {"ann": (1, 0), "bob": (0, 1)})
+
+    def test_what_was_seen_twice_in_a_slice_counts_once(self):
+        submit_many(2)
+        acquire()
+        note()
+        note(after(9))
+        note(after(10))
+
+        self.assertEqual(list(Usage.objects.values_list("eager", flat=True)), [1, 1])
+
+    def test_with_nothing_to_do_nothing_is_written(self):
+        self.assertEqual(note(), 0)
+        self.assertFalse(Usage.objects.exists())
+
+    def test_of_too_many_it_is_told_that_there_are_more(self):
+        for number in range(4):
+            submit(user=f"user-{number}")
+        submit()
+        acquire()
+
+        self.assertEqual(note(limit=2), 2)
+        self.assertEqual(Usage.objects.filter(others=False).count(), 2)
+        self.assertEqual(Usage.objects.get(others=True).eager, 1)
+
+
+class BalanceTests(TestCase):
+    """What users received and were entitled to, over some slices."""
+
+    def setUp(self):
+        FairShare.objects.create(user="bob", weight=3)
+        for user in ("ann", "bob"):
+            submit_many(3, user=user)
+        acquire(2)
+
+    def test_those_who_compete_are_entitled_by_weight(self):
+        add(ann=5, bob=5)
+        note()
+
+        found = shares()
+        self.assertEqual((found["ann"].received, found["bob"].received), (0.5, 0.5))
+        self.assertEqual((found["ann"].entitled, found["bob"].entitled), (0.25, 0.75))
+        self.assertEqual(found["bob"].difference, -0.25)
+        self.assertEqual(
+            (found["bob"].weight, found["bob"].waiting, found["bob"].running), (3, 1, 2)
+        )
+
+    def test_who_does_not_wait_is_entitled_to_what_it_got(self):
+        add(ann=1, bob=9)
+
+        self.assertEqual(shares()["bob"].entitled, 0.9)
+
+    def test_time_when_one_was_alone_is_no_debt(self):
+        add(ann=10)
+        note(after(10))
+        add(after(10), ann=5, bob=5)
+
+        found = shares(now=after(15))
+        self.assertEqual(
+            (found["ann"].entitled_seconds, found["bob"].entitled_seconds), (12.5, 7.5)
+        )
+
+    def test_who_waits_in_vain_is_told(self):
+        add(ann=10)
+        note()
+
+        bob = shares()["bob"]
+        self.assertEqual((bob.received, bob.entitled, bob.tasks, bob.p50), (0.0, 0.75, 0, None))
+        self.assertEqual(bob.held, "")
+
+    def test_who_is_paused_is_told_and_entitled_to_nothing(self):
+        Lane.objects.filter(user="bob").update(paused=True)
+        add(ann=10)
+        note()
+
+        bob = shares()["bob"]
+        self.assertEqual((bob.entitled, bob.held, bob.waiting), (0.0, "paused", 1))
+
+    def test_a_cap_is_all_that_one_is_entitled_to(self):
+        Lane.objects.filter(user="bob").update(max_running=3)
+        add(ann=60, bob=20)
+        note()
+
+        self.assertEqual(shares()["bob"].entitled_seconds, 30.0)
+
+    def test_who_waits_behind_its_cap_is_told_so(self):
+        Lane.objects.filter(user="bob").update(max_running=2)
+        add(ann=20, bob=20)
+        note()
+
+        bob = shares()["bob"]
+        self.assertEqual((bob.entitled_seconds, bob.held, bob.max_running), (20.0, "capped", 2))
+
+    def test_who_reaches_its_cap_now_and_then_is_held_by_it(self):
+        """
+        Between two tasks of its none runs for a moment.
+        """
+        add(ann=15, bob=5)
+        note()
+        Lane.objects.filter(user="bob").update(max_running=2)
+        note()
+
+        bob = shares()["bob"]
+        self.assertEqual((bob.entitled_seconds, bob.held), (5.0, "capped"))
+
+    def test_where_more_wait_than_are_looked_at_all_who_got_time_have_waited(self):
+        add(ann=5, bob=5)
+        note(limit=1)
+
+        self.assertEqual(shares()["ann"].entitled, 0.25)
+
+    def test_those_beyond_the_top_are_summed_up(self):
+        add(ann=1, bob=3, cem=6)
+
+        found = Queue().shares(top=1, now=NOON)
+        self.assertEqual([(one.user, one.others) for one in found], [("cem", False), ("", True)])
+        self.assertAlmostEqual(sum(one.received for one in found), 1.0)
+        self.assertEqual(found[1].tasks, 2)
+
+    def test_one_user_is_asked_for(self):
+        add(ann=1, bob=3)
+
+        [ann, others] = Queue().shares(user="ann", now=NOON)
+        self.assertEqual((ann.user, ann.received), ("ann", 0.25))
+        self.assertTrue(others.others)
+
+    def test_queues_are_apart(self):
+        add(ann=1)
+        add(queue="reports", ann=5)
+
+        self.assertEqual([s.seconds for s in Queue("reports").shares(now=NOON)], [5.0])
+
+    def test_nothing_yet_is_an_empty_list(self):
+        self.assertEqual(Queue().shares(now=NOON), [])
+
+    def test_an_unknown_window_is_refused(self):
+        with self.assertRaisesMessage(ValueError, "over is 'minute', 'hour' or 'day', not 'week'."):
+            Queue().shares("week")
+
+    async def test_the_async_twin_tells_the_same(self):
+        self.assertEqual(await Queue().ashares(now=NOON), [])
+
+    def test_what_waits_is_counted_no_further_than_a_thousand(self):
+        submit_many(1_100, user="ann")
+        add(ann=1)
+
+        self.assertEqual(shares()["ann"].waiting, 1_001)
+
+
+class WindowTests(TestCase):
+    """The same is told before and after slices and minutes are summed up."""
+
+    def test_what_is_older_than_the_window_is_left_out(self):
+        add(after(-70), ann=1)
+        add(after(-60), ann=2)
+        add(after(-5), ann=4)
+
+        self.assertEqual(shares("minute")["ann"].seconds, 6.0)
+        self.assertEqual(shares("hour")["ann"].seconds, 7.0)
+
+    def test_summing_up_changes_no_figure(self):
+        submit_many(9, user="ann")
+        submit_many(9, user="bob")
+        acquire()
+        now = after(7_350)
+        for number in range(735):
+            add(after(number * 10), ann=number % 7, bob=1)
+            if number % 3:
+                note(after(number * 10))
+        before = {over: Queue().shares(over, now=now) for over in ("minute", "hour", "day")}
+
+        with mock.patch("django_perfectqueue.store.records.usage_rollup.SLICES_KEPT", 1e6):
+            for _host in range(2):
+                sum_up(now)
+        self.assertEqual(len(set(spans(Span.MINUTE))), 122)
+        self.assertEqual(len(set(spans(Span.HOUR))), 2)
+
+        for over, told in before.items():
+            for one, two in zip(told, Queue().shares(over, now=now), strict=True):
+                with self.subTest(over=over, user=one.user):
+                    self.assertEqual((one.tasks, one.seconds), (two.tasks, two.seconds))
+                    self.assertAlmostEqual(one.entitled, two.entitled)
+
+    def test_a_minute_is_summed_up_only_when_the_last_may_have_been_written(self):
+        add(after(0), ann=1)
+
+        sum_up(after(74))
+        self.assertEqual(spans(Span.MINUTE), [])
+        sum_up(after(75))
+        self.assertEqual(spans(Span.MINUTE), [NOON])
+
+    def test_long_ago_and_after_a_rest_nothing_is_left_out(self):
+        add(after(0), ann=1)
+        add(after(9 * 3_600), ann=2)
+
+        sum_up(after(9 * 3_600 + 4_000))
+        self.assertEqual(spans(Span.HOUR), [NOON, after(9 * 3_600)])
+        self.assertEqual(shares("day", now=after(36_000))["ann"].seconds, 3.0)
+
+    def test_what_is_old_goes(self):
+        add(ann=1)
+        sum_up(after(200))
+        self.assertEqual((len(spans(Span.SLICE)), len(spans(Span.MINUTE))), (1, 1))
+        sum_up(after(400))
+        self.assertEqual((len(spans(Span.SLICE)), len(spans(Span.MINUTE))), (0, 1))
+        sum_up(after(4 * 3_600))
+        self.assertEqual((len(spans(Span.MINUTE)), len(spans(Span.HOUR))), (0, 1))
+        sum_up(after(30 * DAYS))
+        self.assertEqual(len(spans(Span.HOUR)), 1)
+        sum_up(after(30 * DAYS + 1))
+        self.assertFalse(Usage.objects.exists())
+
+    def test_a_backlog_is_summed_up_before_it_is_deleted(self):
+        for minute in range(5):
+            add(after(60 * minute), ann=1)
+        with mock.patch("django_perfectqueue.store.records.usage_rollup.SPANS_A_ROUND", 2):
+            sum_up(after(9_000))
+            self.assertEqual((len(spans(Span.SLICE)), len(spans(Span.HOUR))), (5, 0))
+            sum_up(after(9_000))
+            sum_up(after(9_000))
+        self.assertEqual((len(spans(Span.SLICE)), len(spans(Span.HOUR))), (0, 1))
+        self.assertEqual(Usage.objects.get(span=Span.HOUR).seconds, 5.0)
+
+    def test_of_too_many_users_those_with_little_are_summed_up_as_others(self):
+        add(ann=9, bob=2, cem=1)
+        with mock.patch("django_perfectqueue.store.records.usage_rollup.MOST_ROWS", 1):
+            sum_up(after(75))
+
+        found = Queue().shares("hour", now=after(80))
+        self.assertEqual(
+            [(one.user, one.others, one.seconds, one.tasks) for one in found],
+            [("ann", False, 9.0, 1), ("", True, 3.0, 2)],
+        )
+
+
+class FoldTests(TestCase):
+    def test_each_queue_has_its_others_and_nothing_is_lost(self):
+        tallies = {whose(f"u{n}", queue): Tally(seconds=n) for n in range(5) for queue in "ab"}
+
+        kept = store.folded(tallies, 3)
+        self.assertEqual(
+            [key for key in kept if not key.others][:2], [whose("u4", "a"), whose("u4", "b")]
+        )
+        self.assertEqual(sum(tally.seconds for tally in kept.values()), 20)
+        self.assertEqual(sum(key.others for key in kept), 2)

@@ -1,0 +1,99 @@
+import signal
+import threading
+import time
+
+from django.test import SimpleTestCase
+
+from django_perfectqueue.worker.attempt.interrupt_main import SIGNAL, Guard
+
+
+class BreakOffError(Exception):
+    pass
+
+
+class GuardTests(SimpleTestCase):
+    def setUp(self):
+        self.addCleanup(signal.signal, SIGNAL, signal.getsignal(SIGNAL))
+        self.guard = Guard()
+        self.guard.install()
+
+    def in_a_thread(self, act):
+        thread = threading.Thread(target=act)
+        thread.start()
+        self.addCleanup(thread.join)
+
+    def test_sleeping_is_broken_off(self):
+        """
+        A handler that waits for something slow should learn at once that it is too late.
+        """
+        ready = threading.Event()
+
+        def act():
+            ready.wait()
+            self.guard.interrupt("token", BreakOffError())
+
+        def sleep():
+            ready.set()
+            time.sleep(60)
+
+        self.in_a_thread(act)
+        with self.assertRaises(BreakOffError):
+            self.guard.call("token", sleep)
+
+    def test_nothing_is_raised_in_another_call(self):
+        """
+        The next task, or the writing of this one's result, must not pay for it.
+        """
+        self.guard.interrupt("earlier", BreakOffError())
+        self.assertEqual(self.guard.call("token", lambda: 3), 3)
+
+    def test_nothing_is_raised_outside_a_call(self):
+        self.guard.call("token", lambda: None)
+        self.guard.interrupt("token", BreakOffError())
+        time.sleep(0)
+
+    def test_a_reason_that_comes_just_before_the_call_counts(self):
+        self.guard.interrupt("token", BreakOffError())
+        with self.assertRaises(BreakOffError):
+            self.guard.call("token", lambda: None)
+
+    def test_it_is_raised_once(self):
+        """
+        The handler's clearing up must not be broken off in its turn.
+        """
+
+        def stubborn():
+            try:
+                self.guard.interrupt("token", BreakOffError())
+                time.sleep(60)
+            except BreakOffError:
+                self.guard.interrupt("token", BreakOffError())
+                time.sleep(0)
+                return "cleared up"
+
+        self.assertEqual(self.guard.call("token", stubborn), "cleared up")
+
+    def test_a_stray_signal_does_no_harm(self):
+        self.guard.call("token", lambda: signal.raise_signal(SIGNAL))
+
+    def test_never_outside_however_it_falls(self):
+        """
+        The reason may come at any instruction; it stays inside the call or is not raised.
+        """
+        stop = threading.Event()
+        token = [0]
+
+        def pester():
+            while not stop.is_set():
+                self.guard.interrupt(token[0], BreakOffError())
+
+        self.in_a_thread(pester)
+        try:
+            for number in range(3000):
+                token[0] = number
+                try:
+                    self.guard.call(number, lambda: None)
+                except BreakOffError:
+                    continue
+        finally:
+            stop.set()

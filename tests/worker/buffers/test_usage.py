@@ -1,0 +1,299 @@
+import threading
+import time
+from types import SimpleNamespace
+from unittest import mock
+
+from django.db import OperationalError, connection
+from django.test import SimpleTestCase, TestCase
+from django.test.utils import CaptureQueriesContext
+
+from django_perfectqueue import store
+from django_perfectqueue.models import FairShare, Usage
+from django_perfectqueue.queue import AcquiredTask, Queue
+from django_perfectqueue.store.database.diagnosis import Ailment
+from django_perfectqueue.worker.buffers import usage as module
+from django_perfectqueue.worker.buffers.usage import INTERVAL, OVERDUE, Ledger
+from django_perfectqueue.worker.processor.monitor import Keeper
+from django_perfectqueue.worker.processor.processor import Processor
+
+from ...factories import acquire, submit, submit_many
+from ...management.running import run_json
+from ...waiting import wait_until
+from ..workers import WorkerTestCase
+
+
+def ledger(*, kept=True):
+    made = Ledger(using="default", kept=kept)
+    made.set_clock()
+    return made
+
+
+def held(user="ann", **options):
+    submit(user=user, now=None, **options)
+    [lease] = acquire(now=None)
+    return AcquiredTask(lease)
+
+
+def ran(books, task, seconds):
+    """Have a task run for so long."""
+    books.begin(task)
+    books.end(task, task.started + seconds)
+
+
+def received():
+    return dict(Usage.objects.filter(others=False).values_list("user", "seconds"))
+
+
+class LedgerTests(TestCase):
+    def test_what_ran_is_written_together(self):
+        books = ledger()
+        for user in ("ann", "ann", "bob"):
+            ran(books, held(user), 2.0)
+        with self.assertNumQueries(0):
+            self.assertFalse(books.is_due(time.monotonic()))
+        books.write()
+
+        rows = {row.user: row for row in Usage.objects.all()}
+        self.assertEqual({user: row.ended for user, row in rows.items()}, {"ann": 2, "bob": 1})
+        self.assertAlmostEqual(rows["ann"].seconds, 4.0)
+
+    def test_ten_seconds_of_tasks_cost_a_few_statements(self):
+        books = ledger()
+        tasks = [held(f"user-{number}") for number in range(20)]
+        with CaptureQueriesContext(connection) as queries:
+            for number in range(2_000):
+                ran(books, tasks[number % 20], 0.005)
+            books.write()
+
+        self.assertLessEqual(len(queries), 5)
+        self.assertEqual(sum(row.ended for row in Usage.objects.all()), 2_000)
+
+    def test_nothing_is_written_twice(self):
+        books = ledger()
+        ran(books, held(), 2.0)
+        books.write()
+        with self.assertNumQueries(0):
+            books.write()
+
+        self.assertAlmostEqual(received()["ann"], 2.0)
+
+    def test_a_task_that_takes_long_is_booked_as_it_goes(self):
+        books = ledger()
+        task = held()
+        task.started -= 3600.0
+        books.begin(task)
+        books.write()
+        self.assertAlmostEqual(received()["ann"], 3600.0, delta=10)
+        self.assertEqual(Usage.objects.get().ended, 0)
+
+        books.end(task, task.started + 7200.0)
+        ran(books, held("bob"), 1.0)
+        books.write(last=True)
+        self.assertAlmostEqual(received()["ann"], 7200.0)
+        self.assertAlmostEqual(received()["bob"], 1.0)
+        waits = [sum(getattr(row, f"wait_{n}") for n in range(28)) for row in Usage.objects.all()]
+        self.assertEqual(sum(waits), 2)
+
+    def test_tasks_that_run_at_once_are_booked_one_by_one(self):
+        books = ledger()
+        tasks = [held(user) for user in ("ann", "bob")]
+        for task in tasks:
+            task.started -= 100.0
+            books.begin(task)
+        books.write()
+        for task, seconds in zip(tasks, (150.0, 200.0), strict=True):
+            books.end(task, task.started + seconds)
+        books.write(last=True)
+
+        self.assertAlmostEqual(received()["ann"], 150.0)
+        self.assertAlmostEqual(received()["bob"], 200.0)
+
+    def test_a_wait_is_from_when_it_was_due_by_the_servers_clock(self):
+        """
+        Though this host's clock is wrong by days.
+        """
+        submit(user="ann", run_at=-100.0, now=None)
+        [lease] = acquire(now=None)
+        with mock.patch("time.time", return_value=0.0):
+            books = ledger()
+            ran(books, AcquiredTask(lease), 1.0)
+            books.write()
+
+        [share] = Queue().shares()
+        self.assertGreater(share.p50, 64.0)
+        self.assertLess(share.p50, 128.0)
+
+    def test_what_could_not_be_written_since_the_database_is_away_is_kept(self):
+        books = ledger()
+        ran(books, held(), 2.0)
+        with (
+            mock.patch.object(store, "clock", side_effect=OperationalError),
+            self.assertRaises(OperationalError),
+        ):
+            books.write()
+        books.write()
+
+        self.assertAlmostEqual(received()["ann"], 2.0)
+
+    def test_what_may_have_been_written_is_not_written_again(self):
+        books = ledger()
+        ran(books, held(), 2.0)
+        written = store.add_usage
+
+        def answer_lost(*args, **kwargs):
+            written(*args, **kwargs)
+            raise OperationalError
+
+        with (
+            mock.patch.object(store, "add_usage", answer_lost),
+            self.assertRaises(OperationalError),
+        ):
+            books.write()
+        books.write()
+
+        self.assertAlmostEqual(received()["ann"], 2.0)
+
+    def test_of_many_users_those_with_most_time_go_first(self):
+        books = ledger()
+        for seconds, user in enumerate(("ann", "bob", "cem"), 1):
+            ran(books, held(user), float(seconds))
+        with mock.patch.object(module, "MOST_ROWS", 2):
+            books.write()
+            self.assertEqual(set(received()), {"bob", "cem"})
+            books.write()
+        self.assertEqual(
+            {user: round(n) for user, n in received().items()}, {"ann": 1, "bob": 2, "cem": 3}
+        )
+
+    def test_of_far_too_many_the_smallest_are_others_and_nothing_is_lost(self):
+        books = ledger()
+        for seconds, user in enumerate(("ann", "bob", "cem", "dan"), 1):
+            ran(books, held(user), float(seconds))
+        with mock.patch.multiple(module, MOST_ROWS=1, MOST_USERS=1):
+            books.write()
+            books.write()
+
+        told = {row.user or "others": row.seconds for row in Usage.objects.all()}
+        self.assertEqual(
+            {user: round(n) for user, n in told.items()}, {"dan": 4, "cem": 3, "others": 3}
+        )
+
+    def test_switched_off_it_asks_nothing(self):
+        books = ledger(kept=False)
+        task = held()
+        with self.assertNumQueries(0):
+            ran(books, task, 2.0)
+            self.assertFalse(books.is_due(time.monotonic() + 99))
+            books.write(last=True)
+
+    def test_two_threads_book_no_second_twice(self):
+        books = ledger()
+        task = held()
+        began = time.monotonic() - 1000.0
+        going = threading.Event()
+        taken = []
+
+        def keep_taking():
+            while not going.is_set():
+                taken.append(books.take())
+
+        thread = threading.Thread(target=keep_taking)
+        thread.start()
+        for number in range(2_000):
+            task.started = began
+            books.begin(task)
+            books.end(task, began + 1.0 if number % 2 else time.monotonic())
+        going.set()
+        thread.join()
+        taken.append(books.take())
+        ended = sum(tally.ended for some in taken for tally in some.values())
+        waits = sum(sum(tally.waits) for some in taken for tally in some.values())
+        self.assertEqual((ended, waits), (2_000, 2_000))
+
+
+class TroubleTests(SimpleTestCase):
+    def test_that_it_can_not_be_written_is_no_tasks_trouble(self):
+        books = mock.Mock(write=mock.Mock(side_effect=OperationalError("disk full")))
+        link = SimpleNamespace(
+            once=lambda verb: verb(), ailment=lambda error: Ailment.OTHER, using="default"
+        )
+        processor = SimpleNamespace(ledger=books, link=link)
+
+        with (
+            mock.patch("django_perfectqueue.worker.processor.processor.discard") as discard,
+            self.assertLogs("django_perfectqueue.processor", "WARNING") as logs,
+        ):
+            Processor.keep_books(processor)
+        discard.assert_called_once()
+        self.assertIn("tasks go on. pid=", logs.output[0])
+        self.assertIn("error=OperationalError: disk full", logs.output[0])
+
+
+class KeeperTests(TestCase):
+    def errand(self, books, now):
+        processor = SimpleNamespace(
+            heart=SimpleNamespace(errand=lambda now: None),
+            running=[SimpleNamespace(task=SimpleNamespace(started=now))],
+            ledger=books,
+            batch=(),
+            outbox=SimpleNamespace(is_late=lambda now: False),
+        )
+        return Keeper.errand(SimpleNamespace(processor=processor), now)
+
+    def test_it_has_the_books_written_while_a_task_takes_long(self):
+        books = ledger()
+        books.begin(held())
+        due = books.next_write + OVERDUE
+
+        self.assertIsNone(self.errand(books, due - 1))
+        self.assertEqual(self.errand(books, due + 1), books.write)
+
+    def test_between_tasks_the_processor_does_it(self):
+        books = ledger()
+        self.assertTrue(books.is_due(time.monotonic() + INTERVAL))
+        self.assertIsNone(self.errand(books, books.next_write + OVERDUE + 1))
+
+
+class SharesTests(WorkerTestCase):
+    """What real workers give is what is told of it."""
+
+    def told(self):
+        [found] = run_json("pq_shares", "--over", "hour")
+        return {share["user"]: share for share in found["shares"]}
+
+    def test_two_users_get_what_their_weights_say(self):
+        FairShare.objects.create(user="gold", weight=3)
+        for user in ("basic", "gold"):
+            submit_many(1_500, user=user, type="spend", data={"seconds": 0.005}, now=None)
+        worker = self.worker("--processors", "2").ready()
+
+        def both_waited_and_many_ran():
+            waited = Usage.objects.filter(eager__gt=0).values("user").distinct().count()
+            return waited == 2 and len(Queue().list().in_status("finished")[:400]) == 400
+
+        wait_until(both_waited_and_many_ran, within=30)
+        worker.process.terminate()
+        self.assertEqual(worker.wait(), 0, worker.errors)
+
+        shares = self.told()
+        self.assertAlmostEqual(shares["gold"]["received"], 0.75, delta=0.04)
+        self.assertAlmostEqual(shares["gold"]["entitled"], 0.75, delta=0.01)
+        self.assertAlmostEqual(shares["basic"]["received"], 0.25, delta=0.04)
+        self.assertEqual(
+            sum(share["tasks"] for share in shares.values()),
+            Queue().list().in_status("finished").count(),
+        )
+        self.assertIsNotNone(shares["gold"]["wait_p95"])
+
+    def test_every_attempt_counts_however_it_ended(self):
+        self.submit("retried-and-failed", "fail", user="ann")
+        self.submit("finished", "echo", user="ann")
+        self.burst()
+
+        self.assertEqual(self.told()["ann"]["tasks"], 3)
+
+    def test_switched_off_nothing_is_kept(self):
+        self.submit("k1", "echo", user="ann")
+        self.burst(USAGE_TIME=0)
+
+        self.assertFalse(Usage.objects.exists())

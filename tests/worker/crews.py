@@ -1,0 +1,81 @@
+"""Processors that run in the test's own process, so that it may look into them."""
+
+import os
+import threading
+
+from django.core.management.color import no_style
+from django.test import TransactionTestCase
+
+from django_perfectqueue import conf, store
+from django_perfectqueue.application import Dispatch
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.worker.plan import Plan
+from django_perfectqueue.worker.process.wakeup import Bell
+from django_perfectqueue.worker.processor.processor import Seat
+from django_perfectqueue.worker.processor.processor_types import processor_of
+from django_perfectqueue.worker.report import Reporter
+from django_perfectqueue.worker.shared.slot import Slate
+
+
+class CrewTestCase(TransactionTestCase):
+    def processor(self, type_, routes, *, burst=True, **options):
+        """Return a processor with these handlers; run it by ``work()``."""
+        dispatch = type("SomeDispatch", (Dispatch,), {"routes": routes})
+        terms = {"TASK_HEARTBEAT_INTERVAL": 0.05, "POLL_INTERVAL": 0.05, **options}
+        values = conf.options().replace(PROCESSOR_TYPE=type_, **terms)
+        plan = Plan(
+            dispatch=dispatch, queues=("default",), using="default", options=values, burst=burst
+        )
+        seat = Seat(
+            number=1,
+            holder=store.new_holder(),
+            slate=Slate(values.places),
+            bell=Bell(),
+            pulse=self.pipe()[1],
+            lifeline=self.pipe()[0],
+        )
+        made = processor_of(type_)(plan, seat, Reporter(lambda text: None, no_style(), 0))
+        self.addCleanup(self.close_bells, made)
+        return made
+
+    def pipe(self):
+        ends = os.pipe()
+        for end in ends:
+            os.set_blocking(end, False)
+            self.addCleanup(os.close, end)
+        return ends
+
+    def work(self, processor):
+        """Do what run() does, but leave this process's signals alone; return its exit code."""
+        processor.open()
+        processor.keeper.start()
+        try:
+            processor.ledger.set_clock()
+            return processor.work()
+        finally:
+            processor.close()
+
+    def close_bells(self, processor):
+        """Close what a process of its own would close by ending."""
+        hands = getattr(processor, "hands", None)
+        bells = [processor.seat.bell, processor.keeper.bell, *(hands.bells if hands else ())]
+        if own := getattr(processor, "bell", None):
+            bells.append(own)
+        for bell in bells:
+            bell.close()
+
+    def beside(self, act):
+        """Do something while the processor works."""
+        thread = threading.Thread(target=act)
+        thread.start()
+        self.addCleanup(thread.join)
+
+    def submit(self, *types, **options):
+        keys = [f"{type_}-{number}" for number, type_ in enumerate(types)]
+        Queue().submit_many(
+            {"key": key, "type": type_, **options} for key, type_ in zip(keys, types, strict=True)
+        )
+        return keys
+
+    def statuses(self):
+        return {task.key: task.status for task in Queue().list()}

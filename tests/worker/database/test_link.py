@@ -1,0 +1,345 @@
+"""A worker's ways to its database, and what is told of their troubles."""
+
+import logging
+import os
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from types import SimpleNamespace
+from unittest import mock, skipUnless
+
+from django.db import Error, OperationalError, connection, connections
+from django.test import SimpleTestCase, TransactionTestCase, skipUnlessDBFeature
+
+from django_perfectqueue import store
+from django_perfectqueue.exceptions import PreemptedError
+from django_perfectqueue.models import Task
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.store import Ailment
+from django_perfectqueue.store.database.dialects import DIALECTS
+from django_perfectqueue.worker.database import connecting
+from django_perfectqueue.worker.database.link import Link
+from django_perfectqueue.worker.database.watchdog import LEAST, Watch, timeout_for
+from django_perfectqueue.worker.process.wakeup import Bell
+from django_perfectqueue.worker.shared.outage import Outage
+
+from ...databases.proxy import proxied
+from ...factories import assert_books_balance
+from ...waiting import wait_until
+
+LOG = "django_perfectqueue.database"
+
+
+class LinkCase(TransactionTestCase):
+    def setUp(self):
+        self.bell = Bell()
+        self.addCleanup(self.bell.close)
+        self.outage = Outage()
+        self.ailment = Ailment.UNREACHABLE
+        self.addCleanup(connection.close)
+
+    def link(self):
+        link = Link("default", self.bell, lambda: float("inf"), outage=self.outage)
+        self.addCleanup(link.let_go)
+        return link
+
+    def ail(self, link, times=1, error="gone"):
+        """Have calls fail, as they do one after another while the database is away."""
+        with mock.patch.object(link, "ailment", return_value=self.ailment):
+            for _time in range(times):
+                link.trouble(OperationalError(error))
+                link.pause()
+
+    def do(self, link):
+        link.once(lambda: None)
+
+
+class TellingTests(LinkCase):
+    def test_one_line_tells_for_all_and_one_when_the_last_is_through(self):
+        links = [self.link() for _number in range(5)]
+        with self.assertLogs(LOG, "WARNING") as log:
+            for link in links:
+                self.ail(link, 3)
+            for link in links:
+                self.do(link)
+            self.do(self.link())
+        gone, back = log.output
+        self.assertRegex(gone, r"^ERROR.*The database is away: it can't be reached\.")
+        self.assertIn("Tasks are kept", gone)
+        self.assertRegex(back, r"^WARNING.*The database is back. .* seconds=0\.\d$")
+
+    def test_another_reason_is_told_and_the_same_after_a_while(self):
+        link = self.link()
+        with self.assertLogs(LOG, "WARNING") as log:
+            self.ail(link, 3)
+            self.ailment = Ailment.READ_ONLY
+            self.ail(link, 3)
+            with mock.patch("django_perfectqueue.worker.shared.outage.AGAIN_AFTER", 0.0):
+                self.ail(link)
+        _first, second, third = log.output
+        self.assertIn("The database is still away: it takes no writes", second)
+        self.assertIn("The database is still away: it takes no writes", third)
+
+    def test_what_only_a_person_can_mend_is_told_with_what_helps(self):
+        self.ailment = Ailment.UNMIGRATED
+        link = self.link()
+        with self.assertLogs(LOG, "ERROR") as log:
+            self.ail(link, 2)
+        self.assertIn("The database can't be used: ", log.output[0])
+        self.assertIn("run manage.py migrate", log.output[0])
+
+    def test_a_connection_that_was_only_made_anew_is_no_outage(self):
+        link = self.link()
+        with self.assertLogs(LOG, "WARNING") as log:
+            for _time in range(3):
+                self.ail(link)
+                self.do(link)
+        [line] = log.output
+        self.assertIn("A call to the database failed, and has been repeated", line)
+
+    def test_a_refusal_is_an_answer_too(self):
+        def refuse():
+            raise PreemptedError
+
+        link = self.link()
+        with self.assertLogs(LOG, "WARNING") as log:
+            self.ail(link, 2)
+            with self.assertRaises(PreemptedError):
+                link.once(refuse)
+        self.assertIn("The database is back", log.output[-1])
+        self.assertFalse(self.outage.is_on or link.away_since)
+
+    def test_who_died_in_trouble_does_not_make_it_last_for_ever(self):
+        if not (child := os.fork()):
+            try:
+                logging.disable()
+                self.ail(self.link(), 3)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        connection.close()
+        self.assertTrue(self.outage.is_on)
+        with self.assertLogs(LOG, "WARNING") as log:
+            self.do(self.link())
+        self.assertIn("The database is back", log.output[0])
+
+    def test_a_password_is_not_told(self):
+        entry = connection.settings_dict
+        with (
+            mock.patch.dict(entry, {"PASSWORD": "s3cret"}),
+            self.assertLogs(LOG, "DEBUG") as log,
+        ):
+            self.ail(self.link(), 2, error="postgres://me:s3cret@db/mysite")
+        self.assertNotIn("s3cret", "".join(log.output))
+
+    def test_once_a_server_takes_writes_again_all_make_new_connections(self):
+        """Those who only read have not noticed that theirs leads to a standby."""
+        reader, writer = self.link(), self.link()
+        self.do(reader)
+        before = connection.connection
+        self.ailment = Ailment.READ_ONLY
+        with self.assertLogs(LOG, "WARNING"), ThreadPoolExecutor(1) as pool:
+            pool.submit(self.ail, writer, 2).result()
+            self.do(reader)
+            self.assertIs(connection.connection, before)
+            pool.submit(self.do, writer).result()
+            pool.submit(connections.close_all).result()
+        self.do(reader)
+        self.assertIsNot(connection.connection, before)
+
+
+class AilmentTests(SimpleTestCase):
+    def test_what_each_database_says(self):
+        said = {
+            "postgresql": [
+                ("57P01", "", Ailment.STOPPED),
+                ("25006", "", Ailment.READ_ONLY),
+                ("53100", "", Ailment.FULL),
+                ("53300", "", Ailment.CROWDED),
+                ("42P01", "", Ailment.UNMIGRATED),
+                ("42501", "", Ailment.FORBIDDEN),
+                ("57014", "", Ailment.CUT_SHORT),
+                ("08006", "", Ailment.UNREACHABLE),
+                ("22003", "", Ailment.OTHER),
+                (None, "FATAL:  the database system is starting up", Ailment.STOPPED),
+                (None, "FATAL:  sorry, too many clients already", Ailment.CROWDED),
+                (None, 'password authentication failed for user "me"', Ailment.SHUT_OUT),
+                (None, "server closed the connection unexpectedly", Ailment.UNREACHABLE),
+            ],
+            "mysql": [
+                (1040, "", Ailment.CROWDED),
+                (1053, "", Ailment.STOPPED),
+                (1290, "", Ailment.READ_ONLY),
+                (1836, "", Ailment.READ_ONLY),
+                (1021, "", Ailment.FULL),
+                (1114, "", Ailment.FULL),
+                (1045, "", Ailment.SHUT_OUT),
+                (1146, "", Ailment.UNMIGRATED),
+                (1142, "", Ailment.FORBIDDEN),
+                (2013, "", Ailment.UNREACHABLE),
+                (1264, "", Ailment.OTHER),
+            ],
+            "sqlite": [
+                (None, "database is locked", Ailment.LOCKED),
+                (None, "database or disk is full", Ailment.FULL),
+                (None, "attempt to write a readonly database", Ailment.READ_ONLY),
+                (None, "unable to open database file", Ailment.UNREACHABLE),
+                (None, "no such table: perfectqueue_task", Ailment.UNMIGRATED),
+                (None, 'near "x": syntax error', Ailment.OTHER),
+            ],
+        }
+        for vendor, cases in said.items():
+            for code, words, expected in cases:
+                with self.subTest(vendor, code=code, words=words):
+                    error = OperationalError(*[part for part in (code, words) if part])
+                    error.__cause__ = SimpleNamespaceError(code) if vendor == "postgresql" else None
+                    self.assertIs(DIALECTS[vendor].ailment(error), expected)
+
+
+class SimpleNamespaceError(Exception):
+    def __init__(self, code):
+        self.pgcode = code
+
+
+@skipUnlessDBFeature("has_select_for_update_skip_locked")
+class SilenceTests(LinkCase):
+    """The network drops everything, and nobody hangs up."""
+
+    def watch(self, link, timeout=0.4):
+        watch = Watch([link], timeout)
+        watch.start()
+        self.addCleanup(watch.stop)
+
+    def test_who_waits_for_an_answer_that_does_not_come_connects_anew(self):
+        with proxied(connection) as proxy, self.assertLogs(LOG, "DEBUG") as log:
+            connection.settings_dict["OPTIONS"]["connect_timeout"] = 2
+            link = self.link()
+            self.watch(link)
+            link.insist(self.look)
+            proxy.silent = True
+
+            def hear_again():
+                wait_until(lambda: link.away_since)
+                proxy.silent = False
+
+            threading.Thread(target=hear_again).start()
+            self.assertIsNotNone(link.insist(self.look))
+        self.assertIn("it did not answer within DATABASE_TIMEOUT", log.output[0])
+
+    def look(self):
+        return store.look(["default"], using="default")
+
+    def test_who_waits_for_a_lock_for_too_long_leaves_nothing_waiting_at_the_server(self):
+        """MariaDB's InnoDB ends such a waiting by itself, after 50 seconds."""
+        Queue().submit("k1", "report", {})
+        locked, done = threading.Event(), threading.Event()
+
+        def hold():
+            try:
+                with connection.cursor() as cursor:
+                    cursor.execute("BEGIN")
+                    cursor.execute("SELECT id FROM perfectqueue_task FOR UPDATE")
+                    locked.set()
+                    done.wait(30)
+                    cursor.execute("ROLLBACK")
+            finally:
+                connection.close()
+
+        link = self.link()
+        self.watch(link)
+        with ThreadPoolExecutor(1) as pool:
+            holder = pool.submit(hold)
+            self.assertTrue(locked.wait(10))
+            began = time.monotonic()
+            with self.assertRaises(Error) as caught:
+                link.once(lambda: Task.objects.update(worker="me"))
+            link.trouble(caught.exception)
+            self.assertIs(link.what, Ailment.SILENT)
+            self.assertLess(time.monotonic() - began, 10)
+            if connection.vendor == "postgresql":
+                wait_until(self.nobody_waits)
+            done.set()
+            holder.result()
+
+    def nobody_waits(self):
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT COUNT(*) FROM pg_stat_activity"
+                " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+            )
+            return cursor.fetchone()[0] == 0
+
+    def test_each_call_is_asked_about_before_it_is_cut(self):
+        link = self.link()
+        self.do(link)
+        link.wire.asked = True
+        link.once(lambda: self.assertFalse(link.wire.asked))
+
+    def test_leases_outlast_the_waiting(self):
+        self.assertEqual(timeout_for(30.0, alive_time=300.0), 30.0)
+        self.assertEqual(timeout_for(30.0, alive_time=40.0), 10.0)
+        self.assertEqual(timeout_for(30.0, alive_time=1.0), LEAST)
+        self.assertIsNone(timeout_for(None, alive_time=1.0))
+
+
+class ConnectingTests(SimpleTestCase):
+    def connected(self, **options):
+        """Return a TCP connection as a worker has set it up."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            line = socket.create_connection(server.getsockname())
+        self.addCleanup(line.close)
+        entry = SimpleNamespace(connection=line, settings_dict={"OPTIONS": options})
+        connecting.keep_alive(None, entry)
+        return line
+
+    def test_a_host_that_dies_is_noticed_within_a_minute(self):
+        line = self.connected()
+        self.assertEqual(line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE), 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            self.assertEqual(line.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), 30)
+
+    def test_what_the_project_has_set_stays(self):
+        line = self.connected(keepalives_idle=500)
+        self.assertEqual(line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE), 0)
+        with self.prepared({"connect_timeout": 77}) as options:
+            self.assertEqual(options["connect_timeout"], 77)
+
+    def test_connecting_has_an_end(self):
+        with self.prepared({}) as options:
+            given = options.get("connect_timeout")
+        self.assertEqual(given, None if connection.vendor == "sqlite" else 5)
+
+    @contextmanager
+    def prepared(self, options):
+        with mock.patch.dict(connection.settings_dict, {"OPTIONS": options}):
+            connecting.prepare("default")
+            connecting.connection_created.disconnect(dispatch_uid=connecting.ID)
+            yield options
+
+
+@skipUnless(connection.vendor == "sqlite", "A page limit stands for a full disk.")
+class DiskFullTests(LinkCase):
+    def fill(self):
+        with connection.cursor() as cursor:
+            # What other tests have deleted is room as well.
+            cursor.execute("VACUUM")
+            cursor.execute("PRAGMA max_page_count = 1")
+
+    def test_a_submit_raises_and_leaves_nothing_half_written(self):
+        self.fill()
+        with self.assertRaisesMessage(OperationalError, "disk is full"):
+            Queue().submit("k1", "report", {"text": "x" * 900_000})
+        connection.close()
+        self.assertEqual(Task.objects.count(), 0)
+        assert_books_balance(self)
+
+    def test_a_worker_waits_until_there_is_room(self):
+        """Its connection is made anew for each try, so here there is room at the second."""
+        self.fill()
+        link = self.link()
+        with self.assertLogs(LOG, "DEBUG") as log:
+            link.insist(lambda: Queue().submit("k1", "report", {"text": "x" * 900_000}))
+        self.assertIn("its disk is full", log.output[0])
+        self.assertEqual(Task.objects.count(), 1)

@@ -1,0 +1,319 @@
+"""What goes wrong around a processor must not cost it what it holds."""
+
+import logging
+import os
+import time
+from contextlib import closing
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import mock
+
+from django.core.management.color import no_style
+from django.db import OperationalError
+from django.test import SimpleTestCase, TransactionTestCase
+
+from django_perfectqueue import conf, store
+from django_perfectqueue.application import Dispatch
+from django_perfectqueue.exceptions import PreemptedError
+from django_perfectqueue.models import State, Ticket
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.signals import task_cancelled
+from django_perfectqueue.worker.launcher.launcher import GENERATION, Launcher
+from django_perfectqueue.worker.plan import Plan
+from django_perfectqueue.worker.process import signals
+from django_perfectqueue.worker.process.wakeup import Bell
+from django_perfectqueue.worker.processor.processor import Seat
+from django_perfectqueue.worker.processor.serial import Solo
+from django_perfectqueue.worker.report import Reporter
+from django_perfectqueue.worker.shared.slot import Slate
+
+ran = []
+
+
+class Noting(Dispatch):
+    routes = {"note": lambda task: ran.append((task.key, holder_of(task.key)))}
+
+
+def holder_of(key):
+    return Ticket.objects.values_list("holder", flat=True).get(task__key=key, state=State.RUNNING)
+
+
+class ConnectionLostTests(TransactionTestCase):
+    def setUp(self):
+        ran.clear()
+        lifeline, pulse = os.pipe()
+        self.addCleanup(os.close, lifeline)
+        self.addCleanup(os.close, pulse)
+        plan = Plan(
+            dispatch=Noting,
+            queues=("default",),
+            using="default",
+            options=conf.options().replace(TASK_PREFETCH=1),
+            burst=True,
+        )
+        seat = Seat(
+            number=1,
+            holder=store.new_holder(),
+            slate=Slate(),
+            bell=Bell(),
+            pulse=pulse,
+            lifeline=lifeline,
+        )
+        reporter = Reporter(lambda text: None, no_style(), 0)
+        self.processor = Solo(plan, seat, reporter)
+
+    def test_what_is_next_is_held_while_the_last_is_written(self):
+        """
+        A connection that breaks between two tasks gives back what is held nowhere: a task
+        that is about to begin is held.
+        """
+        Queue().submit_many({"key": key, "type": "note"} for key in ("a", "b"))
+        finish, answers = store.finish, [OperationalError("gone")]
+
+        def finish_at_the_second_try(*args, **kwargs):
+            if answers:
+                raise answers.pop()
+            return finish(*args, **kwargs)
+
+        self.processor.pace.may_be_long = lambda type_: True
+        self.processor.batch.extend(self.processor.acquire())
+        self.processor.batch.extend(self.processor.acquire())
+        with mock.patch.object(store, "finish", finish_at_the_second_try):
+            self.processor.run_batch()
+
+        holder = self.processor.seat.holder
+        self.assertEqual(ran, [("a", holder), ("b", holder)])
+        self.assertEqual(answers, [])
+
+    def take(self, *keys):
+        """Have the processor hold these tasks, with none of them running."""
+        Queue().submit_many({"key": key, "type": "note"} for key in keys)
+        while len(self.processor.batch) < len(keys):
+            self.processor.batch.extend(self.processor.acquire())
+
+    def lose_answer(self, verb):
+        """Have the answer to a verb's commit lost, once."""
+        real, answers = getattr(store, verb), [OperationalError("gone")]
+
+        def lost(*args, **kwargs):
+            real(*args, **kwargs)
+            raise answers.pop()
+
+        return mock.patch.object(store, verb, lost)
+
+    def test_what_was_given_back_unheard_is_not_run_here_too(self):
+        """
+        Its release was stored, and another has it by now.
+        """
+        self.take("a", "b")
+        with self.lose_answer("release"):
+            self.processor.keeper.in_time_of_trouble(self.processor.release_rest)
+        taken = Queue().poll()
+        self.processor.run_batch()
+
+        self.assertEqual((taken.key, ran), ("a", []))
+        taken.heartbeat()
+        self.assertEqual(len(self.processor.batch), 0)
+
+    def test_what_could_not_be_given_back_is_run_here(self):
+        self.take("a", "b")
+        with mock.patch.object(store, "release", side_effect=OperationalError("gone")):
+            self.processor.keeper.in_time_of_trouble(self.processor.release_rest)
+        self.processor.run_batch()
+
+        self.assertEqual([key for key, _holder in ran], ["a", "b"])
+
+    def test_what_waits_in_a_batch_that_takes_too_long_is_given_back(self):
+        self.take("a", "b")
+        self.processor.pace.prefetch = None
+        self.processor.taken_at = time.monotonic() - 10
+        self.processor.run_batch()
+
+        self.assertEqual(ran, [])
+        self.assertEqual(len(self.processor.batch), 0)
+        self.assertEqual(Queue().poll().key, "a")
+
+    def test_a_cancel_that_is_refused_disturbs_no_other(self):
+        """
+        The lease may be lost between the look and the cancel.
+        """
+        self.take("a", "b")
+        for lease in self.processor.batch:
+            Queue()[lease.key].cancel_request()
+        cancel, refusals = store.cancel, [PreemptedError("lost")]
+
+        def refuse_first(*args, **kwargs):
+            if refusals:
+                raise refusals.pop()
+            cancel(*args, **kwargs)
+
+        told = []
+
+        def hear(key, task, **kwargs):
+            told.append((key, task.settled))
+
+        task_cancelled.connect(hear)
+        self.addCleanup(task_cancelled.disconnect, hear)
+        with (
+            mock.patch.object(store, "cancel", refuse_first),
+            self.assertLogs("django_perfectqueue.keeper", "WARNING") as log,
+        ):
+            self.processor.heart.beat(list(self.processor.batch), None)
+
+        self.assertEqual(told, [("b", "cancelled")])
+        self.assertIn("A task was taken away before it ran. key=a", log.output[0])
+        self.assertEqual(Queue()["b"].metadata().status, "cancelled")
+        self.assertEqual(len(self.processor.batch), 0)
+
+    def test_what_could_not_be_cancelled_stays_in_hand(self):
+        """
+        Held by nobody who knows of it, it would count a crash when its lease lapses.
+        """
+        self.take("a")
+        [lease] = self.processor.batch
+        Queue()["a"].cancel_request()
+        with (
+            mock.patch.object(store, "cancel", side_effect=OperationalError("gone")),
+            self.assertRaises(OperationalError),
+        ):
+            self.processor.heart.beat([lease], None)
+        self.assertEqual(list(self.processor.batch), [lease])
+
+        self.processor.run_batch()
+        self.assertEqual((Queue()["a"].metadata().status, ran), ("cancelled", []))
+
+    def test_errands_come_ever_more_rarely_while_the_database_is_away(self):
+        keeper, waits = self.processor.keeper, []
+
+        def fail():
+            raise OperationalError("gone")
+
+        self.processor.aside.ailment = lambda error: store.Ailment.UNREACHABLE
+        with self.assertLogs("django_perfectqueue.database") as log:
+            for _time in range(12):
+                now = time.monotonic()
+                keeper.in_time_of_trouble(fail)
+                self.assertFalse(keeper.may_send(now))
+                waits.append(keeper.no_errand_before - now)
+            keeper.in_time_of_trouble(lambda: None)
+        self.assertEqual(len(log.output), 2)
+        self.assertLess(waits[0], 0.5)
+        self.assertGreater(min(waits[-5:]), 0.4)
+        self.assertLess(max(waits), 2.0)
+        self.assertEqual(len(set(waits)), len(waits))
+
+    def test_an_errand_that_failed_is_not_the_last_word_when_its_task_has_ended(self):
+        """
+        Else the database would be away until the next task takes long.
+        """
+        keeper = self.processor.keeper
+        self.assertIsNone(keeper.errand(time.monotonic()))
+        self.processor.aside.trouble(OperationalError("gone"))
+        keeper.in_time_of_trouble(keeper.errand(time.monotonic()))
+        self.assertEqual(self.processor.aside.away_since, 0.0)
+        self.assertIsNone(keeper.errand(time.monotonic()))
+
+
+class LogTests(SimpleTestCase):
+    def test_a_log_that_cannot_be_opened_anew_goes_on(self):
+        """
+        USR2 disturbs no task, whatever has become of the folder of the logs.
+        """
+        with TemporaryDirectory() as folder:
+            inner = Path(folder, "logs")
+            inner.mkdir()
+            handler = logging.FileHandler(inner / "worker.log")
+            logger = logging.getLogger("django_perfectqueue.lost")
+            logger.addHandler(handler)
+            self.addCleanup(logger.removeHandler, handler)
+            with closing(handler):
+                inner.rename(Path(folder, "moved"))
+                with self.assertLogs("django_perfectqueue.worker", "ERROR"):
+                    signals.reopen_logs()
+                logger.error("after")
+            self.assertEqual(Path(folder, "moved", "worker.log").read_text(), "after\n")
+
+
+class RestartTests(SimpleTestCase):
+    def setUp(self):
+        self.started = []
+
+    def launcher(self):
+        launcher = Launcher(["python"], detach_wait=1)
+        self.addCleanup(launcher.mailbox.close)
+        launcher.start = self.start
+        launcher.current = self.start()
+        return launcher
+
+    def start(self):
+        generation = mock.Mock()
+        generation.is_ready.return_value = False
+        generation.code.return_value = None
+        self.started.append(generation)
+        return generation
+
+    def test_a_second_restart_while_the_first_is_under_way_is_done_as_well(self):
+        """
+        What is starting may have read the code before it changed again.
+        """
+        launcher = self.launcher()
+        for _time in range(3):
+            launcher.pass_on(signals.RESTART)
+        self.assertEqual(len(self.started), 2)
+        for number, count in ((1, 3), (2, 3)):
+            self.started[number].is_ready.return_value = True
+            launcher.hand_over()
+            self.assertEqual(len(self.started), count)
+            self.assertIs(launcher.current, self.started[number])
+        self.started[1].send.assert_called_once_with(signals.STOP)
+
+    def test_a_restart_that_failed_is_no_end_to_the_next(self):
+        launcher = self.launcher()
+        for _time in range(2):
+            launcher.pass_on(signals.RESTART)
+        self.started[1].code.return_value = 1
+        with self.assertLogs("django_perfectqueue.launcher", "ERROR"):
+            launcher.hand_over()
+        self.assertIs(launcher.next, self.started[2])
+
+    def test_a_stop_takes_the_second_restart_back(self):
+        launcher = self.launcher()
+        for signum in (signals.RESTART, signals.RESTART, signals.STOP):
+            launcher.pass_on(signum)
+        self.started[1].is_ready.return_value = True
+        launcher.hand_over()
+        self.assertEqual(len(self.started), 2)
+
+    def test_each_generation_is_told_which_it_is(self):
+        launcher = Launcher(["python"], detach_wait=1, environment={"A": "b"})
+        self.addCleanup(launcher.mailbox.close)
+        with mock.patch("django_perfectqueue.worker.launcher.launcher.Generation") as made:
+            for _time in range(2):
+                launcher.start()
+        told = [call.args[1] for call in made.call_args_list]
+        self.assertEqual(told, [{"A": "b", GENERATION: "1"}, {"A": "b", GENERATION: "2"}])
+
+    def test_an_interpreter_that_is_gone_changes_nothing(self):
+        launcher = Launcher(["/nowhere/python"], detach_wait=1)
+        self.addCleanup(launcher.mailbox.close)
+        with self.assertLogs("django_perfectqueue.launcher", "ERROR"):
+            launcher.restart(signals.STOP)
+        self.assertIsNone(launcher.next)
+
+
+class ReporterTests(SimpleTestCase):
+    def test_a_key_that_the_terminal_cannot_show_is_escaped(self):
+        shown = StringIO()
+
+        def write(text):
+            shown.write(text.encode("latin-1").decode("latin-1"))
+
+        Reporter(write, no_style(), 1).say("finished 仕事")
+        self.assertEqual(shown.getvalue(), "finished \\u4ed5\\u4e8b")
+
+    def test_an_output_that_is_closed_ends_the_talking_and_not_the_work(self):
+        closed = StringIO()
+        closed.close()
+
+        Reporter(closed.write, no_style(), 1).say("finished")

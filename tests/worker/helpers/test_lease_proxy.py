@@ -1,0 +1,145 @@
+import os
+import signal
+import time
+from contextlib import contextmanager
+
+from django.test import SimpleTestCase, TestCase
+
+from django_perfectqueue import store
+from django_perfectqueue.application import TimeLimits
+from django_perfectqueue.models import Ticket
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.worker.database.link import Link
+from django_perfectqueue.worker.helpers.lease_proxy import StandIn
+from django_perfectqueue.worker.process.child import fork
+from django_perfectqueue.worker.process.cpu_usage import Gauge
+from django_perfectqueue.worker.process.wakeup import Bell
+from django_perfectqueue.worker.shared.slot import Slate
+from django_perfectqueue.worker.shared.wakeups import Belfry
+
+from ...factories import submit
+from ...waiting import wait_until
+from ..attempt.test_time_limits import Limited
+from ..forked import plan_of
+
+HOLDER = 7
+
+
+def spin():
+    while True:
+        pass
+
+
+def rest():
+    while True:
+        time.sleep(600)
+
+
+@contextmanager
+def forked(body):
+    child = fork(body)
+    try:
+        yield child.pid
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        wait_until(lambda: child.reap() is not None)
+
+
+class GaugeTests(SimpleTestCase):
+    def seen_busy(self, gauge):
+        return lambda: gauge.is_busy(time.monotonic())
+
+    def test_who_computes_is_told_from_who_stands_still(self):
+        with forked(spin) as pid:
+            gauge = Gauge(pid, time.monotonic())
+            wait_until(self.seen_busy(gauge))
+            os.kill(pid, signal.SIGSTOP)
+            wait_until(lambda: not gauge.is_busy(time.monotonic()))
+
+    def test_who_sleeps_and_who_is_gone_do_not_compute(self):
+        with forked(rest) as pid:
+            gauge = Gauge(pid, time.monotonic() - 60)
+            self.assertFalse(gauge.is_busy(time.monotonic()))
+        self.assertFalse(gauge.is_busy(time.monotonic() + 1))
+
+
+class StandInTests(TestCase):
+    """A processor of which a forked process is all that there is; its keeper is silent."""
+
+    def setUp(self):
+        submit("k0", now=None)
+        [self.lease] = store.acquire(
+            ["default"], limit=1, alive_time=300, holder=HOLDER, using="default"
+        )
+        self.before = Ticket.objects.get().alarm_at
+        self.slate = Slate()
+        self.addCleanup(self.slate.close)
+        bell = Bell()
+        self.addCleanup(bell.close)
+        link = Link("default", bell, lambda: 0.0)
+        self.stand_in = StandIn(plan_of(Limited), Belfry([(self.slate, bell)]), link)
+
+    def sit_down(self, pid, *, renewed=150.0, silent=10.0):
+        now = time.monotonic()
+        self.slate.sign_on(HOLDER)
+        self.slate.pid = pid
+        self.slate.begin(self.lease.task_id, since=now - silent, limits=TimeLimits(kill_wait=9.0))
+        self.slate.beat(now - silent)
+        self.slate.renewed_at = now - renewed
+
+    def looks(self, seconds=0.5):
+        """Let it look again and again for so long, as the janitor does."""
+        until = time.monotonic() + seconds
+
+        def over():
+            self.stand_in.look()
+            return time.monotonic() >= until
+
+        wait_until(over)
+
+    def renewed(self):
+        return Ticket.objects.get().alarm_at > self.before
+
+    def test_who_computes_in_silence_is_stood_in_for(self):
+        Queue()["k0"].cancel_request()
+        with forked(spin) as pid:
+            self.sit_down(pid)
+            [begun] = self.slate.begun
+            self.assertEqual(begun.kill_at, 0.0)
+
+            def seen_to():
+                self.stand_in.look()
+                return self.slate.begun[0].kill_at
+
+            with self.assertLogs("django_perfectqueue.janitor", "WARNING"):
+                wait_until(seen_to)
+        self.assertTrue(self.renewed())
+        self.assertLess(time.monotonic() - self.slate.renewed_at, 60)
+        self.assertGreater(self.slate.begun[0].kill_at, time.monotonic())
+
+    def test_who_stands_still_is_not(self):
+        with forked(spin) as pid:
+            os.kill(pid, signal.SIGSTOP)
+            self.sit_down(pid)
+            self.looks()
+        self.assertFalse(self.renewed())
+
+    def test_nor_is_who_looks_after_itself_or_whose_lease_may_be_lost(self):
+        with forked(spin) as pid:
+            for terms in ({"silent": 0.0}, {"renewed": 10.0}, {"renewed": 300.0}):
+                with self.subTest(**terms):
+                    self.sit_down(pid, **terms)
+                    self.looks()
+                    self.assertFalse(self.renewed())
+
+    def test_only_what_the_holder_still_has_is_renewed(self):
+        """
+        A worker that was frozen with its janitor comes back late.
+        """
+        Queue()["k0"].force_finish()
+        submit("k1", now=None)
+        store.acquire(["default"], limit=1, alive_time=300, holder=8, using="default")
+        self.before = Ticket.objects.get().alarm_at
+        self.assertEqual(store.renew(HOLDER, using="default", alive_time=300), 0)
+        self.assertFalse(self.renewed())
+        self.assertEqual(store.wanted(HOLDER, [self.lease.task_id], using="default"), set())

@@ -1,0 +1,142 @@
+import os
+import time
+from unittest import mock
+
+from django.test import SimpleTestCase
+
+from django_perfectqueue import store
+from django_perfectqueue.application import Dispatch
+from django_perfectqueue.conf import Options
+from django_perfectqueue.store import Call, Ring
+from django_perfectqueue.store.notify.messages import parsed
+from django_perfectqueue.worker.helpers import listener
+from django_perfectqueue.worker.helpers.listener import Listener
+from django_perfectqueue.worker.plan import Plan
+from django_perfectqueue.worker.process.wakeup import Bell
+from django_perfectqueue.worker.shared.slot import Slate
+from django_perfectqueue.worker.shared.wakeups import Belfry
+
+IDLE = store.Outlook(due=False, wait=None)
+
+
+class ListenerCase(SimpleTestCase):
+    def setUp(self):
+        self.slate, self.bell = Slate(), Bell()
+        self.slate.seek()
+        self.lifeline, hold = os.pipe()
+        self.addCleanup(os.close, hold)
+        plan = Plan(
+            dispatch=Dispatch,
+            queues=("default", "mail"),
+            using="default",
+            options=Options().replace(POLL_INTERVAL=16.0),
+        )
+        belfry = Belfry([(self.slate, self.bell)])
+        self.listener = Listener(plan, belfry, lifeline=self.lifeline)
+        self.listener.look_at = time.monotonic() + 100
+
+    def looks(self, *outlooks):
+        """Look so often; return how many seconds after each it would look again."""
+        waits = []
+        for outlook in outlooks:
+            with mock.patch.object(store, "look", return_value=outlook):
+                self.listener.look()
+            waits.append(self.listener.look_at - time.monotonic())
+        return waits
+
+    def woken(self):
+        return self.bell.wait(0)
+
+
+class RingTests(ListenerCase):
+    def test_a_ring_for_one_of_its_queues_wakes_a_processor(self):
+        self.listener.take([Ring("other")])
+        self.assertFalse(self.woken())
+        self.listener.take([Ring("mail")])
+        self.assertTrue(self.woken())
+
+    def test_a_ring_for_any_queue_does_too(self):
+        self.listener.take([Ring("")])
+        self.assertTrue(self.woken())
+
+    def test_a_ring_for_later_is_remembered(self):
+        self.listener.take([Ring("mail", 3.0)])
+        self.assertFalse(self.woken())
+        self.assertAlmostEqual(self.listener.look_at - time.monotonic(), 3.0, delta=0.5)
+        self.listener.take([Ring("mail", 60.0)])
+        self.assertAlmostEqual(self.listener.look_at - time.monotonic(), 3.0, delta=0.5)
+
+
+class CallTests(ListenerCase):
+    def test_only_the_holder_is_called_and_not_woken(self):
+        self.slate.sign_on(41)
+        for holder, called in ((40, False), (41, True)):
+            self.listener.take([Call(holder)])
+            self.assertEqual(self.slate.was_called, called)
+        self.assertFalse(self.woken())
+
+    def test_what_is_no_call_is_not_heard(self):
+        self.assertEqual(list(parsed(["call", "call x", "call 9"])), [Call(9)])
+
+
+class LookTests(ListenerCase):
+    def test_it_looks_less_and_less_often_while_there_is_nothing(self):
+        waits = self.looks(*[IDLE] * 7)
+        for wait, longest in zip(waits, (1, 2, 4, 8, 16, 16, 16), strict=True):
+            self.assertLessEqual(wait, longest)
+            self.assertGreater(wait, longest * 0.7)
+
+    def test_it_looks_again_soon_where_it_found_something(self):
+        self.looks(*[IDLE] * 5)
+        [wait] = self.looks(store.Outlook(due=True, wait=None))
+        self.assertTrue(self.woken())
+        self.assertLessEqual(wait, 1.0)
+
+    def test_it_looks_when_the_clock_has_something(self):
+        self.looks(*[IDLE] * 5)
+        [wait] = self.looks(store.Outlook(due=False, wait=0.5))
+        self.assertAlmostEqual(wait, 0.5, delta=0.1)
+
+    def test_while_all_are_busy_it_asks_the_database_nothing(self):
+        self.slate.rest()
+        with mock.patch.object(store, "look", side_effect=AssertionError):
+            self.listener.look()
+        self.assertLessEqual(self.listener.look_at - time.monotonic(), 0.1)
+
+    def test_it_does_not_see_what_it_has_just_rung_for(self):
+        self.listener.look_at = 0.0
+        self.listener.take([Ring("mail")])
+        self.assertGreater(self.listener.look_at, time.monotonic())
+
+
+class EarTests(ListenerCase):
+    def test_a_pooler_that_takes_notifications_away_is_told_once(self):
+        ear = mock.create_autospec(store.Notices, instance=True, proven=False)
+        ear.fileno.return_value = self.lifeline_like()
+        ear.hear.return_value = []
+        self.listener.ear = ear
+        with (
+            mock.patch.object(listener, "PROOF_WAIT", 0.05),
+            self.assertLogs("django_perfectqueue.listener", "WARNING") as logged,
+        ):
+            self.listener.open_ear()
+        [line] = logged.output
+        self.assertIn("a pooler in transaction mode", line)
+        self.assertIn("seconds=16.0", line)
+        ear.give_up.assert_called_once_with()
+        self.assertIsNone(self.listener.ear)
+
+    def lifeline_like(self):
+        ear, hold = os.pipe()
+        self.addCleanup(os.close, hold)
+        self.addCleanup(os.close, ear)
+        return ear
+
+    def test_a_socket_that_cannot_be_made_is_told(self):
+        ear = mock.create_autospec(store.Datagrams, instance=True, proven=True)
+        ear.open.side_effect = OSError(36, "File name too long")
+        self.listener.ear = ear
+        with self.assertLogs("django_perfectqueue.listener", "WARNING") as logged:
+            self.listener.open_ear()
+        self.assertIn("File name too long", logged.output[0])
+        self.assertIsNone(self.listener.ear)

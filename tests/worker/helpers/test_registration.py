@@ -1,0 +1,234 @@
+import contextlib
+import http.client
+import os
+import re
+import signal
+import socket
+import time
+from unittest import mock
+
+from django.test import SimpleTestCase, TestCase
+
+from django_perfectqueue import store
+from django_perfectqueue.application import Dispatch
+from django_perfectqueue.inspection.workers import place_of
+from django_perfectqueue.lib.processes import send
+from django_perfectqueue.models import UNSEEN, Task, Worker
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.worker.database.link import Link
+from django_perfectqueue.worker.helpers.janitor import Janitor
+from django_perfectqueue.worker.helpers.registration import (
+    INTERVAL,
+    Presence,
+    registration,
+    routes_of,
+)
+from django_perfectqueue.worker.process import signals
+from django_perfectqueue.worker.process.wakeup import Bell, readable
+from django_perfectqueue.worker.shared.slot import Slate
+from django_perfectqueue.worker.shared.status_page import PREFIX, Board
+
+from ...databases.lifetime import children
+from ...tasks import SampleDispatch
+from ...waiting import wait_until
+from ..workers import WorkerTestCase
+from .test_janitor import plan
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def probe(port, path):
+    """Return the status that a worker answers with, or 0 while there is no answer."""
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    with contextlib.closing(link):
+        try:
+            link.request("GET", path)
+        except OSError:
+            return 0
+        return link.getresponse().status
+
+
+class RoutesTests(SimpleTestCase):
+    def test_types_and_patterns_are_told_as_they_are_written(self):
+        class Routes(Dispatch):
+            routes = {"echo": "tests.tasks.echo", re.compile("^IMPORT", re.I): "tests.tasks.fail"}
+
+        flags = (re.I | re.U).value
+        self.assertEqual(routes_of(Routes), {"types": ["echo"], "patterns": [["^IMPORT", flags]]})
+
+    def test_who_decides_by_itself_can_not_be_told(self):
+        for name in ("handler_for", "knows", "look_up"):
+            with self.subTest(name):
+                own = classmethod(lambda cls, type_: True)
+                self.assertIsNone(routes_of(type("Own", (SampleDispatch,), {name: own})))
+
+
+class PresenceTests(TestCase):
+    def setUp(self):
+        bell = Bell()
+        self.addCleanup(bell.close)
+        link = Link("default", bell, lambda: 0.0)
+        self.link = link
+        self.board = Board()
+        self.addCleanup(self.board.close)
+        self.slates = [Slate(), Slate(seats=2), Slate()]
+        for slate in self.slates:
+            self.addCleanup(slate.close)
+        known = registration(plan(PROCESSORS=3))
+        self.presence = Presence(known, self.board, self.slates)
+
+    def tell(self):
+        self.presence.tell(self.link)
+        return Worker.objects.get()
+
+    def test_it_tells_the_register_what_the_worker_is(self):
+        row = self.tell()
+        self.assertEqual((row.pid, row.processors, row.queues), (os.getpid(), 3, ["default"]))
+        self.assertEqual((row.launcher, row.generation), (os.getppid(), 1))
+        self.assertIn("echo", row.routes["types"])
+        self.assertIsNotNone(self.board.standing().reached)
+
+    def test_it_tells_what_each_processor_does(self):
+        first, second, _empty = self.slates
+        first.pid, second.pid = os.getpid(), 2**22 + 1
+        first.count("finished", 3)
+        for seat, task_id in enumerate((7, 8)):
+            second.begin(task_id, since=time.monotonic() - 5, seat=seat)
+        one, two = self.tell().seats
+        self.assertEqual((one["number"], one["pid"], one["tasks"]), (1, os.getpid(), []))
+        self.assertEqual(one["counts"], {"finished": 3})
+        self.assertGreater(one["memory"], 2**20)
+        self.assertEqual((two["number"], two["memory"]), (2, None))
+        self.assertEqual([task["id"] for task in two["tasks"]], [7, 8])
+        self.assertAlmostEqual(two["tasks"][0]["seconds"], 5.0, delta=1.0)
+
+    def test_that_it_leaves_is_told_at_once(self):
+        self.assertFalse(self.tell().leaving)
+        self.board.leave()
+        self.assertTrue(self.tell().leaving)
+        self.assertFalse(self.board.bell.wait(0))
+
+    def test_a_janitor_that_rests_tells_it_and_rests_on(self):
+        janitor = mock.Mock(spec=Janitor, stopping=False, presence=self.presence, link=self.link)
+        janitor.stand_in = mock.Mock(pause=5.0)
+        janitor.wait.side_effect = lambda seconds, board: readable([board.fileno()], seconds)
+        janitor.look_after.side_effect = lambda: Janitor.look_after(janitor)
+        self.assertFalse(self.tell().leaving)
+        self.board.leave()
+        Janitor.rest(janitor, 0.2)
+        self.assertTrue(Worker.objects.get().leaving)
+        self.assertLess(janitor.wait.call_count, 4)
+
+    def test_it_does_so_once_an_interval(self):
+        clock = mock.patch("time.monotonic")
+        with mock.patch.object(store, "register") as register, clock as now:
+            for second in range(31):
+                now.return_value = 1000.0 + second
+                self.presence.tell(self.link)
+        self.assertEqual(register.call_count, 1 + 30 // INTERVAL)
+        self.assertLess(2 * INTERVAL, UNSEEN.total_seconds())
+
+
+class WorkerTests(WorkerTestCase):
+    """Real workers, in the eyes of those who wait for them."""
+
+    def registered(self, count=1):
+        wait_until(lambda: Worker.objects.count() == count, within=20)
+        return Worker.objects.order_by("-started_at")[0]
+
+    def why(self, key, **terms):
+        return Queue()[key].why_waiting(**terms).code
+
+    def test_a_worker_registers_and_signs_off(self):
+        self.submit("k1", "strange")
+        self.assertEqual(self.why("k1"), "no_worker")
+        worker = self.worker("--processors", "2").ready()
+        row = self.registered()
+        self.assertEqual((row.pid, row.processors), (worker.supervisor, 2))
+        self.assertEqual(row.queues, ["default"])
+        self.assertIn("note", row.routes["types"])
+        # A processor has it for a moment, until it finds that it does not know its type.
+        wait_until(lambda: self.why("k1") == "unknown_type")
+        worker.send(signal.SIGTERM)
+        self.assertEqual(worker.wait(), 0)
+        self.assertFalse(Worker.objects.exists())
+
+    def test_a_worker_shows_what_it_does_and_that_it_leaves(self):
+        port = free_port()
+        worker = self.worker("--health-port", str(port), BELL_FOLDER=str(self.folder)).ready()
+        row = self.registered()
+        self.submit("k1", user="ann")
+        processor = self.wait_for_note("start")
+        wait_until(lambda: probe(port, "/ready") == 200)
+
+        worker.send(signals.DUMP)
+        wait_until(lambda: "Receptionist, pid" in worker.errors)
+        title = rf"Processor 1, pid {processor}, runs task \d+ for \d+\.\d s:\n"
+        self.assertRegex(worker.errors, title)
+        self.assertRegex(worker.errors, r"File \S+tests/tasks.py\S?, line \d+ in wait_for")
+
+        worker.send(signal.SIGTERM)
+        for pid in children(worker.supervisor):
+            # So does a service manager that stops all processes of a service.
+            send(pid, signal.SIGTERM)
+        wait_until(lambda: Worker.objects.filter(leaving=True).exists())
+        task = Task.objects.select_related("ticket").get(key="k1")
+        place = place_of(task, using="default")
+        self.assertEqual((place.processor, place.pid), (1, processor))
+        self.assertEqual(Worker.objects.get().id, row.id)
+        self.submit("k2")
+        self.assertEqual(self.why("k2"), "no_worker")
+        wait_until(lambda: (probe(port, "/live"), probe(port, "/ready")) == (200, 503))
+
+        self.open_gate()
+        self.assertEqual(worker.wait(), 0)
+        self.assertFalse(Worker.objects.exists())
+        self.assertFalse([*self.folder.glob(f"{PREFIX}*")])
+
+    def test_one_that_is_to_stop_at_once_signs_off_too(self):
+        self.submit("k1")
+        worker = self.worker().ready()
+        self.registered()
+        self.wait_for_note("start")
+        worker.send(signal.SIGQUIT)
+        self.assertEqual(worker.wait(), 0)
+        self.assertFalse(Worker.objects.exists())
+
+    def test_a_worker_that_is_killed_is_told_as_gone(self):
+        worker = self.worker().ready()
+        row = self.registered()
+        supervisor, helpers = worker.supervisor, worker.helpers()
+        os.kill(supervisor, signal.SIGSTOP)  # so that it starts no other janitor
+        for pid in (*helpers, supervisor):
+            os.kill(pid, signal.SIGKILL)
+        worker.end()
+        self.submit("k1", "note")
+        self.assertEqual(self.why("k1"), "position")
+        self.assertEqual(self.why("k1", now=row.seen_at + UNSEEN), "no_worker")
+
+    def test_one_whose_supervisor_is_killed_signs_off(self):
+        worker = self.worker().ready()
+        self.registered()
+        os.kill(worker.supervisor, signal.SIGKILL)
+        wait_until(lambda: not Worker.objects.exists(), within=20)
+
+    def test_a_janitor_that_is_replaced_goes_on_with_the_row(self):
+        worker = self.worker().ready()
+        first = self.registered()
+        for helper in worker.helpers():
+            os.kill(helper, signal.SIGKILL)
+        wait_until(lambda: Worker.objects.filter(seen_at__gt=first.seen_at).exists(), within=20)
+        self.assertEqual(self.registered().id, first.id)
+
+    def test_a_burst_registers_too(self):
+        self.submit("k1")
+        worker = self.worker("--burst")
+        self.wait_for_note("start")
+        self.registered()
+        self.open_gate()
+        self.assertEqual(worker.wait(), 0)
+        self.assertFalse(Worker.objects.exists())

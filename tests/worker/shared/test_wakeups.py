@@ -1,0 +1,260 @@
+import os
+import threading
+import time
+from collections import deque
+from unittest import mock
+
+from django.core.management.color import no_style
+from django.test import SimpleTestCase
+
+from django_perfectqueue import conf, store
+from django_perfectqueue.application import Dispatch
+from django_perfectqueue.worker.plan import Plan
+from django_perfectqueue.worker.process.wakeup import Bell
+from django_perfectqueue.worker.processor import processor, serial
+from django_perfectqueue.worker.processor.concurrent import Crew
+from django_perfectqueue.worker.processor.processor import Processor, Seat
+from django_perfectqueue.worker.processor.serial import Solo
+from django_perfectqueue.worker.report import Reporter
+from django_perfectqueue.worker.shared import wakeups
+from django_perfectqueue.worker.shared.slot import Slate
+from django_perfectqueue.worker.shared.wakeups import Belfry
+from tests.factories import lease
+
+
+class BelfryCase(SimpleTestCase):
+    def setUp(self):
+        self.slates = [Slate() for _number in range(3)]
+        self.bells = [Bell() for _number in range(3)]
+        self.belfry = Belfry(list(zip(self.slates, self.bells, strict=True)))
+
+    def rung(self):
+        return [number for number, bell in enumerate(self.bells) if bell.wait(0)]
+
+
+class WakeTests(BelfryCase):
+    def test_one_ring_wakes_one(self):
+        for slate in self.slates[1:]:
+            slate.seek()
+        self.assertTrue(self.belfry.wake_one())
+        self.assertEqual(self.rung(), [1])
+
+    def test_the_next_ring_wakes_the_next(self):
+        for slate in self.slates:
+            slate.seek()
+        self.assertEqual([self.belfry.wake_one() for _ring in range(4)], [True] * 3 + [False])
+        self.assertEqual(self.rung(), [0, 1, 2])
+
+    def test_who_is_busy_or_not_there_is_not_rung(self):
+        self.assertFalse(self.belfry.has_free())
+        self.slates[0].seek()
+        self.slates[0].rest()
+        self.assertFalse(self.belfry.wake_one())
+        self.slates[0].seek()
+        self.assertTrue(self.belfry.has_free())
+        self.slates[0].sign_on()
+        self.assertFalse(self.belfry.wake_one())
+        self.assertEqual(self.rung(), [])
+
+    def test_who_looks_again_can_be_rung_again(self):
+        self.slates[0].seek()
+        self.belfry.wake_one()
+        self.slates[0].seek()
+        self.assertTrue(self.belfry.wake_one())
+
+    def test_counts_and_flags_do_not_share_a_place(self):
+        slate = self.slates[0]
+        slate.seek()
+        slate.mark_rung()
+        for word in slate.places:
+            slate.count(word)
+        slate.begin(7, since=1.0)
+        self.assertTrue(slate.was_rung)
+        self.assertEqual(set(slate.counts().values()), {1})
+        self.assertFalse(slate.signed_off)
+
+    def test_it_is_tended_for_a_while(self):
+        self.assertFalse(self.belfry.is_tended())
+        self.belfry.tend()
+        self.assertTrue(self.belfry.is_tended())
+        with mock.patch.object(wakeups, "TENDED_FOR", 0.0):
+            self.assertFalse(self.belfry.is_tended())
+
+
+def held(*, capped=False):
+    return mock.Mock(capped=capped)
+
+
+class ProcessorTests(BelfryCase):
+    """A processor in the first place; the others are free."""
+
+    def setUp(self):
+        super().setUp()
+        for slate in self.slates[1:]:
+            slate.seek()
+        lifeline, pulse = os.pipe()
+        self.addCleanup(os.close, lifeline)
+        self.addCleanup(os.close, pulse)
+        plan = Plan(
+            dispatch=Dispatch,
+            queues=("default",),
+            using="default",
+            options=conf.options().replace(POLL_INTERVAL=60.0),
+        )
+        seat = Seat(
+            number=1,
+            holder=1,
+            slate=self.slates[0],
+            bell=self.bells[0],
+            pulse=pulse,
+            lifeline=lifeline,
+            belfry=self.belfry,
+        )
+        self.processor = Solo(plan, seat, Reporter(lambda text: None, no_style(), 0))
+        self.answers = []
+        self.processor.link = mock.Mock(insist=lambda verb: verb())
+        self.processor.acquire = self.acquire
+        self.processor.put_strange_back = lambda: None
+        self.processor.run_batch = self.processor.batch.clear
+        self.processor.asked = 2
+
+    def acquire(self):
+        if not self.answers:
+            self.processor.stop()
+            return []
+        return self.answers.pop(0)()
+
+    def work(self, *answers):
+        self.answers = list(answers)
+        self.processor.work()
+        self.assertEqual(self.answers, [])
+
+    def test_a_ring_while_it_looks_in_vain_has_it_look_again(self):
+        """
+        What was committed after it looked must not wait for the next poll.
+        """
+
+        def in_vain():
+            self.assertTrue(self.slates[0].is_free)
+            self.belfry.wake_one()
+            return []
+
+        self.work(in_vain)
+        self.assertEqual(self.rung(), [0])
+
+    def test_a_ring_while_it_finds_something_else_is_passed_on(self):
+        def found():
+            self.belfry.wake_one()
+            return [held()]
+
+        self.work(found)
+        self.assertIn(1, self.rung())
+
+    def test_who_got_all_it_asked_for_wakes_one_more(self):
+        self.work(lambda: [held()] * 2)
+        self.assertEqual([number for number in self.rung() if number], [1])
+
+    def test_who_got_less_wakes_no_one(self):
+        self.work(lambda: [held()])
+        self.assertEqual([number for number in self.rung() if number], [])
+
+    def test_who_was_given_a_part_of_what_has_a_cap_wakes_one_more(self):
+        self.work(lambda: [held(capped=True)])
+        self.assertEqual([number for number in self.rung() if number], [1])
+
+    def test_a_stop_that_comes_before_it_looks_is_not_slept_through(self):
+        self.processor.stop()
+        self.processor.stopping = False
+
+        def told():
+            self.processor.stopping = True
+            return []
+
+        self.belfry.tend()
+        self.work(told)
+
+    def stand_back(self, one):
+        """Have it take one task of a type that nobody knows."""
+        one.batch = deque([lease(type="strange")])
+        with mock.patch.object(one, "release"), mock.patch.object(store, "park") as park:
+            one.link = mock.Mock(insist=lambda verb: verb())
+            Processor.put_strange_back(one)
+        park.assert_called_once()
+
+    @mock.patch.object(processor, "STAND_BACK", 60.0)
+    def test_a_stop_is_heard_while_it_stands_back(self):
+        self.processor.put_strange_back = lambda: self.stand_back(self.processor)
+        stop = threading.Timer(0.1, self.processor.stop)
+        began = time.monotonic()
+        self.answers = [lambda: stop.start() or [held()]]
+        self.processor.work()
+        self.assertLess(time.monotonic() - began, 30.0)
+        self.assertTrue(self.processor.stopping)
+
+    def test_it_takes_none_while_it_stands_back(self):
+        self.processor.put_strange_back = lambda: self.stand_back(self.processor)
+        moments = []
+
+        def taken():
+            moments.append(time.monotonic())
+            return [held()]
+
+        self.work(taken, taken)
+        self.assertGreaterEqual(moments[1] - moments[0], processor.STAND_BACK)
+
+    @mock.patch.object(processor, "STAND_BACK", 60.0)
+    def test_one_that_runs_several_goes_on_with_these_while_it_stands_back(self):
+        crew = Crew(self.processor.plan, self.processor.seat, self.processor.reporter)
+        crew.more = True
+        self.assertTrue(crew.has_to_act())
+        self.stand_back(crew)
+        self.assertFalse(crew.has_to_act())
+        crew.take_at = time.monotonic() + 1.0
+        self.assertLessEqual(crew.pause(time.monotonic()), 1.0)
+        crew.take_at = time.monotonic()
+        self.assertTrue(crew.has_to_act())
+
+    def test_without_anyone_to_ring_it_polls(self):
+        self.processor.options = conf.options().replace(POLL_INTERVAL=0.01)
+        self.processor.idle()
+
+    def test_with_someone_to_ring_it_looks_only_now_and_then(self):
+        self.processor.options = conf.options().replace(POLL_INTERVAL=0.01)
+        looks = []
+
+        def look():
+            looks.append(1)
+            return store.Outlook(due=len(looks) == 2, wait=None)
+
+        self.processor.look = look
+        self.belfry.tend()
+        with (
+            mock.patch.object(serial, "LOOK_UP_AFTER", 0.01),
+            mock.patch.object(serial, "LOOK_AFTER", 0.05),
+        ):
+            self.processor.idle()
+        self.assertEqual(len(looks), 2)
+
+    def test_who_was_chosen_by_one_who_died_before_ringing_looks_soon(self):
+        """It is no longer free, so no one else would ring it."""
+        self.processor.look = mock.Mock(return_value=store.Outlook(due=True, wait=None))
+        self.slates[0].seek()
+        self.slates[0].mark_rung()
+        self.belfry.tend()
+        with (
+            mock.patch.object(serial, "LOOK_UP_AFTER", 0.01),
+            mock.patch.object(serial, "LOOK_AFTER", 1.0),
+        ):
+            self.processor.idle()
+        self.processor.look.assert_not_called()
+
+
+class BellTests(SimpleTestCase):
+    def test_who_waits_is_not_woken_a_moment_too_early(self):
+        """Or it would go round its loop, again and again, until that moment is over."""
+        bell = Bell()
+        self.addCleanup(bell.close)
+        for seconds in (0.0004, 0.0014):
+            began = time.monotonic()
+            self.assertFalse(bell.wait(seconds))
+            self.assertGreaterEqual(time.monotonic() - began, seconds)

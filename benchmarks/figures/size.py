@@ -34,7 +34,7 @@ def count(package: Path = PACKAGE) -> dict[str, dict[str, float]]:
         "size": {
             "code_lines": sum(lines.values()),
             "files": len(files),
-            "root_entries": sum(entry.name != "__pycache__" for entry in package.iterdir()),
+            "root_entries": sum(map(is_there, package.iterdir())),
             "largest_room": largest_room(files, package),
             "lines_with_any": sum(len(lines_with_any(source)) for source in files.values()),
         },
@@ -48,6 +48,13 @@ def code_files(package: Path) -> list[Path]:
         for path in sorted(package.rglob("*.py"))
         if not NOT_CODE & set(path.relative_to(package).parts)
     ]
+
+
+def is_there(entry: Path) -> bool:
+    """Return whether it would be in a clone, which has no folder of bytecode alone."""
+    if entry.is_file():
+        return True
+    return any(path.is_file() and path.suffix != ".pyc" for path in entry.rglob("*"))
 
 
 def room(path: Path, package: Path) -> str:

@@ -3,23 +3,14 @@
 import contextlib
 import io
 import json
-import os
 import signal
-import subprocess
-import sys
-import tempfile
 import unittest
-import uuid
-from pathlib import Path
 
 from django.test import SimpleTestCase, tag
 
-from ..databases import die_with_parent
-from ..databases.lifetime import processes_with
 from ..waiting import wait_until
+from .command import ROOT, Command
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-MARK = "PERFECTQUEUE_TEST_BENCHMARK"
 SMALLEST = ("--short", "--databases", "sqlite", "--tasks", "20", "--metrics", "drain")
 
 
@@ -28,43 +19,16 @@ def setUpModule():
         raise unittest.SkipTest("The benchmarks are not beside the tests.")
 
 
-class CommandTests(SimpleTestCase):
+class CommandTests(Command, SimpleTestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.results = Path(folder.name) / "results.jsonl"
-        self.page = Path(folder.name) / "page.md"
-        self.name = uuid.uuid4().hex
-
-    def start(self, *arguments):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks", *arguments],
-            cwd=ROOT,
-            env={**os.environ, MARK: self.name},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=die_with_parent(),
-        )
-        self.addCleanup(self.end, process)
-        return process
-
-    def end(self, process):
-        for pid in processes_with(f"{MARK}={self.name}"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.communicate()
+        super().setUp()
+        self.page = self.folder / "page.md"
 
     def run_to_the_end(self, *arguments):
         """Return what it printed; fail when it did not end well."""
-        process = self.start(*arguments)
-        printed, complained = process.communicate(timeout=120)
-        self.assertEqual(process.returncode, 0, complained)
+        code, printed, complained = self.run_command(*arguments)
+        self.assertEqual(code, 0, complained)
         return printed
-
-    def assert_nothing_is_left(self):
-        wait_until(lambda: not processes_with(f"{MARK}={self.name}"), within=20)
 
     @tag("thorough")
     def test_the_smallest_run_drains_and_makes_its_tables(self):
@@ -98,7 +62,7 @@ class CommandTests(SimpleTestCase):
 
     def test_a_killed_run_leaves_nothing_running(self):
         process = self.start(*SMALLEST, "--peers", "perfectqueue", "--output", str(self.results))
-        wait_until(lambda: len(processes_with(f"{MARK}={self.name}")) > 4, within=60)
+        wait_until(lambda: len(self.processes()) > 4, within=60)
         process.kill()
         process.communicate(timeout=60)
         self.assert_nothing_is_left()

@@ -1,27 +1,19 @@
 """The checker finds what is planted, and a short run of chaos has nothing to be found."""
 
-import contextlib
 import json
-import os
 import signal
-import subprocess
-import sys
-import tempfile
 import unittest
-import uuid
 from dataclasses import replace
 from pathlib import Path
 
 from django.db import connection
 from django.test import SimpleTestCase, tag
 
-from ..databases import die_with_parent
 from ..databases.environment import kind_of
 from ..databases.lifetime import processes_with
 from ..waiting import wait_until
+from .command import ROOT, Command
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-MARK = "PERFECTQUEUE_TEST_CHAOS"
 LEASE = 5.0
 RUNNING, WAITING, SCHEDULED, GONE = 2, 0, 1, -1
 
@@ -346,7 +338,7 @@ class RecoveryTests(SimpleTestCase):
 
 
 @tag("thorough")
-class CommandTests(unittest.TestCase):
+class CommandTests(Command, unittest.TestCase):
     """One short run on each database: some faults of each family."""
 
     ON_SERVERS = (
@@ -359,42 +351,19 @@ class CommandTests(unittest.TestCase):
         "mariadb": ON_SERVERS,
     }
 
+    module = "benchmarks.chaos"
+
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.results = Path(folder.name) / "results.jsonl"
-        self.name = uuid.uuid4().hex
+        super().setUp()
         self.database = kind_of(connection)
+        self.always = ("--json", self.results, "--database", self.database)
         if self.database not in self.FAULTS:
             self.skipTest(f"The benchmarks cannot start {self.database}.")
         self.faults = self.FAULTS[self.database]
 
-    def start(self, *arguments):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.chaos", "--json", str(self.results), *arguments],
-            cwd=ROOT,
-            env={**os.environ, MARK: self.name},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=die_with_parent(),
-        )
-        self.addCleanup(self.end, process)
-        return process
-
-    def end(self, process):
-        for pid in processes_with(f"{MARK}={self.name}"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.communicate()
-
-    def assert_nothing_is_left(self):
-        wait_until(lambda: not processes_with(f"{MARK}={self.name}"), within=30)
-
     def test_a_short_run_has_nothing_to_be_found(self):
         process = self.start(
-            *("--database", self.database, "--faults", ",".join(self.faults)),
+            *("--faults", ",".join(self.faults)),
             *("--strikes", str(len(self.faults)), "--minutes", "3", "--seed", "5"),
             *("--hosts", "2", "--alive-time", "2", "--pause", "0.8"),
         )
@@ -409,10 +378,10 @@ class CommandTests(unittest.TestCase):
         self.assert_nothing_is_left()
 
     def test_an_interrupted_run_leaves_nothing_running(self):
-        process = self.start("--database", self.database, "--minutes", "5", "--hosts", "1")
+        process = self.start("--minutes", "5", "--hosts", "1")
 
         def is_at_work():
-            ours = processes_with(f"{MARK}={self.name}")
+            ours = self.processes()
             return len(set(ours).intersection(processes_with("CHAOS_HOST=host-a"))) > 4
 
         wait_until(is_at_work, within=120)

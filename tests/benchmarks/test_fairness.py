@@ -5,14 +5,9 @@ import io
 import itertools
 import json
 import math
-import os
-import subprocess
 import sys
-import tempfile
 import unittest
-import uuid
 from collections import Counter
-from pathlib import Path
 from unittest import mock
 
 import hypothesis.strategies as st
@@ -20,13 +15,10 @@ from django.db import connection
 from django.test import SimpleTestCase, TransactionTestCase, tag
 from hypothesis import given, settings
 
-from ..databases import UnavailableError, die_with_parent
+from ..databases import UnavailableError
 from ..databases.environment import SERVERS, kind_of
-from ..databases.lifetime import processes_with
-from ..waiting import wait_until
+from .command import ROOT, Command
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-MARK = "PERFECTQUEUE_TEST_FAIRNESS"
 SMALL = """
 title = "Small"
 tasks = 600
@@ -57,36 +49,15 @@ def setUpModule():
         raise unittest.SkipTest("The benchmarks are not beside the tests.")
 
 
-class Folder:
-    """A test case with a folder of its own, and the command in a process of its own."""
+class Folder(Command):
+    """Its command, and files for it."""
 
     module = "benchmarks.fairness"
-
-    def setUp(self):
-        super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-        self.name = uuid.uuid4().hex
 
     def scenario_file(self, text, name="small.toml"):
         path = self.folder / name
         path.write_text(text)
         return path
-
-    def run_command(self, *arguments):
-        """Return the exit code, what it printed and what it complained of."""
-        done = subprocess.run(
-            [sys.executable, "-m", self.module, *map(str, arguments)],
-            cwd=ROOT,
-            env={**os.environ, MARK: self.name},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            preexec_fn=die_with_parent(),
-        )
-        return done.returncode, done.stdout, done.stderr
 
 
 @tag("thorough")
@@ -119,7 +90,7 @@ class CommandTests(Folder, TransactionTestCase):
         for real, counted in zip(run["groups"], simulated["groups"], strict=True):
             with self.subTest(real["name"]):
                 self.assertAlmostEqual(real["got"], counted["got"], delta=AGREE)
-        wait_until(lambda: not processes_with(f"{MARK}={self.name}"), within=20)
+        self.assert_nothing_is_left()
 
 
 @tag("no-database")
@@ -457,7 +428,7 @@ ADVERSARY = st.fixed_dictionaries(
 )
 
 
-@tag("no-database")
+@tag("thorough", "no-database")
 class AdversaryTests(SimpleTestCase):
     """
     What a user with a backlog is owed at most, whatever the others do.
@@ -468,7 +439,6 @@ class AdversaryTests(SimpleTestCase):
     is measured, and as much for all newcomers together, once for each processor.
     """
 
-    @tag("thorough")
     @settings(max_examples=120, deadline=None, derandomize=True)
     @given(ADVERSARY)
     def test_no_backlog_falls_behind_its_part(self, plan):

@@ -7,9 +7,7 @@ from django.test import SimpleTestCase, TransactionTestCase, tag
 
 from ..databases import UnavailableError
 from ..databases.environment import SERVERS, kind_of
-from ..databases.lifetime import processes_with
-from ..waiting import wait_until
-from .test_fairness import MARK, Folder, setUpModule
+from .test_fairness import Folder, setUpModule
 
 __all__ = ["setUpModule"]
 
@@ -42,7 +40,7 @@ class CommandTests(Folder, TransactionTestCase):
             self.assertEqual(run[name], 0, name)
         self.assertGreater(run["lowest"], 0)
         self.assertIn(f"| {kind}, 2 | 3 |", printed)
-        wait_until(lambda: not processes_with(f"{MARK}={self.name}"))
+        self.assert_nothing_is_left()
 
     def test_what_can_not_be_done_is_said_in_one_line(self):
         code, _printed, complained = self.run_command("--report", "/nowhere/results")

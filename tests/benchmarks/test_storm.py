@@ -1,27 +1,19 @@
 """The auditor finds what is planted, and a short storm has nothing to be found."""
 
-import contextlib
 import json
-import os
 import signal
-import subprocess
-import sys
-import tempfile
 import unittest
-import uuid
 from dataclasses import replace
 from pathlib import Path
 
 from django.db import connection
 from django.test import SimpleTestCase, tag
 
-from ..databases import die_with_parent
 from ..databases.environment import kind_of
 from ..databases.lifetime import processes_with
 from ..waiting import wait_until
+from .command import ROOT, Command
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-MARK = "PERFECTQUEUE_TEST_STORM"
 LEASE = 3.0
 
 
@@ -384,46 +376,23 @@ def at_once(count, more):
 
 
 @tag("thorough")
-class CommandTests(unittest.TestCase):
+class CommandTests(Command, unittest.TestCase):
     """One short storm on each database."""
 
+    module = "benchmarks.storm"
+
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.results = Path(folder.name) / "results.jsonl"
-        self.name = uuid.uuid4().hex
+        super().setUp()
         self.database = kind_of(connection)
+        self.always = ("--json", self.results, "--database", self.database)
         if self.database not in ("sqlite", "postgresql", "mariadb"):
             self.skipTest(f"The benchmarks cannot start {self.database}.")
 
-    def start(self, *arguments):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.storm", "--json", str(self.results), *arguments],
-            cwd=ROOT,
-            env={**os.environ, MARK: self.name},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=die_with_parent(),
-        )
-        self.addCleanup(self.end, process)
-        return process
-
-    def end(self, process):
-        for pid in processes_with(f"{MARK}={self.name}"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.communicate()
-
-    def assert_nothing_is_left(self):
-        wait_until(lambda: not processes_with(f"{MARK}={self.name}"), within=30)
-
     def test_an_interrupted_storm_leaves_nothing_running(self):
-        process = self.start("--database", self.database, "--minutes", "5", "--clients", "2")
+        process = self.start("--minutes", "5", "--clients", "2")
 
         def is_at_work():
-            ours = set(processes_with(f"{MARK}={self.name}"))
+            ours = set(self.processes())
             return len(ours.intersection(processes_with("CHAOS_HOST=host-a"))) > 4
 
         wait_until(is_at_work, within=120)
@@ -433,7 +402,7 @@ class CommandTests(unittest.TestCase):
         self.assert_nothing_is_left()
 
     def test_a_storm_of_seconds_has_nothing_to_be_found(self):
-        process = self.start("--database", self.database, "--minutes", "0.1", "--clients", "4")
+        process = self.start("--minutes", "0.1", "--clients", "4")
         printed, complained = process.communicate(timeout=300)
         self.assertEqual(process.returncode, 0, f"{complained}\n{printed}")
         found, _head = map(json.loads, self.results.read_text().splitlines())

@@ -16,7 +16,7 @@ from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.health import checks
 from django_perfectqueue.limits import set_limit
 from django_perfectqueue.models import UNSEEN, Worker
-from django_perfectqueue.runtime.board import Board, place_for
+from django_perfectqueue.runtime.board import StatusPage, path_for
 from django_perfectqueue.shares import set_share
 
 from .commands.running import refused, run
@@ -155,7 +155,7 @@ class HostTests(SimpleTestCase):
         self.addCleanup(settings.disable)
 
     def worker(self):
-        board = Board(place_for(os.getpid()))
+        board = StatusPage(path_for(os.getpid()))
         self.addCleanup(board.close)
         board.introduce(os.getpid(), 1)
         return board

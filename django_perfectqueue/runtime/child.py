@@ -72,7 +72,7 @@ class Child:
 
     def silence(self, now: float) -> float:
         """Return for how many seconds it has stood still."""
-        return 0.0 if self.pulse is None else max(0.0, now - self.pulse.at)
+        return 0.0 if self.pulse is None else max(0.0, now - self.pulse.at.value)
 
     def reap(self) -> int | None:
         """

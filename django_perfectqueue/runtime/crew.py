@@ -196,7 +196,7 @@ class Crew(Processor):
     def take(self) -> list[store.Lease]:
         self.more = False
         self.seat.bell.wait(0)
-        self.slate.seek()
+        self.slot.seek()
         taken = self.link.insist(self.acquire)
         self.serve()
         self.taken_at = time.monotonic()
@@ -224,12 +224,12 @@ class Crew(Processor):
         more = len(taken) >= self.asked or in_part
         if self.room() <= 0:
             # From now on it is not rung, and so it looks when it has room again.
-            self.slate.rest()
+            self.slot.seeking = False
             self.more = True
-        if more or self.slate.was_rung:
+        if more or self.slot.rung:
             self.more = True
             if taken:
-                self.seat.belfry.wake_one()
+                self.seat.wakeups.wake_one()
 
     def tend(self) -> None:
         """Do what is due."""
@@ -284,7 +284,7 @@ class Crew(Processor):
 
     def pause(self, now: float) -> float:
         until = [now + LOOK_UP_AFTER * spread()]
-        looks = not (self.more or self.stopping or self.seat.belfry.is_tended())
+        looks = not (self.more or self.stopping or self.seat.wakeups.is_tended())
         if looks and self.room() > 0:
             until.append(self.poll_at)
         if self.link.away_since:
@@ -299,9 +299,9 @@ class Crew(Processor):
     def is_called(self) -> bool:
         """Tell whether someone has rung, or nobody is there to ring and it is time to look."""
         now = time.monotonic()
-        if self.slate.was_rung:
+        if self.slot.rung:
             return True
-        if not self.seat.belfry.is_tended():
+        if not self.seat.wakeups.is_tended():
             return now >= self.poll_at
         if now < self.look_at:
             return False
@@ -310,7 +310,7 @@ class Crew(Processor):
 
     def close(self) -> None:
         self.stopping = True
-        self.slate.rest()
+        self.slot.seeking = False
         self.let_end()
         self.dismiss()
         super().close()

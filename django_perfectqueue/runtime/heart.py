@@ -37,17 +37,17 @@ class Heart:
         self.processor = processor
         self.alive_time = processor.options.ALIVE_TIME
         self.interval = processor.options.TASK_HEARTBEAT_INTERVAL
-        self.slate = processor.slate
+        self.slot = processor.slot
         self.looked_at = 0.0
 
     @property
     def renewed_at(self) -> float:
         """When the leases were last renewed, by this process or in its stead."""
-        return self.slate.renewed_at
+        return self.slot.renewed_at
 
     @renewed_at.setter
     def renewed_at(self, moment: float) -> None:
-        self.slate.renewed_at = moment
+        self.slot.renewed_at = moment
 
     def held(self) -> list[store.Lease]:
         """Return the leases of what is running and of what is to run next."""
@@ -60,7 +60,7 @@ class Heart:
         held = self.held()
         if held and now - self.renewed_at >= self.alive_time / RENEWALS:
             return lambda: self.beat(held, self.alive_time)
-        if held and self.slate.was_called:
+        if held and self.slot.called:
             return lambda: self.beat(held, None)
         running = self.processor.running
         if held and running:
@@ -72,7 +72,7 @@ class Heart:
     def beat(self, held: list[store.Lease], alive_time: float | None) -> None:
         before = time.monotonic()
         self.looked_at = before
-        self.slate.answer()
+        self.slot.called = False
         using = self.processor.plan.using
         pulses = store.heartbeat(held, using=using, alive_time=alive_time)
         if alive_time is not None:
@@ -129,7 +129,7 @@ class Heart:
     def tell(self, running: Running, reason: BaseException) -> None:
         """Have a handler end, by force if it does not in time."""
         if running.active:
-            self.slate.told(running.task.lease.task_id, time.monotonic())
+            self.slot.ask_to_stop(running.task.lease.task_id, time.monotonic())
             running.kill(reason)
 
     def cancel(self, lease: store.Lease) -> None:
@@ -143,7 +143,7 @@ class Heart:
             self.processor.hold_again([lease])
             raise
         else:
-            self.processor.slate.count("cancelled")
+            self.processor.slot.count("cancelled")
             task = AcquiredTask(lease)
             task.settled = "cancelled"
             announce(task.settled, task, self.processor.plan.handler_for(lease))

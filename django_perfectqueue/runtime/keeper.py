@@ -126,7 +126,7 @@ class Keeper:
         return not self.errands.busy and now >= self.no_errand_before
 
     def beat(self, now: float) -> None:
-        self.processor.slate.beat(now)
+        self.processor.slot.beat_at = now
         if now >= self.next_beat:
             self.next_beat = now + self.interval
             try:
@@ -154,13 +154,13 @@ class Keeper:
         """Break off what has run for too long; by force only if no one else is left to do it."""
         task = running.task
         if not running.active:
-            self.processor.slate.returned(task.lease.task_id)
+            self.processor.slot.returned(task.lease.task_id)
             return
         limit, _wait = self.processor.plan.time_limits(task.lease)
         if now - task.started >= limit:
             reason = f"Task '{task.key}' has run for longer than its time limit of {limit:g} s."
             self.processor.heart.tell(running, TimeLimitError(reason))
-        if self.orphaned and self.processor.slate.overdue(now):
+        if self.orphaned and self.processor.slot.overdue(now):
             logger.error(
                 "A handler goes on after its time; its process ends. key=%s", printable(task.key)
             )

@@ -22,7 +22,7 @@ from django_perfectqueue.texts import printable
 from django_perfectqueue.tracing import telemetry
 
 from . import capture
-from .belfry import Belfry
+from .belfry import Wakeups
 from .bell import Bell
 from .database import AwayError, Link, discard, in_one_line
 from .ending import Ending, announce
@@ -38,7 +38,7 @@ from .report import Reporter
 from .runner import Running
 from .scribe import Scribe
 from .signals import REOPEN_LOGS, RESTART_NOW, STOP_NOW, take_signals
-from .slate import Slate
+from .slate import Slot
 
 logger = logging.getLogger("django_perfectqueue.processor")
 
@@ -60,11 +60,11 @@ class Seat:
 
     number: int
     holder: int
-    slate: Slate
+    slot: Slot
     bell: Bell
     pulse: int
     lifeline: int
-    belfry: Belfry = field(default_factory=Belfry)
+    wakeups: Wakeups = field(default_factory=Wakeups)
     accounts: QueueAccounts | None = None
 
 
@@ -81,7 +81,7 @@ class Processor:
         self.options = plan.options
         self.seat = seat
         self.reporter = reporter
-        self.slate = seat.slate
+        self.slot = seat.slot
         self.worker = worker_name()
         self.orders = orders(plan.options.QUEUE_ORDER, plan.queues)
         self.accounts = seat.accounts or QueueAccounts(plan.queues, plan.options.places)
@@ -180,8 +180,8 @@ class Processor:
 
     def serve(self) -> None:
         """Tell the supervisor, once, that the first acquire is done."""
-        if not self.slate.serves:
-            self.slate.serve()
+        if not self.slot.serves:
+            self.slot.serves = True
             self.keeper.beat_at_once()
 
     def acquire(self) -> list[store.Lease]:
@@ -243,7 +243,7 @@ class Processor:
         """Note that the handler of a task begins."""
         lease = task.lease
         limits = self.plan.time_limits(lease)
-        self.slate.begin(lease.task_id, since=task.started, limits=limits, seat=seat)
+        self.slot.begin(lease.task_id, since=task.started, limits=limits, seat=seat)
         if self.shares:
             self.accounts.begin(lease.queue, task.started, seat)
         self.ledger.begin(task)
@@ -253,7 +253,7 @@ class Processor:
         self.ledger.end(task, task.started + seconds)
         if self.shares:
             self.accounts.end(task.lease.queue, seconds, seat)
-        self.slate.end(seat=seat)
+        self.slot.end(seat=seat)
         self.pace.ran(task.type, seconds)
         if self.remaining is not None:
             self.remaining -= 1
@@ -278,10 +278,10 @@ class Processor:
         part of what has a cap, or it was rung for something that came too late for what it
         has taken.
         """
-        self.slate.rest()
+        self.slot.seeking = False
         capped = any(lease.capped for lease in taken)
-        if len(taken) >= self.asked or capped or self.slate.was_rung:
-            self.seat.belfry.wake_one()
+        if len(taken) >= self.asked or capped or self.slot.rung:
+            self.seat.wakeups.wake_one()
 
     def put_strange_back(self) -> None:
         """Let tasks of unknown types wait for a release that knows them, and those behind them."""
@@ -374,7 +374,7 @@ class Processor:
 
     def tell(self, endings: Sequence[Ending]) -> None:
         for ending in endings:
-            self.slate.count(ending.word)
+            self.slot.count(ending.word)
             if ending.task.notes is not None:
                 self.scribe.keep(ending.task)
         with self.telling:
@@ -405,7 +405,7 @@ class Processor:
 
     def release(self, leases: Sequence[store.Lease], *, delay: float = 0.0) -> None:
         refused = store.release(leases, using=self.plan.using, delay=delay)
-        self.slate.count("released", len(leases) - len(refused))
+        self.slot.count("released", len(leases) - len(refused))
 
     def kept(self) -> set[tuple[int, int]]:
         """Return the fences of the leases that this processor knows it has."""
@@ -430,7 +430,7 @@ class Processor:
     def close(self) -> None:
         """Leave nothing behind that another could be running, or that has run."""
         self.stopping = True
-        self.slate.rest()
+        self.slot.seeking = False
         for act in (self.release_rest, self.post):
             try:
                 self.link.insist(act)
@@ -445,7 +445,7 @@ class Processor:
         self.plan.dispatch.after_child_end()
         if self.options.TRACING:
             telemetry.flush()
-        self.slate.sign_off()
+        self.slot.signed_off = True
         logger.debug("A processor ends. pid=%s", os.getpid())
 
 

@@ -50,7 +50,7 @@ class Solo(Processor):
             if self.ledger.is_due(time.monotonic()):
                 self.keep_books()
             self.seat.bell.wait(0)
-            self.slate.seek()
+            self.slot.seek()
             taken = self.link.insist(self.acquire)
             self.serve()
             self.taken_at = time.monotonic()
@@ -132,10 +132,10 @@ class Solo(Processor):
         """
         look_at = time.monotonic() + LOOK_AFTER * random.uniform(0.7, 1.0)  # noqa: S311
         while not self.stopping:
-            tended = self.seat.belfry.is_tended()
+            tended = self.seat.wakeups.is_tended()
             pause = LOOK_UP_AFTER if tended else self.options.POLL_INTERVAL
             rung = self.seat.bell.wait(pause * random.uniform(0.7, 1.0))  # noqa: S311
-            if rung or not tended or self.slate.was_rung or self.recycling.is_due():
+            if rung or not tended or self.slot.rung or self.recycling.is_due():
                 logger.debug("A processor looks for tasks. pid=%s rung=%s", os.getpid(), rung)
                 return
             if time.monotonic() >= look_at:

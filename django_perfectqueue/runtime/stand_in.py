@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from django_perfectqueue import store
 
-from .belfry import Belfry
+from .belfry import Wakeups
 from .database import Link
 from .gauge import Gauge
 from .plan import Plan
-from .slate import Slate
+from .slate import Slot
 
 logger = logging.getLogger("django_perfectqueue.janitor")
 
@@ -40,63 +40,63 @@ class StandIn:
     here, and a cancel is seen to. What stands still is left to its supervisor.
     """
 
-    def __init__(self, plan: Plan, belfry: Belfry, link: Link) -> None:
+    def __init__(self, plan: Plan, wakeups: Wakeups, link: Link) -> None:
         self.using = plan.using
         self.alive_time = plan.options.ALIVE_TIME
         self.interval = plan.options.TASK_HEARTBEAT_INTERVAL
         self.pause = min(LONGEST_SILENCE, self.alive_time / (2 * RENEWALS))
-        self.slates = [slate for slate, _bell in belfry.bells]
+        self.slots = [slot for slot, _bell in wakeups.bells]
         self.link = link
         self.absent: dict[int, Absence] = {}
 
     def look(self) -> None:
         """Do what there is to be done now; to be called every ``pause`` seconds."""
         now = time.monotonic()
-        for place, slate in enumerate(self.slates):
-            if self.is_absent(place, slate, now):
-                self.stand_in(self.absent[place], slate, now)
+        for place, slot in enumerate(self.slots):
+            if self.is_absent(place, slot, now):
+                self.stand_in(self.absent[place], slot, now)
 
-    def is_absent(self, place: int, slate: Slate, now: float) -> bool:
+    def is_absent(self, place: int, slot: Slot, now: float) -> bool:
         """Tell whether a processor computes, and its keeper has not been at work since long."""
-        silent = slate.pid and slate.begun and now - slate.beat_at >= self.pause
+        silent = slot.pid and slot.tasks and now - slot.beat_at >= self.pause
         known = self.absent.get(place)
-        if not silent or (known and known.holder != slate.holder):
+        if not silent or (known and known.holder != slot.holder):
             self.absent.pop(place, None)
             return False
         if known is None:
-            self.absent[place] = Absence(slate.holder, Gauge(slate.pid, now))
+            self.absent[place] = Absence(slot.holder, Gauge(slot.pid, now))
             return False
         return known.gauge.is_busy(now)
 
-    def stand_in(self, absence: Absence, slate: Slate, now: float) -> None:
-        since_renewal = now - slate.renewed_at
+    def stand_in(self, absence: Absence, slot: Slot, now: float) -> None:
+        since_renewal = now - slot.renewed_at
         # What may have lapsed by now may be another's: it is not for us to say that it is held.
         if self.alive_time / RENEWALS <= since_renewal < self.alive_time:
-            self.renew(absence, slate)
-        if slate.was_called or now - absence.looked_at >= self.interval:
+            self.renew(absence, slot)
+        if slot.called or now - absence.looked_at >= self.interval:
             absence.looked_at = now
-            slate.answer()
-            self.see_to_cancels(absence.holder, slate)
+            slot.called = False
+            self.see_to_cancels(absence.holder, slot)
 
-    def renew(self, absence: Absence, slate: Slate) -> None:
+    def renew(self, absence: Absence, slot: Slot) -> None:
         before = time.monotonic()
         terms = {"using": self.using, "alive_time": self.alive_time}
         self.link.insist(lambda: store.renew(absence.holder, **terms))  # type: ignore[arg-type]
-        if slate.holder == absence.holder:
-            slate.renewed_at = max(slate.renewed_at, before)
+        if slot.holder == absence.holder:
+            slot.renewed_at = max(slot.renewed_at, before)
         if not absence.told:
             absence.told = True
             logger.warning(
                 "A handler keeps Python's lock; its lease is renewed from outside. pid=%s"
                 " task_ids=%s",
-                slate.pid,
-                [begun.task_id for begun in slate.begun],
+                slot.pid,
+                [begun.task_id for begun in slot.tasks],
             )
 
-    def see_to_cancels(self, holder: int, slate: Slate) -> None:
+    def see_to_cancels(self, holder: int, slot: Slot) -> None:
         """Note who is to end, so that the supervisor ends it by force when it does not."""
-        ids = [begun.task_id for begun in slate.begun]
+        ids = [begun.task_id for begun in slot.tasks]
         wanted = self.link.insist(lambda: store.wanted(holder, ids, using=self.using))
-        if slate.holder == holder:
+        if slot.holder == holder:
             for task_id in set(ids) - wanted:
-                slate.told(task_id, time.monotonic())
+                slot.ask_to_stop(task_id, time.monotonic())

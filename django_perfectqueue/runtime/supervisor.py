@@ -27,9 +27,9 @@ from django_perfectqueue.processes import (
 )
 
 from . import outlet
-from .belfry import Belfry
+from .belfry import Wakeups
 from .bell import Bell, drain, readable
-from .board import Board, place_for
+from .board import StatusPage, path_for
 from .child import Body, Child, fork, next_fork
 from .database import close_for_fork
 from .gauge import Gauge
@@ -57,7 +57,7 @@ from .signals import (
     Mailbox,
     reopen_logs,
 )
-from .slate import Begun, Slate
+from .slate import Slot, TaskSlot
 from .stacks import Stacks
 from .staff import processor_of
 from .title import set_title
@@ -73,7 +73,7 @@ ENOUGH_AFTER = 5.0
 @dataclass(slots=True, eq=False)
 class Place:
     """
-    Where a processor sits: one after another, with one slate and one account of queues.
+    Where a processor sits: one after another, with one slot and one account of queues.
 
     ``heard_at`` is when it was last heard of, and ``worked_at`` when it was last seen to
     compute; ``silence`` is for how long neither, if it was killed for that. ``told_at`` is
@@ -81,7 +81,7 @@ class Place:
     """
 
     number: int
-    slate: Slate
+    slot: Slot
     accounts: QueueAccounts
     bell: Bell = field(default_factory=Bell)
     child: Child | None = None
@@ -119,8 +119,8 @@ class Supervisor:
         os.set_blocking(self.lifeline, False)
         numbers = range(1, self.options.PROCESSORS + 1)
         self.places = [self.new_place(number) for number in numbers]
-        self.belfry = Belfry([(place.slate, place.bell) for place in self.places])
-        self.board = Board(place_for(os.getpid()))
+        self.wakeups = Wakeups([(place.slot, place.bell) for place in self.places])
+        self.board = StatusPage(path_for(os.getpid()))
         self.stacks = Stacks()
         self.helpers = self.needed_helpers()
         self.undertakers: list[Child] = []
@@ -130,18 +130,18 @@ class Supervisor:
 
     def new_place(self, number: int) -> Place:
         places = self.options.places
-        return Place(number, Slate(places), QueueAccounts(self.plan.queues, places))
+        return Place(number, Slot.shared(places), QueueAccounts(self.plan.queues, places))
 
     def needed_helpers(self) -> list[Helper]:
         limit = self.options.CHILD_FORK_FREQUENCY_LIMIT
         worker = registration(self.plan)
 
         def tidy() -> int:
-            presence = Presence(worker, self.board, [place.slate for place in self.places])
-            return Janitor(self.plan, self.belfry, presence, lifeline=self.lifeline).run()
+            presence = Presence(worker, self.board, [place.slot for place in self.places])
+            return Janitor(self.plan, self.wakeups, presence, lifeline=self.lifeline).run()
 
         def listen() -> int:
-            return Listener(self.plan, self.belfry, lifeline=self.lifeline).run()
+            return Listener(self.plan, self.wakeups, lifeline=self.lifeline).run()
 
         def answer() -> int:
             return Receptionist(self.plan, self.board, lifeline=self.lifeline).run()
@@ -193,7 +193,7 @@ class Supervisor:
             self.now = time.monotonic()
             self.board.turn(sum(place.child is not None for place in self.places))
             outlet.push()
-            self.board.drop(outlet.dropped.total())
+            self.board.status.dropped = outlet.dropped.total()
             self.obey(self.mailbox.read())
             self.stacks.go_on(self.now)
             self.reap()
@@ -209,7 +209,7 @@ class Supervisor:
 
     def serves(self) -> bool:
         """Tell whether every processor has looked for tasks, or after a while at least one."""
-        serving = sum(place.slate.serves for place in self.places)
+        serving = sum(place.slot.serves for place in self.places)
         if serving and self.serving_since is None:
             self.serving_since = self.now
         if not serving or self.serving_since is None:
@@ -245,7 +245,7 @@ class Supervisor:
                 helper.child.stop()
 
     def farewell(self) -> str:
-        if not any(place.slate.begun for place in self.places if place.child is not None):
+        if not any(place.slot.tasks for place in self.places if place.child is not None):
             return _("Stopping.")
         return (
             _("Stopping once the running tasks have ended. To end them at once: kill -QUIT %d")
@@ -269,7 +269,7 @@ class Supervisor:
             if place.child is not None:
                 tasks = ", ".join(
                     f"{begun.task_id} for {self.now - begun.since:.1f} s"
-                    for begun in place.slate.begun
+                    for begun in place.slot.tasks
                 )
                 what = f"Processor {place.number}, pid {place.child.pid}, runs"
                 yield place.child.pid, f"{what} {f'task {tasks}' if tasks else 'nothing'}:"
@@ -297,18 +297,18 @@ class Supervisor:
     def bury(self, place: Place, child: Child, code: int) -> None:
         """Clear the place of a processor that has ended, and say what comes next there."""
         place.child = None
-        place.slate.pid = 0
-        left = code in (DONE, RECYCLED) and place.slate.signed_off
+        place.slot.pid = 0
+        left = code in (DONE, RECYCLED) and place.slot.signed_off
         if not left:
             kill_orphans(self.known(), holder=place.holder, pipe=place.pulse)
         os.close(place.pulse)
         as_told = left or child.killed
         if not left:
             self.give_back(place, child, code)
-        place.slate.clear()
-        place.slate.rest()
-        if place.slate.was_rung:
-            self.belfry.wake_one()
+        place.slot.clear()
+        place.slot.seeking = False
+        if place.slot.rung:
+            self.wakeups.wake_one()
         early = self.now - child.born < self.options.CHILD_FORK_FREQUENCY_LIMIT
         place.deaths = 0 if as_told else place.deaths + 1 if early else 1
         limit = self.options.CHILD_FORK_FREQUENCY_LIMIT
@@ -318,15 +318,15 @@ class Supervisor:
             self.reporter.say(_("Processor %(number)s has ended.") % {"number": place.number})
 
     def give_back(self, place: Place, child: Child, code: int) -> None:
-        running = {begun.task_id: self.now - begun.since for begun in place.slate.begun}
-        overdue = place.slate.overdue(self.now) if place.forced else []
+        running = {begun.task_id: self.now - begun.since for begun in place.slot.tasks}
+        overdue = place.slot.overdue(self.now) if place.forced else []
         as_told = place.forced or (child.killed and child.stopping_since is not None)
         message = how_it_ended(code, place.silence)
         if not as_told:
             logger.error(
                 "A processor died. pid=%s task_ids=%s: %s", child.pid, list(running), message
             )
-            place.slate.count("crashed", len(running))
+            place.slot.count("crashed", len(running))
         estate = Estate(
             holder=place.holder,
             worker=f"{socket.gethostname()}:{child.pid}",
@@ -398,7 +398,7 @@ class Supervisor:
             return
         if place.gauge is None:
             place.gauge = Gauge(child.pid, self.now)
-        elif place.gauge.is_busy(self.now) and place.slate.begun:
+        elif place.gauge.is_busy(self.now) and place.slot.tasks:
             place.worked_at = self.now
 
     def enforce(self) -> None:
@@ -411,7 +411,7 @@ class Supervisor:
         for place in self.places:
             if place.child is None or place.child.killed:
                 continue
-            overdue = place.slate.overdue(self.now)
+            overdue = place.slot.overdue(self.now)
             if not overdue:
                 place.told_at = None
             elif place.told_at is None:
@@ -419,20 +419,20 @@ class Supervisor:
             elif self.now - place.told_at >= self.options.CHILD_KILL_INTERVAL:
                 self.force(place, place.child)
 
-    def ask(self, place: Place, child: Child, overdue: list[Begun]) -> None:
+    def ask(self, place: Place, child: Child, overdue: list[TaskSlot]) -> None:
         place.told_at = self.now
         logger.error(
             "A handler does not end; it is ended by force. pid=%s task_ids=%s",
             child.pid,
             [begun.task_id for begun in overdue],
         )
-        if len(overdue) == len(place.slate.begun):
+        if len(overdue) == len(place.slot.tasks):
             terminate_descendants(child.pid)
 
     def force(self, place: Place, child: Child) -> None:
         """Kill a processor, unless what it should have ended has just done so."""
         halt(child.pid)
-        if place.slate.overdue(self.now):
+        if place.slot.overdue(self.now):
             place.forced = True
             child.kill()
         else:
@@ -488,15 +488,15 @@ class Supervisor:
         seat = Seat(
             number=place.number,
             holder=place.holder,
-            slate=place.slate,
+            slot=place.slot,
             accounts=place.accounts,
             bell=place.bell,
             pulse=beat,
             lifeline=self.lifeline,
-            belfry=self.belfry,
+            wakeups=self.wakeups,
         )
         drain(place.bell.ear)
-        place.slate.sign_on(place.holder)
+        place.slot.sign_on(place.holder)
 
         def process() -> int:
             mark(seat.holder)
@@ -510,7 +510,7 @@ class Supervisor:
             raise
         finally:
             os.close(beat)
-        place.slate.pid = place.child.pid
+        place.slot.pid = place.child.pid
         words = {"number": place.number, "pid": place.child.pid}
         self.reporter.say(_("Processor %(number)s started, pid %(pid)s.") % words)
 
@@ -527,6 +527,7 @@ class Supervisor:
     def fork(self, role: str, body: Body, pulse: Pulse | None = None) -> Child:
         def alone() -> int:
             set_title(role)
+            self.plan.outage.process = role
             self.let_go()
             return body()
 
@@ -576,7 +577,7 @@ class Supervisor:
         ]
         due += [at - self.now for at in self.stacks.due()]
         for place in self.places:
-            due += [begun.kill_at - self.now for begun in place.slate.begun]
+            due += [begun.kill_at - self.now for begun in place.slot.tasks]
             if place.told_at is not None:
                 due.append(place.told_at + self.options.CHILD_KILL_INTERVAL - self.now)
         return max(0.01, min([TICK, *(wait for wait in due if wait > 0)]))
@@ -604,7 +605,7 @@ class Supervisor:
     def counts(self) -> dict[str, int]:
         total: dict[str, int] = {}
         for place in self.places:
-            for word, number in place.slate.counts().items():
+            for word, number in place.slot.totals().items():
                 total[word] = total.get(word, 0) + number
         return total
 

@@ -13,7 +13,7 @@ from django_perfectqueue.runtime.bell import Bell
 from django_perfectqueue.runtime.plan import Plan
 from django_perfectqueue.runtime.processor import Seat
 from django_perfectqueue.runtime.report import Reporter
-from django_perfectqueue.runtime.slate import Slate
+from django_perfectqueue.runtime.slate import Slot
 from django_perfectqueue.runtime.staff import processor_of
 
 
@@ -29,7 +29,7 @@ class CrewTestCase(TransactionTestCase):
         seat = Seat(
             number=1,
             holder=store.new_holder(),
-            slate=Slate(values.places),
+            slot=Slot.shared(values.places),
             bell=Bell(),
             pulse=self.pipe()[1],
             lifeline=self.pipe()[0],

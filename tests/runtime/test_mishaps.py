@@ -24,7 +24,7 @@ from django_perfectqueue.runtime.launcher import GENERATION, Launcher
 from django_perfectqueue.runtime.plan import Plan
 from django_perfectqueue.runtime.processor import Seat
 from django_perfectqueue.runtime.report import Reporter
-from django_perfectqueue.runtime.slate import Slate
+from django_perfectqueue.runtime.slate import Slot
 from django_perfectqueue.runtime.solo import Solo
 from django_perfectqueue.signals import task_cancelled
 
@@ -55,7 +55,7 @@ class ConnectionLostTests(TransactionTestCase):
         seat = Seat(
             number=1,
             holder=store.new_holder(),
-            slate=Slate(),
+            slot=Slot.shared(),
             bell=Bell(),
             pulse=pulse,
             lifeline=lifeline,

@@ -328,7 +328,7 @@ class ProcessorTests(CrewTestCase):
                         Queue().submit(f"{kind}-{word}", kind, {"raise": word})
                 processor = self.processor(type_, routes)
                 self.work(processor)
-                counts = processor.slate.counts()
+                counts = processor.slot.totals()
                 self.assertEqual({word: counts[word] for word in expected}, expected)
                 Queue().clear()
 

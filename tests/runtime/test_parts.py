@@ -22,7 +22,7 @@ from django_perfectqueue.runtime.helper import Helper
 from django_perfectqueue.runtime.launcher import SUPERVISOR, Generation, first_environment
 from django_perfectqueue.runtime.plan import Plan
 from django_perfectqueue.runtime.report import Reporter, in_parts
-from django_perfectqueue.runtime.slate import Slate
+from django_perfectqueue.runtime.slate import COUNTED, Slot
 from django_perfectqueue.runtime.supervisor import Supervisor, how_it_ended
 
 from ..waiting import wait_until
@@ -57,24 +57,24 @@ class BellTests(SimpleTestCase):
         os.close(ear)
 
 
-class SlateTests(SimpleTestCase):
+class SlotTests(SimpleTestCase):
     def test_a_supervisor_reads_what_a_dead_processor_was_running(self):
-        slate = Slate(seats=2)
-        self.addCleanup(slate.close)
+        slot = Slot.shared(2)
 
         def live():
-            slate.count("finished", 3)
-            slate.begin(2**62, since=5.0, limits=TimeLimits(2.0, 0.5), seat=1)
+            slot.count("finished", 3)
+            slot.begin(2**62, since=5.0, limits=TimeLimits(2.0, 0.5), seat=1)
             os.kill(os.getpid(), signal.SIGKILL)
 
         child = fork(live)
         codes = []
         wait_until(lambda: codes.append(child.reap()) or codes[-1] is not None)
         self.assertEqual(codes[-1], -signal.SIGKILL)
-        self.assertEqual(slate.begun, [(2**62, 5.0, 7.5)])
-        self.assertEqual(slate.counts()["finished"], 3)
-        slate.clear()
-        self.assertEqual(slate.begun, [])
+        [task] = slot.tasks
+        self.assertEqual((task.task_id, task.since, task.kill_at), (2**62, 5.0, 7.5))
+        self.assertEqual(slot.totals()["finished"], 3)
+        slot.clear()
+        self.assertEqual(slot.tasks, [])
 
 
 class ChildTests(SimpleTestCase):
@@ -157,11 +157,11 @@ class ReporterTests(SimpleTestCase):
     def test_silence_is_silent(self):
         reporter = Reporter(self.lines.append, no_style(), verbosity=0)
         reporter.head("hello")
-        reporter.summary(dict.fromkeys(Slate().places, 0), 1.0)
+        reporter.summary(dict.fromkeys(COUNTED, 0), 1.0)
         self.assertEqual(self.lines, [])
 
     def test_a_summary_names_what_there_was(self):
-        counts = dict.fromkeys(Slate().places, 0) | {"finished": 10, "cancelled": 1}
+        counts = dict.fromkeys(COUNTED, 0) | {"finished": 10, "cancelled": 1}
         Reporter(self.lines.append, no_style()).summary(counts, 2.0)
         self.assertEqual(
             self.lines,
@@ -234,18 +234,18 @@ class ReadyTests(SimpleTestCase):
         options = Options().replace(PROCESSORS=2)
         plan = Plan(dispatch=Registry, queues=("default",), using="default", options=options)
         supervisor = Supervisor(plan, Reporter(print, no_style(), 0), None)
-        first, second = (place.slate for place in supervisor.places)
+        first, second = (place.slot for place in supervisor.places)
         self.assertFalse(supervisor.serves())
         supervisor.now += 100
         self.assertFalse(supervisor.serves())
-        first.serve()
+        first.serves = True
         self.assertFalse(supervisor.serves())
         supervisor.now += 5
         self.assertTrue(supervisor.serves())
         first.sign_on()
         self.assertFalse(supervisor.serves())
-        for slate in (first, second):
-            slate.serve()
+        for slot in (first, second):
+            slot.serves = True
         supervisor.serving_since = supervisor.now
         self.assertTrue(supervisor.serves())
 

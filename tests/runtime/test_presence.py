@@ -17,11 +17,11 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.roster import place_of
 from django_perfectqueue.runtime import signals
 from django_perfectqueue.runtime.bell import Bell, readable
-from django_perfectqueue.runtime.board import PREFIX, Board
+from django_perfectqueue.runtime.board import PREFIX, StatusPage
 from django_perfectqueue.runtime.database import Link
 from django_perfectqueue.runtime.janitor import Janitor
 from django_perfectqueue.runtime.presence import INTERVAL, Presence, registration, routes_of
-from django_perfectqueue.runtime.slate import Slate
+from django_perfectqueue.runtime.slate import Slot
 
 from ..databases.lifetime import children
 from ..tasks import SampleDispatch
@@ -68,13 +68,11 @@ class PresenceTests(TestCase):
         self.addCleanup(bell.close)
         link = Link("default", bell, lambda: 0.0)
         self.link = link
-        self.board = Board()
+        self.board = StatusPage()
         self.addCleanup(self.board.close)
-        self.slates = [Slate(), Slate(seats=2), Slate()]
-        for slate in self.slates:
-            self.addCleanup(slate.close)
+        self.slots = [Slot.shared(), Slot.shared(2), Slot.shared()]
         known = registration(plan(PROCESSORS=3))
-        self.presence = Presence(known, self.board, self.slates)
+        self.presence = Presence(known, self.board, self.slots)
 
     def tell(self):
         self.presence.tell(self.link)
@@ -85,10 +83,10 @@ class PresenceTests(TestCase):
         self.assertEqual((row.pid, row.processors, row.queues), (os.getpid(), 3, ["default"]))
         self.assertEqual((row.launcher, row.generation), (os.getppid(), 1))
         self.assertIn("echo", row.routes["types"])
-        self.assertIsNotNone(self.board.standing().reached)
+        self.assertIsNotNone(self.board.status.reached)
 
     def test_it_tells_what_each_processor_does(self):
-        first, second, _empty = self.slates
+        first, second, _empty = self.slots
         first.pid, second.pid = os.getpid(), 2**22 + 1
         first.count("finished", 3)
         for seat, task_id in enumerate((7, 8)):

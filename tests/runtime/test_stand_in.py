@@ -9,12 +9,12 @@ from django_perfectqueue import store
 from django_perfectqueue.application import TimeLimits
 from django_perfectqueue.models import Ticket
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.runtime.belfry import Belfry
+from django_perfectqueue.runtime.belfry import Wakeups
 from django_perfectqueue.runtime.bell import Bell
 from django_perfectqueue.runtime.child import fork
 from django_perfectqueue.runtime.database import Link
 from django_perfectqueue.runtime.gauge import Gauge
-from django_perfectqueue.runtime.slate import Slate
+from django_perfectqueue.runtime.slate import NEVER, Slot
 from django_perfectqueue.runtime.stand_in import StandIn
 
 from ..factories import submit
@@ -72,20 +72,19 @@ class StandInTests(TestCase):
             ["default"], limit=1, alive_time=300, holder=HOLDER, using="default"
         )
         self.before = Ticket.objects.get().alarm_at
-        self.slate = Slate()
-        self.addCleanup(self.slate.close)
+        self.slot = Slot.shared()
         bell = Bell()
         self.addCleanup(bell.close)
         link = Link("default", bell, lambda: 0.0)
-        self.stand_in = StandIn(plan_of(Limited), Belfry([(self.slate, bell)]), link)
+        self.stand_in = StandIn(plan_of(Limited), Wakeups([(self.slot, bell)]), link)
 
     def sit_down(self, pid, *, renewed=150.0, silent=10.0):
         now = time.monotonic()
-        self.slate.sign_on(HOLDER)
-        self.slate.pid = pid
-        self.slate.begin(self.lease.task_id, since=now - silent, limits=TimeLimits(kill_wait=9.0))
-        self.slate.beat(now - silent)
-        self.slate.renewed_at = now - renewed
+        self.slot.sign_on(HOLDER)
+        self.slot.pid = pid
+        self.slot.begin(self.lease.task_id, since=now - silent, limits=TimeLimits(kill_wait=9.0))
+        self.slot.beat_at = now - silent
+        self.slot.renewed_at = now - renewed
 
     def looks(self, seconds=0.5):
         """Let it look again and again for so long, as the janitor does."""
@@ -104,18 +103,18 @@ class StandInTests(TestCase):
         Queue()["k0"].cancel_request()
         with forked(spin) as pid:
             self.sit_down(pid)
-            [begun] = self.slate.begun
-            self.assertEqual(begun.kill_at, 0.0)
+            [begun] = self.slot.tasks
+            self.assertEqual(begun.kill_at, NEVER)
 
             def seen_to():
                 self.stand_in.look()
-                return self.slate.begun[0].kill_at
+                return self.slot.tasks[0].kill_at < NEVER
 
             with self.assertLogs("django_perfectqueue.janitor", "WARNING"):
                 wait_until(seen_to)
         self.assertTrue(self.renewed())
-        self.assertLess(time.monotonic() - self.slate.renewed_at, 60)
-        self.assertGreater(self.slate.begun[0].kill_at, time.monotonic())
+        self.assertLess(time.monotonic() - self.slot.renewed_at, 60)
+        self.assertGreater(self.slot.tasks[0].kill_at, time.monotonic())
 
     def test_who_stands_still_is_not(self):
         with forked(spin) as pid:

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy
 
 from django_perfectqueue import queue, spans
 from django_perfectqueue.health.checks import Finding, findings, seconds
-from django_perfectqueue.runtime.board import LONG_AGO, Standing, standings
+from django_perfectqueue.runtime.board import LONG_AGO, WorkerStatus, statuses
 from django_perfectqueue.texts import printable
 
 from ..base import SummedUpCommand, known_alias, speaking
@@ -81,7 +81,7 @@ class Command(SummedUpCommand):
 
     def of_host(self, options: dict[str, Any]) -> Finding:
         with speaking():
-            shown = standings()
+            shown = statuses()
         if options["pid_file"]:
             pid = pid_in(options["pid_file"])
             shown = [one for one in shown if pid in (one.launcher, one.supervisor)]
@@ -100,7 +100,7 @@ class Command(SummedUpCommand):
             raise CommandError("\n".join(map(in_full, wrong)))
 
 
-def of_workers(shown: Sequence[Standing], *, ready: bool) -> Finding:
+def of_workers(shown: Sequence[WorkerStatus], *, ready: bool) -> Finding:
     """Return how the worker stands that is best off."""
     if not shown:
         return Finding("worker", False, _("No worker of this user runs on this host."))
@@ -109,7 +109,7 @@ def of_workers(shown: Sequence[Standing], *, ready: bool) -> Finding:
     return Finding("worker", well, standing_of(best, ready=ready), best.facts())
 
 
-def standing_of(worker: Standing, *, ready: bool) -> str:
+def standing_of(worker: WorkerStatus, *, ready: bool) -> str:
     words = {"pid": worker.supervisor, "time": spans.span(worker.turned)}
     if not worker.is_live and worker.turned >= LONG_AGO:
         return _("The worker with pid %(pid)d is gone.") % words
@@ -119,7 +119,7 @@ def standing_of(worker: Standing, *, ready: bool) -> str:
         return _("The worker with pid %(pid)d lives.") % words
     if worker.leaving:
         return _("The worker with pid %(pid)d takes no more tasks: it was told to stop.") % words
-    if not worker.seated:
+    if not worker.processors:
         return _("The worker with pid %(pid)d has no processor.") % words
     if not worker.is_ready:
         return _("The worker with pid %(pid)d can't reach the database.") % words

@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from django_perfectqueue.runtime.keeper import TOO_LONG
 from django_perfectqueue.runtime.outbox import LATE
 from django_perfectqueue.runtime.pace import Pace
+from django_perfectqueue.runtime.processor import TOO_LONG
 
 from .judge import Run
 from .lines import Held, Lines, Task

@@ -24,7 +24,7 @@ from .bookkeeper import Bookkeeper
 from .plan import Plan
 from .presence import Presence
 from .recounter import Recounter
-from .stand_in import StandIn
+from .stand_in import LeaseProxy
 
 logger = logging.getLogger("django_perfectqueue.database")
 
@@ -50,7 +50,7 @@ class Janitor(Attendant):
         super().__init__(plan, lifeline=lifeline)
         self.wakeups = wakeups
         self.presence = presence
-        self.stand_in = StandIn(plan, wakeups, self.link)
+        self.lease_proxy = LeaseProxy(plan, wakeups, self.link)
         self.purge = Purge(plan)
         self.idle_lanes = IdleLanes(plan.using)
         self.bookkeeper = Bookkeeper(plan)
@@ -76,19 +76,19 @@ class Janitor(Attendant):
         # Who stops all processes of a service tells this one too soon.
         while self.wakeups.is_at_work() and not self.orphaned:
             self.look_after()
-            self.wait(self.stand_in.pause, self.presence.board)
+            self.wait(self.lease_proxy.pause, self.presence.board)
         self.presence.end(self.link)
 
     def look_after(self) -> None:
         """Do what must not wait until the rest is done."""
         self.presence.tell(self.link)
-        self.stand_in.look()
+        self.lease_proxy.look()
 
     def rest(self, seconds: float) -> None:
         """Wait, but for what must not."""
         until = time.monotonic() + seconds
         while not self.stopping and (left := until - time.monotonic()) > 0:
-            self.wait(min(left, self.stand_in.pause), self.presence.board)
+            self.wait(min(left, self.lease_proxy.pause), self.presence.board)
             self.look_after()
 
     def look_at_file(self) -> None:

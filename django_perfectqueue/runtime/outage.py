@@ -18,19 +18,20 @@ class Outage:
     """
     The trouble of all links of one process, so that it is logged once and not by each link.
 
-    Made before the worker's processes are forked: from then on each has its own, but all
-    share ``reconnect_at``. A connection that was made before that moment is made anew.
+    Made before the worker's processes are forked: from then on each has its own. All share
+    ``reconnect_at``, before which no connection may have been made, and ``slipped_at``, when
+    a call that failed once was last logged.
     """
 
     def __init__(self) -> None:
         self.process = "worker"
         self.reconnect_at = shared(ctypes.c_double)
+        self.slipped_at = shared(ctypes.c_double)
         self.lock = threading.Lock()
         self.links: set[int] = set()
         self.since = 0.0
         self.what: Ailment | None = None
         self.logged_at = 0.0
-        self.slipped_at = float("-inf")
 
     @property
     def is_on(self) -> bool:
@@ -66,15 +67,15 @@ class Outage:
             if self.what is Ailment.READ_ONLY:
                 # Who only reads does not notice that it still reads from a standby.
                 self.reconnect()
-            now = self.slipped_at = time.monotonic()
+            # Who was idle all the time has yet to find its connection dead.
+            now = self.slipped_at.value = time.monotonic()
             lasted, self.since, self.what = now - self.since, 0.0, None
             return lasted
 
     def is_slip_news(self) -> bool:
         """Return whether to log a call that failed once; of those there is a line in a while."""
-        now = time.monotonic()
-        with self.lock:
-            if self.is_on or now - self.slipped_at < SLIP_AFTER:
-                return False
-            self.slipped_at = now
-            return True
+        last, now = self.slipped_at.value, time.monotonic()
+        if self.is_on or (last and now - last < SLIP_AFTER):
+            return False
+        self.slipped_at.value = now
+        return True

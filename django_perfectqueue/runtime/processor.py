@@ -6,16 +6,21 @@ import logging
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from django.db import Error, connections
 
 from django_perfectqueue import conf, store
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.conf import FAIR
-from django_perfectqueue.exceptions import PreemptedError
+from django_perfectqueue.exceptions import (
+    GracefulProcessStopError,
+    ImmediateProcessStopError,
+    PreemptedError,
+    ProcessStopError,
+)
 from django_perfectqueue.models import PARKED_FROM
 from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.texts import printable
@@ -27,6 +32,7 @@ from .bell import Bell
 from .database import AwayError, Link, discard, in_one_line
 from .ending import Ending, announce
 from .heart import Heart
+from .in_hand import InHand
 from .keeper import Keeper
 from .ledger import Ledger
 from .outbox import Outbox
@@ -50,6 +56,7 @@ LOOK_UP_AFTER = 5.0
 LOOK_AFTER = 60.0
 WEIGHTS_AFTER = 5.0
 STAND_BACK = 0.1
+TOO_LONG = 1.0
 
 UNCERTAIN = store.Failure(error="lost", message="The answer to its acquire was lost.")
 
@@ -88,11 +95,11 @@ class Processor:
         self.shares = plan.options.QUEUE_ORDER == FAIR and len(plan.queues) > 1
         self.weights_at = 0.0
         self.stopping = False
-        self.stopping_now = False
+        self.stop_reason: type[ProcessStopError] | None = None
         self.remaining = plan.options.MAX_REQUEST_PER_CHILD
         self.recycling = Recycling(plan.options)
-        self.batch: deque[store.Lease] = deque()
-        self.unsure = False
+        self.in_hand = InHand(lambda: self.running)
+        self.batch = self.in_hand.batch
         self.asked = 0
         self.taken_at = time.monotonic()
         self.rested = False
@@ -107,11 +114,14 @@ class Processor:
         self.aside = Link(plan.using, seat.bell, self.patience, outage=plan.outage)
         self.ledger = Ledger(using=plan.using, kept=plan.options.USAGE_TIME != 0)
         self.scribe = Scribe(
-            lambda: self.running, using=plan.using, interval=plan.options.JOURNAL_INTERVAL
+            self.in_hand.running, using=plan.using, interval=plan.options.JOURNAL_INTERVAL
         )
-        self.heart = Heart(self)
+        self.heart = Heart(self.in_hand, plan, seat.slot, self.worker)
         self.telling = threading.Lock()
-        self.keeper = Keeper(self, pulse=seat.pulse, lifeline=seat.lifeline)
+        links = [self.link, self.aside]
+        self.keeper = Keeper(
+            self, plan, self.heart, links, pulse=seat.pulse, lifeline=seat.lifeline
+        )
 
     def run(self) -> int:
         """Work until told to stop, recycled, or in a burst until nothing is due."""
@@ -139,8 +149,9 @@ class Processor:
 
     def stop(self, *, now: bool = False) -> None:
         """Take no more, and end with the running task. May come twice, from any thread."""
+        if now or self.stop_reason is None:
+            self.stop_reason = ImmediateProcessStopError if now else GracefulProcessStopError
         self.stopping = True
-        self.stopping_now = self.stopping_now or now
         self.seat.bell.ring()
 
     def patience(self) -> float:
@@ -168,7 +179,7 @@ class Processor:
 
     def renewed(self, at: float) -> None:
         """Note that an acquire at this moment has given new leases."""
-        self.heart.renewed_at = at
+        self.slot.renewed_at = at
 
     def is_busy(self) -> bool:
         return bool(self.running or self.batch or self.outbox.waiting or self.scribe.left)
@@ -291,7 +302,7 @@ class Processor:
             return
         for type_ in sorted({lease.type for lease in strange} - self.strange):
             self.warn_of(type_)
-        dropped = [lease for lease in strange if self.drop(lease)]
+        dropped = [lease for lease in strange if self.in_hand.drop(lease)]
         # What is only released, because this process dies now, is looked at again in a while.
         self.link.insist(lambda: self.release(dropped, delay=self.options.RETRY_WAIT))
         self.link.insist(lambda: store.park(dropped, knows, using=self.plan.using))
@@ -328,18 +339,13 @@ class Processor:
 
     def make_sure(self) -> None:
         """Let go of what the database says is not held: it may have been given back unheard."""
-        self.unsure = False
+        self.in_hand.unsure = False
         try:
             if held := list(self.batch):
                 self.heart.beat(held, None)
         except BaseException:
-            self.unsure = True
+            self.in_hand.unsure = True
             raise
-
-    def hold_again(self, leases: Sequence[store.Lease]) -> None:
-        """Put back into the batch what may have been let go, or not: the answer was lost."""
-        self.unsure = True
-        self.batch.extendleft(reversed(leases))
 
     def look(self) -> store.Outlook:
         return store.look(self.plan.queues, using=self.plan.using)
@@ -359,6 +365,29 @@ class Processor:
         """Write what handlers have told, over the link of this thread."""
         if not link.away_since:
             by_the_way(link, self.scribe.write, "What tasks have told")
+
+    def errand(self, now: float) -> Callable[[], object] | None:
+        """Return what is to be done for the processor while its handlers run, if anything."""
+        running = self.running
+        if not running:
+            # Nothing is to be watched any more, but the trouble has to come to its end.
+            return self.look if self.aside.away_since else None
+        if self.ledger.is_overdue(now):
+            return self.ledger.write
+        began = max(one.task.started for one in running)
+        if self.batch and self.should_give_back(now - began):
+            return self.release_rest
+        if self.outbox.is_late(now):
+            return self.post
+        return None
+
+    def should_give_back(self, seconds: float) -> bool:
+        """Return whether others may run what waits here behind a task that takes long."""
+        return self.stopping or (self.pace.prefetch is None and seconds >= TOO_LONG)
+
+    def note_errand(self, now: float) -> Callable[[], object] | None:
+        """Return what writes what handlers have reported, if there is something."""
+        return partial(self.write_notes, self.aside) if self.scribe.is_due(now) else None
 
     def write_last_notes(self) -> None:
         """Write what those have told whose end has just been written."""
@@ -380,27 +409,13 @@ class Processor:
         with self.telling:
             self.reporter.tell(endings)
 
-    def drop(self, lease: store.Lease) -> bool:
-        """Take a task out of the batch; False when it is running already."""
-        try:
-            self.batch.remove(lease)
-        except ValueError:
-            return False
-        return True
-
     def release_rest(self) -> None:
         """Give back at once what has not been started."""
-        rest = []
-        while self.batch:
-            try:
-                rest.append(self.batch.popleft())
-            except IndexError:
-                break
-        if rest:
+        if rest := self.in_hand.take_batch():
             try:
                 self.release(rest)
             except BaseException:
-                self.hold_again(rest)
+                self.in_hand.put_back(rest)
                 raise
 
     def release(self, leases: Sequence[store.Lease], *, delay: float = 0.0) -> None:
@@ -409,7 +424,7 @@ class Processor:
 
     def kept(self) -> set[tuple[int, int]]:
         """Return the fences of the leases that this processor knows it has."""
-        return {lease.fence for lease in self.heart.held()} | self.outbox.fences()
+        return {lease.fence for lease in self.in_hand.leases()} | self.outbox.fences()
 
     def give_back_uncertain(self) -> None:
         """
@@ -424,12 +439,12 @@ class Processor:
             worker=self.worker,
             why=UNCERTAIN,
         )
-        if held := self.heart.held():
+        if held := self.in_hand.leases():
             self.heart.beat(held, None)
 
     def close(self) -> None:
         """Leave nothing behind that another could be running, or that has run."""
-        self.stopping = True
+        self.stop()
         self.slot.seeking = False
         for act in (self.release_rest, self.post):
             try:

@@ -91,17 +91,13 @@ class Solo(Processor):
     def next_lease(self) -> store.Lease | None:
         """Return what to run next; what can no longer be held for sure is let go."""
         while True:
-            if self.unsure:
+            if self.in_hand.unsure:
                 self.link.insist(self.make_sure)
             if self.heart.have_lapsed(time.monotonic()):
                 self.heart.lapse()
-            try:
-                lease = self.batch.popleft()
-            except IndexError:
-                return None
-            if not self.unsure:
+            lease = self.in_hand.next()
+            if lease or not self.in_hand.unsure:
                 return lease
-            self.batch.appendleft(lease)
 
     def should_post_before_next(self) -> bool:
         try:

@@ -149,14 +149,14 @@ class AtOnceTests(CrewTestCase):
         self.submit("run", "run")
         processor = self.processor("thread", {"run": lambda task: None})
         processor.batch.extend(processor.acquire())
-        acquired_at = processor.heart.renewed_at
+        acquired_at = processor.slot.renewed_at
         processor.batch.extend(processor.acquire())
         self.assertEqual(len(processor.batch), 2)
-        self.assertEqual(processor.heart.renewed_at, acquired_at)
+        self.assertEqual(processor.slot.renewed_at, acquired_at)
 
         processor.batch.clear()
         processor.acquire()
-        self.assertGreater(processor.heart.renewed_at, acquired_at)
+        self.assertGreater(processor.slot.renewed_at, acquired_at)
 
     def test_a_handler_that_has_settled_its_task_goes_on_in_peace(self):
         """

@@ -208,11 +208,11 @@ class ConnectionLostTests(TransactionTestCase):
         Else the database would be away until the next task takes long.
         """
         keeper = self.processor.keeper
-        self.assertIsNone(keeper.errand(time.monotonic()))
+        self.assertIsNone(self.processor.errand(time.monotonic()))
         self.processor.aside.trouble(OperationalError("gone"))
-        keeper.in_time_of_trouble(keeper.errand(time.monotonic()))
+        keeper.in_time_of_trouble(self.processor.errand(time.monotonic()))
         self.assertEqual(self.processor.aside.away_since, 0.0)
-        self.assertIsNone(keeper.errand(time.monotonic()))
+        self.assertIsNone(self.processor.errand(time.monotonic()))
 
 
 class LogTests(SimpleTestCase):

@@ -18,12 +18,13 @@ from django_perfectqueue.runtime import bell, signals
 from django_perfectqueue.runtime.bell import Bell
 from django_perfectqueue.runtime.child import Child, fork, next_fork
 from django_perfectqueue.runtime.database import Link
-from django_perfectqueue.runtime.helper import Helper
+from django_perfectqueue.runtime.helper import HelperSlot
 from django_perfectqueue.runtime.launcher import SUPERVISOR, Generation, first_environment
 from django_perfectqueue.runtime.plan import Plan
+from django_perfectqueue.runtime.processors import how_it_ended
 from django_perfectqueue.runtime.report import Reporter, in_parts
 from django_perfectqueue.runtime.slate import COUNTED, Slot
-from django_perfectqueue.runtime.supervisor import Supervisor, how_it_ended
+from django_perfectqueue.runtime.supervisor import Supervisor
 
 from ..waiting import wait_until
 
@@ -189,7 +190,7 @@ class FailureTests(SimpleTestCase):
         plan = Plan(dispatch=Registry, queues=("default",), using="default", options=Options())
         supervisor = Supervisor(plan, Reporter(print, no_style(), 0), None)
         child = fork(lambda: time.sleep(600) or 0)
-        supervisor.helpers[0].child = child
+        supervisor.forks.children.add(child)
         before = {signum: signal.getsignal(signum) for signum in (*signals.ALL, signal.SIGCHLD)}
         self.addCleanup(lambda: [signal.signal(*pair) for pair in before.items()])
         with (
@@ -234,40 +235,40 @@ class ReadyTests(SimpleTestCase):
         options = Options().replace(PROCESSORS=2)
         plan = Plan(dispatch=Registry, queues=("default",), using="default", options=options)
         supervisor = Supervisor(plan, Reporter(print, no_style(), 0), None)
-        first, second = (place.slot for place in supervisor.places)
-        self.assertFalse(supervisor.serves())
-        supervisor.now += 100
-        self.assertFalse(supervisor.serves())
+        processors, now = supervisor.processors, 1000.0
+        first, second = processors.slots
+        self.assertFalse(processors.are_serving(now))
+        now += 100
+        self.assertFalse(processors.are_serving(now))
         first.serves = True
-        self.assertFalse(supervisor.serves())
-        supervisor.now += 5
-        self.assertTrue(supervisor.serves())
+        self.assertFalse(processors.are_serving(now))
+        now += 5
+        self.assertTrue(processors.are_serving(now))
         first.sign_on()
-        self.assertFalse(supervisor.serves())
+        self.assertFalse(processors.are_serving(now))
         for slot in (first, second):
             slot.serves = True
-        supervisor.serving_since = supervisor.now
-        self.assertTrue(supervisor.serves())
+        processors.serving_since = now
+        self.assertTrue(processors.are_serving(now))
 
 
 class HelperTests(SimpleTestCase):
     def test_one_that_can_not_live_is_replaced_later_and_later(self):
-        helper = Helper("janitor", lambda: 1, limit=5.0)
+        helper = HelperSlot("janitor", lambda: 1, limit=5.0)
         pauses, now = [], 1000.0
         for _death in range(4):
             helper.fill(mock.Mock(return_value=mock.Mock(born=now, killed=False)), now)
-            helper.child.reap.return_value = 1
             with self.assertLogs("django_perfectqueue.supervisor", "ERROR"):
-                helper.reap(now + 1)
-            pauses.append(helper.fork_at - now)
-            now = max(now + 1, helper.fork_at)
+                helper.reap(lambda child: 1, now + 1)
+            pauses.append(helper.restarts.next_at - now)
+            now = max(now + 1, helper.restarts.next_at)
         self.assertEqual(pauses, [0.0, 5.0, 10.0, 20.0])
 
     def test_one_for_which_there_is_no_room_is_tried_again(self):
-        helper = Helper("janitor", lambda: 1, limit=5.0)
+        helper = HelperSlot("janitor", lambda: 1, limit=5.0)
         with self.assertLogs("django_perfectqueue.supervisor", "ERROR"):
             helper.fill(mock.Mock(side_effect=BlockingIOError("no room")), 1000.0)
-        self.assertEqual((helper.child, helper.fork_at), (None, 1005.0))
+        self.assertEqual((helper.child, helper.restarts.next_at), (None, 1005.0))
 
 
 class PressTests(SimpleTestCase):

@@ -107,7 +107,7 @@ class PresenceTests(TestCase):
 
     def test_a_janitor_that_rests_tells_it_and_rests_on(self):
         janitor = mock.Mock(spec=Janitor, stopping=False, presence=self.presence, link=self.link)
-        janitor.stand_in = mock.Mock(pause=5.0)
+        janitor.lease_proxy = mock.Mock(pause=5.0)
         janitor.wait.side_effect = lambda seconds, board: readable([board.fileno()], seconds)
         janitor.look_after.side_effect = lambda: Janitor.look_after(janitor)
         self.assertFalse(self.tell().leaving)

@@ -15,7 +15,7 @@ from django_perfectqueue.runtime.child import fork
 from django_perfectqueue.runtime.database import Link
 from django_perfectqueue.runtime.gauge import Gauge
 from django_perfectqueue.runtime.slate import NEVER, Slot
-from django_perfectqueue.runtime.stand_in import StandIn
+from django_perfectqueue.runtime.stand_in import SEEN_WITHIN, LeaseProxy
 
 from ..factories import submit
 from ..waiting import wait_until
@@ -63,7 +63,7 @@ class GaugeTests(SimpleTestCase):
         self.assertFalse(gauge.is_busy(time.monotonic() + 1))
 
 
-class StandInTests(TestCase):
+class LeaseProxyTests(TestCase):
     """A processor of which a forked process is all that there is; its keeper is silent."""
 
     def setUp(self):
@@ -76,25 +76,16 @@ class StandInTests(TestCase):
         bell = Bell()
         self.addCleanup(bell.close)
         link = Link("default", bell, lambda: 0.0)
-        self.stand_in = StandIn(plan_of(Limited), Wakeups([(self.slot, bell)]), link)
+        self.proxy = LeaseProxy(plan_of(Limited), Wakeups([(self.slot, bell)]), link)
 
-    def sit_down(self, pid, *, renewed=150.0, silent=10.0):
+    def sit_down(self, pid, *, renewed=150.0, silent=10.0, unseen=0.0):
         now = time.monotonic()
         self.slot.sign_on(HOLDER)
         self.slot.pid = pid
         self.slot.begin(self.lease.task_id, since=now - silent, limits=TimeLimits(kill_wait=9.0))
         self.slot.beat_at = now - silent
         self.slot.renewed_at = now - renewed
-
-    def looks(self, seconds=0.5):
-        """Let it look again and again for so long, as the janitor does."""
-        until = time.monotonic() + seconds
-
-        def over():
-            self.stand_in.look()
-            return time.monotonic() >= until
-
-        wait_until(over)
+        self.slot.seen_at = now - unseen
 
     def renewed(self):
         return Ticket.objects.get().alarm_at > self.before
@@ -107,7 +98,7 @@ class StandInTests(TestCase):
             self.assertEqual(begun.kill_at, NEVER)
 
             def seen_to():
-                self.stand_in.look()
+                self.proxy.look()
                 return self.slot.tasks[0].kill_at < NEVER
 
             with self.assertLogs("django_perfectqueue.janitor", "WARNING"):
@@ -116,20 +107,17 @@ class StandInTests(TestCase):
         self.assertLess(time.monotonic() - self.slot.renewed_at, 60)
         self.assertGreater(self.slot.tasks[0].kill_at, time.monotonic())
 
-    def test_who_stands_still_is_not(self):
-        with forked(spin) as pid:
-            os.kill(pid, signal.SIGSTOP)
-            self.sit_down(pid)
-            self.looks()
+    def test_who_has_not_been_seen_alive_for_too_long_is_not(self):
+        self.sit_down(os.getpid(), unseen=SEEN_WITHIN + 1)
+        self.proxy.look()
         self.assertFalse(self.renewed())
 
     def test_nor_is_who_looks_after_itself_or_whose_lease_may_be_lost(self):
-        with forked(spin) as pid:
-            for terms in ({"silent": 0.0}, {"renewed": 10.0}, {"renewed": 300.0}):
-                with self.subTest(**terms):
-                    self.sit_down(pid, **terms)
-                    self.looks()
-                    self.assertFalse(self.renewed())
+        for terms in ({"silent": 0.0}, {"renewed": 10.0}, {"renewed": 300.0}):
+            with self.subTest(**terms):
+                self.sit_down(os.getpid(), **terms)
+                self.proxy.look()
+                self.assertFalse(self.renewed())
 
     def test_only_what_the_holder_still_has_is_renewed(self):
         """

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from asgiref.sync import sync_to_async
-from django.db import connections, router, transaction
+from django.db import router
 from django.utils import timezone
 
 from django_perfectqueue import models, rules, signals, store
@@ -122,16 +122,18 @@ class Queue:
                 f"on_conflict is 'raise', 'ignore' or 'replace', not {on_conflict!r}."
             )
         task = self[submission.key]
-        if not store.submit([submission], using=self.using, now=now):
+        fresh = store.submit([submission], using=self.using, now=now)
+        if not fresh:
             if on_conflict == "raise":
                 raise AlreadyExistsError(
                     f"Queue '{self.name}' already has a task with the key '{key}'."
                 )
             if on_conflict == "ignore":
                 return task
-            store.replace(submission, using=self.using, now=now)
+            fresh = store.replace(submission, using=self.using, now=now)
         store.announce(signals.task_submitted, [submission], using=self.using)
-        store.ring(self.name, using=self.using, delay=until(submission, now))
+        lanes = store.due_lanes([submission], fresh)
+        store.ring(self.name, using=self.using, delay=until(submission, now), lanes=lanes)
         return task
 
     @telemetry.sends
@@ -151,7 +153,6 @@ class Queue:
         with the number read so far.
         """
         stored = read = 0
-        wake = partial(store.answer_alarms, using=self.using)
         terms: dict[str, Any] = {"surroundings": captured(), "now": now}
         submissions = (self._submission(**terms, **task) for task in tasks)
         for given in store.in_chunks(submissions):
@@ -159,11 +160,10 @@ class Queue:
             fresh = submit(given, using=self.using, now=now)
             if on_conflict == "raise" and len(fresh) < len(given):
                 raise AlreadyExistsError(already(self.name, given, fresh))
-            if fresh and (not stored or not connections[self.using].in_atomic_block):
-                transaction.on_commit(wake, using=self.using, robust=True)
             if fresh:
                 soonest = min(until(task, now) for task in given if (task.queue, task.key) in fresh)
-                store.ring(self.name, using=self.using, delay=soonest)
+                lanes = store.due_lanes(given, fresh)
+                store.ring(self.name, using=self.using, delay=soonest, lanes=lanes)
                 stored_now = (task for task in given if (task.queue, task.key) in fresh)
                 store.announce(signals.task_submitted, stored_now, using=self.using)
             read += len(given)
@@ -192,6 +192,7 @@ class Queue:
         names, type_ = checked_limits(limits), checked("type", type, KEY_LENGTH)
         user = checked_user(user)
         may_hold = store.may_hold(self.name, type_, user, names)
+        keys = sorted(store.known_limits(may_hold, using=self.using))
         if expires_first(starts, ends):
             raise InvalidTaskError(
                 f"The task could never run: it expires at {ends}, before run_at."
@@ -207,7 +208,7 @@ class Queue:
             expected_at=moment("expected_at", expected_at, now),
             expires_at=ends,
             limits=names,
-            keys=tuple(sorted(store.known_limits(may_hold, using=self.using))),
+            lane=store.lane_of(self.name, user, keys),
             time_limit=checked_span("time_limit", time_limit),
             context=surroundings,
         )

@@ -6,7 +6,7 @@ the caller's, reads the time from the server unless it is given as ``now``, and 
 itself where the database asks for it or the connection is lost.
 """
 
-from .acquire import acquire
+from .acquire import ClaimRequest, acquire, finish_and_acquire
 from .ailments import Ailment
 from .alarms import answer_alarms, rouse
 from .announce import announce
@@ -25,6 +25,7 @@ from .idle_lanes import FIRST_ID, forget_gates, forget_lanes, forget_meters
 from .joint import Joint, came_through
 from .keys import may_hold
 from .known import forget_limits, known_limits
+from .lanes import lane_of
 from .look import Outlook, look
 from .notices import EndNotices, Notices
 from .oldest import oldest_due, overdue
@@ -41,7 +42,7 @@ from .roll_up import roll_up
 from .settle import cancel, fail, release, retry, snooze
 from .shares import queue_weights
 from .steer import cancel_request, find, force_finish, redrive
-from .submit import CHUNK, in_chunks, submit, submit_all
+from .submit import CHUNK, due_lanes, in_chunks, submit, submit_all
 from .take_alone import take_alone
 from .tell import tell
 from .transaction import ailment, calls_of_others, one_call, patiently, together
@@ -55,6 +56,7 @@ __all__ = [
     "FIRST_ID",
     "Ailment",
     "Call",
+    "ClaimRequest",
     "Completion",
     "Datagrams",
     "Drift",
@@ -92,6 +94,7 @@ __all__ = [
     "clock",
     "discard",
     "doorbell",
+    "due_lanes",
     "ear",
     "end_idle_transactions",
     "end_notices",
@@ -100,6 +103,7 @@ __all__ = [
     "find",
     "find_all",
     "finish",
+    "finish_and_acquire",
     "folded",
     "force_finish",
     "forget_gates",
@@ -112,6 +116,7 @@ __all__ = [
     "in_chunks",
     "in_hand",
     "known_limits",
+    "lane_of",
     "live",
     "look",
     "may_hold",

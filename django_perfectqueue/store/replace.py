@@ -30,9 +30,10 @@ FORGET_STORY = (
 @recalled
 def replace(
     tries: Tries, submission: Submission, *, using: str, now: datetime | None = None
-) -> None:
+) -> dict[tuple[str, str], int]:
     """
-    Put a task in the place of the one with its key, which is forgotten.
+    Put a task in the place of the one with its key, which is forgotten; return what submit()
+    does.
 
     Raise NotSupportedError while that is running, and AlreadyExistsError when others
     take the key again and again.
@@ -42,11 +43,11 @@ def replace(
         for _repeat in range(REPEATS):
             row = dialect.execute(cursor, FIND, names).fetchone()
             if row and row[0] in tries.doubtful:
-                return
+                return {(submission.queue, submission.key): row[0]}
             free = row is None or forget(cursor, dialect, row[0], submission.key)
             if free and (stored := submit([submission], using=using, now=now)):
                 tries.doubtful += stored.values()
-                return
+                return stored
         raise AlreadyExistsError(
             f"Queue '{submission.queue}' already has a task with the key '{submission.key}'."
         )

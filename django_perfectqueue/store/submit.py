@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +11,6 @@ from django.db import transaction
 from ..exceptions import InvalidTaskError
 from .dialects import Dialect, dialect_of
 from .dialects.base import numbers
-from .lanes import lane_of
 from .packet import LONG
 from .transaction import PATIENCE, Tries, reading, recalled, unit
 from .values import Submission, new_token
@@ -67,8 +66,7 @@ def submit_one(
     token, known = new_token(), list(tries.doubtful)
     tries.commits(token)
     with reading(using) as (cursor, dialect):
-        lane = lane_of(task.queue, task.user, task.keys)
-        fresh = dialect.submit_one(cursor, task, lane, token=token, now=now)
+        fresh = dialect.submit_one(cursor, task, token=token, now=now)
         return fresh or (by_token(cursor, dialect, task, known, now) if known else {})
 
 
@@ -121,23 +119,30 @@ def store_some(
     submissions: Sequence[Submission],
     now: datetime | None,
 ) -> dict[tuple[str, str], int]:
-    given, seen, marked = [], set(), set()
+    given, seen = [], set()
     for task in submissions:
         if len(task.payload) > LONG and (why := dialect.too_long(cursor, task.payload)):
             raise InvalidTaskError(f"The data of task '{task.key}' can't be stored: {why}.")
         if (task.queue, task.key) in seen:
             continue
         seen.add((task.queue, task.key))
-        lane = lane_of(task.queue, task.user, task.keys)
-        mark = lane not in marked
-        if task.run_at is None:
-            marked.add(lane)
-        given.append((task, lane, mark))
+        given.append(task)
     fresh = dialect.submit(cursor, given, now) if given else {}
     if tries.doubtful:
         fresh |= ours(cursor, dialect, tries, seen - fresh.keys())
     tries.commits(fresh)
     return fresh
+
+
+def due_lanes(
+    submissions: Sequence[Submission], fresh: Mapping[tuple[str, str], int]
+) -> dict[int, int]:
+    """Return the lanes in which stored tasks wait from now on, each with the first of these."""
+    return {
+        task.lane: fresh[task.queue, task.key]
+        for task in reversed(submissions)
+        if task.run_at is None and (task.queue, task.key) in fresh
+    }
 
 
 def ours(

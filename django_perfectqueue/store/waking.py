@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
+
+from django.db import connections
 
 from ..models import Policy
 from .carry import look_again
@@ -18,8 +20,10 @@ from .keys import Keys, split, standing
 from .lanes import gate_id, is_gated, lane_id, unmeasured
 from .policies import rule_of
 from .shares import Share, shares_of
+from .transaction import is_callers, reading, repeated, unit
 
 FIRST_GATES = 8
+SOME = 500
 LAST = 8
 """How many of the lanes that were served last tell what tasks usually cost."""
 
@@ -32,6 +36,7 @@ JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
 WHERE "ticket"."task_id" IN ({ids})
 """
+WAITS_ASLEEP = ' AND "ticket"."state" = 0 AND COALESCE("lane"."awake", FALSE) = FALSE'
 FIRST_OPEN = """
 SELECT "virtual_time" FROM "perfectqueue_lane"
 WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "open" = TRUE{alike}
@@ -88,9 +93,28 @@ class Floor(NamedTuple):
     usual: float
 
 
-def owners_of(cursor: Any, dialect: Dialect, ids: list[int]) -> list[Owner]:
+@repeated
+def wake_sleeping(lanes: Mapping[int, int], *, using: str) -> None:
+    """Wake those of these lanes, each given with a task in it, that sleep though it waits."""
+    every = list(lanes.values())
+    for first in range(0, len(every), SOME):
+        with reading(using) as (cursor, dialect):
+            ids = every[first : first + SOME]
+            owners = owners_of(cursor, dialect, ids, WAITS_ASLEEP)
+        if owners:
+            lasting = is_callers(connections[using])
+            with unit(using) as (cursor, dialect):
+                if not lasting:
+                    # A server that crashes may forget it: the next sweep wakes them.
+                    dialect.commit_asynchronously(cursor)
+                wake(cursor, dialect, owners, None)
+
+
+def owners_of(
+    cursor: Any, dialect: Dialect, ids: Sequence[int], condition: str = ""
+) -> list[Owner]:
     """Return the owner of each lane in which these tickets stand."""
-    statement = OWNERS.replace("{ids}", numbers(ids))
+    statement = OWNERS.replace("{ids}", numbers(ids)) + condition
     statement = statement.replace("{run_at}", dialect.readable('"ticket"."run_at"'))
     statement = statement.replace("{created_at}", dialect.readable('"task"."created_at"'))
     rows = dialect.execute(cursor, statement).fetchall()

@@ -10,7 +10,15 @@ from django_perfectqueue import store
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.runtime.pace import MOST
-from tests.factories import acquire, completion, finish, running, submit, submit_many
+from tests.factories import (
+    acquire,
+    completion,
+    finish,
+    finish_and_acquire,
+    running,
+    submit,
+    submit_many,
+)
 
 ROUND_TRIPS = {"postgresql": 0.05, "sqlite": 0.07, "mysql": 0.07}
 ONE_SUBMIT = {"postgresql": 1, "sqlite": 4, "mysql": 5}
@@ -23,7 +31,9 @@ def drain():
     """Take and finish as a processor does whose tasks are short; return how many."""
     holder, done, returned = store.new_holder(), 0, []
     while True:
-        held = acquire(MOST, now=None, holder=holder, finished=returned, worker="host-1:12345")
+        held, _refused = finish_and_acquire(
+            returned, MOST, now=None, holder=holder, worker="host-1:12345"
+        )
         done += len(returned)
         if not held:
             return done

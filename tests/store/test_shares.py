@@ -7,7 +7,7 @@ from django.test import TransactionTestCase
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.models import FairShare, Lane, Ticket
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store import alarms, apply, carry, waking
+from django_perfectqueue.store import apply, carry, waking
 from django_perfectqueue.store.lanes import lane_id
 from tests.factories import NOON, acquire, submit, submit_many
 
@@ -148,7 +148,6 @@ class MeanwhileTests(TransactionTestCase):
         """
         The edit can't see the new lane, and the lane is made from the share as it was.
         """
-        submit_many(1, user="ann", now=NOON)
         edited = threading.Event()
 
         def edit():
@@ -164,6 +163,6 @@ class MeanwhileTests(TransactionTestCase):
             carry.look_again(cursor, ids)
 
         with mock.patch.object(waking, "look_again", look_again):
-            alarms.answer_alarms(using="default", now=NOON)
+            submit_many(1, user="ann", now=NOON)
 
         self.assertEqual(lanes(), {"ann": (2, None, False)})

@@ -57,16 +57,8 @@ INSERT INTO "perfectqueue_ticket" (
     "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
     "cancel_requested"
 )
-SELECT "value" ->> 0, "value" ->> 1, COALESCE("value" ->> 3 > {now}, 0), -("value" ->> 2),
-    COALESCE("value" ->> 5, "value" ->> 3, {now}),
-    CASE
-        WHEN "value" ->> 3 > {now} THEN "value" ->> 3
-        WHEN "value" ->> 4 AND NOT EXISTS (
-            SELECT 1 FROM "perfectqueue_lane" AS "lane"
-            WHERE "lane"."id" = "value" ->> 1 AND "lane"."awake"
-        ) THEN {now}
-    END,
-    0, 0, 0, 0
+SELECT "value" ->> 0, "value" ->> 1, "value" ->> 3 IS NOT NULL, -("value" ->> 2),
+    COALESCE("value" ->> 4, "value" ->> 3, {now}), "value" ->> 3, 0, 0, 0, 0
 FROM json_each(%(rows)s)
 """
 )
@@ -197,7 +189,7 @@ class SQLite(Dialect):
         return ""
 
     def submit(
-        self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
+        self, cursor: Any, tasks: Sequence[Submission], now: datetime | None
     ) -> dict[tuple[str, str], int]:
         now = now or clock.now()
         rows = [
@@ -215,20 +207,19 @@ class SQLite(Dialect):
                 task.time_limit,
                 task.context,
             )
-            for task, _lane, _mark in given
+            for task in tasks
         ]
         stored = self.execute(cursor, SUBMIT_TASKS, {"rows": json.dumps(rows)}, now=now).fetchall()
         ids = {(queue, key): task_id for queue, key, task_id in stored}
         tickets = [
             (
                 ids[task.queue, task.key],
-                lane,
+                task.lane,
                 task.priority,
                 stamp_of(task.run_at, now),
-                mark,
                 stamp_of(task.expected_at, now),
             )
-            for task, lane, mark in given
+            for task in tasks
             if (task.queue, task.key) in ids
         ]
         if tickets:

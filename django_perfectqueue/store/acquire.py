@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -122,18 +121,18 @@ def finish_and_acquire(
         rouse_all(using=request.using)
     result = take(request, finished, worker=worker, after_timers=True)
     refused += result.refused
-    for repeat in itertools.count():
-        if result.leases or not may_find_more(request, result, repeat):
-            break
+    repeats = 0
+    while not result.leases and may_find_more(request, result, repeats):
         result = take(request)
+        repeats += 1
     return Claimed(result.leases, refused)
 
 
-def may_find_more(request: ClaimRequest, result: ClaimResult, repeat: int) -> bool:
+def may_find_more(request: ClaimRequest, result: ClaimResult, repeats: int) -> bool:
     """Clear away what has kept a claim from taking anything; return whether to claim again."""
     if result.timers_due and fire_timers(using=request.using, now=request.now):
         return True
-    if result.stopped or (result.contended and repeat < REPEATS):
+    if result.stopped or (result.contended and repeats < REPEATS):
         return True
     return rouse_in_turn(using=request.using) > 0
 
@@ -151,16 +150,14 @@ def take(
     In a transaction of the caller's the error goes up: it is the caller's to roll back.
     """
     using = request.using
-    try:
-        return take_readable(
-            request, finished, using=using, worker=worker, after_timers=after_timers
-        )
-    except UnreadableError as error:
-        if is_callers(connections[using]) or not set_aside(
-            error.wants, using=using, now=request.now
-        ):
-            raise error.__cause__ or error from None
-    return take(request, finished, worker=worker, after_timers=after_timers)
+    terms: dict[str, Any] = {"using": using, "worker": worker, "after_timers": after_timers}
+    while True:
+        try:
+            return take_readable(request, finished, **terms)
+        except UnreadableError as error:
+            own = not is_callers(connections[using])
+            if not (own and set_aside(error.wants, using=using, now=request.now)):
+                raise error.__cause__ or error from None
 
 
 @recalled

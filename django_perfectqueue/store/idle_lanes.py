@@ -102,9 +102,9 @@ def forget_lanes(
     time.
 
     Who submits tasks looks after the commit whether their lane is awake, and wakes it, which
-    makes the row; what is missed so is found by rouse(). One that is woken in the very moment in which it is deleted may be made anew
-    with the share of someone who has none; so those that carry another share than they
-    should are corrected here, too.
+    makes the row; what is missed so is found by rouse(). One that is woken in the very
+    moment in which it is deleted may be made anew with the share of someone who has none;
+    so those that carry another share than they should are corrected here, too.
     """
     with reading(using) as (cursor, dialect):
         rows = dialect.execute(cursor, LANES, {"after": after, "limit": limit}).fetchall()

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.db import connections
-
 from ..models import Policy
 from .carry import look_again
 from .dialects import Dialect
@@ -20,7 +18,7 @@ from .keys import Keys, split, standing
 from .lanes import gate_id, is_gated, lane_id, unmeasured
 from .policies import rule_of
 from .shares import Share, shares_of
-from .transaction import is_callers, reading, repeated, unit
+from .transaction import reading, repeated, unit
 
 FIRST_GATES = 8
 SOME = 500
@@ -102,11 +100,9 @@ def wake_sleeping(lanes: Mapping[int, int], *, using: str) -> None:
             ids = every[first : first + SOME]
             owners = owners_of(cursor, dialect, ids, WAITS_ASLEEP)
         if owners:
-            lasting = is_callers(connections[using])
-            with unit(using) as (cursor, dialect):
-                if not lasting:
-                    # A server that crashes may forget it: the next sweep wakes them.
-                    dialect.commit_asynchronously(cursor)
+            # Where there are no gates, one statement writes it, and commits itself.
+            opened = unit if any(owner.gated for owner in owners) else reading
+            with opened(using) as (cursor, dialect):
                 wake(cursor, dialect, owners, None)
 
 

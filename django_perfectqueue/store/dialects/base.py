@@ -112,10 +112,6 @@ class Dialect(ABC):
     in_lane = '"ticket"."lane" = {lane}'
     beyond_lane = '"ticket"."lane" > "line"."lane"'
 
-    def commit_asynchronously(self, cursor: Any) -> None:
-        """Let this transaction be lost, as a whole, if the server crashes."""
-        return
-
     def commit_durably(self, cursor: Any) -> None:
         """Take back what ``asynchronous_commit`` has allowed."""
         return

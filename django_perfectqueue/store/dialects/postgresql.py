@@ -313,7 +313,7 @@ FROM unnest(
 ) AS "given" (
     "lane", "account", "gate", "queue", "user", "virtual_time", "cost", "weight",
     "max_running", "paused", "policy", "awake", "since"
-)
+){once}
 ON CONFLICT ("id") DO UPDATE
 SET "awake" = "lane"."awake" OR excluded."awake", "policy" = excluded."policy",
     "since" = CASE WHEN "lane"."awake" THEN "lane"."since" ELSE excluded."since" END,
@@ -324,6 +324,8 @@ SET "awake" = "lane"."awake" OR excluded."awake", "policy" = excluded."policy",
 WHERE NOT "lane"."awake" OR "lane"."policy" <> excluded."policy"
 """
 
+
+ASYNCHRONOUS = "\nWHERE (SELECT set_config('synchronous_commit', 'off', true)) = 'off'"
 
 END_IDLE_TRANSACTIONS = """
 SELECT set_config('idle_in_transaction_session_timeout', %s, false)
@@ -340,9 +342,6 @@ class PostgreSQL(Dialect):
     notifies = True
     single_statement = True
     asynchronous_commit = ", (SELECT set_config('synchronous_commit', 'off', true))"
-
-    def commit_asynchronously(self, cursor: Any) -> None:
-        self.execute(cursor, "SET LOCAL synchronous_commit TO off")
 
     def commit_durably(self, cursor: Any) -> None:
         self.execute(cursor, "SET LOCAL synchronous_commit TO DEFAULT")
@@ -563,7 +562,9 @@ class PostgreSQL(Dialect):
             "user": texts(lane.user for lane in lanes),
             "since": array(time_of(lane.since) for lane in lanes),
         }
-        self.execute(cursor, WAKE, values, now=now)
+        # A crash may forget it where it is a transaction by itself: the sweep wakes them then.
+        statement = WAKE.replace("{once}", ASYNCHRONOUS if cursor.db.autocommit else "")
+        self.execute(cursor, statement, values, now=now)
 
 
 def array(values: Iterable[Any]) -> str:

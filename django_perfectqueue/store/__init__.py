@@ -9,7 +9,8 @@ A verb always notifies other processes, and announces what becomes of tasks that
 of a task that is held its holder announces that.
 """
 
-from .claims.acquire import acquire
+from .arithmetic.fair_order import lane_of
+from .claims.acquire import ClaimRequest, acquire, finish_and_acquire
 from .claims.backlog_age import oldest_due, overdue
 from .claims.peek import Outlook, look
 from .claims.single_lane import take_alone
@@ -67,6 +68,7 @@ __all__ = [
     "STILL_HELD",
     "Ailment",
     "Call",
+    "ClaimRequest",
     "Completion",
     "Datagrams",
     "Drift",
@@ -113,6 +115,7 @@ __all__ = [
     "find",
     "find_all",
     "finish",
+    "finish_and_acquire",
     "folded",
     "force_finish",
     "forget_gates",
@@ -125,6 +128,7 @@ __all__ = [
     "in_chunks",
     "in_hand",
     "known_limits",
+    "lane_of",
     "limits_of",
     "live",
     "look",

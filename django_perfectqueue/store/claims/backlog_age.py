@@ -113,8 +113,8 @@ def overdue(*, using: str, now: datetime | None = None) -> float | None:
     """
     Return for how many seconds the clock has been waited for in vain, in any queue.
 
-    That is a lease that has lapsed, a task whose time has come, or a lane that sleeps,
-    with nobody there who sees to it. None is nothing.
+    That is a lease that has lapsed or a task whose time has come, with nobody there who
+    sees to it. None is nothing.
     """
     with reading(using) as (cursor, dialect):
         statement = OVERDUE.replace("{alarm_at}", dialect.readable('"alarm_at"'))

@@ -67,6 +67,7 @@ class Lineup:
         self.now = now
         self.passed: set[int] = set()
         self.locked = False
+        self.timers_due = False
         self.ringing = False
         self.contended = False
         self.limited: bool | None = None
@@ -82,7 +83,7 @@ class Lineup:
         if not self.passed:
             lanes = lanes_read(limit, self.accounts.mean(), len(self.accounts.lanes))
         more = "" if self.lasting else self.dialect.asynchronous_commit
-        around = f", {ANY_LIMITS}, {RINGS if self.heed else 'FALSE'}"
+        around = f", {ANY_LIMITS}, {RINGS}"
         if self.limited is None:
             more += around
         statement = self.beyond_passed(OPEN).replace("{more}", more)
@@ -90,7 +91,8 @@ class Lineup:
         rows = self.dialect.execute(self.cursor, statement, parameters, now=self.now).fetchall()
         if self.limited is None:
             seen = rows[0] if rows else self.seen(around)
-            self.limited, self.ringing = bool(seen[-2]), bool(seen[-1])
+            self.limited, self.timers_due = bool(seen[-2]), bool(seen[-1])
+            self.ringing = self.heed and self.timers_due
             self.accounts.gated = self.limited
             if self.ringing or self.limited:
                 return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -16,11 +16,13 @@ from ..arithmetic.limit_keys import Keys, split, standing
 from ..arithmetic.policies import rule_of
 from ..database.dialects import Dialect
 from ..database.dialects.base import Waking, numbers
+from ..database.transaction import reading, repeated, unit
 from ..limits.gates import gates_in_turn, serving_gates
 from .share_sync import look_again
 from .shares import Share, shares_of
 
 FIRST_GATES = 8
+SOME = 500
 LAST = 8
 """How many of the lanes that were served last tell what tasks usually cost."""
 
@@ -33,6 +35,7 @@ JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
 WHERE "ticket"."task_id" IN ({ids})
 """
+WAITS_ASLEEP = ' AND "ticket"."state" = 0 AND COALESCE("lane"."awake", FALSE) = FALSE'
 FIRST_OPEN = """
 SELECT "virtual_time" FROM "perfectqueue_lane"
 WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "open" = TRUE{alike}
@@ -89,9 +92,26 @@ class Floor(NamedTuple):
     usual: float
 
 
-def owners_of(cursor: Any, dialect: Dialect, ids: list[int]) -> list[Owner]:
+@repeated
+def wake_sleeping(lanes: Mapping[int, int], *, using: str) -> None:
+    """Wake those of these lanes, each given with a task in it, that sleep though it waits."""
+    every = list(lanes.values())
+    for first in range(0, len(every), SOME):
+        with reading(using) as (cursor, dialect):
+            ids = every[first : first + SOME]
+            owners = owners_of(cursor, dialect, ids, WAITS_ASLEEP)
+        if owners:
+            # Where there are no gates, one statement writes it, and commits itself.
+            opened = unit if any(owner.gated for owner in owners) else reading
+            with opened(using) as (cursor, dialect):
+                wake(cursor, dialect, owners, None)
+
+
+def owners_of(
+    cursor: Any, dialect: Dialect, ids: Sequence[int], condition: str = ""
+) -> list[Owner]:
     """Return the owner of each lane in which these tickets stand."""
-    statement = OWNERS.replace("{ids}", numbers(ids))
+    statement = OWNERS.replace("{ids}", numbers(ids)) + condition
     statement = statement.replace("{run_at}", dialect.readable('"ticket"."run_at"'))
     statement = statement.replace("{created_at}", dialect.readable('"task"."created_at"'))
     rows = dialect.execute(cursor, statement).fetchall()

@@ -102,11 +102,10 @@ def forget_lanes(
     others compete, one that is further ahead than that stays, as do those that tell the
     time.
 
-    Whoever puts tasks into a lane sees that it sleeps, whether it has a row or not, and
-    has it woken, which makes the row; what was submitted by one who saw it awake is found
-    by rouse(). One that is woken in the very moment in which it is deleted may be made anew
-    with the share of someone who has none; so those that carry another share than they
-    should are corrected here, too.
+    Who submits tasks looks after the commit whether their lane is awake, and wakes it, which
+    makes the row; what is missed so is found by rouse(). One that is woken in the very
+    moment in which it is deleted may be made anew with the share of someone who has none;
+    so those that carry another share than they should are corrected here, too.
     """
     with reading(using) as (cursor, dialect):
         rows = dialect.execute(cursor, LANES, {"after": after, "limit": limit}).fetchall()

@@ -101,7 +101,7 @@ class IdleTests(TestCase):
             submit(user=user)
         run_all()
         submit("waits", user="other")
-        store.answer_alarms(now=after(1), **USING)
+        store.rouse(**USING)
         Lane.objects.filter(user=users[0]).update(virtual_time=1000.0, finish_tag=0.0)
         Lane.objects.filter(user=users[1]).update(virtual_time=0.0, finish_tag=0.0)
         clock = Lane.objects.latest("finish_tag")

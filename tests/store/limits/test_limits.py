@@ -27,6 +27,7 @@ from tests.factories import (
     completion,
     fail,
     finish,
+    finish_and_acquire,
     keys,
     retry,
     submit,
@@ -456,7 +457,7 @@ class FairnessTests(TestCase):
         for _ in range(2):
             finish(*acquire(), seconds=1000.0)
         submit("new", user="new")
-        store.answer_alarms(using="default", now=NOON)
+        store.rouse(using="default")
         new, served = (Lane.objects.get(user=user, gate=0) for user in ("new", "served"))
         self.assertGreater(new.virtual_time, 900)
         self.assertLessEqual(new.virtual_time, served.virtual_time + 1)
@@ -510,7 +511,7 @@ class SerialTests(TestCase):
             submit(f"acme-{number}", user="acme")
         [lease] = acquire(10, serial=True)
         done = [completion(lease, seconds=0.1)]
-        [again] = acquire(10, serial=True, finished=done)
+        [again], _refused = finish_and_acquire(done, 10, serial=True)
         self.assertEqual(again.key, "acme-1")
 
     def test_lanes_that_have_run_dry_hide_no_work(self):
@@ -660,6 +661,6 @@ class CostTests(TransactionTestCase):
             submit(f"task-{number}", user=f"user-{number}", limits=[f"name-{number}"])
         finish(*acquire(100))
         submit("last", user="zoe", limits=["name-0", "name-1"])
-        store.answer_alarms(using="default", now=NOON)
+        store.rouse(using="default")
         Lane.objects.exclude(user="zoe").update(awake=True, virtual_time=0.0)
         self.assertEqual(keys(acquire(1)), ["last"])

@@ -171,16 +171,12 @@ class Dialect(ABC):
 
     @abstractmethod
     def submit(
-        self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
+        self, cursor: Any, tasks: Sequence[Submission], now: datetime | None
     ) -> dict[tuple[str, str], int]:
-        """
-        Store tasks and their tickets; return the ids of those whose key was free.
-
-        Each is given with its lane, and with whether to mark it for a lane that sleeps.
-        """
+        """Store tasks and their tickets; return the ids of those whose key was free."""
 
     def submit_one(
-        self, cursor: Any, task: Submission, lane: int, *, token: int, now: datetime | None
+        self, cursor: Any, task: Submission, *, token: int, now: datetime | None
     ) -> dict[tuple[str, str], int]:
         """Store a task, where ``single_statement``, and leave a token in its ticket."""
         raise NotSupportedError("This database takes several statements for it.")

@@ -63,16 +63,8 @@ INSERT INTO "perfectqueue_ticket" (
     "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
     "cancel_requested"
 )
-SELECT "value" ->> 0, "value" ->> 1, COALESCE("value" ->> 3 > {now}, 0), -("value" ->> 2),
-    COALESCE("value" ->> 5, "value" ->> 3, {now}),
-    CASE
-        WHEN "value" ->> 3 > {now} THEN "value" ->> 3
-        WHEN "value" ->> 4 AND NOT EXISTS (
-            SELECT 1 FROM "perfectqueue_lane" AS "lane"
-            WHERE "lane"."id" = "value" ->> 1 AND "lane"."awake"
-        ) THEN {now}
-    END,
-    0, 0, 0, 0
+SELECT "value" ->> 0, "value" ->> 1, "value" ->> 3 IS NOT NULL, -("value" ->> 2),
+    COALESCE("value" ->> 4, "value" ->> 3, {now}), "value" ->> 3, 0, 0, 0, 0
 FROM json_each(%(rows)s)
 """
 )
@@ -210,10 +202,10 @@ class SQLite(Dialect):
         return ""
 
     def submit(
-        self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
+        self, cursor: Any, tasks: Sequence[Submission], now: datetime | None
     ) -> dict[tuple[str, str], int]:
         now = now or clock.now()
-        each = [(task.run_at, task.expected_at, task.expires_at) for task, _lane, _mark in given]
+        each = [(task.run_at, task.expected_at, task.expires_at) for task in tasks]
         moments = [
             tuple([None if at is None else stamp_of(at, now) for at in times]) for times in each
         ]
@@ -230,20 +222,13 @@ class SQLite(Dialect):
                 task.time_limit,
                 task.context,
             )
-            for (task, _lane, _mark), times in zip(given, moments, strict=True)
+            for task, times in zip(tasks, moments, strict=True)
         ]
         stored = self.execute(cursor, SUBMIT_TASKS, {"rows": to_json(rows)}, now=now).fetchall()
         ids = {(queue, key): task_id for queue, key, task_id in stored}
         tickets = [
-            (
-                ids[task.queue, task.key],
-                lane,
-                task.priority,
-                run_at,
-                mark,
-                expected_at,
-            )
-            for (task, lane, mark), (run_at, expected_at, _) in zip(given, moments, strict=True)
+            (ids[task.queue, task.key], task.lane, task.priority, run_at, expected_at)
+            for task, (run_at, expected_at, _) in zip(tasks, moments, strict=True)
             if (task.queue, task.key) in ids
         ]
         if tickets:

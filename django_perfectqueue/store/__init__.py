@@ -21,7 +21,7 @@ from .give_back import give_back
 from .heartbeat import heartbeat
 from .held import InHand, in_hand, renew, wanted
 from .idle import end_idle_transactions
-from .idle_lanes import FIRST_ID, forget_gates, forget_lanes, forget_meters
+from .idle_lanes import FIRST_ID, forget_holds, forget_lanes, forget_meters
 from .joint import Joint, came_through
 from .keys import may_hold
 from .known import forget_limits, known_limits
@@ -102,7 +102,7 @@ __all__ = [
     "finish",
     "folded",
     "force_finish",
-    "forget_gates",
+    "forget_holds",
     "forget_lanes",
     "forget_limits",
     "forget_meters",

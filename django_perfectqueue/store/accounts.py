@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from ..models import Policy
 from .dialects import Dialect
 from .dialects.base import Entry, numbers
+from .holds import Due, Holds, Seen, move, open_holds
 from .lanes import FIRST_COST, LEAST_COST, MEMORY, is_gated
 from .meters import Meters
 from .newcomers import learn
@@ -18,7 +19,7 @@ from .values import Lease
 
 LOCK = 'SELECT "id" FROM "perfectqueue_lane" WHERE "id" IN ({lanes}) ORDER BY "id"'
 DOZE = """
-UPDATE "perfectqueue_lane" SET "awake" = FALSE, "since" = {now}
+UPDATE "perfectqueue_lane" SET "awake" = FALSE, "held" = 0, "since" = {now}
 WHERE "id" IN ({lanes}) AND NOT EXISTS (
     SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
     WHERE "ticket"."state" = 0 AND "ticket"."lane" = "perfectqueue_lane"."id"
@@ -29,9 +30,7 @@ UPDATE "perfectqueue_lane" SET "finish_tag" = {tags}
 WHERE "id" IN ({lanes}) AND "finish_tag" < {tags}
 """
 PLACES = """
-SELECT "lane"."id", "lane"."account", "gate"."keys" FROM "perfectqueue_lane" AS "lane"
-LEFT JOIN "perfectqueue_gate" AS "gate" ON "gate"."id" = "lane"."gate"
-WHERE "lane"."id" IN ({lanes})
+SELECT "id", "account", "keys" FROM "perfectqueue_lane" WHERE "id" IN ({lanes})
 """
 
 
@@ -114,7 +113,7 @@ class Accounts:
     so two transactions that charge the same lanes never wait for each other in a ring.
     What lanes behind gates are charged goes to the account of their user, and is counted
     by the meters of their limits, which are locked before any lane. ``gated`` tells
-    whether there may be such lanes.
+    whether there may be such lanes, and ``holds`` which of them were looked at.
     """
 
     now: datetime | None = None
@@ -122,6 +121,7 @@ class Accounts:
     short: set[int] = field(default_factory=set)
     meters: Meters = field(default_factory=Meters)
     gated: bool = True
+    holds: Holds = field(default_factory=Holds)
     _places: dict[int, Place] = field(default_factory=dict)
 
     def of(self, lane: int) -> Account:
@@ -210,19 +210,35 @@ class Accounts:
             lanes = numbers(sorted(self.own(cursor, dialect).keys() | set(others)))
             dialect.execute(cursor, LOCK.replace("{lanes}", lanes) + dialect.lock_clause())
 
+    def look_at(self, due: Sequence[Due], rows: Iterable[tuple[int, int, Seen]]) -> None:
+        """Take in lanes behind limits, each with its account, and the holds that were due."""
+        self.holds.due = list(due)
+        for lane, account, seen in rows:
+            self.holds.seen[lane] = seen
+            self._places[lane] = Place(account, list(seen.keys))
+
     def write(self, cursor: Any, dialect: Dialect) -> int:
-        """Charge the lanes; return how many were put to sleep."""
+        """Charge the lanes; return how many were put to sleep or behind another hold."""
+        self.count(cursor, dialect)
+        changed = self.holds.changes(self.meters, self.short)
+        self.holds.write(cursor, dialect, self.meters, changed, self.short)
+        for lane in changed:
+            # Charged nothing, its account is locked with the others, before the lane is.
+            self.of(lane)
         if self.lanes:
-            self.count(cursor, dialect)
             own = self.own(cursor, dialect)
-            dialect.charge(cursor, [own[lane].entry(lane) for lane in sorted(own)], self.now)
-            if self.gated:
-                dialect.copy_accounts(cursor, own)
+            entries = [own[lane].entry(lane) for lane in sorted(own)]
+            copied = dialect.charge(cursor, entries, self.now)
+            if copied or (copied is None and self.gated):
+                dialect.copy_accounts(cursor, copied or own)
             self.tag(cursor, dialect)
+        if changed:
+            move(cursor, dialect, changed)
         if self.short:
             doze = DOZE.replace("{lanes}", numbers(sorted(self.short)))
-            return int(dialect.execute(cursor, doze, now=self.now).rowcount)
-        return 0
+            slept = dialect.execute(cursor, doze, now=self.now).rowcount
+            return int(slept) + len(changed)
+        return len(changed)
 
     def tag(self, cursor: Any, dialect: Dialect) -> None:
         """Move the clocks of gates, each by the lanes behind it and not by their accounts."""
@@ -238,3 +254,5 @@ class Accounts:
             if account := self.lanes.get(lane):
                 self.meters.add(place.keys, account.running, account.untried)
         self.meters.write(cursor, dialect, self.now)
+        if freed := self.meters.freed():
+            open_holds(cursor, dialect, freed, self.now)

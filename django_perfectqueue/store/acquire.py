@@ -19,9 +19,8 @@ from .dialects import Dialect
 from .dialects.base import Row, numbers
 from .dozing import put_to_sleep
 from .finish import close, finish
-from .gatekeeper import Gatekeeper
-from .gates import ANY_LIMITS, waits_behind
-from .lanes import FIRST_COST, OpenLane, Pick, is_gated, next_picks
+from .gatekeeper import ACCOUNT, Gatekeeper
+from .lanes import FIRST_COST, LANES_PROBED, OpenLane, Pick, is_gated, next_picks
 from .lineup import LANES_READ_AT_LEAST, RINGS, Lineup
 from .newcomers import expected
 from .parties import party_picks
@@ -33,16 +32,18 @@ ROUNDS = 5
 OTHERS = 6
 ROUNDS_IN_VAIN = 20
 
-LEFT = f"SELECT {ANY_LIMITS}, {RINGS}, {{waiting}}"
+LEFT = f"SELECT {RINGS}, {{waiting}}"
 # By the order the planner sees that the index of open lanes is to be used.
 WAITING = """(
     SELECT 1 FROM "perfectqueue_lane"
-    WHERE "queue" = %({queue})s AND "gate" = 0 AND "open" = TRUE AND EXISTS (
+    WHERE "queue" = %({queue})s AND "held" = 0 AND "open" = TRUE AND EXISTS (
         SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
         WHERE "ticket"."state" = 0 AND {in_lane}
     )
     ORDER BY "turn" LIMIT 1
-) IS NOT NULL"""
+) IS NOT NULL OR EXISTS (
+    SELECT 1 FROM "perfectqueue_hold" WHERE "queue" = %({queue})s AND "opens_at" <= {now}
+)"""
 TAKEN = """
 SELECT "task_id", "token", "state" FROM "perfectqueue_ticket"
 WHERE "task_id" IN ({ids}) ORDER BY "task_id"
@@ -115,7 +116,8 @@ def press_on(
             roused < BATCH or not (roused := rouse_in_turn(using=using, now=now))
         ):
             break
-        haul = take(queues, using=using, now=now, **terms)
+        # Many lanes may have to be put behind their limits before one is found that is free.
+        haul = take(queues, using=using, now=now, wide=haul.advanced, **terms)
     return haul.leases
 
 
@@ -152,9 +154,7 @@ def what_is_left(queues: Sequence[str], *, using: str, now: datetime | None) -> 
         in_lane = dialect.in_lane.replace("{lane}", '"perfectqueue_lane"."id"')
         statement = statement.replace("{in_lane}", in_lane)
         row = dialect.execute(cursor, statement, names, now=now).fetchone()
-        limited, ringing, is_open = map(bool, row)
-        if limited and not is_open:
-            is_open = 0.0 in waits_behind(cursor, dialect, queues, now)
+        ringing, is_open = map(bool, row)
     return ringing, is_open
 
 
@@ -203,6 +203,7 @@ def take_readable(
     worker: str = "",
     heed: bool = False,
     serial: bool = False,
+    wide: bool = False,
 ) -> Haul:
     """
     Take tasks in one transaction; with ``heed`` none while an alarm rings. Raise
@@ -231,7 +232,8 @@ def take_readable(
             alive_time=alive_time,
             now=now,
         )
-        search = Search(lineup, claim, accounts, queues, serial)
+        count = LANES_PROBED if wide else max(limit, LANES_READ_AT_LEAST)
+        search = Search(lineup, claim, accounts, queues, serial, count)
         for queue in queues:
             if len(taken) < limit and not lineup.ringing:
                 taken += search.in_queue(queue, limit - len(taken))
@@ -270,6 +272,7 @@ class Search:
     accounts: Accounts
     queues: Sequence[str]
     serial: bool
+    count: int
     stopped: bool = False
     keeper: Gatekeeper | None = None
 
@@ -294,7 +297,7 @@ class Search:
             read = lineup.next_with_tasks if vain else lineup.next
             lanes = read(queue, missing)
             if lineup.limited and not lineup.ringing:
-                return self.behind_gates(queue, limit)
+                return taken + self.behind_gates(queue, missing)
             if not lanes:
                 if lineup.ringing or len(lineup.passed) == passed:
                     break
@@ -338,12 +341,12 @@ class Search:
                 claim.dialect,
                 self.accounts,
                 self.queues,
-                max(limit, LANES_READ_AT_LEAST),
+                self.count,
                 claim.now,
             )
         keeper = self.keeper
         taken: list[Lease] = []
-        rounds = 0
+        rounds, more = 0, any(due.more for due in keeper.due)
         while len(taken) < limit and (rounds < ROUNDS or not taken):
             if rounds == ROUNDS_IN_VAIN:
                 self.stopped = True
@@ -351,20 +354,26 @@ class Search:
             rounds += 1
             missing, passed = limit - len(taken), len(lineup.passed)
             cleared = claim.expired + keeper.moved
-            count = max(missing, LANES_READ_AT_LEAST)
-            lanes = self.with_accounts(keeper.lanes(queue, count, lineup.passed))
+            rows = keeper.lanes(queue, lineup.passed)
+            more = more or len(rows) >= self.count
+            lanes = self.with_accounts(rows)
+            keeper.look_at([row for row in rows if row[0] in lanes])
+            for lane in [lane for lane in lanes if not keeper.is_locked(lane)]:
+                keeper.has_more = True
+                lineup.passed.add(lane)
+                del lanes[lane]
             parties = keeper.parties(lanes, missing)
             lineup.passed |= self.accounts.short & lanes.keys()
             usual = self.usual(queue, [party.account for party in parties])
             terms: dict[str, Any] = {"usual": usual, "serial": self.serial}
-            picks = party_picks(parties, keeper.gates, keeper.rooms(), missing, **terms)
+            picks = party_picks(parties, keeper.rooms(), missing, **terms)
             if not picks:
                 if len(lineup.passed) == passed:
                     break
                 continue
             capped = {lane for lane, account in lanes.items() if account.room is not None}
             behind = set(filter(is_gated, lanes))
-            leases = claim.take(picks, missing, begun=keeper.count, capped=capped | behind)
+            leases = claim.take(picks, missing, begun=keeper.begin, capped=capped | behind)
             through = keeper.let_through(leases)
             # Who has more of what is to be moved must not hold up the others.
             lineup.passed |= {lease.lane for lease in set(leases).difference(through)}
@@ -375,14 +384,15 @@ class Search:
             lineup.passed |= short | capped.intersection(pick.lane for pick in picks)
             if not short and (taken or claim.expired + keeper.moved == cleared):
                 break
-        if keeper.has_more and not taken:
-            # Behind those gates was nothing, or others were faster; behind more there may be.
-            self.stopped = lineup.contended = True
+        if not taken:
+            # Nothing was there, or others were faster; in the lanes behind there may be more.
+            self.stopped = self.stopped or more or keeper.has_more
+            lineup.contended = lineup.contended or keeper.has_more
         return taken
 
     def with_accounts(self, rows: list[Row]) -> dict[int, OpenLane]:
         """Return lanes with their accounts, without those that can't be served."""
-        known = list({row[1]: (row[1], *row[5:]) for row in rows}.values())
+        known = list({row[1]: (row[1], *row[ACCOUNT]) for row in rows}.values())
         served = self.lineup.with_room(self.lineup.current(known))
         accounts = {account.id: account for account in served}
         self.lineup.passed |= {row[0] for row in rows if row[1] not in accounts}

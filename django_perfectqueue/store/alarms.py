@@ -15,6 +15,7 @@ from .dialects import Dialect
 from .dialects.base import numbers
 from .dozing import rounds, slept_lately
 from .end import lose
+from .holds import open_all_shut
 from .policies import rule_of
 from .transaction import is_callers, reading, repeated, unit
 from .waking import owners_of, wake
@@ -100,17 +101,19 @@ def rouse(*, using: str) -> int:
     """
     Wake the lanes that sleep although they have waiting tickets, those that have another
     policy than the settings say, and those behind a gate whose copy of their account is
-    old: it was made while the account was charged. Return how many.
+    old: it was made while the account was charged. Have limits looked at that hold back
+    lanes and have room, too: they were edited past the models' signals. Return how many.
 
     A submit marks its ticket when it sees its lane asleep. One that saw it awake and
     committed after the lane had fallen asleep is found here.
     """
+    opened = open_all_shut(using=using)
     with reading(using) as (cursor, dialect):
         ids = asleep(cursor, dialect)
     if not ids:
-        return 0
+        return opened
     with unit(using) as (cursor, dialect):
-        return wake(cursor, dialect, owners_of(cursor, dialect, ids), None)
+        return opened + wake(cursor, dialect, owners_of(cursor, dialect, ids), None)
 
 
 def rouse_in_turn(*, using: str, now: datetime | None) -> int:
@@ -176,7 +179,7 @@ def admit(cursor: Any, dialect: Dialect, ids: list[int], accounts: Accounts) -> 
     """Let tickets wait in their lanes, and wake those; lock first what is to be charged."""
     owners = owners_of(cursor, dialect, ids) if ids else []
     if owners:
-        accounts.gated = any(owner.gated for owner in owners)
+        accounts.gated = any(owner.copied or owner.keys for owner in owners)
     accounts.lock(cursor, dialect, {owner.account for owner in owners})
     if ids:
         dialect.execute(cursor, READMIT.replace("{ids}", numbers(sorted(ids))))

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from ..models import Policy
 from .bell import ring
 from .dialects import Dialect
 from .dialects.base import numbers
+from .holds import hold_id, open_holds
 from .known import forget_limits
+from .meters import lock_known
 from .policies import rule_of
 from .transaction import reading, repeated, unit
-from .waking import served
+from .waking import first_open
 
 BATCH = 500
 BATCHES = 200
 
-GATES = 'SELECT "id", "queue", "keys" FROM "perfectqueue_gate"'
-BEHIND = """
+QUEUES = 'SELECT "queue" FROM "perfectqueue_hold" WHERE "key" = %(key)s'
+HELD = """
 SELECT "account" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "open" = TRUE AND "turn" < %(floor)s
+WHERE "queue" = %(queue)s AND "held" = %(hold)s AND "open" = TRUE AND "turn" < %(floor)s
     AND "policy" = 0
 ORDER BY "turn" LIMIT %(limit)s
 """
@@ -41,34 +42,43 @@ def apply_limit(key: str, *, using: str) -> None:
     Limits themselves are read whenever a task behind them is acquired.
     """
     forget_limits(using)
-    for gate, queue in gates_with(key, using=using):
+    for queue in queues_held(key, using=using):
         for _batch in range(BATCHES):
-            if lift(queue, gate, using=using) < BATCH:
+            if lift(queue, key, using=using) < BATCH:
                 break
+    open_again(key, using=using)
     ring(using=using)
 
 
 @repeated
-def gates_with(key: str, *, using: str) -> list[tuple[int, str]]:
+def queues_held(key: str, *, using: str) -> list[str]:
+    """Return the queues in which a limit holds back lanes, or has done so."""
     with reading(using) as (cursor, dialect):
-        rows = dialect.execute(cursor, GATES).fetchall()
-    return [(gate, queue) for gate, queue, keys in rows if key in json.loads(keys)]
+        rows = dialect.execute(cursor, QUEUES, {"key": key}).fetchall()
+    return [queue for (queue,) in rows]
 
 
 @repeated
-def lift(queue: str, gate: int, *, using: str) -> int:
+def open_again(key: str, *, using: str) -> None:
+    with unit(using) as (cursor, dialect):
+        lock_known(cursor, dialect, [key])
+        open_holds(cursor, dialect, [key], None)
+
+
+@repeated
+def lift(queue: str, key: str, *, using: str) -> int:
     """
-    Lift so many accounts behind a gate to those of users whom nothing held back; return how
-    many. By a policy without memory there is nothing to lift.
+    Lift some accounts that a limit holds back to those of users whom nothing held back; return
+    how many. By a policy without memory there is nothing to lift.
     """
     if rule_of(queue).code != Policy.FAIR:
         return 0
     with unit(using) as (cursor, dialect):
-        first = served(cursor, dialect, queue, gate)
+        first = first_open(cursor, dialect, queue)
         if first is None:
             return 0
-        values = {"queue": queue, "gate": gate, "floor": first, "limit": BATCH}
-        rows = dialect.execute(cursor, BEHIND, values).fetchall()
+        values = {"queue": queue, "hold": hold_id(queue, key), "floor": first, "limit": BATCH}
+        rows = dialect.execute(cursor, HELD, values).fetchall()
         raise_to(cursor, dialect, sorted({account for (account,) in rows}), first)
         return len(rows)
 
@@ -78,8 +88,8 @@ def raise_to(cursor: Any, dialect: Dialect, accounts: list[int], floor: float) -
         return
     values = {"floor": floor}
     lock = LOCK.replace("{accounts}", numbers(accounts)) + dialect.lock_clause()
-    locked = [account for (account,) in dialect.execute(cursor, lock, values).fetchall()]
-    if locked:
-        dialect.execute(cursor, LIFT.replace("{accounts}", numbers(locked)), values)
+    locked_ = [account for (account,) in dialect.execute(cursor, lock, values).fetchall()]
+    if locked_:
+        dialect.execute(cursor, LIFT.replace("{accounts}", numbers(locked_)), values)
     # Copies that were behind their accounts would be found again and again.
     dialect.copy_accounts(cursor, accounts)

@@ -222,6 +222,9 @@ class Accounts:
         self.count(cursor, dialect)
         changed = self.holds.changes(self.meters, self.short)
         self.holds.write(cursor, dialect, self.meters, changed, self.short)
+        freed = self.meters.freed() | self.holds.unused(self.meters, self.short, changed)
+        if freed:
+            open_holds(cursor, dialect, freed, self.now)
         for lane in changed:
             # Charged nothing, its account is locked with the others, before the lane is.
             self.of(lane)
@@ -254,5 +257,3 @@ class Accounts:
             if account := self.lanes.get(lane):
                 self.meters.add(place.keys, account.running, account.untried)
         self.meters.write(cursor, dialect, self.now)
-        if freed := self.meters.freed():
-            open_holds(cursor, dialect, freed, self.now)

@@ -19,7 +19,7 @@ from .dialects import Dialect
 from .dialects.base import Row, numbers
 from .dozing import put_to_sleep
 from .finish import close, finish
-from .gatekeeper import ACCOUNT, Gatekeeper
+from .gatekeeper import ACCOUNT, OPEN, Gatekeeper
 from .lanes import FIRST_COST, LANES_PROBED, OpenLane, Pick, is_gated, next_picks
 from .lineup import LANES_READ_AT_LEAST, RINGS, Lineup
 from .newcomers import expected
@@ -356,8 +356,7 @@ class Search:
             cleared = claim.expired + keeper.moved
             rows = keeper.lanes(queue, lineup.passed)
             more = more or len(rows) >= self.count
-            lanes = self.with_accounts(rows)
-            keeper.look_at([row for row in rows if row[0] in lanes])
+            lanes = self.with_accounts(keeper, rows)
             for lane in [lane for lane in lanes if not keeper.is_locked(lane)]:
                 keeper.has_more = True
                 lineup.passed.add(lane)
@@ -390,10 +389,14 @@ class Search:
             lineup.contended = lineup.contended or keeper.has_more
         return taken
 
-    def with_accounts(self, rows: list[Row]) -> dict[int, OpenLane]:
+    def with_accounts(self, keeper: Gatekeeper, rows: list[Row]) -> dict[int, OpenLane]:
         """Return lanes with their accounts, without those that can't be served."""
         known = list({row[1]: (row[1], *row[ACCOUNT]) for row in rows}.values())
-        served = self.lineup.with_room(self.lineup.current(known))
+        current = self.lineup.current(known)
+        ids = {row[0] for row in current}
+        keeper.look_at([row for row in rows if row[1] in ids])
+        open_ = {row[1] for row in rows if row[OPEN]}
+        served = self.lineup.with_room([row for row in current if row[0] in open_])
         accounts = {account.id: account for account in served}
         self.lineup.passed |= {row[0] for row in rows if row[1] not in accounts}
-        return {row[0]: accounts[row[1]] for row in rows if row[1] in accounts}
+        return {row[0]: accounts[row[1]] for row in rows if row[OPEN] and row[1] in accounts}

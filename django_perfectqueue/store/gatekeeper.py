@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -19,16 +19,26 @@ from .parties import Party, Strand
 from .rate import UNBOUNDED, Allowance
 from .values import Lease
 
-FIRST = """
-SELECT * FROM (
-    SELECT "id", "account", "held", "turn", "since", "keys", "queue", "virtual_time", "cost",
-        "weight", "max_running", "running", "policy"
-    FROM "perfectqueue_lane"
-    WHERE "queue" = %({queue})s AND "held" = {held} AND "open" = TRUE AND "id" NOT IN ({passed})
-    ORDER BY "turn", "since" LIMIT {count}
-) AS "first"
+COLUMNS = """
+    "id", "account", "held", "turn", "since", "keys", "queue", "open", "virtual_time", "cost",
+    "weight", "max_running", "running", "policy"
 """
-HELD, KEYS, QUEUE, ACCOUNT = 2, 5, 6, slice(7, None)
+HELD, KEYS, QUEUE, OPEN, ACCOUNT = 2, 5, 6, 7, slice(8, None)
+FREE = f"""
+SELECT * FROM (
+    SELECT {COLUMNS} FROM "perfectqueue_lane"
+    WHERE "queue" = %({{queue}})s AND "held" = 0 AND "open" = TRUE AND "id" NOT IN ({{passed}})
+    ORDER BY "turn", "since" LIMIT {{count}}
+) AS "free"
+"""
+# Those that are paused, capped or asleep come last, and leave the hold with the others.
+UNDER = f"""
+SELECT * FROM (
+    SELECT {COLUMNS} FROM "perfectqueue_lane"
+    WHERE "queue" = %({{queue}})s AND "held" = {{held}}
+    ORDER BY "open" DESC, "turn", "since" LIMIT {{count}}
+) AS "held"
+"""
 HEADS = """
 SELECT * FROM (
     SELECT "lane", "rank", "run_at", "task_id" FROM "perfectqueue_ticket" AS "ticket"
@@ -79,12 +89,23 @@ class Gatekeeper:
     ) -> Gatekeeper:
         due = due_holds(cursor, dialect, queues, count, now)
         keeper = cls(cursor, dialect, accounts, count, now, due, {queue: [] for queue in queues})
-        keeper.read([first(number, "0", count) for number in range(len(queues))])
+        keeper.read([keeper.free(queue) for queue in queues])
         counted = {key for keys in keeper.keys.values() for key in keys}
         counted |= {hold.key for hold in due} | accounts.keys(cursor, dialect)
         keeper.allowed = accounts.meters.lock(cursor, dialect, counted, now)
         keeper.read_due()
         return keeper
+
+    def free(self, queue: str, passed: Collection[int] = ()) -> str:
+        """Return the query of the first lanes of a queue that nothing holds back."""
+        statement = FREE.replace("{queue}", f"q{list(self.rows).index(queue)}")
+        statement = statement.replace("{passed}", numbers(sorted(passed)) if passed else "0")
+        return statement.replace("{count}", str(self.count))
+
+    def under(self, hold: Due, count: int) -> str:
+        """Return the query of the first lanes under a hold."""
+        statement = UNDER.replace("{queue}", f"q{list(self.rows).index(hold.queue)}")
+        return statement.replace("{held}", str(hold.id)).replace("{count}", str(count))
 
     def read(self, statements: Sequence[str]) -> list[Row]:
         """Read lanes by their queues, and keep to which limits each of them keeps."""
@@ -97,12 +118,9 @@ class Gatekeeper:
 
     def read_due(self) -> None:
         """Read as many lanes under each hold that is due as its limit lets start."""
-        places = {queue: number for number, queue in enumerate(self.rows)}
         rooms = {hold.id: min(self.room(hold.key), self.count) for hold in self.due}
         open_ = [hold for hold in self.due if rooms[hold.id]]
-        rows = self.read(
-            [first(places[hold.queue], str(hold.id), rooms[hold.id] + 1) for hold in open_]
-        )
+        rows = self.read([self.under(hold, rooms[hold.id] + 1) for hold in open_])
         for hold in open_:
             own = [row for row in rows if row[HELD] == hold.id]
             hold.lanes = [row[0] for row in own[: rooms[hold.id]]]
@@ -122,15 +140,14 @@ class Gatekeeper:
         """Return the next lanes of a queue; those that were read at the beginning come first."""
         rows, self.rows[queue] = self.rows[queue], []
         if not rows:
-            number = list(self.rows).index(queue)
-            rows = self.read([first(number, "0", self.count, passed)])
+            rows = self.read([self.free(queue, passed)])
             self.rows[queue] = []
         return sorted(rows, key=lambda row: (row[3], row[4], row[0]))
 
     def look_at(self, rows: Sequence[Row]) -> None:
         """Have the holds of these lanes be what their limits let start in the end."""
         seen = [
-            (row[0], row[1], Seen(row[QUEUE], self.keys[row[0]], row[HELD]))
+            (row[0], row[1], Seen(row[QUEUE], self.keys[row[0]], row[HELD], bool(row[OPEN])))
             for row in rows
             if row[KEYS]
         ]
@@ -218,10 +235,3 @@ class Gatekeeper:
         statement = MOVE.replace("{lanes}", " ".join(lanes)).replace("{ids}", ids)
         self.dialect.execute(self.cursor, statement, now=self.now)
         self.moved += len(misplaced)
-
-
-def first(queue: int, held: str, count: int, passed: set[int] | None = None) -> str:
-    """Return the SQL of the first open lanes of a queue under a hold, or under none."""
-    statement = FIRST.replace("{queue}", f"q{queue}").replace("{held}", held)
-    statement = statement.replace("{passed}", numbers(sorted(passed)) if passed else "0")
-    return statement.replace("{count}", str(count))

@@ -100,6 +100,7 @@ class Seen:
     queue: str
     keys: Sequence[str]
     held: int
+    is_open: bool
 
 
 def due_holds(
@@ -129,6 +130,17 @@ class Holds:
                 changed[lane] = held
         return changed
 
+    def unused(
+        self, meters: Meters, short: Collection[int], changed: Mapping[int, int]
+    ) -> set[str]:
+        """
+        Return the limits that have room which a lane does not use: it is empty, or another
+        limit holds it back now.
+        """
+        left = {lane for lane in self.seen if lane in short or changed.get(lane)}
+        keys = {key for lane in left for key in self.seen[lane].keys}
+        return {key for key in keys if key in meters.known and meters.known[key].room}
+
     def write(
         self,
         cursor: Any,
@@ -145,7 +157,11 @@ class Holds:
         rows: dict[int, tuple[str, str, datetime | None]] = {}
         for due in self.due:
             limit = meters.known.get(due.key)
-            free = [lane for lane in due.lanes if changed.get(lane) == 0 and lane not in short]
+            free = [
+                lane
+                for lane in due.lanes
+                if changed.get(lane) == 0 and lane not in short and self.seen[lane].is_open
+            ]
             if limit and not limit.room:
                 rows[due.id] = due.queue, due.key, opens_at(limit)
             elif not due.more and changed.keys() >= set(due.lanes):
@@ -181,7 +197,8 @@ def store(
     values: dict[str, Any] = {}
     rows = []
     for number, (id_, (queue, key, at)) in enumerate(sorted(holds.items())):
-        values |= {f"q{number}": queue, f"k{number}": key, f"t{number}": dialect.parameter(at)}
+        values |= {f"q{number}": queue, f"k{number}": key}
+        values[f"t{number}"] = at and dialect.parameter(at)
         rows.append(f"({id_}, %(q{number})s, %(k{number})s, %(t{number})s)")
     change = dialect.upsert("perfectqueue_hold", ["id"], {"opens_at": "{new}"})
     statement = STORE.replace("{rows}", ", ".join(rows)).replace("{change}", change)

@@ -175,6 +175,6 @@ class Meters:
             limit.running = self.before[key][0] + self.running[key]
             limit.ahead = max(0.0, limit.ahead - self.untried[key] * limit.interval)
 
-    def freed(self) -> list[str]:
+    def freed(self) -> set[str]:
         """Return the limits that let tasks start after this transaction, and did not before."""
-        return [key for key, limit in self.known.items() if limit.room and not self.before[key][1]]
+        return {key for key, limit in self.known.items() if limit.room and not self.before[key][1]}

@@ -219,29 +219,23 @@ class Accounts:
 
     def write(self, cursor: Any, dialect: Dialect) -> int:
         """Charge the lanes; return how many were put to sleep or behind another hold."""
-        self.count(cursor, dialect)
-        changed = self.holds.changes(self.meters, self.short)
-        self.holds.write(cursor, dialect, self.meters, changed, self.short)
-        freed = self.meters.freed() | self.holds.unused(self.meters, self.short, changed)
-        if freed:
-            open_holds(cursor, dialect, freed, self.now)
-        for lane in changed:
-            # Charged nothing, its account is locked with the others, before the lane is.
-            self.of(lane)
+        limited = bool(self.holds.seen or self.holds.due or any(map(is_gated, self.lanes)))
+        changed = self.count(cursor, dialect) if limited else {}
         if self.lanes:
             own = self.own(cursor, dialect)
             entries = [own[lane].entry(lane) for lane in sorted(own)]
             copied = dialect.charge(cursor, entries, self.now)
             if copied or (copied is None and self.gated):
                 dialect.copy_accounts(cursor, copied or own)
+        if limited:
             self.tag(cursor, dialect)
         if changed:
             move(cursor, dialect, changed)
+        slept = 0
         if self.short:
             doze = DOZE.replace("{lanes}", numbers(sorted(self.short)))
             slept = dialect.execute(cursor, doze, now=self.now).rowcount
-            return int(slept) + len(changed)
-        return len(changed)
+        return slept + len(changed)
 
     def tag(self, cursor: Any, dialect: Dialect) -> None:
         """Move the clocks of gates, each by the lanes behind it and not by their accounts."""
@@ -251,9 +245,21 @@ class Accounts:
             statement = TAG.replace("{tags}", f'CASE "id" {cases} END')
             dialect.execute(cursor, statement.replace("{lanes}", numbers(ended)))
 
-    def count(self, cursor: Any, dialect: Dialect) -> None:
-        """Count what has begun and ended behind limits."""
+    def count(self, cursor: Any, dialect: Dialect) -> dict[int, int]:
+        """
+        Count what has begun and ended behind limits; return the lanes that move to another
+        hold, or to none.
+        """
         for lane, place in self.places(cursor, dialect).items():
             if account := self.lanes.get(lane):
                 self.meters.add(place.keys, account.running, account.untried)
         self.meters.write(cursor, dialect, self.now)
+        changed = self.holds.changes(self.meters, self.short)
+        self.holds.write(cursor, dialect, self.meters, changed, self.short)
+        opened = self.meters.freed() | self.holds.unused(self.meters, self.short, changed)
+        if opened:
+            open_holds(cursor, dialect, opened, self.now)
+        for lane in changed:
+            # Charged nothing, its account is locked with the others, before the lane is.
+            self.of(lane)
+        return changed

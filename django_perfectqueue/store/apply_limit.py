@@ -8,9 +8,8 @@ from ..models import Policy
 from .bell import ring
 from .dialects import Dialect
 from .dialects.base import numbers
-from .holds import hold_id, open_holds
+from .holds import hold_id, open_again
 from .known import forget_limits
-from .meters import lock_known
 from .policies import rule_of
 from .transaction import reading, repeated, unit
 from .waking import first_open
@@ -46,7 +45,7 @@ def apply_limit(key: str, *, using: str) -> None:
         for _batch in range(BATCHES):
             if lift(queue, key, using=using) < BATCH:
                 break
-    open_again(key, using=using)
+    open_again([key], using=using)
     ring(using=using)
 
 
@@ -56,13 +55,6 @@ def queues_held(key: str, *, using: str) -> list[str]:
     with reading(using) as (cursor, dialect):
         rows = dialect.execute(cursor, QUEUES, {"key": key}).fetchall()
     return [queue for (queue,) in rows]
-
-
-@repeated
-def open_again(key: str, *, using: str) -> None:
-    with unit(using) as (cursor, dialect):
-        lock_known(cursor, dialect, [key])
-        open_holds(cursor, dialect, [key], None)
 
 
 @repeated
@@ -88,8 +80,8 @@ def raise_to(cursor: Any, dialect: Dialect, accounts: list[int], floor: float) -
         return
     values = {"floor": floor}
     lock = LOCK.replace("{accounts}", numbers(accounts)) + dialect.lock_clause()
-    locked_ = [account for (account,) in dialect.execute(cursor, lock, values).fetchall()]
-    if locked_:
-        dialect.execute(cursor, LIFT.replace("{accounts}", numbers(locked_)), values)
+    locked = [account for (account,) in dialect.execute(cursor, lock, values).fetchall()]
+    if locked:
+        dialect.execute(cursor, LIFT.replace("{accounts}", numbers(locked)), values)
     # Copies that were behind their accounts would be found again and again.
     dialect.copy_accounts(cursor, accounts)

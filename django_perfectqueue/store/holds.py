@@ -223,36 +223,40 @@ def open_holds(cursor: Any, dialect: Dialect, keys: Collection[str], now: dateti
     return int(dialect.execute(cursor, statement, names, now=now).rowcount)
 
 
-@repeated
-def open_shut(after: int, *, using: str, now: datetime | None = None) -> tuple[int | None, int]:
+def open_all_shut(*, using: str, now: datetime | None = None) -> int:
     """
-    Open those of the next BATCH holds whose limit has room; return where to go on, or None
-    at the end, and how many that is.
+    Open every hold whose limit has room; return how many.
 
     For limits that were edited past the models' signals, or in a transaction that has yet
     to be committed.
     """
+    after, total = FIRST_ID, 0
+    while True:
+        last, opened = open_shut(after, using=using, now=now)
+        total += opened
+        if last is None:
+            return total
+        after = last
+
+
+@repeated
+def open_shut(after: int, *, using: str, now: datetime | None) -> tuple[int | None, int]:
+    """Do it for the next BATCH holds; return where to go on, or None, and how many that is."""
     with reading(using) as (cursor, dialect):
         values = {"after": after, "limit": BATCH}
         rows = dialect.execute(cursor, SHUT, values, now=now).fetchall()
         known = allowances(cursor, dialect, {key for _id, key in rows}, now)
     keys = {key for _id, key in rows if key not in known or known[key].room}
-    opened = 0
-    if keys:
-        with unit(using) as (cursor, dialect):
-            lock_known(cursor, dialect, keys)
-            opened = open_holds(cursor, dialect, keys, now)
-    return (rows[-1][0] if len(rows) == BATCH else None), opened
+    last = rows[-1][0] if len(rows) == BATCH else None
+    return last, open_again(keys, using=using, now=now) if keys else 0
 
 
-def open_all_shut(*, using: str, now: datetime | None = None) -> int:
-    """Open every hold whose limit has room; return how many."""
-    after: int | None = FIRST_ID
-    total = 0
-    while after is not None:
-        after, opened = open_shut(after, using=using, now=now)
-        total += opened
-    return total
+@repeated
+def open_again(keys: Collection[str], *, using: str, now: datetime | None = None) -> int:
+    """Have an acquire look at what these limits hold back; return how many holds that is."""
+    with unit(using) as (cursor, dialect):
+        lock_known(cursor, dialect, keys)
+        return open_holds(cursor, dialect, keys, now)
 
 
 def shut_gates(

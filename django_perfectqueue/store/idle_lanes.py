@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from ..models import Policy
 from .carry import mend
 from .dialects import Dialect
-from .dialects.base import Row, numbers
+from .dialects.base import numbers
 from .meters import locked
 from .transaction import reading, repeated, unit
 from .waking import LAST, floor
@@ -62,17 +61,15 @@ SELECT EXISTS (
 FORGET_LANES = 'DELETE FROM "perfectqueue_lane" WHERE "id" IN ({lanes})'
 
 HOLDS = """
-SELECT "id", "queue", "key" FROM "perfectqueue_hold"
-WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
+SELECT "id", "key" FROM "perfectqueue_hold" WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
 """
-EMPTY_HOLDS = """
-SELECT "hold"."id", "hold"."queue", "hold"."key" FROM "perfectqueue_hold" AS "hold"
-WHERE "hold"."id" IN ({holds}) AND NOT EXISTS (
+FORGET_HOLDS = """
+DELETE FROM "perfectqueue_hold" WHERE "id" IN ({holds}) AND NOT EXISTS (
     SELECT 1 FROM "perfectqueue_lane" AS "lane"
-    WHERE "lane"."queue" = "hold"."queue" AND "lane"."held" = "hold"."id"
+    WHERE "lane"."queue" = "perfectqueue_hold"."queue"
+        AND "lane"."held" = "perfectqueue_hold"."id"
 )
 """
-FORGET_HOLDS = 'DELETE FROM "perfectqueue_hold" WHERE "id" IN ({holds})'
 
 METERS = """
 SELECT "key" FROM "perfectqueue_meter" WHERE "key" > %(after)s ORDER BY "key" LIMIT %(limit)s
@@ -180,24 +177,13 @@ def forget_holds(after: int, *, using: str, limit: int = BATCH) -> int | None:
 
     Who puts a lane under a hold has locked the limit's meter, so that it does not go meanwhile.
     """
-    with reading(using) as (cursor, dialect):
+    with unit(using) as (cursor, dialect):
         rows = dialect.execute(cursor, HOLDS, {"after": after, "limit": limit}).fetchall()
-        holds = empty_holds(cursor, dialect, [row[0] for row in rows])
-    if holds:
-        with unit(using) as (cursor, dialect):
-            locked(cursor, dialect, {key for _id, _queue, key in holds}, None)
-            if still := empty_holds(cursor, dialect, [row[0] for row in holds]):
-                ids = numbers(sorted(row[0] for row in still))
-                dialect.execute(cursor, FORGET_HOLDS.replace("{holds}", ids))
+        if rows:
+            locked(cursor, dialect, {key for _id, key in rows}, None)
+            holds = numbers(id_ for id_, _key in rows)
+            dialect.execute(cursor, FORGET_HOLDS.replace("{holds}", holds))
     return rows[-1][0] if len(rows) == limit else None
-
-
-def empty_holds(cursor: Any, dialect: Dialect, holds: Sequence[int]) -> list[Row]:
-    """Return those of these holds under which there is no lane."""
-    if not holds:
-        return []
-    statement = EMPTY_HOLDS.replace("{holds}", numbers(holds))
-    return list(dialect.execute(cursor, statement).fetchall())
 
 
 @repeated

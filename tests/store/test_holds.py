@@ -314,10 +314,14 @@ class CostTests(TransactionTestCase):
         store.forget_limits("default")
         self.addCleanup(store.forget_limits, "default")
 
-    def fill(self, names, most):
-        """Have a limit for each name, and three tasks behind it; fill those with room for one."""
+    def fill(self, names, most, limit):
+        """Have users with three tasks behind a limit each; fill limits with room for one."""
         Limit.objects.bulk_create(
-            Limit(scope="name", name=f"tenant-{number}", max_running=most) for number in names
+            [
+                Limit(scope="name", name=name, max_running=most)
+                for name in dict.fromkeys(limit.format(number) for number in names)
+            ],
+            ignore_conflicts=True,
         )
         store.forget_limits("default")
         Queue().submit_many(
@@ -325,7 +329,7 @@ class CostTests(TransactionTestCase):
                 "key": f"{number}-{each}",
                 "type": "report",
                 "user": f"user-{number}",
-                "limits": [f"tenant-{number}"],
+                "limits": [limit.format(number)],
             }
             for number in names
             for each in range(3)
@@ -344,10 +348,10 @@ class CostTests(TransactionTestCase):
             transaction.set_rollback(True)
         return meter
 
-    def assert_flat(self, act, *, most):
-        self.fill(range(self.few), most)
+    def assert_flat(self, act, *, most, limit="tenant-{}"):
+        self.fill(range(self.few), most, limit)
         few = self.measured(act)
-        self.fill(range(self.few, self.many), most)
+        self.fill(range(self.few, self.many), most, limit)
         allowed = few.rows * MORE + ODD * UNIT[connection.vendor]
         for _wait in range(40):
             many = self.measured(act)
@@ -362,11 +366,14 @@ class CostTests(TransactionTestCase):
         self.assert_flat(lambda: self.assert_taken(1), most=10)
 
     def test_limits_that_are_full(self):
-        def act():
-            finish(self.held[0], now=None)
-            self.assert_taken(1)
+        self.assert_flat(self.go_on, most=1)
 
-        self.assert_flat(act, most=1)
+    def test_users_behind_one_limit_that_is_full(self):
+        self.assert_flat(self.go_on, most=1, limit="shared")
+
+    def go_on(self):
+        finish(self.held[0], now=None)
+        self.assert_taken(1)
 
     def test_limits_that_are_full_and_none_is_free(self):
         self.assert_flat(lambda: self.assert_taken(0), most=1)

@@ -4,4 +4,4 @@ from ..store import test_holds
 
 
 class LimitTests(test_holds.CostTests):
-    many = 10_000
+    many = 3_000

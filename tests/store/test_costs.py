@@ -14,7 +14,7 @@ from tests.factories import acquire, completion, finish, running, submit, submit
 
 ROUND_TRIPS = {"postgresql": 0.05, "sqlite": 0.07, "mysql": 0.07}
 ONE_SUBMIT = {"postgresql": 1, "sqlite": 4, "mysql": 5}
-ONE_FINISH = {"postgresql": 1, "sqlite": 5, "mysql": 6}
+ONE_FINISH = {"postgresql": 1, "sqlite": 3, "mysql": 5}
 WAL_BYTES = 1_200
 PURGE_BYTES = 150
 

@@ -43,8 +43,13 @@ WHERE "key" IN ({keys}) AND ("opens_at" IS NULL OR "opens_at" > {now})
 """
 MOVE = 'UPDATE "perfectqueue_lane" SET "held" = CASE "id" {held} END WHERE "id" IN ({lanes})'
 SHUT = """
-SELECT "id", "key" FROM "perfectqueue_hold"
-WHERE "id" > %(after)s AND ("opens_at" IS NULL OR "opens_at" > {now}) ORDER BY "id" LIMIT %(limit)s
+SELECT "hold"."id", "hold"."key" FROM "perfectqueue_hold" AS "hold"
+WHERE "hold"."id" > %(after)s AND ("hold"."opens_at" IS NULL OR "hold"."opens_at" > {now})
+    AND EXISTS (
+        SELECT 1 FROM "perfectqueue_lane" AS "lane"
+        WHERE "lane"."queue" = "hold"."queue" AND "lane"."held" = "hold"."id"
+    )
+ORDER BY "hold"."id" LIMIT %(limit)s
 """
 FREE_LIMITED = """
 SELECT DISTINCT "gate", "keys" FROM (

@@ -239,6 +239,13 @@ class CrashTests(TransactionTestCase):
         store.rouse(using="default")
         self.assertEqual(keys(acquire(10, now=None)), ["mail-2"])
 
+    def test_the_sweep_opens_no_limit_that_holds_nothing_back(self):
+        while leases := acquire(10, now=None):
+            finish(*leases, now=None)
+        self.assertTrue(Hold.objects.filter(opens_at=None).exists())
+        self.assertEqual(store.rouse(using="default"), 0)
+        self.assertFalse(Hold.objects.exclude(opens_at=None).exists())
+
     def test_a_counter_that_is_corrected_lets_the_next_one_start(self):
         [lease] = acquire(10, now=None)
         store.recount(store.Position(), using="default")

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from django.db import connection
 
 from django_perfectqueue import store
-from django_perfectqueue.models import Gate, Lane, Meter, State, Ticket
+from django_perfectqueue.models import Hold, Lane, Meter, State, Ticket
 from django_perfectqueue.queue import Queue
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
@@ -182,8 +182,10 @@ def assert_books_balance(case):
     for lane in Lane.objects.all():
         tickets = Ticket.objects.filter(lane=lane.id)
         running = tickets.filter(state=State.RUNNING).count()
-        for key in json.loads(Gate.objects.get(pk=lane.gate).keys) if lane.gate else ():
+        for key in json.loads(lane.keys) if lane.keys else ():
             behind[key] += running
+        if lane.held:
+            case.assertTrue(Hold.objects.filter(pk=lane.held, queue=lane.queue).exists(), lane)
         lanes = Lane.objects.filter(account=lane.account).values("pk")
         everywhere = Ticket.objects.filter(lane__in=lanes, state=State.RUNNING)
         case.assertEqual(lane.running, everywhere.count(), lane)

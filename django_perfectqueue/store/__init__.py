@@ -56,7 +56,7 @@ from .tasks.unknown_types import park, unpark, unpark_some
 from .tasks.update import update_payload
 from .upkeep.clear import clear
 from .upkeep.give_back import give_back
-from .upkeep.idle_lanes import FIRST_ID, forget_gates, forget_lanes, forget_meters
+from .upkeep.idle_lanes import FIRST_ID, forget_holds, forget_lanes, forget_meters
 from .upkeep.purge import Surplus, Swept, discard, newest_id, purge, purgeable, surplus
 from .upkeep.recount import Drift, Position, recount
 from .upkeep.timers import answer_alarms, rouse
@@ -118,7 +118,7 @@ __all__ = [
     "finish_and_acquire",
     "folded",
     "force_finish",
-    "forget_gates",
+    "forget_holds",
     "forget_lanes",
     "forget_limits",
     "forget_meters",

@@ -12,7 +12,7 @@ from django.db import connections
 
 from django_perfectqueue.models import State
 
-from ..arithmetic.fair_order import FIRST_COST, OpenLane, Pick, is_gated, next_picks
+from ..arithmetic.fair_order import FIRST_COST, LANES_PROBED, OpenLane, Pick, is_gated, next_picks
 from ..arithmetic.multi_lane import party_picks
 from ..arithmetic.newcomers import expected
 from ..database.dialects import Dialect
@@ -25,7 +25,7 @@ from ..upkeep.timers import fire_timers, rouse_all, rouse_in_turn
 from ..values import Completion, Lease
 from .candidates import LANES_READ_AT_LEAST, Lineup
 from .claim import Claim, UnreadableError
-from .limit_chooser import Gatekeeper
+from .limit_chooser import ACCOUNT, OPEN, Gatekeeper
 from .unreadable import set_aside
 
 ROUNDS = 5
@@ -125,7 +125,8 @@ def finish_and_acquire(
     refused += result.refused
     repeats = 0
     while not result.leases and may_find_more(request, result, repeats):
-        result = take(request)
+        # Many lanes may have to be put behind their limits before one is found that is free.
+        result = take(request, wide=result.stopped and not result.timers_due)
         repeats += 1
     return Claimed(result.leases, refused)
 
@@ -145,6 +146,7 @@ def take(
     *,
     worker: str = "",
     after_timers: bool = False,
+    wide: bool = False,
 ) -> ClaimResult:
     """
     Take tasks in one transaction; and again once what can't be read is out of the line.
@@ -152,7 +154,12 @@ def take(
     In a transaction of the caller's the error goes up: it is the caller's to roll back.
     """
     using = request.using
-    terms: dict[str, Any] = {"using": using, "worker": worker, "after_timers": after_timers}
+    terms: dict[str, Any] = {
+        "using": using,
+        "worker": worker,
+        "after_timers": after_timers,
+        "wide": wide,
+    }
     while True:
         try:
             return take_readable(request, finished, **terms)
@@ -171,6 +178,7 @@ def take_readable(
     using: str,
     worker: str,
     after_timers: bool,
+    wide: bool,
 ) -> ClaimResult:
     """
     Take tasks in one transaction; with ``after_timers`` none while the clock has something to
@@ -200,7 +208,8 @@ def take_readable(
             alive_time=request.alive_time,
             now=now,
         )
-        search = Search(lineup, claim, accounts, request)
+        count = LANES_PROBED if wide else max(request.limit, LANES_READ_AT_LEAST)
+        search = Search(lineup, claim, accounts, request, count)
         for queue in request.queues:
             if len(taken) < request.limit and not lineup.ringing:
                 taken += search.in_queue(queue, request.limit - len(taken))
@@ -211,7 +220,9 @@ def take_readable(
             taken,
             refused,
             timers_due=lineup.timers_due or search.moved(),
-            stopped=lineup.ringing or claim.expired > 0 or (search.stopped and slept > 0),
+            stopped=lineup.ringing
+            or claim.expired > 0
+            or ((search.stopped or accounts.opened > 0) and slept > 0),
             contended=lineup.contended,
         )
         if taken:
@@ -240,6 +251,7 @@ class Search:
     claim: Claim
     accounts: Accounts
     request: ClaimRequest
+    count: int
     stopped: bool = False
     keeper: Gatekeeper | None = None
 
@@ -264,7 +276,7 @@ class Search:
             read = lineup.next_with_tasks if vain else lineup.next
             lanes = read(queue, missing)
             if lineup.limited and not lineup.ringing:
-                return self.behind_gates(queue, limit)
+                return taken + self.behind_gates(queue, missing)
             if not lanes:
                 if lineup.ringing or len(lineup.passed) == passed:
                     break
@@ -308,12 +320,12 @@ class Search:
                 claim.dialect,
                 self.accounts,
                 self.request.queues,
-                max(limit, LANES_READ_AT_LEAST),
+                self.count,
                 claim.now,
             )
         keeper = self.keeper
         taken: list[Lease] = []
-        rounds = 0
+        rounds, more = 0, any(due.more for due in keeper.due)
         while len(taken) < limit and (rounds < ROUNDS or not taken):
             if rounds == ROUNDS_IN_VAIN:
                 self.stopped = True
@@ -321,13 +333,18 @@ class Search:
             rounds += 1
             missing, passed = limit - len(taken), len(lineup.passed)
             cleared = claim.expired + keeper.moved
-            count = max(missing, LANES_READ_AT_LEAST)
-            lanes = self.with_accounts(keeper.lanes(queue, count, lineup.passed))
+            rows = keeper.lanes(queue, lineup.passed)
+            more = more or len(rows) >= self.count
+            lanes = self.with_accounts(keeper, rows)
+            for lane in [lane for lane in lanes if not keeper.is_locked(lane)]:
+                keeper.has_more = True
+                lineup.passed.add(lane)
+                del lanes[lane]
             parties = keeper.parties(lanes, missing)
             lineup.passed |= self.accounts.short & lanes.keys()
             usual = self.usual(queue, [party.account for party in parties])
-            terms: dict[str, Any] = {"usual": usual, "serial": self.request.serial}
-            picks = party_picks(parties, keeper.gates, keeper.rooms(), missing, **terms)
+            serial = self.request.serial
+            picks = party_picks(parties, keeper.rooms(), missing, usual=usual, serial=serial)
             if not picks:
                 if len(lineup.passed) == passed:
                     break
@@ -345,15 +362,20 @@ class Search:
             lineup.passed |= short | capped.intersection(pick.lane for pick in picks)
             if not short and (taken or claim.expired + keeper.moved == cleared):
                 break
-        if keeper.has_more and not taken:
-            # Behind those gates was nothing, or others were faster; behind more there may be.
-            self.stopped = lineup.contended = True
+        if not taken:
+            # Nothing was there, or others were faster; in the lanes behind there may be more.
+            self.stopped = self.stopped or more or keeper.has_more
+            lineup.contended = lineup.contended or keeper.has_more
         return taken
 
-    def with_accounts(self, rows: list[Row]) -> dict[int, OpenLane]:
+    def with_accounts(self, keeper: Gatekeeper, rows: list[Row]) -> dict[int, OpenLane]:
         """Return lanes with their accounts, without those that can't be served."""
-        known = list({row[1]: (row[1], *row[5:]) for row in rows}.values())
-        served = self.lineup.with_room(self.lineup.current(known))
+        known = list({row[1]: (row[1], *row[ACCOUNT]) for row in rows}.values())
+        current = self.lineup.current(known)
+        ids = {row[0] for row in current}
+        keeper.look_at([row for row in rows if row[1] in ids])
+        open_ = {row[1] for row in rows if row[OPEN]}
+        served = self.lineup.with_room([row for row in current if row[0] in open_])
         accounts = {account.id: account for account in served}
         self.lineup.passed |= {row[0] for row in rows if row[1] not in accounts}
-        return {row[0]: accounts[row[1]] for row in rows if row[1] in accounts}
+        return {row[0]: accounts[row[1]] for row in rows if row[OPEN] and row[1] in accounts}

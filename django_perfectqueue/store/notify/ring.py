@@ -44,10 +44,10 @@ def ring(
 
     ``lanes`` are those in which a task waits from then on, each with such a task: those
     that sleep are woken before, by ``wake``. One ring a transaction and queue is sent, and
-    none for what is due only after POLL_INTERVAL: by then every worker has looked. Nothing is done where
-    the caller has switched autocommit off, and its commit is not heard of. Raise nothing; a
-    ring that is lost costs at most POLL_INTERVAL, and a lane that still sleeps is woken by
-    the next sweep.
+    none for what is due only after POLL_INTERVAL: by then every worker has looked. Nothing
+    is done where the caller has switched autocommit off, and its commit is not heard of.
+    Raise nothing; a ring that is lost costs at most POLL_INTERVAL, and a lane that still
+    sleeps is woken by the next sweep.
 
     With EAGER there is no worker: what is due is run here, once it is committed.
     """

@@ -18,6 +18,7 @@ from ..database.transaction import is_callers, reading, repeated, unit
 from ..lanes.accounts import Accounts
 from ..lanes.idle_marks import rounds
 from ..lanes.wake import owners_of, wake
+from ..limits.holds import open_all_shut
 from ..notify.ring import notify
 from ..tasks.close import lose
 
@@ -104,17 +105,20 @@ def rouse(*, using: str) -> int:
     """
     Wake the lanes that sleep although they have waiting tickets, those that have another
     policy than the settings say, and those behind a gate whose copy of their account is
-    old: it was made while the account was charged. Return how many, BATCH at most.
+    old: it was made while the account was charged. Have limits looked at that hold back
+    lanes and have room, too: they were edited past the models' signals. Return how many,
+    of the lanes BATCH at most.
 
     Who submits a task wakes its lane after the commit. What is missed then, because its
     program died or the lane fell asleep in that moment, is found here.
     """
+    opened = open_all_shut(using=using)
     with reading(using) as (cursor, dialect):
         ids = asleep(cursor, dialect)
-    if not ids:
-        return 0
-    with unit(using) as (cursor, dialect):
-        woken = wake(cursor, dialect, owners_of(cursor, dialect, ids), None)
+    woken = opened
+    if ids:
+        with unit(using) as (cursor, dialect):
+            woken += wake(cursor, dialect, owners_of(cursor, dialect, ids), None)
     if woken:
         notify(using=using)
     return woken
@@ -167,7 +171,7 @@ def admit(cursor: Any, dialect: Dialect, ids: list[int], accounts: Accounts) -> 
     """Let tickets wait in their lanes, and wake those; lock first what is to be charged."""
     owners = owners_of(cursor, dialect, ids) if ids else []
     if owners:
-        accounts.gated = any(owner.gated for owner in owners)
+        accounts.gated = any(owner.copied or owner.keys for owner in owners)
     accounts.lock(cursor, dialect, {owner.account for owner in owners})
     if ids:
         dialect.execute(cursor, READMIT.replace("{ids}", numbers(sorted(ids))))

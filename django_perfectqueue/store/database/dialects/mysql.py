@@ -152,8 +152,8 @@ SET {columns}
 
 WAKE = """
 INSERT INTO "perfectqueue_lane" (
-    "id", "account", "gate", "queue", "user", "virtual_time", "cost", "weight", "max_running",
-    "paused", "policy", "running", "awake", "since"
+    "id", "account", "gate", "keys", "queue", "user", "virtual_time", "cost", "weight",
+    "max_running", "paused", "policy", "running", "awake", "since"
 ) VALUES {rows}
 ON DUPLICATE KEY UPDATE
     "since" = CASE WHEN "awake" THEN "since" ELSE VALUES("since") END,
@@ -491,7 +491,9 @@ class MySQL(Dialect):
         update = f'INSERT {into} ON DUPLICATE KEY UPDATE "{key}" = "{key}"'
         self.execute(cursor, update, parameters)
 
-    def charge(self, cursor: Any, entries: Sequence[Entry], now: datetime | None) -> None:
+    def charge(
+        self, cursor: Any, entries: Sequence[Entry], now: datetime | None
+    ) -> Sequence[int] | None:
         given = " UNION ALL ".join(
             f'SELECT {entry.lane} AS "lane", {entry.running} AS "running",'
             f' {float(entry.seconds)!r} AS "seconds", {float(entry.mean)!r} AS "mean",'
@@ -500,6 +502,7 @@ class MySQL(Dialect):
             for entry in entries
         )
         self.execute(cursor, CHARGE.replace("{given}", given), now=now)
+        return None
 
     def copy_accounts(self, cursor: Any, accounts: Iterable[int]) -> None:
         # Read first: an UPDATE that joined would lock whatever rows it passes on its way.
@@ -522,16 +525,18 @@ class MySQL(Dialect):
         self.execute(cursor, copy)
 
     def wake(self, cursor: Any, lanes: Sequence[Waking], now: datetime | None) -> None:
-        values, parameters = [], {}
+        values: list[str] = []
+        parameters: dict[str, Any] = {}
         for number, lane in enumerate(lanes):
             parameters[f"q{number}"] = lane.queue
             parameters[f"u{number}"] = lane.user
+            parameters[f"k{number}"] = lane.keys
             parameters[f"s{number}"] = self.parameter(lane.since)
             since = "{now}" if lane.since is None else f"%(s{number})s"
             cap = "NULL" if lane.max_running is None else str(int(lane.max_running))
             values.append(
-                f"({lane.lane}, {lane.account}, {lane.gate}, %(q{number})s, %(u{number})s,"
-                f" {lane.virtual_time!r}, {lane.cost!r}, {lane.weight!r}, {cap},"
+                f"({lane.lane}, {lane.account}, {lane.gate}, %(k{number})s, %(q{number})s,"
+                f" %(u{number})s, {lane.virtual_time!r}, {lane.cost!r}, {lane.weight!r}, {cap},"
                 f" {int(lane.paused)}, {int(lane.policy)}, 0, {int(lane.awake)}, {since})"
             )
         self.execute(cursor, WAKE.replace("{rows}", ", ".join(values)), parameters, now=now)

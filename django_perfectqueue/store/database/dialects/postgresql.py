@@ -20,7 +20,7 @@ from django_perfectqueue.models.fields import READABLE
 from ...arithmetic.fair_order import LEAST_COST
 from ...values import ENDED, Completion, Moment, Submission
 from ..diagnosis import Ailment
-from .base import TAKEN, Dialect, Entry, Row, Waking, average
+from .base import HAS_COPIES, TAKEN, Dialect, Entry, Row, Waking, average
 
 SERIALIZATION_FAILURE = "40001"
 DEADLOCK_DETECTED = "40P01"
@@ -169,19 +169,19 @@ RETURNING "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."err
 
 CLAIM_ALONE = f"""
 WITH "open" AS (
-    SELECT "id", "cost", "virtual_time", "weight", "policy", "max_running"
+    SELECT "id", "gate", "cost", "virtual_time", "weight", "policy", "max_running"
     FROM "perfectqueue_lane"
-    WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = TRUE ORDER BY "turn" LIMIT 2
+    WHERE "queue" = %(queue)s AND "held" = 0 AND "open" = TRUE ORDER BY "turn" LIMIT 2
 ),
 "only" AS (
     SELECT *, GREATEST(ABS("cost"), {LEAST_COST}) AS "charge" FROM "open"
-    WHERE "max_running" IS NULL AND (SELECT count(*) FROM "open") = 1
+    WHERE "max_running" IS NULL AND "gate" = 0 AND (SELECT count(*) FROM "open") = 1
         AND (
             SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {{now}}
             ORDER BY "alarm_at" LIMIT 1
         ) IS NULL
-        AND (SELECT 1 FROM "perfectqueue_gate" LIMIT 1) IS NULL
         AND (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NULL
+        AND (SELECT 1 FROM "perfectqueue_hold" LIMIT 1) IS NULL
         AND (SELECT set_config('synchronous_commit', 'off', true)) = 'off'
 ),
 "taken" AS (
@@ -296,23 +296,24 @@ SET "running" = "lane"."running" + "entry"."running",
     "finish_tag" = GREATEST("lane"."finish_tag", "entry"."finish_tag")
 FROM "entry"
 WHERE "lane"."id" = ANY(ARRAY(SELECT "id" FROM "locked")) AND "lane"."id" = "entry"."lane"
+RETURNING "lane"."id", {HAS_COPIES.replace("{lane}", '"lane"."id"')}
 """
 
 WAKE = """
 INSERT INTO "perfectqueue_lane" AS "lane" (
-    "id", "account", "gate", "queue", "user", "virtual_time", "cost", "weight", "max_running",
-    "paused", "policy", "running", "awake", "since"
+    "id", "account", "gate", "keys", "queue", "user", "virtual_time", "cost", "weight",
+    "max_running", "paused", "policy", "running", "awake", "since"
 )
-SELECT "given"."lane", "given"."account", "given"."gate", "given"."queue", "given"."user",
-    "given"."virtual_time", "given"."cost", "given"."weight", "given"."max_running",
+SELECT "given"."lane", "given"."account", "given"."gate", "given"."keys", "given"."queue",
+    "given"."user", "given"."virtual_time", "given"."cost", "given"."weight", "given"."max_running",
     "given"."paused", "given"."policy", 0, "given"."awake", COALESCE("given"."since", {now})
 FROM unnest(
-    %(lane)s::bigint[], %(account)s::bigint[], %(gate)s::bigint[], %(queue)s::text[],
-    %(user)s::text[], %(virtual_time)s::float8[], %(cost)s::float8[], %(weight)s::float8[],
-    %(max_running)s::int[], %(paused)s::boolean[], %(policy)s::smallint[],
+    %(lane)s::bigint[], %(account)s::bigint[], %(gate)s::bigint[], %(keys)s::text[],
+    %(queue)s::text[], %(user)s::text[], %(virtual_time)s::float8[], %(cost)s::float8[],
+    %(weight)s::float8[], %(max_running)s::int[], %(paused)s::boolean[], %(policy)s::smallint[],
     %(awake)s::boolean[], %(since)s::timestamptz[]
 ) AS "given" (
-    "lane", "account", "gate", "queue", "user", "virtual_time", "cost", "weight",
+    "lane", "account", "gate", "keys", "queue", "user", "virtual_time", "cost", "weight",
     "max_running", "paused", "policy", "awake", "since"
 ){once}
 ON CONFLICT ("id") DO UPDATE
@@ -538,10 +539,13 @@ class PostgreSQL(Dialect):
     def remove(self, cursor: Any, task_id: int) -> None:
         self.execute(cursor, REMOVE, {"task_id": task_id})
 
-    def charge(self, cursor: Any, entries: Sequence[Entry], now: datetime | None) -> None:
+    def charge(
+        self, cursor: Any, entries: Sequence[Entry], now: datetime | None
+    ) -> Sequence[int] | None:
         columns = ("lane", "running", "seconds", "mean", "keep", "served", "finish_tag")
         values = {column: array(map(attrgetter(column), entries)) for column in columns}
-        self.execute(cursor, CHARGE, values, now=now)
+        rows = self.execute(cursor, CHARGE, values, now=now).fetchall()
+        return [lane for lane, copied in rows if copied]
 
     def wake(self, cursor: Any, lanes: Sequence[Waking], now: datetime | None) -> None:
         columns = (
@@ -560,6 +564,7 @@ class PostgreSQL(Dialect):
         values |= {
             "queue": texts([lane.queue for lane in lanes]),
             "user": texts([lane.user for lane in lanes]),
+            "keys": texts([lane.keys for lane in lanes]),
             "since": array([time_of(lane.since) for lane in lanes]),
         }
         # A crash may forget it where it is a transaction by itself: the sweep wakes them then.

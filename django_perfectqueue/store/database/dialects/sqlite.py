@@ -15,7 +15,7 @@ from django_perfectqueue.models.fields import READABLE
 
 from ...values import Completion, Moment, Submission
 from ..diagnosis import Ailment
-from .base import TAKEN, UNPREPARED, Dialect, Entry, Row, Waking, average, naive
+from .base import HAS_COPIES, TAKEN, UNPREPARED, Dialect, Entry, Row, Waking, average, naive
 
 SAID = {
     "is locked": Ailment.LOCKED,
@@ -123,18 +123,19 @@ SET "running" = "running" + ("given"."value" ->> 1),
     "finish_tag" = MAX("finish_tag", "given"."value" ->> 6)
 FROM json_each(%(rows)s) AS "given"
 WHERE "perfectqueue_lane"."id" = "given"."value" ->> 0
+RETURNING "id", {HAS_COPIES.replace("{lane}", '"perfectqueue_lane"."id"')}
 """
 )
 
 WAKE = portable(
     """
 INSERT INTO "perfectqueue_lane" (
-    "id", "account", "gate", "queue", "user", "virtual_time", "cost", "weight", "max_running",
-    "paused", "policy", "running", "awake", "since"
+    "id", "account", "gate", "keys", "queue", "user", "virtual_time", "cost", "weight",
+    "max_running", "paused", "policy", "running", "awake", "since"
 )
 SELECT "value" ->> 0, "value" ->> 1, "value" ->> 2, "value" ->> 3, "value" ->> 4,
     "value" ->> 5, "value" ->> 6, "value" ->> 7, "value" ->> 8, "value" ->> 9,
-    "value" ->> 10, 0, "value" ->> 11, COALESCE("value" ->> 12, {now})
+    "value" ->> 10, "value" ->> 11, 0, "value" ->> 12, COALESCE("value" ->> 13, {now})
 FROM json_each(%(rows)s) WHERE true
 ON CONFLICT ("id") DO UPDATE
 SET "since" = CASE WHEN "awake" THEN "since" ELSE excluded."since" END,
@@ -291,7 +292,9 @@ class SQLite(Dialect):
             self.execute(cursor, FINISH, {"rows": written, "worker": worker})
         return fences
 
-    def charge(self, cursor: Any, entries: Sequence[Entry], now: datetime | None) -> None:
+    def charge(
+        self, cursor: Any, entries: Sequence[Entry], now: datetime | None
+    ) -> Sequence[int] | None:
         rows = [
             (
                 entry.lane,
@@ -304,7 +307,8 @@ class SQLite(Dialect):
             )
             for entry in entries
         ]
-        self.execute(cursor, CHARGE, {"rows": to_json(rows)}, now=now)
+        found = self.execute(cursor, CHARGE, {"rows": to_json(rows)}, now=now).fetchall()
+        return [lane for lane, copied in found if copied]
 
     def wake(self, cursor: Any, lanes: Sequence[Waking], now: datetime | None) -> None:
         rows = [
@@ -312,6 +316,7 @@ class SQLite(Dialect):
                 lane.lane,
                 lane.account,
                 lane.gate,
+                lane.keys,
                 lane.queue,
                 lane.user,
                 lane.virtual_time,

@@ -62,7 +62,7 @@ class Gatekeeper:
     due as many lanes as their limits let start. It locks the meters of their limits at
     once, before any lane: so what they allow is exact, and no two transactions wait for
     each other in a ring. ``has_more`` tells that there are lanes whose limits it has not
-    locked.
+    locked, or may be more holds that are due.
     """
 
     cursor: Any
@@ -94,6 +94,7 @@ class Gatekeeper:
         counted |= {hold.key for hold in due} | accounts.keys(cursor, dialect)
         keeper.allowed = accounts.meters.lock(cursor, dialect, counted, now)
         keeper.read_due()
+        keeper.has_more = len(due) >= count
         return keeper
 
     def free(self, queue: str, passed: Collection[int] = ()) -> str:

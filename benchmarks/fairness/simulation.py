@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from django_perfectqueue.worker.buffers.completions import LATE
-from django_perfectqueue.worker.processor.monitor import TOO_LONG
 from django_perfectqueue.worker.processor.prefetch import Pace
+from django_perfectqueue.worker.processor.processor import TOO_LONG
 
 from .judge import Run
 from .lines import Held, Lines, Task

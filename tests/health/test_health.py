@@ -17,7 +17,7 @@ from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.health import checks
 from django_perfectqueue.models import UNSEEN, Worker
-from django_perfectqueue.worker.shared.status_page import Board, place_for
+from django_perfectqueue.worker.shared.status_page import StatusPage, path_for
 
 from ..factories import register, submit
 from ..management.running import refused, run
@@ -155,7 +155,7 @@ class HostTests(SimpleTestCase):
         self.addCleanup(settings.disable)
 
     def worker(self):
-        board = Board(place_for(os.getpid()))
+        board = StatusPage(path_for(os.getpid()))
         self.addCleanup(board.close)
         board.introduce(os.getpid(), 1)
         return board

@@ -14,7 +14,7 @@ from django_perfectqueue.worker.process.wakeup import Bell
 from django_perfectqueue.worker.processor.processor import Seat
 from django_perfectqueue.worker.processor.processor_types import processor_of
 from django_perfectqueue.worker.report import Reporter
-from django_perfectqueue.worker.shared.slot import Slate
+from django_perfectqueue.worker.shared.slot import Slot
 
 
 class CrewTestCase(TransactionTestCase):
@@ -29,7 +29,7 @@ class CrewTestCase(TransactionTestCase):
         seat = Seat(
             number=1,
             holder=store.new_holder(),
-            slate=Slate(values.places),
+            slot=Slot.shared(values.places),
             bell=Bell(),
             pulse=self.pipe()[1],
             lifeline=self.pipe()[0],

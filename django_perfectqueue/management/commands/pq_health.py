@@ -13,7 +13,7 @@ from django_perfectqueue import queue
 from django_perfectqueue.health.checks import Finding, findings, seconds
 from django_perfectqueue.lib import durations
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.worker.shared.status_page import LONG_AGO, Standing, standings
+from django_perfectqueue.worker.shared.status_page import LONG_AGO, WorkerStatus, statuses
 
 from ..base import SummedUpCommand, known_alias, speaking
 
@@ -82,7 +82,7 @@ class Command(SummedUpCommand):
 
     def of_host(self, options: dict[str, Any]) -> Finding:
         with speaking():
-            shown = standings()
+            shown = statuses()
         if options["pid_file"]:
             pid = pid_in(options["pid_file"])
             shown = [one for one in shown if pid in (one.launcher, one.supervisor)]
@@ -101,7 +101,7 @@ class Command(SummedUpCommand):
             raise CommandError("\n".join(map(in_full, wrong)))
 
 
-def of_workers(shown: Sequence[Standing], *, ready: bool) -> Finding:
+def of_workers(shown: Sequence[WorkerStatus], *, ready: bool) -> Finding:
     """Return how the worker stands that is best off."""
     if not shown:
         return Finding("worker", False, _("No worker of this user runs on this host."))
@@ -110,7 +110,7 @@ def of_workers(shown: Sequence[Standing], *, ready: bool) -> Finding:
     return Finding("worker", well, standing_of(best, ready=ready), best.facts())
 
 
-def standing_of(worker: Standing, *, ready: bool) -> str:
+def standing_of(worker: WorkerStatus, *, ready: bool) -> str:
     words = {"pid": worker.supervisor, "time": durations.span(worker.turned)}
     if not worker.is_live and worker.turned >= LONG_AGO:
         return _("The worker with pid %(pid)d is gone.") % words
@@ -120,7 +120,7 @@ def standing_of(worker: Standing, *, ready: bool) -> str:
         return _("The worker with pid %(pid)d lives.") % words
     if worker.leaving:
         return _("The worker with pid %(pid)d takes no more tasks: it was told to stop.") % words
-    if not worker.seated:
+    if not worker.processors:
         return _("The worker with pid %(pid)d has no processor.") % words
     if not worker.is_ready:
         return _("The worker with pid %(pid)d can't reach the database.") % words

@@ -50,7 +50,7 @@ class Running:
     """
     An attempt that is going on.
 
-    ``seat`` is its place on the slate, and ``spawn`` starts a coroutine in the event loop
+    ``seat`` is its place on the slot, and ``spawn`` starts a coroutine in the event loop
     in which the handler runs, if it runs in one. It ``is_suspect`` when it may have been
     broken off in the middle of a statement. As long as it is ``alone`` nobody else can
     write to the database, and so take its task away.

@@ -21,7 +21,7 @@ from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.payload.redaction import STARS
 
 from ..process.wakeup import Bell
-from ..shared.outage import News, Outage
+from ..shared.outage import Outage
 from .socket_handle import Wire
 
 R = TypeVar("R")
@@ -51,8 +51,8 @@ class Link:
     One thread's way to the database, over which a verb is repeated until it is done.
 
     Only for verbs that may be repeated when the answer to their commit was lost. It waits
-    instead of the store, for as long as it takes. What it has to tell of that it tells
-    for all who share the ``outage``.
+    instead of the store, for as long as it takes. What goes wrong is logged once for all
+    links that share the ``outage``.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Link:
         self.patience = patience
         self.outage = Outage() if outage is None else outage
         self.number = next(numbers)
-        self.returns = self.outage.returns
+        self.connected_after = self.outage.reconnect_at.value
         self.away_since = 0.0
         self.waits = 0
         self.what = store.Ailment.UNREACHABLE
@@ -93,7 +93,7 @@ class Link:
                 self.wait()
 
     def once(self, verb: Callable[[], R]) -> R:
-        """Call it, and tell when that ends a time of trouble."""
+        """Call it, and log when that ends a time of trouble."""
         outer = self.calling_since
         self.calling_since = time.monotonic()
         try:
@@ -104,25 +104,21 @@ class Link:
                 result = verb()
         except PreemptedError:
             # That is an answer, too.
-            self.answered()
+            if self.away_since:
+                self.back()
             raise
         finally:
             self.calling_since = time.monotonic() if outer else 0.0
-        self.answered()
-        return result
-
-    def answered(self) -> None:
-        """Tell that trouble is over: one's own, or that of all."""
         if self.away_since:
             self.back()
-        elif self.outage.is_on and (seconds := self.outage.look()) is not None:
-            self.tell_return(seconds)
+        return result
 
     def connect(self) -> None:
         """Have a connection that leads to where it should, and its wire at hand."""
         connection = connections[self.using]
-        if self.returns != self.outage.returns and not connection.in_atomic_block:
-            self.returns = self.outage.returns
+        reconnect_at = self.outage.reconnect_at.value
+        if self.connected_after != reconnect_at and not connection.in_atomic_block:
+            self.connected_after = reconnect_at
             discard(connection)
         if connection.connection is None:
             connection.ensure_connection()
@@ -137,7 +133,7 @@ class Link:
         self.wire = None
 
     def trouble(self, error: Error) -> None:
-        """Give the connection up, and tell of the trouble unless that has been done."""
+        """Give the connection up, and log the trouble unless that has been done."""
         self.what = self.ailment(error)
         self.said = f"{type(error).__name__}: {self.in_one_line(error)}"
         self.let_go()
@@ -146,26 +142,25 @@ class Link:
             self.away_since = time.monotonic()
             self.waits = 0
             self.outage.enter(self.number)
-        self.tell_trouble()
+        self.log_trouble()
 
     def ailment(self, error: Error) -> store.Ailment:
         silent, self.silent = self.silent, False
         return store.Ailment.SILENT if silent else store.ailment(error, using=self.using)
 
-    def tell_trouble(self) -> None:
-        """Tell what goes wrong for the second time: the first may have been the connection's."""
-        news = News.KNOWN
-        if self.waits:
-            news = self.outage.note(self.what, self.away_since)
-        lead = "The database is away" if self.what.passes else "The database can't be used"
-        still = "still " if news is News.CHANGED and self.what.passes else ""
+    def log_trouble(self) -> None:
+        """Log what goes wrong for the second time: the first may have been the connection's."""
+        still = "still " if self.outage.is_on and self.what.passes else ""
+        is_news = self.waits > 0 and self.outage.is_news(self.what, self.away_since)
+        lead = f"is {still}away" if self.what.passes else "can't be used"
         logger.log(
-            logging.DEBUG if news is News.KNOWN else logging.ERROR,
-            "%s: %s. Tasks are kept; the worker tries again and again."
-            " database=%s pid=%s seconds=%.0f error=%s",
-            lead.replace("is ", f"is {still}"),
+            logging.ERROR if is_news else logging.DEBUG,
+            "The database %s: %s. Tasks are kept; the worker tries again and again."
+            " database=%s process=%s pid=%s seconds=%.0f error=%s",
+            lead,
             self.what.words,
             self.using,
+            self.outage.process,
             os.getpid(),
             time.monotonic() - self.away_since,
             self.said,
@@ -192,26 +187,27 @@ class Link:
         return longest * random.uniform(0.5, 1.0)  # noqa: S311
 
     def back(self) -> None:
+        """Log that the trouble of this process is over, or that a call had to be repeated."""
         seconds = self.outage.leave(self.number)
         self.away_since = 0.0
         if seconds is not None:
-            self.tell_return(seconds)
+            logger.warning(
+                "The database is back. database=%s process=%s pid=%s seconds=%.1f",
+                self.using,
+                self.outage.process,
+                os.getpid(),
+                seconds,
+            )
             return
         logger.log(
-            logging.WARNING if self.outage.may_tell_slip() else logging.DEBUG,
-            "A call to the database failed, and has been repeated: %s. database=%s pid=%s error=%s",
+            logging.WARNING if self.outage.is_slip_news() else logging.DEBUG,
+            "A call to the database failed, and has been repeated: %s."
+            " database=%s process=%s pid=%s error=%s",
             self.what.words,
             self.using,
+            self.outage.process,
             os.getpid(),
             self.said,
-        )
-
-    def tell_return(self, seconds: float) -> None:
-        logger.warning(
-            "The database is back. database=%s pid=%s seconds=%.1f",
-            self.using,
-            os.getpid(),
-            seconds,
         )
 
     def in_one_line(self, error: BaseException) -> str:

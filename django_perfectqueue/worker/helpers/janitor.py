@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+from django.db import connections
 
 from django_perfectqueue import store
 from django_perfectqueue.models import PARKED_FROM
@@ -15,11 +18,10 @@ from django_perfectqueue.store.lanes.idle_marks import Rounds
 from django_perfectqueue.store.upkeep.purge import BATCH
 from django_perfectqueue.store.upkeep.timers import BATCH as LANES
 
-from ..database.sqlite_file import DatabaseFile
 from ..plan import Plan
-from ..shared.wakeups import Belfry
+from ..shared.wakeups import Wakeups
 from .base import Attendant
-from .lease_proxy import StandIn
+from .lease_proxy import LeaseProxy
 from .recounter import Recounter
 from .registration import Presence
 from .usage_rollup import Bookkeeper
@@ -44,17 +46,17 @@ class Janitor(Attendant):
     look after what it holds, until the last of them has ended.
     """
 
-    def __init__(self, plan: Plan, belfry: Belfry, presence: Presence, *, lifeline: int) -> None:
+    def __init__(self, plan: Plan, wakeups: Wakeups, presence: Presence, *, lifeline: int) -> None:
         super().__init__(plan, lifeline=lifeline)
-        self.belfry = belfry
+        self.wakeups = wakeups
         self.presence = presence
-        self.stand_in = StandIn(plan, belfry, self.link)
+        self.lease_proxy = LeaseProxy(plan, wakeups, self.link)
         self.purge = Purge(plan)
         self.idle_lanes = IdleLanes(plan.using)
         self.bookkeeper = Bookkeeper(plan)
         self.recounter = Recounter(plan.using, self.link, presence)
         self.parked = Parked(plan)
-        self.file = DatabaseFile(plan.using)
+        self.file = file_identity(plan.using)
         self.rounds = Rounds(SWEEP_INTERVAL / 2)
 
     def work(self) -> None:
@@ -72,34 +74,37 @@ class Janitor(Attendant):
             pause = min(SWEEP_INTERVAL, self.plan.options.PURGE_INTERVAL)
             self.rest(pause * random.uniform(0.8, 1.0))  # noqa: S311
         # Who stops all processes of a service tells this one too soon.
-        while self.belfry.is_at_work() and not self.orphaned:
+        while self.wakeups.is_at_work() and not self.orphaned:
             self.look_after()
-            self.wait(self.stand_in.pause, self.presence.board)
+            self.wait(self.lease_proxy.pause, self.presence.board)
         self.presence.end(self.link)
 
     def look_after(self) -> None:
         """Do what must not wait until the rest is done."""
         self.presence.tell(self.link)
-        self.stand_in.look()
+        self.lease_proxy.look()
 
     def rest(self, seconds: float) -> None:
         """Wait, but for what must not."""
         until = time.monotonic() + seconds
         while not self.stopping and (left := until - time.monotonic()) > 0:
-            self.wait(min(left, self.stand_in.pause), self.presence.board)
+            self.wait(min(left, self.lease_proxy.pause), self.presence.board)
             self.look_after()
 
     def look_at_file(self) -> None:
-        if self.file.was_replaced():
+        """Have all connect anew where another file is in the place of a SQLite database."""
+        before, now = self.file, file_identity(self.plan.using)
+        self.file = now or before
+        if before and now and before != now:
             logger.error(
                 "The database's file was replaced; the worker goes on with the new one."
                 " database=%s What ran meanwhile may run again.",
                 self.plan.using,
             )
-            self.plan.outage.renew()
+            self.plan.outage.reconnect()
 
     def sweep(self) -> None:
-        more = not (self.belfry.has_free() and self.belfry.is_tended())
+        more = not (self.wakeups.has_free() and self.wakeups.is_tended())
         while more and not self.stopping:
             more = self.link.insist(lambda: store.answer_alarms(using=self.plan.using))
             self.look_after()
@@ -252,3 +257,14 @@ class Purge:
             over=self.surplus.last if self.surplus else {},
         )
         return store.purge(found, using=self.plan.using)
+
+
+def file_identity(using: str) -> tuple[int, int] | None:
+    """Return what tells the file of a SQLite database from another at the same path."""
+    if connections[using].vendor != "sqlite":
+        return None
+    try:
+        status = os.stat(str(connections[using].settings_dict["NAME"]))
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino

@@ -1,102 +1,72 @@
-"""Who looks after what a processor holds while it can't."""
+"""Renews the leases of a processor that can't do so itself."""
 
 from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
 
 from django_perfectqueue import store
 
 from ..database.link import Link
 from ..plan import Plan
-from ..process.cpu_usage import Gauge
-from ..shared.slot import Slate
-from ..shared.wakeups import Belfry
+from ..shared.slot import RENEWALS, Slot
+from ..shared.wakeups import Wakeups
 
 logger = logging.getLogger("django_perfectqueue.janitor")
 
-RENEWALS = 3
 LONGEST_SILENCE = 2.0
+SEEN_WITHIN = 6.0
 
 
-@dataclass(slots=True)
-class Absence:
-    """A processor whose keeper is not at work, since that was seen."""
-
-    holder: int
-    gauge: Gauge
-    looked_at: float = 0.0
-    told: bool = False
-
-
-class StandIn:
+class LeaseProxy:
     """
-    Renews the leases of processors whose handlers keep Python's lock, and tells them apart
-    from those that stand still.
+    Renews the leases of processors whose handlers keep Python's lock.
 
-    Code in C that never lets go of the lock stops the keeper as well as everything else in
-    its process. As long as it computes it counts as at work: what it holds is renewed from
-    here, and a cancel is seen to. What stands still is left to its supervisor.
+    Code in C that never lets go of the lock stops the monitor thread as well as everything
+    else in its process. As long as the supervisor sees such a processor alive, what it holds
+    is renewed from here, and a cancel is noticed. What stands still loses its leases.
     """
 
-    def __init__(self, plan: Plan, belfry: Belfry, link: Link) -> None:
+    def __init__(self, plan: Plan, wakeups: Wakeups, link: Link) -> None:
         self.using = plan.using
         self.alive_time = plan.options.ALIVE_TIME
         self.interval = plan.options.TASK_HEARTBEAT_INTERVAL
         self.pause = min(LONGEST_SILENCE, self.alive_time / (2 * RENEWALS))
-        self.slates = [slate for slate, _bell in belfry.bells]
+        self.slots = [slot for slot, _bell in wakeups.bells]
         self.link = link
-        self.absent: dict[int, Absence] = {}
 
     def look(self) -> None:
         """Do what there is to be done now; to be called every ``pause`` seconds."""
         now = time.monotonic()
-        for place, slate in enumerate(self.slates):
-            if self.is_absent(place, slate, now):
-                self.stand_in(self.absent[place], slate, now)
+        for slot in self.slots:
+            silent = slot.pid and now - slot.beat_at >= self.pause
+            if silent and now - slot.seen_at <= SEEN_WITHIN and slot.tasks:
+                self.stand_in(slot, slot.holder, now)
 
-    def is_absent(self, place: int, slate: Slate, now: float) -> bool:
-        """Tell whether a processor computes, and its keeper has not been at work since long."""
-        silent = slate.pid and slate.begun and now - slate.beat_at >= self.pause
-        known = self.absent.get(place)
-        if not silent or (known and known.holder != slate.holder):
-            self.absent.pop(place, None)
-            return False
-        if known is None:
-            self.absent[place] = Absence(slate.holder, Gauge(slate.pid, now))
-            return False
-        return known.gauge.is_busy(now)
+    def stand_in(self, slot: Slot, holder: int, now: float) -> None:
+        # What may have lapsed by now may be another's: nobody may say here that it is held.
+        if self.alive_time / RENEWALS <= now - slot.renewed_at < self.alive_time:
+            self.renew(slot, holder, now)
+        if slot.called or now - slot.asked_at >= self.interval:
+            slot.called, slot.asked_at = False, now
+            self.note_cancels(slot, holder)
 
-    def stand_in(self, absence: Absence, slate: Slate, now: float) -> None:
-        since_renewal = now - slate.renewed_at
-        # What may have lapsed by now may be another's: it is not for us to say that it is held.
-        if self.alive_time / RENEWALS <= since_renewal < self.alive_time:
-            self.renew(absence, slate)
-        if slate.was_called or now - absence.looked_at >= self.interval:
-            absence.looked_at = now
-            slate.answer()
-            self.see_to_cancels(absence.holder, slate)
+    def renew(self, slot: Slot, holder: int, now: float) -> None:
+        using, alive_time = self.using, self.alive_time
+        self.link.insist(lambda: store.renew(holder, using=using, alive_time=alive_time))
+        # Another processor may sit here by now.
+        if slot.holder == holder:
+            slot.renewed_at = max(slot.renewed_at, now)
+        logger.warning(
+            "A handler keeps Python's lock; its lease is renewed from outside. pid=%s task_ids=%s",
+            slot.pid,
+            [task.task_id for task in slot.tasks],
+        )
 
-    def renew(self, absence: Absence, slate: Slate) -> None:
-        before = time.monotonic()
-        terms = {"using": self.using, "alive_time": self.alive_time}
-        self.link.insist(lambda: store.renew(absence.holder, **terms))  # type: ignore[arg-type]
-        if slate.holder == absence.holder:
-            slate.renewed_at = max(slate.renewed_at, before)
-        if not absence.told:
-            absence.told = True
-            logger.warning(
-                "A handler keeps Python's lock; its lease is renewed from outside. pid=%s"
-                " task_ids=%s",
-                slate.pid,
-                [begun.task_id for begun in slate.begun],
-            )
-
-    def see_to_cancels(self, holder: int, slate: Slate) -> None:
-        """Note who is to end, so that the supervisor ends it by force when it does not."""
-        ids = [begun.task_id for begun in slate.begun]
+    def note_cancels(self, slot: Slot, holder: int) -> None:
+        """Note who is to stop, so that the supervisor ends it by force when it does not."""
+        ids = [task.task_id for task in slot.tasks]
         wanted = self.link.insist(lambda: store.wanted(holder, ids, using=self.using))
-        if slate.holder == holder:
+        if slot.holder == holder:
             for task_id in set(ids) - wanted:
-                slate.told(task_id, time.monotonic())
+                slot.ask_to_stop(task_id, time.monotonic())

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from django_perfectqueue import store
 
 from ..plan import Plan
-from ..shared.wakeups import Belfry
+from ..shared.wakeups import Wakeups
 from .base import Attendant
 
 logger = logging.getLogger("django_perfectqueue.listener")
@@ -33,9 +33,9 @@ class Listener(Attendant):
     POLL_INTERVAL.
     """
 
-    def __init__(self, plan: Plan, belfry: Belfry, *, lifeline: int) -> None:
+    def __init__(self, plan: Plan, wakeups: Wakeups, *, lifeline: int) -> None:
         super().__init__(plan, lifeline=lifeline)
-        self.belfry = belfry
+        self.wakeups = wakeups
         self.ear: store.Datagrams | store.Notices | None = None
         self.longest = plan.options.POLL_INTERVAL
         self.shortest = min(self.longest, max(SOONEST, self.longest / STEPS))
@@ -47,7 +47,7 @@ class Listener(Attendant):
             self.ear = store.ear(self.plan.using)
         while not self.stopping:
             self.link.insist(self.attend)
-            self.belfry.tend()
+            self.wakeups.tend()
             pause = max(0.0, min(LONGEST_WAIT, self.look_at - time.monotonic()))
             self.wait(pause, *self.ears())
 
@@ -110,7 +110,7 @@ class Listener(Attendant):
         """
         for ring in heard:
             if isinstance(ring, store.Call):
-                self.belfry.call(ring.holder)
+                self.wakeups.call(ring.holder)
                 continue
             if ring.queue and ring.queue not in self.plan.queues:
                 continue
@@ -118,17 +118,17 @@ class Listener(Attendant):
             if ring.delay > 0:
                 self.look_at = min(self.look_at, now + ring.delay + MARGIN)
             else:
-                self.belfry.wake_one()
+                self.wakeups.wake_one()
                 # Who looked now would see that same task, and wake another for it.
                 self.look_at = max(self.look_at, now + GRACE)
 
     def look(self) -> None:
         """See whether there is something to take, and wake a processor for it."""
         wait = min(self.shortest, WHILE_BUSY)
-        if self.belfry.has_free():
+        if self.wakeups.has_free():
             outlook = store.look(self.plan.queues, using=self.plan.using)
             if outlook.due:
-                self.belfry.wake_one()
+                self.wakeups.wake_one()
                 self.pause = self.shortest
             wait = self.pause * random.uniform(0.9, 1.0)  # noqa: S311
             self.pause = min(self.longest, self.pause * 2)

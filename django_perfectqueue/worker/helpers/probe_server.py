@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..plan import Plan
-from ..shared.status_page import Board, Standing, standings
+from ..shared.status_page import StatusPage, WorkerStatus, statuses
 from .base import Attendant
 
 logger = logging.getLogger("django_perfectqueue.health")
@@ -33,7 +33,7 @@ class Receptionist(Attendant):
     same port, and each answers for both.
     """
 
-    def __init__(self, plan: Plan, board: Board, *, lifeline: int) -> None:
+    def __init__(self, plan: Plan, board: StatusPage, *, lifeline: int) -> None:
         super().__init__(plan, lifeline=lifeline)
         self.board = board
 
@@ -63,7 +63,7 @@ class Desk(ThreadingHTTPServer):
     timeout = 0
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], board: Board) -> None:
+    def __init__(self, address: tuple[str, int], board: StatusPage) -> None:
         self.board = board
         self.since: dict[Any, float] = {}
         if ":" in address[0]:
@@ -111,7 +111,7 @@ class Answer(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        shown = best(self.server.board.standing())
+        shown = best(self.server.board.status)
         asked = {"/live": shown.is_live, "/ready": shown.is_ready}
         well = asked.get(urlsplit(self.path).path)
         if well is None:
@@ -138,9 +138,9 @@ def hang_up(request: Any) -> None:
         request.shutdown(socket.SHUT_RDWR)
 
 
-def best(own: Standing) -> Standing:
+def best(own: WorkerStatus) -> WorkerStatus:
     """Return how the worker stands that is best off, of those that answer at the same port."""
-    others = [one for one in standings() if one.port == own.port]
+    others = [one for one in statuses() if one.port == own.port]
     return max([own, *others], key=lambda one: (one.is_ready, one.is_live))
 
 

@@ -16,8 +16,8 @@ from django_perfectqueue.lib.version import __version__
 
 from ..database.link import Link
 from ..plan import Plan
-from ..shared.slot import Slate
-from ..shared.status_page import Board
+from ..shared.slot import Slot
+from ..shared.status_page import StatusPage
 
 INTERVAL = 10.0
 DECIDES = ("handler_for", "knows", "look_up")
@@ -31,10 +31,12 @@ class Presence:
     which the tasks that it has taken are known as its own.
     """
 
-    def __init__(self, worker: store.Registration, board: Board, slates: Sequence[Slate]) -> None:
+    def __init__(
+        self, worker: store.Registration, board: StatusPage, slots: Sequence[Slot]
+    ) -> None:
         self.worker = worker
         self.board = board
-        self.slates = slates
+        self.slots = slots
         self.due_at = 0.0
         self.leaving = False
         self.drifted_at: float | None = None
@@ -42,11 +44,11 @@ class Presence:
 
     def tell(self, link: Link) -> None:
         """Say that the worker is there, leaving, or has a new processor, or was said long ago."""
-        holders = [slate.holder for slate in self.slates]
-        news = (self.board.leaving and not self.leaving) or holders != self.holders
+        holders = [slot.holder for slot in self.slots]
+        news = (self.board.status.leaving and not self.leaving) or holders != self.holders
         if time.monotonic() >= self.due_at or news:
             self.board.bell.wait(0)
-            self.leaving, self.holders = self.board.leaving, holders
+            self.leaving, self.holders = self.board.status.leaving, holders
             link.insist(lambda: self.write(link.using))
             self.board.reach()
             self.due_at = time.monotonic() + INTERVAL
@@ -56,7 +58,7 @@ class Presence:
         self.drifted_at, self.due_at = at, 0.0
 
     def write(self, using: str) -> None:
-        seats = json.dumps(seats_of(self.slates), separators=(",", ":"))
+        seats = json.dumps(seats_of(self.slots), separators=(",", ":"))
         drifted = None if self.drifted_at is None else time.monotonic() - self.drifted_at
         store.register(self.worker, seats=seats, leaving=self.leaving, drifted=drifted, using=using)
 
@@ -79,22 +81,20 @@ def registration(plan: Plan) -> store.Registration:
     )
 
 
-def seats_of(slates: Sequence[Slate]) -> list[dict[str, Any]]:
+def seats_of(slots: Sequence[Slot]) -> list[dict[str, Any]]:
     """Return what is told of each processor, as ``Worker.seats`` has it."""
-    return [
-        {"number": number, **seat_of(slate)} for number, slate in enumerate(slates, 1) if slate.pid
-    ]
+    return [{"number": number, **seat_of(slot)} for number, slot in enumerate(slots, 1) if slot.pid]
 
 
-def seat_of(slate: Slate) -> dict[str, Any]:
+def seat_of(slot: Slot) -> dict[str, Any]:
     now = time.monotonic()
     return {
-        "pid": slate.pid,
-        "holder": slate.holder,
-        "memory": memory_of(slate.pid),
-        "counts": {word: count for word, count in slate.counts().items() if count},
+        "pid": slot.pid,
+        "holder": slot.holder,
+        "memory": memory_of(slot.pid),
+        "counts": {word: count for word, count in slot.totals().items() if count},
         "tasks": [
-            {"id": begun.task_id, "seconds": round(now - begun.since, 1)} for begun in slate.begun
+            {"id": begun.task_id, "seconds": round(now - begun.since, 1)} for begun in slot.tasks
         ],
     }
 

@@ -72,7 +72,7 @@ class Child:
 
     def silence(self, now: float) -> float:
         """Return for how many seconds it has stood still."""
-        return 0.0 if self.pulse is None else max(0.0, now - self.pulse.at)
+        return 0.0 if self.pulse is None else max(0.0, now - self.pulse.at.value)
 
     def reap(self) -> int | None:
         """
@@ -130,6 +130,28 @@ def end(code: int) -> NoReturn:
         output.finish()
     finally:
         os._exit(code)
+
+
+@dataclass(slots=True)
+class Restarts:
+    """
+    When the successor of a child may be forked, by the monotonic clock.
+
+    A child that dies younger than ``limit`` seconds is replaced later and later.
+    """
+
+    limit: float
+    deaths: int = 0
+    next_at: float = 0.0
+
+    def note_end(self, child: Child, now: float, *, expected: bool = False) -> None:
+        early = now - child.born < self.limit
+        self.deaths = 0 if expected else self.deaths + 1 if early else 1
+        self.next_at = next_fork(child.born, deaths=self.deaths, limit=self.limit)
+
+    def postpone(self, now: float) -> None:
+        """Wait a little: it could not be forked."""
+        self.next_at = now + max(1.0, self.limit)
 
 
 def next_fork(born: float, *, deaths: int, limit: float) -> float:

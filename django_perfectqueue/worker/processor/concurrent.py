@@ -80,17 +80,11 @@ class Crew(Processor):
         return self.remaining is not None and len(self.going) - len(self.free) >= self.remaining
 
     def next_lease(self) -> store.Lease | None:
-        if self.stopping or self.sorting or self.unsure:
+        if self.stopping or self.sorting:
             return None
         for _lease in range(len(self.batch)):
-            try:
-                lease = self.batch.popleft()
-            except IndexError:
-                return None
-            if self.unsure:
-                self.batch.appendleft(lease)
-                return None
-            if not self.runs(lease.task_id):
+            lease = self.in_hand.next()
+            if lease is None or not self.runs(lease.task_id):
                 return lease
             # The handler whose lease was lost has yet to end.
             self.batch.append(lease)
@@ -125,7 +119,7 @@ class Crew(Processor):
         wakes_at = self.wakes_at
         if not wakes_at:
             return False
-        if self.stopping or not self.in_hand() or (self.more and self.should_take()):
+        if self.stopping or not self.tasks_in_hand() or (self.more and self.should_take()):
             return True
         return wakes_at - time.monotonic() > POST_AFTER
 
@@ -144,14 +138,14 @@ class Crew(Processor):
         with self.lock:
             return super().kept()
 
-    def in_hand(self) -> int:
+    def tasks_in_hand(self) -> int:
         return len(self.going) - len(self.free) + len(self.batch)
 
     def room(self) -> int:
         """Return how many more tasks to have in hand."""
         with self.lock:
             # What has just ended counts no more, and what is just beginning counts.
-            in_hand, remaining = self.in_hand(), self.remaining
+            in_hand, remaining = self.tasks_in_hand(), self.remaining
         room = min(MOST, self.pace.next() - in_hand)
         return room if remaining is None else min(room, remaining - in_hand)
 
@@ -173,8 +167,8 @@ class Crew(Processor):
 
     def renewed(self, at: float) -> None:
         """The oldest lease counts: those that are held already were not renewed."""
-        if not self.in_hand():
-            self.heart.renewed_at = at
+        if not self.tasks_in_hand():
+            self.slot.renewed_at = at
 
     # What the main thread does.
 
@@ -185,7 +179,7 @@ class Crew(Processor):
             if self.is_spent():
                 return RECYCLED
             self.tend()
-            last = self.plan.burst and not self.in_hand()
+            last = self.plan.burst and not self.tasks_in_hand()
             if (self.more or last) and self.should_take():
                 taken = self.take()
                 if last and self.is_last(taken):
@@ -197,7 +191,7 @@ class Crew(Processor):
     def take(self) -> list[store.Lease]:
         self.more = False
         self.seat.bell.wait(0)
-        self.slate.seek()
+        self.slot.seek()
         taken = self.link.insist(self.acquire)
         self.serve()
         self.taken_at = time.monotonic()
@@ -225,17 +219,17 @@ class Crew(Processor):
         more = len(taken) >= self.asked or in_part
         if self.room() <= 0:
             # From now on it is not rung, and so it looks when it has room again.
-            self.slate.rest()
+            self.slot.seeking = False
             self.more = True
-        if more or self.slate.was_rung:
+        if more or self.slot.rung:
             self.more = True
             if taken:
-                self.seat.belfry.wake_one()
+                self.seat.wakeups.wake_one()
 
     def tend(self) -> None:
         """Do what is due."""
         now = time.monotonic()
-        if self.unsure:
+        if self.in_hand.unsure:
             self.link.insist(self.make_sure)
             self.hand_out()
         if self.batch and self.pace.is_over(now - self.taken_at):
@@ -250,7 +244,7 @@ class Crew(Processor):
 
     def wait(self) -> None:
         """Wait until there is something to do; see whether there may be something to take."""
-        self.rested = not self.in_hand() and not self.outbox.waiting
+        self.rested = not self.tasks_in_hand() and not self.outbox.waiting
         self.rest(time.monotonic())
         self.sleep()
         if self.room() > 0 and self.is_called():
@@ -279,7 +273,7 @@ class Crew(Processor):
     def has_to_act(self) -> bool:
         if self.stopping:
             return not self.running
-        last = self.plan.burst and not self.in_hand()
+        last = self.plan.burst and not self.tasks_in_hand()
         over = self.trouble is not None or self.is_spent()
         return over or ((self.more or last) and self.should_take())
 
@@ -287,7 +281,7 @@ class Crew(Processor):
         until = [now + LOOK_UP_AFTER * spread()]
         if now < self.take_at:
             until.append(self.take_at)
-        looks = not (self.more or self.stopping or self.seat.belfry.is_tended())
+        looks = not (self.more or self.stopping or self.seat.wakeups.is_tended())
         if looks and self.room() > 0:
             until.append(self.poll_at)
         if self.link.away_since:
@@ -302,9 +296,9 @@ class Crew(Processor):
     def is_called(self) -> bool:
         """Tell whether someone has rung, or nobody is there to ring and it is time to look."""
         now = time.monotonic()
-        if self.slate.was_rung:
+        if self.slot.rung:
             return True
-        if not self.seat.belfry.is_tended():
+        if not self.seat.wakeups.is_tended():
             return now >= self.poll_at
         if now < self.look_at:
             return False
@@ -312,8 +306,8 @@ class Crew(Processor):
         return self.link.insist(self.look).due
 
     def close(self) -> None:
-        self.stopping = True
-        self.slate.rest()
+        self.stop()
+        self.slot.seeking = False
         self.let_end()
         self.dismiss()
         super().close()

@@ -6,9 +6,10 @@ import logging
 import os
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 
 from django.db import Error, connections
@@ -16,7 +17,12 @@ from django.db import Error, connections
 from django_perfectqueue import conf, signals, store
 from django_perfectqueue.application.dispatch import in_words
 from django_perfectqueue.conf import FAIR
-from django_perfectqueue.exceptions import PreemptedError
+from django_perfectqueue.exceptions import (
+    GracefulProcessStopError,
+    ImmediateProcessStopError,
+    PreemptedError,
+    ProcessStopError,
+)
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import PARKED_FROM
 from django_perfectqueue.queue import AcquiredTask
@@ -26,6 +32,7 @@ from ..attempt import log_capture
 from ..attempt.ending import Ending, announce, heard
 from ..attempt.runner import Running
 from ..buffers.completions import Outbox
+from ..buffers.in_hand import InHand
 from ..buffers.journal import Scribe
 from ..buffers.usage import Ledger
 from ..database.link import AwayError, Link, discard, in_one_line
@@ -34,8 +41,8 @@ from ..process.signals import REOPEN_LOGS, RESTART_NOW, STOP_NOW, take_signals
 from ..process.wakeup import Bell
 from ..report import Reporter
 from ..shared.queue_order import QueueAccounts, orders
-from ..shared.slot import Slate
-from ..shared.wakeups import Belfry
+from ..shared.slot import Slot
+from ..shared.wakeups import Wakeups
 from .leases import Heart
 from .monitor import Keeper
 from .prefetch import Pace
@@ -52,6 +59,7 @@ LOOK_AFTER = 60.0
 WEIGHTS_AFTER = 5.0
 STAND_BACK = 0.1
 LAST_LOOKS = 5
+TOO_LONG = 1.0
 
 UNCERTAIN = store.Failure(error="lost", message="The answer to its acquire was lost.")
 
@@ -62,11 +70,11 @@ class Seat:
 
     number: int
     holder: int
-    slate: Slate
+    slot: Slot
     bell: Bell
     pulse: int
     lifeline: int
-    belfry: Belfry = field(default_factory=Belfry)
+    wakeups: Wakeups = field(default_factory=Wakeups)
     accounts: QueueAccounts | None = None
 
 
@@ -83,18 +91,18 @@ class Processor:
         self.options = plan.options
         self.seat = seat
         self.reporter = reporter
-        self.slate = seat.slate
+        self.slot = seat.slot
         self.worker = worker_name()
         self.orders = orders(plan.options.QUEUE_ORDER, plan.queues)
         self.accounts = seat.accounts or QueueAccounts(plan.queues, plan.options.places)
         self.shares = plan.options.QUEUE_ORDER == FAIR and len(plan.queues) > 1
         self.weights_at = 0.0
         self.stopping = False
-        self.stopping_now = False
+        self.stop_reason: type[ProcessStopError] | None = None
         self.remaining = plan.options.MAX_REQUEST_PER_CHILD
         self.recycling = Recycling(plan.options)
-        self.batch: deque[store.Lease] = deque()
-        self.unsure = False
+        self.in_hand = InHand(lambda: self.running)
+        self.batch = self.in_hand.batch
         self.asked = 0
         self.taken_at = time.monotonic()
         self.take_at = 0.0
@@ -110,11 +118,14 @@ class Processor:
         self.aside = Link(plan.using, seat.bell, self.patience, outage=plan.outage)
         self.ledger = Ledger(using=plan.using, kept=plan.options.USAGE_TIME != 0)
         self.scribe = Scribe(
-            lambda: self.running, using=plan.using, interval=plan.options.JOURNAL_INTERVAL
+            self.in_hand.running, using=plan.using, interval=plan.options.JOURNAL_INTERVAL
         )
-        self.heart = Heart(self)
+        self.heart = Heart(self.in_hand, plan, seat.slot, self.worker)
         self.telling = threading.Lock()
-        self.keeper = Keeper(self, pulse=seat.pulse, lifeline=seat.lifeline)
+        links = [self.link, self.aside]
+        self.keeper = Keeper(
+            self, plan, self.heart, links, pulse=seat.pulse, lifeline=seat.lifeline
+        )
 
     def run(self) -> int:
         """Work until told to stop, recycled, or in a burst until nothing is due."""
@@ -142,8 +153,9 @@ class Processor:
 
     def stop(self, *, now: bool = False) -> None:
         """Take no more, and end with the running task. May come twice, from any thread."""
+        if now or self.stop_reason is None:
+            self.stop_reason = ImmediateProcessStopError if now else GracefulProcessStopError
         self.stopping = True
-        self.stopping_now = self.stopping_now or now
         self.seat.bell.ring()
 
     def patience(self) -> float:
@@ -171,7 +183,7 @@ class Processor:
 
     def renewed(self, at: float) -> None:
         """Note that an acquire at this moment has given new leases."""
-        self.heart.renewed_at = at
+        self.slot.renewed_at = at
 
     def is_busy(self) -> bool:
         return bool(self.running or self.batch or self.outbox.waiting or self.scribe.left)
@@ -183,8 +195,8 @@ class Processor:
 
     def serve(self) -> None:
         """Tell the supervisor, once, that the first acquire is done."""
-        if not self.slate.serves:
-            self.slate.serve()
+        if not self.slot.serves:
+            self.slot.serves = True
             self.keeper.beat_at_once()
 
     def acquire(self) -> list[store.Lease]:
@@ -245,7 +257,7 @@ class Processor:
         """Note that the handler of a task begins."""
         lease = task.lease
         limits = self.plan.time_limits(lease)
-        self.slate.begin(lease.task_id, since=task.started, limits=limits, seat=seat)
+        self.slot.begin(lease.task_id, since=task.started, limits=limits, seat=seat)
         if self.shares:
             self.accounts.begin(lease.queue, task.started, seat)
         self.ledger.begin(task)
@@ -255,7 +267,7 @@ class Processor:
         self.ledger.end(task, task.started + seconds)
         if self.shares:
             self.accounts.end(task.lease.queue, seconds, seat)
-        self.slate.end(seat=seat)
+        self.slot.end(seat=seat)
         self.pace.ran(task.lease.type, seconds)
         if self.remaining is not None:
             self.remaining -= 1
@@ -284,10 +296,10 @@ class Processor:
         part of what has a cap, or it was rung for something that came too late for what it
         has taken.
         """
-        self.slate.rest()
+        self.slot.seeking = False
         capped = any(map(attrgetter("capped"), taken))
-        if len(taken) >= self.asked or capped or self.slate.was_rung:
-            self.seat.belfry.wake_one()
+        if len(taken) >= self.asked or capped or self.slot.rung:
+            self.seat.wakeups.wake_one()
 
     def put_strange_back(self) -> None:
         """Let tasks of unknown types wait for a release that knows them, and those behind them."""
@@ -298,7 +310,7 @@ class Processor:
         for type_ in sorted(unknown - self.strange):
             self.warn_of(type_)
         strange = [lease for lease in self.batch if lease.type in unknown]
-        dropped = [lease for lease in strange if self.drop(lease)]
+        dropped = [lease for lease in strange if self.in_hand.drop(lease)]
         # What is only released, because this process dies now, is looked at again in a while.
         self.link.insist(lambda: self.release(dropped, delay=self.options.RETRY_WAIT))
         self.link.insist(lambda: store.park(dropped, knows, using=self.plan.using))
@@ -335,18 +347,13 @@ class Processor:
 
     def make_sure(self) -> None:
         """Let go of what the database says is not held: it may have been given back unheard."""
-        self.unsure = False
+        self.in_hand.unsure = False
         try:
             if held := list(self.batch):
                 self.heart.beat(held, None)
         except BaseException:
-            self.unsure = True
+            self.in_hand.unsure = True
             raise
-
-    def hold_again(self, leases: Sequence[store.Lease]) -> None:
-        """Put back into the batch what may have been let go, or not: the answer was lost."""
-        self.unsure = True
-        self.batch.extendleft(reversed(leases))
 
     def look(self) -> store.Outlook:
         return store.look(self.plan.queues, using=self.plan.using)
@@ -367,6 +374,29 @@ class Processor:
         if not link.away_since:
             by_the_way(link, self.scribe.write, "What tasks have told")
 
+    def errand(self, now: float) -> Callable[[], object] | None:
+        """Return what is to be done for the processor while its handlers run, if anything."""
+        running = self.running
+        if not running:
+            # Nothing is to be watched any more, but the trouble has to come to its end.
+            return self.look if self.aside.away_since else None
+        if self.ledger.is_overdue(now):
+            return self.ledger.write
+        began = max(one.task.started for one in running)
+        if self.batch and self.should_give_back(now - began):
+            return self.release_rest
+        if self.outbox.is_late(now):
+            return self.post
+        return None
+
+    def should_give_back(self, seconds: float) -> bool:
+        """Return whether others may run what waits here behind a task that takes long."""
+        return self.stopping or (self.pace.prefetch is None and seconds >= TOO_LONG)
+
+    def note_errand(self, now: float) -> Callable[[], object] | None:
+        """Return what writes what handlers have reported, if there is something."""
+        return partial(self.write_notes, self.aside) if self.scribe.is_due(now) else None
+
     def write_last_notes(self) -> None:
         """Write what those have told whose end has just been written."""
         if self.scribe.left:
@@ -383,44 +413,30 @@ class Processor:
 
     def tell(self, endings: Sequence[Ending]) -> None:
         for word, count in Counter([ending.word for ending in endings]).items():
-            self.slate.count(word, count)
+            self.slot.count(word, count)
         for ending in endings:
             if ending.task.notes is not None:
                 self.scribe.keep(ending.task)
         with self.telling:
             self.reporter.tell(endings)
 
-    def drop(self, lease: store.Lease) -> bool:
-        """Take a task out of the batch; False when it is running already."""
-        try:
-            self.batch.remove(lease)
-        except ValueError:
-            return False
-        return True
-
     def release_rest(self) -> None:
         """Give back at once what has not been started."""
-        rest = []
-        while self.batch:
-            try:
-                rest.append(self.batch.popleft())
-            except IndexError:
-                break
-        if rest:
+        if rest := self.in_hand.take_batch():
             try:
                 self.release(rest)
             except BaseException:
-                self.hold_again(rest)
+                self.in_hand.put_back(rest)
                 raise
 
     def release(self, leases: Sequence[store.Lease], *, delay: float = 0.0) -> None:
         released = store.release(leases, using=self.plan.using, delay=delay)
         store.announce(signals.task_cancelled, released.cancelled, using=self.plan.using)
-        self.slate.count("released", len(leases) - len(released.refused))
+        self.slot.count("released", len(leases) - len(released.refused))
 
     def kept(self) -> set[tuple[int, int]]:
         """Return the fences of the leases that this processor knows it has."""
-        return {lease.fence for lease in self.heart.held()} | self.outbox.fences()
+        return {lease.fence for lease in self.in_hand.leases()} | self.outbox.fences()
 
     def give_back_uncertain(self) -> None:
         """
@@ -434,13 +450,13 @@ class Processor:
             keep=self.kept(),
             loss=store.Loss(why=UNCERTAIN, worker=self.worker),
         )
-        if held := self.heart.held():
+        if held := self.in_hand.leases():
             self.heart.beat(held, None)
 
     def close(self) -> None:
         """Leave nothing behind that another could be running, or that has run."""
-        self.stopping = True
-        self.slate.rest()
+        self.stop()
+        self.slot.seeking = False
         for act in (self.release_rest, self.post):
             try:
                 self.link.insist(act)
@@ -455,7 +471,7 @@ class Processor:
         self.plan.dispatch.after_child_end()
         if self.options.TRACING:
             otel.flush()
-        self.slate.sign_off()
+        self.slot.signed_off = True
         logger.debug("A processor ends. pid=%s", os.getpid())
 
 

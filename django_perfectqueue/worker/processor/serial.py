@@ -51,7 +51,7 @@ class Solo(Processor):
             if self.ledger.is_due(time.monotonic()):
                 self.keep_books()
             self.seat.bell.wait(max(0.0, self.take_at - time.monotonic()))
-            self.slate.seek()
+            self.slot.seek()
             taken = self.link.insist(self.acquire)
             self.serve()
             self.taken_at = time.monotonic()
@@ -98,18 +98,14 @@ class Solo(Processor):
     def next_lease(self) -> store.Lease | None:
         """Return what to run next; what can no longer be held for sure is let go."""
         while True:
-            if self.unsure:
+            if self.in_hand.unsure:
                 self.link.insist(self.make_sure)
             now = time.monotonic()
             if now >= self.held_until and self.heart.have_lapsed(now):
                 self.heart.lapse()
-            try:
-                lease = self.batch.popleft()
-            except IndexError:
-                return None
-            if not self.unsure:
+            lease = self.in_hand.next()
+            if lease or not self.in_hand.unsure:
                 return lease
-            self.batch.appendleft(lease)
 
     def should_post_before_next(self) -> bool:
         try:
@@ -140,10 +136,10 @@ class Solo(Processor):
         """
         look_at = time.monotonic() + LOOK_AFTER * random.uniform(0.7, 1.0)  # noqa: S311
         while not self.stopping:
-            tended = self.seat.belfry.is_tended()
+            tended = self.seat.wakeups.is_tended()
             pause = LOOK_UP_AFTER if tended else self.options.POLL_INTERVAL
             rung = self.seat.bell.wait(pause * random.uniform(0.7, 1.0))  # noqa: S311
-            if rung or not tended or self.slate.was_rung or self.recycling.is_due():
+            if rung or not tended or self.slot.rung or self.recycling.is_due():
                 logger.debug("A processor looks for tasks. pid=%s rung=%s", os.getpid(), rung)
                 return
             if time.monotonic() >= look_at:

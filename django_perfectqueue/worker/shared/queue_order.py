@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import mmap
+import ctypes
 import random
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import cycle, repeat
 
+from ..process.shared_memory import shared, with_fields
+
 MEMORY = 0.9
-NUMBER = 8
 
 
 def orders(order: str, queues: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -22,6 +23,26 @@ def orders(order: str, queues: Sequence[str]) -> Iterator[Sequence[str]]:
     if order == "shuffled":
         return (random.sample(queues, len(queues)) for _turn in repeat(None))
     return repeat(queues)
+
+
+@with_fields
+class QueueAccount(ctypes.Structure):
+    """
+    Of one queue: ``time`` is the seconds given to it by its weight, ``start`` that time when
+    it was served last, ``backlogged`` whether it then had more tasks than were taken.
+    """
+
+    time: float
+    start: float
+    backlogged: bool
+
+
+@with_fields
+class Begun(ctypes.Structure):
+    """A task that runs: the number of its queue from 1, or 0, and when it began."""
+
+    queue: int
+    since: float
 
 
 class QueueAccounts:
@@ -44,38 +65,32 @@ class QueueAccounts:
         self.weights: Mapping[str, float] = {}
         self.costs = [0.0] * len(self.queues)
         self.lock = threading.Lock()
-        size = 3 * len(self.queues) + 2 * places
-        cells = memoryview(mmap.mmap(-1, size * NUMBER)).cast("d")
-        rest = cells[3 * len(self.queues) :]
-        self.times, self.starts, self.backlogged = (
-            cells[number : number + len(self.queues)]
-            for number in range(0, 3 * len(self.queues), len(self.queues))
-        )
-        self.begun, self.since = rest[:places], rest[places:]
+        self.accounts = shared(QueueAccount * len(self.queues))
+        self.begun = shared(Begun * places)
 
     def sign_on(self, now: float) -> None:
         """Charge what the processor before this one had begun and did not end."""
-        for place, began in enumerate(self.begun):
-            if began:
-                self.charge(int(began) - 1, now - self.since[place])
-                self.begun[place] = 0.0
+        for task in self.begun:
+            if task.queue:
+                self.charge(task.queue - 1, now - task.since)
+                task.queue = 0
 
     def begin(self, queue: str, now: float, place: int = 0) -> None:
         """Note that a task begins; its queue is written last, as that makes the rest count."""
-        self.since[place] = now
-        self.begun[place] = self.numbers[queue] + 1.0
+        self.begun[place].since = now
+        self.begun[place].queue = self.numbers[queue] + 1
 
     def end(self, queue: str, seconds: float, place: int = 0) -> None:
         """Charge a task for the time that it took."""
         number = self.numbers[queue]
         with self.lock:
-            self.begun[place] = 0.0
+            self.begun[place].queue = 0
             self.charge(number, seconds)
             cost = self.costs[number] or seconds
             self.costs[number] = cost * MEMORY + seconds * (1 - MEMORY)
 
     def charge(self, number: int, seconds: float) -> None:
-        self.times[number] += max(0.0, seconds) / self.weight(number)
+        self.accounts[number].time += max(0.0, seconds) / self.weight(number)
 
     def weight(self, number: int) -> float:
         return self.weights.get(self.queues[number], 1.0)
@@ -88,7 +103,8 @@ class QueueAccounts:
         ``held`` are the queues of tasks that have yet to begin, which count as expected.
         """
         with self.lock:
-            keys, running = list(self.times), list(self.running())
+            keys = [account.time for account in self.accounts]
+            running = list(self.running())
         for number, began in running:
             keys[number] += max(now - began, self.costs[number]) / self.weight(number)
         for queue in held:
@@ -98,9 +114,9 @@ class QueueAccounts:
 
     def running(self) -> Iterator[tuple[int, float]]:
         """Yield of each task that runs the number of its queue, and when it began."""
-        for place, began in enumerate(self.begun):
-            if began:
-                yield int(began) - 1, self.since[place]
+        for task in self.begun:
+            if number := task.queue:
+                yield number - 1, task.since
 
     def took(self, order: Sequence[str], taken: Iterable[str], limit: int, now: float) -> None:
         """
@@ -118,7 +134,7 @@ class QueueAccounts:
             if missing <= 0:
                 break
             missing -= given[queue]
-            self.backlogged[self.numbers[queue]] = float(missing <= 0)
+            self.accounts[self.numbers[queue]].backlogged = missing <= 0
 
     def catch_up(self, served: set[int], now: float) -> None:
         """
@@ -126,12 +142,13 @@ class QueueAccounts:
 
         Where none has, what was given before competes with nothing: they are all alike.
         """
-        given = list(self.times)
+        given = [account.time for account in self.accounts]
         for number, began in self.running():
             given[number] += (now - began) / self.weight(number)
-        starts = zip(self.starts, self.backlogged, strict=True)
-        floor = min((start for start, is_in in starts if is_in), default=max(given))
+        starts = [account.start for account in self.accounts if account.backlogged]
+        floor = min(starts, default=max(given))
         for number in served:
-            missing = 0.0 if self.backlogged[number] else max(0.0, floor - given[number])
-            self.times[number] += missing
-            self.starts[number] = given[number] + missing
+            account = self.accounts[number]
+            missing = 0.0 if account.backlogged else max(0.0, floor - given[number])
+            account.time += missing
+            account.start = given[number] + missing

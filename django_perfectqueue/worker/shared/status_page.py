@@ -1,8 +1,9 @@
-"""What a worker shows of itself on its host, to who must not ask the database."""
+"""What a worker shows of itself on its host, to programs that must not ask the database."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import mmap
 import os
@@ -10,48 +11,55 @@ import secrets
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from django_perfectqueue.conf import options
 
+from ..process.shared_memory import shared, with_fields
 from ..process.wakeup import Bell
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
 PREFIX = "perfectqueue-worker-"
 PID_SPACE = Path("/proc/self/ns/pid")
-FORM = 0x5051_0002
-MICROSECONDS = 1_000_000
-PLACES = FORM_AT, SUPERVISOR, LAUNCHER, PORT, TURNED, REACHED, SEATED, LEAVING, DROPPED = range(9)
-SIZE = len(PLACES) * 8
+FORM = 0x5051_0003
 ALIVE_FOR = 30.0
 LONG_AGO = 1e9
 FORGOTTEN_AFTER = 86_400.0
 ROOT = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+@with_fields
+class WorkerStatus(ctypes.Structure):
     """
-    How a worker stands.
+    How a worker stands, as its supervisor and its janitor write it.
 
-    ``port`` is where it answers probes, or 0. ``turned`` is how many seconds ago its
-    supervisor last saw to its processes, and ``reached`` how long ago its janitor last had
-    an answer from the database; None is never. ``seated`` is how many processors it has. A
-    ``leaving`` one takes no more tasks. ``dropped`` is how many lines of its output were
-    dropped, as nobody read them.
+    ``port`` is where it answers probes, or 0. ``turned_at`` is when its supervisor last saw
+    to its processes, and ``reached_at`` when its janitor last had an answer from the
+    database, or 0; by the monotonic clock. A ``leaving`` worker takes no more tasks.
+    ``dropped`` is how many lines of its output were dropped, as nobody read them.
     """
 
+    form: int
     supervisor: int
     launcher: int
     port: int
-    turned: float
-    reached: float | None
-    seated: int
+    processors: int
     leaving: bool
-    dropped: int = 0
+    dropped: int
+    turned_at: float
+    reached_at: float
+
+    @property
+    def turned(self) -> float:
+        """How many seconds ago its supervisor last saw to its processes."""
+        return since(self.turned_at)
+
+    @property
+    def reached(self) -> float | None:
+        """How many seconds ago the database last answered; None for never."""
+        return since(self.reached_at) if self.reached_at else None
 
     @property
     def is_live(self) -> bool:
@@ -62,7 +70,7 @@ class Standing:
     def is_ready(self) -> bool:
         """Whether it takes tasks."""
         reached = self.reached is not None and self.reached < ALIVE_FOR
-        return self.is_live and reached and self.seated > 0 and not self.leaving
+        return self.is_live and reached and self.processors > 0 and not self.leaving
 
     def facts(self) -> dict[str, Any]:
         """Return it for programs; times are in seconds."""
@@ -70,7 +78,7 @@ class Standing:
             "live": self.is_live,
             "ready": self.is_ready,
             "leaving": self.leaving,
-            "processors": self.seated,
+            "processors": self.processors,
             "supervisor": self.supervisor,
             "launcher": self.launcher,
             "dropped_lines": self.dropped,
@@ -79,63 +87,55 @@ class Standing:
         }
 
 
-class Board:
+SIZE = ctypes.sizeof(WorkerStatus)
+
+
+class StatusPage:
     """
-    A page of memory that the supervisor and its janitor write, at no cost.
+    The status of a worker in shared memory, which costs no system call to write.
 
     Where there is a folder for it, it is a file, so that other programs of the same user
-    can read it; it is gone with its worker, and too old where that was killed. Who waits
-    for its bell hears that the worker is leaving.
+    can read it. The file goes with its worker; that of a killed worker shows its age. The
+    bell rings once when the worker begins to leave.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
-        self.page = self.opened()
-        self.numbers = memoryview(self.page).cast("q")
+        self.status = self.opened()
         self.bell = Bell()
 
-    def opened(self) -> mmap.mmap:
+    def opened(self) -> WorkerStatus:
         if self.path is not None:
             try:
                 remove_old()
-                return of_file(self.path)
+                return WorkerStatus.from_buffer(of_file(self.path))
             except OSError as error:
                 logger.info("The worker shows nothing to pq_health --live. %s", error)
                 self.path = None
-        return mmap.mmap(-1, SIZE)
+        return shared(WorkerStatus)
 
     def introduce(self, supervisor: int, launcher: int, port: int = 0) -> None:
-        """Tell whose it is."""
-        self.numbers[SUPERVISOR], self.numbers[LAUNCHER] = supervisor, launcher
-        self.numbers[PORT] = port
+        """Write whose status it is."""
+        status = self.status
+        status.supervisor, status.launcher, status.port = supervisor, launcher, port
         self.turn(0)
-        self.numbers[FORM_AT] = FORM
+        # The form goes last: readers skip a page without it.
+        status.form = FORM
 
-    def turn(self, seated: int) -> None:
-        """Say that the supervisor is at work, and how many processors it has."""
-        self.numbers[TURNED] = microseconds()
-        self.numbers[SEATED] = seated
+    def turn(self, processors: int) -> None:
+        """Note that the supervisor is at work, and how many processors it has."""
+        self.status.turned_at = time.monotonic()
+        self.status.processors = processors
 
     def reach(self) -> None:
-        """Say that the database has answered."""
-        self.numbers[REACHED] = microseconds()
-
-    def drop(self, lines: int) -> None:
-        """Say how many lines of output were dropped so far."""
-        self.numbers[DROPPED] = lines
+        """Note that the database has answered."""
+        self.status.reached_at = time.monotonic()
 
     def leave(self) -> None:
-        """Say that the worker takes no more tasks, and ring once."""
-        if not self.leaving:
-            self.numbers[LEAVING] = 1
+        """Note that the worker takes no more tasks, and ring once."""
+        if not self.status.leaving:
+            self.status.leaving = True
             self.bell.ring()
-
-    @property
-    def leaving(self) -> bool:
-        return bool(self.numbers[LEAVING])
-
-    def standing(self) -> Standing:
-        return standing(self.numbers)
 
     def fileno(self) -> int:
         return self.bell.ear
@@ -145,8 +145,6 @@ class Board:
         if self.path is not None:
             with contextlib.suppress(OSError):
                 self.path.unlink()
-        self.numbers.release()
-        self.page.close()
         self.bell.close()
 
 
@@ -162,18 +160,18 @@ def of_file(path: Path) -> mmap.mmap:
         os.close(file)
 
 
-def place_for(pid: int) -> Path:
+def path_for(pid: int) -> Path:
     """
-    Return where a supervisor puts its board.
+    Return where a supervisor puts its status page.
 
-    Containers may share the folder, and have the same pids: each sees its own boards. No
+    Containers may share the folder, and have the same pids: each sees its own pages. No
     other user can know the name before, and lay something there.
     """
     return folder() / f"{PREFIX}{pid_space()}-{pid}-{secrets.token_hex(4)}"
 
 
 def pid_space() -> int:
-    """Return what tells the pids of this container from those of others; 0 if unknown."""
+    """Return a number that differs between containers; 0 if unknown."""
     try:
         return PID_SPACE.stat().st_ino
     except OSError:
@@ -184,61 +182,44 @@ def folder() -> Path:
     return Path(options().BELL_FOLDER or tempfile.gettempdir())
 
 
-def standings() -> list[Standing]:
-    """Return how each worker of this user stands on this host, those that were killed too."""
-    return sorted((shown for _path, shown in boards()), key=lambda one: one.turned)
+def statuses() -> list[WorkerStatus]:
+    """Return the status of each worker of this user on this host, of killed ones too."""
+    return sorted((status for _path, status in pages()), key=lambda one: one.turned)
 
 
 def remove_old() -> None:
-    """Remove what workers have left that were killed; of other containers' what is very old."""
-    own = {path for path, _shown in boards()}
-    for path, shown in boards(f"{PREFIX}*"):
-        gone = not exists(shown.supervisor) if path in own else shown.turned > FORGOTTEN_AFTER
+    """Remove what killed workers have left; of other containers only what is very old."""
+    own = {path for path, _status in pages()}
+    for path, status in pages(f"{PREFIX}*"):
+        gone = not exists(status.supervisor) if path in own else status.turned > FORGOTTEN_AFTER
         if gone:
             with contextlib.suppress(OSError):
                 path.unlink()
 
 
-def boards(pattern: str = "") -> Iterator[tuple[Path, Standing]]:
-    """Yield the boards of this container, or those whose names are like this."""
+def pages(pattern: str = "") -> Iterator[tuple[Path, WorkerStatus]]:
+    """Yield the pages of this container, or those whose names match the pattern."""
     for path in folder().glob(pattern or f"{PREFIX}{pid_space()}-*"):
         with contextlib.suppress(OSError):
-            if shown := read(path):
-                yield path, shown
+            if status := read(path):
+                yield path, status
 
 
-def read(path: Path) -> Standing | None:
-    """Read a board; None where somebody else has put something there."""
+def read(path: Path) -> WorkerStatus | None:
+    """Read a page; None where somebody else has put something there."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(file, "rb") as opened:
         owner = os.fstat(file).st_uid
         content = opened.read(SIZE)
     if owner not in (os.geteuid(), ROOT) or len(content) != SIZE:
         return None
-    numbers = memoryview(content).cast("q")
-    return standing(numbers) if numbers[FORM_AT] == FORM else None
+    status = WorkerStatus.from_buffer_copy(content)
+    return status if status.form == FORM else None
 
 
-def standing(numbers: memoryview) -> Standing:
-    return Standing(
-        supervisor=numbers[SUPERVISOR],
-        launcher=numbers[LAUNCHER],
-        port=numbers[PORT],
-        turned=since(numbers[TURNED]),
-        reached=since(numbers[REACHED]) if numbers[REACHED] else None,
-        seated=numbers[SEATED],
-        leaving=bool(numbers[LEAVING]),
-        dropped=numbers[DROPPED],
-    )
-
-
-def microseconds() -> int:
-    return int(time.monotonic() * MICROSECONDS)
-
-
-def since(moment: int) -> float:
+def since(moment: float) -> float:
     """Return the seconds since then; one that is to come is from before the host started."""
-    seconds = time.monotonic() - moment / MICROSECONDS
+    seconds = time.monotonic() - moment
     return seconds if seconds >= 0 else LONG_AGO
 
 

@@ -1,12 +1,16 @@
-"""A process beside the processors, from its supervisor's side."""
+"""The processes beside the processors, from their supervisor's side."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
-from ..process.child import Body, Child, next_fork
+from ..helpers.reaper import Estate, Undertaker
+from ..plan import Plan
+from ..process.child import Body, Child, Restarts
+from ..report import Reporter
+from .forks import Forks
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
@@ -14,12 +18,12 @@ LIMIT = 20.0
 
 
 @dataclass(slots=True, eq=False)
-class Helper:
+class HelperSlot:
     """
-    One of its kind, started anew whenever it has died.
+    A helper of one kind, started anew whenever it has died.
 
-    ``limit`` is in seconds: who dies younger than that is replaced later and later. One
-    that is ``lasting`` stays until the last processor has ended.
+    It is replaced later and later where it dies younger than ``limit`` seconds. A
+    ``lasting`` one stays until the last processor has ended.
     """
 
     name: str
@@ -27,29 +31,87 @@ class Helper:
     limit: float
     lasting: bool = False
     child: Child | None = None
-    deaths: int = 0
-    fork_at: float = 0.0
+    restarts: Restarts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.restarts = Restarts(self.limit)
 
     def fill(self, fork: Callable[[str, Body], Child], now: float) -> None:
         """Start it if there is none, unless it is too early."""
-        if self.child is not None or now < self.fork_at:
+        if self.child is not None or now < self.restarts.next_at:
             return
         try:
             self.child = fork(self.name, self.body)
         except OSError as error:
             logger.error("The %s can't be started. %s", self.name, error)
-            self.fork_at = now + max(1.0, self.limit)
+            self.restarts.postpone(now)
 
-    def reap(self, now: float) -> None:
-        if self.child is None or (code := self.child.reap()) is None:
+    def reap(self, reap: Callable[[Child], int | None], now: float) -> None:
+        if self.child is None or (code := reap(self.child)) is None:
             return
         if code and not self.child.killed:
             logger.error("The %s died. code=%s", self.name, code)
-        early = now - self.child.born < self.limit
-        self.deaths = self.deaths + 1 if early else 1
-        self.fork_at = next_fork(self.child.born, deaths=self.deaths, limit=self.limit)
+        self.restarts.note_end(self.child, now)
         self.child = None
 
-    def press(self, now: float, *, interval: float) -> None:
-        if self.child is not None:
-            self.child.press(now, interval=interval, limit=LIMIT)
+
+class Helpers:
+    """The helpers of a supervisor, and the undertakers of its dead processors."""
+
+    def __init__(self, plan: Plan, reporter: Reporter, forks: Forks) -> None:
+        self.slots: list[HelperSlot] = []
+        self.plan = plan
+        self.reporter = reporter
+        self.forks = forks
+        self.undertakers: list[Child] = []
+
+    def named(self) -> Iterator[tuple[str, Child]]:
+        """Yield each helper that is alive, with its name."""
+        yield from ((slot.name, slot.child) for slot in self.slots if slot.child is not None)
+        yield from (("undertaker", child) for child in self.undertakers)
+
+    def give_back(self, estate: Estate) -> None:
+        """Have a process of its own give back what a dead processor has left."""
+
+        # Made in the child: what it opens is closed when that ends.
+        def bury() -> int:
+            return Undertaker(self.plan, estate, self.reporter).run()
+
+        try:
+            self.undertakers.append(self.forks.fork_helper("undertaker", bury))
+        except OSError as error:
+            logger.error("What it held comes back with its lease. %s", error)
+
+    def reap(self, now: float) -> None:
+        self.undertakers = [child for child in self.undertakers if self.forks.reap(child) is None]
+        for slot in self.slots:
+            slot.reap(self.forks.reap, now)
+
+    def watch(self, now: float, *, frozen: bool) -> None:
+        """End who stands still; say again to those that are to end that they are."""
+        interval = self.plan.options.CHILD_KILL_INTERVAL
+        for name, child in self.named():
+            if frozen and child.pulse is not None:
+                child.pulse.beat()
+            silent = child.silence(now)
+            if silent > self.plan.options.CHILD_HEARTBEAT_LIMIT and not child.killed:
+                logger.error(
+                    "The %s is silent; it is killed. pid=%s seconds=%.0f", name, child.pid, silent
+                )
+                child.kill()
+            child.press(now, interval=interval, limit=LIMIT)
+
+    def fill(self, now: float, *, only_lasting: bool) -> None:
+        """Fork what is missing."""
+        for slot in self.slots:
+            if slot.lasting or not only_lasting:
+                slot.fill(self.forks.fork_helper, now)
+
+    def stop(self, *, lasting: bool = False) -> None:
+        """Ask them to end; the ``lasting`` ones only where this says so."""
+        for slot in self.slots:
+            if slot.child is not None and (lasting or not slot.lasting):
+                slot.child.stop()
+
+    def are_gone(self) -> bool:
+        return all(slot.child is None for slot in self.slots)

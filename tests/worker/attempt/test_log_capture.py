@@ -52,7 +52,7 @@ class CaptureTests(SimpleTestCase):
         self.assertEqual((first.level, first.source), ("INFO", "shop.mail"))
         self.assertEqual(first.text, "Sent 3 to ann.")
         self.assertRegex(
-            second.text, r"^It failed\.\nValueError: no such file \(test_capture\.py:\d+\)$"
+            second.text, r"^It failed\.\nValueError: no such file \(test_log_capture\.py:\d+\)$"
         )
 
     def test_the_next_record_is_the_same_tasks(self):

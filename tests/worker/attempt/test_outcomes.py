@@ -101,7 +101,7 @@ class VerdictTests(RunnerMixin, TestCase):
 
         row = self.quietly(Measure, "discarded")
         attempt = Attempt.objects.get()
-        name = "django_perfectqueue.models.FairShare.DoesNotExist"
+        name = "django_perfectqueue.models.rule.FairShare.DoesNotExist"
         self.assertEqual((attempt.error, row.dead_letter.group), (name, "discarded"))
         self.assertIn(f"{name}: FairShare matching", row.dead_letter.message)
         self.assertIn("FairShare.objects.get(", attempt.traceback)
@@ -321,7 +321,7 @@ class ProcessorTests(CrewTestCase):
                         Queue().submit(f"{kind}-{word}", kind, {"raise": word})
                 processor = self.processor(type_, routes)
                 self.work(processor)
-                counts = processor.slate.counts()
+                counts = processor.slot.totals()
                 self.assertEqual({word: counts[word] for word in expected}, expected)
                 Queue().clear()
 

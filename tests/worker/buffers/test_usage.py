@@ -13,7 +13,6 @@ from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.store.database.diagnosis import Ailment
 from django_perfectqueue.worker.buffers import usage as module
 from django_perfectqueue.worker.buffers.usage import INTERVAL, OVERDUE, Ledger
-from django_perfectqueue.worker.processor.monitor import Keeper
 from django_perfectqueue.worker.processor.processor import Processor
 
 from ...factories import acquire, submit, submit_many
@@ -229,16 +228,15 @@ class TroubleTests(SimpleTestCase):
         self.assertIn("error=OperationalError: disk full", logs.output[0])
 
 
-class KeeperTests(TestCase):
+class ErrandTests(TestCase):
     def errand(self, books, now):
         processor = SimpleNamespace(
-            heart=SimpleNamespace(errand=lambda now: None),
             running=[SimpleNamespace(task=SimpleNamespace(started=now))],
             ledger=books,
             batch=(),
             outbox=SimpleNamespace(is_late=lambda now: False),
         )
-        return Keeper.errand(SimpleNamespace(processor=processor), now)
+        return Processor.errand(processor, now)
 
     def test_it_has_the_books_written_while_a_task_takes_long(self):
         books = ledger()

@@ -26,7 +26,7 @@ from django_perfectqueue.worker.process.wakeup import Bell
 from django_perfectqueue.worker.processor.processor import Seat
 from django_perfectqueue.worker.processor.serial import Solo
 from django_perfectqueue.worker.report import Reporter
-from django_perfectqueue.worker.shared.slot import Slate
+from django_perfectqueue.worker.shared.slot import Slot
 
 ran = []
 
@@ -55,7 +55,7 @@ class ConnectionLostTests(TransactionTestCase):
         seat = Seat(
             number=1,
             holder=store.new_holder(),
-            slate=Slate(),
+            slot=Slot.shared(),
             bell=Bell(),
             pulse=pulse,
             lifeline=lifeline,
@@ -165,7 +165,7 @@ class ConnectionLostTests(TransactionTestCase):
 
     def test_what_another_process_has_renewed_is_run(self):
         self.take("a", "b")
-        self.processor.slate.renewed_at = time.monotonic() + 1
+        self.processor.slot.renewed_at = time.monotonic() + 1
         self.run_when_all_have_lapsed()
         self.assertEqual([key for key, _holder in ran], ["a", "b"])
 
@@ -243,11 +243,11 @@ class ConnectionLostTests(TransactionTestCase):
         Else the database would be away until the next task takes long.
         """
         keeper = self.processor.keeper
-        self.assertIsNone(keeper.errand(time.monotonic()))
+        self.assertIsNone(self.processor.errand(time.monotonic()))
         self.processor.aside.trouble(OperationalError("gone"))
-        keeper.in_time_of_trouble(keeper.errand(time.monotonic()))
+        keeper.in_time_of_trouble(self.processor.errand(time.monotonic()))
         self.assertEqual(self.processor.aside.away_since, 0.0)
-        self.assertIsNone(keeper.errand(time.monotonic()))
+        self.assertIsNone(self.processor.errand(time.monotonic()))
 
 
 class LogTests(SimpleTestCase):

@@ -79,7 +79,7 @@ class SweepTests(SimpleTestCase):
             spec=Janitor,
             stopping=False,
             plan=plan(),
-            belfry=mock.Mock(),
+            wakeups=mock.Mock(),
             link=mock.Mock(),
             rounds=Rounds(0.0),
         )

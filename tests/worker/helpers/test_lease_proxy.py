@@ -10,12 +10,12 @@ from django_perfectqueue.application import TimeLimits
 from django_perfectqueue.models import Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.database.link import Link
-from django_perfectqueue.worker.helpers.lease_proxy import StandIn
+from django_perfectqueue.worker.helpers.lease_proxy import SEEN_WITHIN, LeaseProxy
 from django_perfectqueue.worker.process.child import fork
 from django_perfectqueue.worker.process.cpu_usage import Gauge
 from django_perfectqueue.worker.process.wakeup import Bell
-from django_perfectqueue.worker.shared.slot import Slate
-from django_perfectqueue.worker.shared.wakeups import Belfry
+from django_perfectqueue.worker.shared.slot import NEVER, Slot
+from django_perfectqueue.worker.shared.wakeups import Wakeups
 
 from ...factories import submit
 from ...waiting import wait_until
@@ -63,7 +63,7 @@ class GaugeTests(SimpleTestCase):
         self.assertFalse(gauge.is_busy(time.monotonic() + 1))
 
 
-class StandInTests(TestCase):
+class LeaseProxyTests(TestCase):
     """A processor of which a forked process is all that there is; its keeper is silent."""
 
     def setUp(self):
@@ -72,30 +72,20 @@ class StandInTests(TestCase):
             ["default"], limit=1, alive_time=300, holder=HOLDER, using="default"
         )
         self.before = Ticket.objects.get().alarm_at
-        self.slate = Slate()
-        self.addCleanup(self.slate.close)
+        self.slot = Slot.shared()
         bell = Bell()
         self.addCleanup(bell.close)
         link = Link("default", bell, lambda: 0.0)
-        self.stand_in = StandIn(plan_of(Limited), Belfry([(self.slate, bell)]), link)
+        self.proxy = LeaseProxy(plan_of(Limited), Wakeups([(self.slot, bell)]), link)
 
-    def sit_down(self, pid, *, renewed=150.0, silent=10.0):
+    def sit_down(self, pid, *, renewed=150.0, silent=10.0, unseen=0.0):
         now = time.monotonic()
-        self.slate.sign_on(HOLDER)
-        self.slate.pid = pid
-        self.slate.begin(self.lease.task_id, since=now - silent, limits=TimeLimits(kill_wait=9.0))
-        self.slate.beat(now - silent)
-        self.slate.renewed_at = now - renewed
-
-    def looks(self, seconds=0.5):
-        """Let it look again and again for so long, as the janitor does."""
-        until = time.monotonic() + seconds
-
-        def over():
-            self.stand_in.look()
-            return time.monotonic() >= until
-
-        wait_until(over)
+        self.slot.sign_on(HOLDER)
+        self.slot.pid = pid
+        self.slot.begin(self.lease.task_id, since=now - silent, limits=TimeLimits(kill_wait=9.0))
+        self.slot.beat_at = now - silent
+        self.slot.renewed_at = now - renewed
+        self.slot.seen_at = now - unseen
 
     def renewed(self):
         return Ticket.objects.get().alarm_at > self.before
@@ -104,33 +94,30 @@ class StandInTests(TestCase):
         Queue()["k0"].cancel_request()
         with forked(spin) as pid:
             self.sit_down(pid)
-            [begun] = self.slate.begun
-            self.assertEqual(begun.kill_at, 0.0)
+            [begun] = self.slot.tasks
+            self.assertEqual(begun.kill_at, NEVER)
 
             def seen_to():
-                self.stand_in.look()
-                return self.slate.begun[0].kill_at
+                self.proxy.look()
+                return self.slot.tasks[0].kill_at < NEVER
 
             with self.assertLogs("django_perfectqueue.janitor", "WARNING"):
                 wait_until(seen_to)
         self.assertTrue(self.renewed())
-        self.assertLess(time.monotonic() - self.slate.renewed_at, 60)
-        self.assertGreater(self.slate.begun[0].kill_at, time.monotonic())
+        self.assertLess(time.monotonic() - self.slot.renewed_at, 60)
+        self.assertGreater(self.slot.tasks[0].kill_at, time.monotonic())
 
-    def test_who_stands_still_is_not(self):
-        with forked(spin) as pid:
-            os.kill(pid, signal.SIGSTOP)
-            self.sit_down(pid)
-            self.looks()
+    def test_who_has_not_been_seen_alive_for_too_long_is_not(self):
+        self.sit_down(os.getpid(), unseen=SEEN_WITHIN + 1)
+        self.proxy.look()
         self.assertFalse(self.renewed())
 
     def test_nor_is_who_looks_after_itself_or_whose_lease_may_be_lost(self):
-        with forked(spin) as pid:
-            for terms in ({"silent": 0.0}, {"renewed": 10.0}, {"renewed": 300.0}):
-                with self.subTest(**terms):
-                    self.sit_down(pid, **terms)
-                    self.looks()
-                    self.assertFalse(self.renewed())
+        for terms in ({"silent": 0.0}, {"renewed": 10.0}, {"renewed": 300.0}):
+            with self.subTest(**terms):
+                self.sit_down(os.getpid(), **terms)
+                self.proxy.look()
+                self.assertFalse(self.renewed())
 
     def test_only_what_the_holder_still_has_is_renewed(self):
         """

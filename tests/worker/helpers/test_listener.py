@@ -13,16 +13,16 @@ from django_perfectqueue.worker.helpers import listener
 from django_perfectqueue.worker.helpers.listener import Listener
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process.wakeup import Bell
-from django_perfectqueue.worker.shared.slot import Slate
-from django_perfectqueue.worker.shared.wakeups import Belfry
+from django_perfectqueue.worker.shared.slot import Slot
+from django_perfectqueue.worker.shared.wakeups import Wakeups
 
 IDLE = store.Outlook(due=False, wait=None)
 
 
 class ListenerCase(SimpleTestCase):
     def setUp(self):
-        self.slate, self.bell = Slate(), Bell()
-        self.slate.seek()
+        self.slot, self.bell = Slot.shared(), Bell()
+        self.slot.seek()
         self.lifeline, hold = os.pipe()
         self.addCleanup(os.close, hold)
         plan = Plan(
@@ -31,8 +31,8 @@ class ListenerCase(SimpleTestCase):
             using="default",
             options=Options().replace(POLL_INTERVAL=16.0),
         )
-        belfry = Belfry([(self.slate, self.bell)])
-        self.listener = Listener(plan, belfry, lifeline=self.lifeline)
+        wakeups = Wakeups([(self.slot, self.bell)])
+        self.listener = Listener(plan, wakeups, lifeline=self.lifeline)
         self.listener.look_at = time.monotonic() + 100
 
     def looks(self, *outlooks):
@@ -69,10 +69,10 @@ class RingTests(ListenerCase):
 
 class CallTests(ListenerCase):
     def test_only_the_holder_is_called_and_not_woken(self):
-        self.slate.sign_on(41)
+        self.slot.sign_on(41)
         for holder, called in ((40, False), (41, True)):
             self.listener.take([Call(holder)])
-            self.assertEqual(self.slate.was_called, called)
+            self.assertEqual(self.slot.called, called)
         self.assertFalse(self.woken())
 
     def test_what_is_no_call_is_not_heard(self):
@@ -98,7 +98,7 @@ class LookTests(ListenerCase):
         self.assertAlmostEqual(wait, 0.5, delta=0.1)
 
     def test_while_all_are_busy_it_asks_the_database_nothing(self):
-        self.slate.rest()
+        self.slot.seeking = False
         with mock.patch.object(store, "look", side_effect=AssertionError):
             self.listener.look()
         self.assertLessEqual(self.listener.look_at - time.monotonic(), 0.1)

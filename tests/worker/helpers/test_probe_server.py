@@ -10,7 +10,7 @@ import time
 from django.test import SimpleTestCase
 
 from django_perfectqueue.worker.helpers import probe_server
-from django_perfectqueue.worker.shared.status_page import Board
+from django_perfectqueue.worker.shared.status_page import StatusPage
 
 from ...waiting import wait_until
 
@@ -19,7 +19,7 @@ PROBES = 10
 
 class SlowClientTests(SimpleTestCase):
     def setUp(self):
-        board = Board()
+        board = StatusPage()
         board.introduce(os.getpid(), os.getpid())
         self.desk = probe_server.Desk(("127.0.0.1", 0), board)
         self.port = self.desk.server_address[1]

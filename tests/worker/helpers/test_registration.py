@@ -25,8 +25,8 @@ from django_perfectqueue.worker.helpers.registration import (
 )
 from django_perfectqueue.worker.process import signals
 from django_perfectqueue.worker.process.wakeup import Bell, readable
-from django_perfectqueue.worker.shared.slot import Slate
-from django_perfectqueue.worker.shared.status_page import PREFIX, Board
+from django_perfectqueue.worker.shared.slot import Slot
+from django_perfectqueue.worker.shared.status_page import PREFIX, StatusPage
 
 from ...databases.lifetime import children
 from ...tasks import SampleDispatch
@@ -73,13 +73,11 @@ class PresenceTests(TestCase):
         self.addCleanup(bell.close)
         link = Link("default", bell, lambda: 0.0)
         self.link = link
-        self.board = Board()
+        self.board = StatusPage()
         self.addCleanup(self.board.close)
-        self.slates = [Slate(), Slate(seats=2), Slate()]
-        for slate in self.slates:
-            self.addCleanup(slate.close)
+        self.slots = [Slot.shared(), Slot.shared(2), Slot.shared()]
         known = registration(plan(PROCESSORS=3))
-        self.presence = Presence(known, self.board, self.slates)
+        self.presence = Presence(known, self.board, self.slots)
 
     def tell(self):
         self.presence.tell(self.link)
@@ -90,10 +88,10 @@ class PresenceTests(TestCase):
         self.assertEqual((row.pid, row.processors, row.queues), (os.getpid(), 3, ["default"]))
         self.assertEqual((row.launcher, row.generation), (os.getppid(), 1))
         self.assertIn("echo", row.routes["types"])
-        self.assertIsNotNone(self.board.standing().reached)
+        self.assertIsNotNone(self.board.status.reached)
 
     def test_it_tells_what_each_processor_does(self):
-        first, second, _empty = self.slates
+        first, second, _empty = self.slots
         first.pid, second.pid = os.getpid(), 2**22 + 1
         first.count("finished", 3)
         for seat, task_id in enumerate((7, 8)):
@@ -114,7 +112,7 @@ class PresenceTests(TestCase):
 
     def test_a_janitor_that_rests_tells_it_and_rests_on(self):
         janitor = mock.Mock(spec=Janitor, stopping=False, presence=self.presence, link=self.link)
-        janitor.stand_in = mock.Mock(pause=5.0)
+        janitor.lease_proxy = mock.Mock(pause=5.0)
         janitor.wait.side_effect = lambda seconds, board: readable([board.fileno()], seconds)
         janitor.look_after.side_effect = lambda: Janitor.look_after(janitor)
         self.assertFalse(self.tell().leaving)

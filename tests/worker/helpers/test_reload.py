@@ -27,7 +27,7 @@ class SayDispatch(Dispatch):
 class WatchTests(SimpleTestCase):
     def test_what_is_watched_is_the_project_and_not_what_is_installed(self):
         files = set(project_files())
-        self.assertIn(ROOT / "tests" / "runtime" / "test_reload.py", files)
+        self.assertIn(ROOT / "tests" / "worker" / "helpers" / "test_reload.py", files)
         self.assertFalse(any(installed().intersection(file.parents) for file in files))
 
     def test_it_finds_what_has_changed_once(self):

@@ -22,9 +22,10 @@ from django_perfectqueue.worker.process import wakeup as bell
 from django_perfectqueue.worker.process.child import Child, fork, next_fork
 from django_perfectqueue.worker.process.wakeup import Bell
 from django_perfectqueue.worker.report import Reporter, in_parts
-from django_perfectqueue.worker.shared.slot import Slate
-from django_perfectqueue.worker.supervisor.helper_slot import Helper
-from django_perfectqueue.worker.supervisor.supervisor import Supervisor, how_it_ended
+from django_perfectqueue.worker.shared.slot import COUNTED, Slot
+from django_perfectqueue.worker.supervisor.helper_slot import HelperSlot
+from django_perfectqueue.worker.supervisor.processors import how_it_ended
+from django_perfectqueue.worker.supervisor.supervisor import Supervisor
 
 from ...waiting import wait_until
 
@@ -58,24 +59,24 @@ class BellTests(SimpleTestCase):
         os.close(ear)
 
 
-class SlateTests(SimpleTestCase):
+class SlotTests(SimpleTestCase):
     def test_a_supervisor_reads_what_a_dead_processor_was_running(self):
-        slate = Slate(seats=2)
-        self.addCleanup(slate.close)
+        slot = Slot.shared(2)
 
         def live():
-            slate.count("finished", 3)
-            slate.begin(2**62, since=5.0, limits=TimeLimits(2.0, 0.5), seat=1)
+            slot.count("finished", 3)
+            slot.begin(2**62, since=5.0, limits=TimeLimits(2.0, 0.5), seat=1)
             os.kill(os.getpid(), signal.SIGKILL)
 
         child = fork(live)
         codes = []
         wait_until(lambda: codes.append(child.reap()) or codes[-1] is not None)
         self.assertEqual(codes[-1], -signal.SIGKILL)
-        self.assertEqual(slate.begun, [(2**62, 5.0, 7.5)])
-        self.assertEqual(slate.counts()["finished"], 3)
-        slate.clear()
-        self.assertEqual(slate.begun, [])
+        [task] = slot.tasks
+        self.assertEqual((task.task_id, task.since, task.kill_at), (2**62, 5.0, 7.5))
+        self.assertEqual(slot.totals()["finished"], 3)
+        slot.clear()
+        self.assertEqual(slot.tasks, [])
 
 
 class ChildTests(SimpleTestCase):
@@ -158,11 +159,11 @@ class ReporterTests(SimpleTestCase):
     def test_silence_is_silent(self):
         reporter = Reporter(self.lines.append, no_style(), verbosity=0)
         reporter.head("hello")
-        reporter.summary(dict.fromkeys(Slate().places, 0), 1.0)
+        reporter.summary(dict.fromkeys(COUNTED, 0), 1.0)
         self.assertEqual(self.lines, [])
 
     def test_a_summary_names_what_there_was(self):
-        counts = dict.fromkeys(Slate().places, 0) | {"finished": 10, "cancelled": 1}
+        counts = dict.fromkeys(COUNTED, 0) | {"finished": 10, "cancelled": 1}
         Reporter(self.lines.append, no_style()).summary(counts, 2.0)
         self.assertEqual(
             self.lines,
@@ -190,7 +191,7 @@ class FailureTests(SimpleTestCase):
         plan = Plan(dispatch=Registry, queues=("default",), using="default", options=Options())
         supervisor = Supervisor(plan, Reporter(print, no_style(), 0), None)
         child = fork(lambda: time.sleep(600) or 0)
-        supervisor.helpers[0].child = child
+        supervisor.forks.children.add(child)
         before = {signum: signal.getsignal(signum) for signum in (*signals.ALL, signal.SIGCHLD)}
         self.addCleanup(lambda: [signal.signal(*pair) for pair in before.items()])
         with (
@@ -235,40 +236,40 @@ class ReadyTests(SimpleTestCase):
         options = Options().replace(PROCESSORS=2)
         plan = Plan(dispatch=Registry, queues=("default",), using="default", options=options)
         supervisor = Supervisor(plan, Reporter(print, no_style(), 0), None)
-        first, second = (place.slate for place in supervisor.places)
-        self.assertFalse(supervisor.serves())
-        supervisor.now += 100
-        self.assertFalse(supervisor.serves())
-        first.serve()
-        self.assertFalse(supervisor.serves())
-        supervisor.now += 5
-        self.assertTrue(supervisor.serves())
+        processors, now = supervisor.processors, 1000.0
+        first, second = processors.slots
+        self.assertFalse(processors.are_serving(now))
+        now += 100
+        self.assertFalse(processors.are_serving(now))
+        first.serves = True
+        self.assertFalse(processors.are_serving(now))
+        now += 5
+        self.assertTrue(processors.are_serving(now))
         first.sign_on()
-        self.assertFalse(supervisor.serves())
-        for slate in (first, second):
-            slate.serve()
-        supervisor.serving_since = supervisor.now
-        self.assertTrue(supervisor.serves())
+        self.assertFalse(processors.are_serving(now))
+        for slot in (first, second):
+            slot.serves = True
+        processors.serving_since = now
+        self.assertTrue(processors.are_serving(now))
 
 
 class HelperTests(SimpleTestCase):
     def test_one_that_can_not_live_is_replaced_later_and_later(self):
-        helper = Helper("janitor", lambda: 1, limit=5.0)
+        helper = HelperSlot("janitor", lambda: 1, limit=5.0)
         pauses, now = [], 1000.0
         for _death in range(4):
             helper.fill(mock.Mock(return_value=mock.Mock(born=now, killed=False)), now)
-            helper.child.reap.return_value = 1
             with self.assertLogs("django_perfectqueue.supervisor", "ERROR"):
-                helper.reap(now + 1)
-            pauses.append(helper.fork_at - now)
-            now = max(now + 1, helper.fork_at)
+                helper.reap(lambda child: 1, now + 1)
+            pauses.append(helper.restarts.next_at - now)
+            now = max(now + 1, helper.restarts.next_at)
         self.assertEqual(pauses, [0.0, 5.0, 10.0, 20.0])
 
     def test_one_for_which_there_is_no_room_is_tried_again(self):
-        helper = Helper("janitor", lambda: 1, limit=5.0)
+        helper = HelperSlot("janitor", lambda: 1, limit=5.0)
         with self.assertLogs("django_perfectqueue.supervisor", "ERROR"):
             helper.fill(mock.Mock(side_effect=BlockingIOError("no room")), 1000.0)
-        self.assertEqual((helper.child, helper.fork_at), (None, 1005.0))
+        self.assertEqual((helper.child, helper.restarts.next_at), (None, 1005.0))
 
 
 class PressTests(SimpleTestCase):

@@ -55,7 +55,7 @@ class AtOnceTests(CrewTestCase):
                 wait = Together(5).in_a_thread
                 processor = self.processor(type_, {"wait": wait}, CONCURRENCY=5)
                 self.assertEqual(self.work(processor), DONE)
-                self.assertEqual(processor.slate.counts()["finished"], 5)
+                self.assertEqual(processor.slot.totals()["finished"], 5)
                 Queue().clear()
 
     def test_coroutines_run_at_once_beside_functions(self):
@@ -63,7 +63,7 @@ class AtOnceTests(CrewTestCase):
         routes = {"coroutine": Together(40).in_the_loop, "function": Together(3).in_a_thread}
         processor = self.processor("async", routes, CONCURRENCY=50)
         self.work(processor)
-        self.assertEqual(processor.slate.counts()["finished"], 43)
+        self.assertEqual(processor.slot.totals()["finished"], 43)
 
     def test_users_with_a_cap_never_run_more_and_all_of_theirs_run(self):
         FairShare.objects.create(user="ann", max_running=2)
@@ -86,7 +86,7 @@ class AtOnceTests(CrewTestCase):
                     )
                 processor = self.processor(type_, {"run": run}, CONCURRENCY=6)
                 self.work(processor)
-                self.assertEqual(processor.slate.counts()["finished"], 40)
+                self.assertEqual(processor.slot.totals()["finished"], 40)
                 self.assertLessEqual(most["ann"], 2)
                 Queue().clear()
 
@@ -107,7 +107,7 @@ class AtOnceTests(CrewTestCase):
                 options = {"CONCURRENCY": 4, "MAX_REQUEST_PER_CHILD": 7}
                 processor = self.processor(type_, {"run": lambda task: None}, **options)
                 self.assertEqual(self.work(processor), RECYCLED)
-                self.assertEqual(processor.slate.counts()["finished"], 7)
+                self.assertEqual(processor.slot.totals()["finished"], 7)
                 self.assertEqual(len(Queue()), 3)
                 Queue().clear()
 
@@ -122,7 +122,7 @@ class AtOnceTests(CrewTestCase):
                 processor = self.processor(type_, {"run": lambda task: None}, **options)
                 with mock.patch.object(processor, "wanted", return_value=5):
                     self.assertEqual(self.work(processor), RECYCLED)
-                self.assertEqual(processor.slate.counts()["finished"], 2)
+                self.assertEqual(processor.slot.totals()["finished"], 2)
                 self.assertEqual(len(Queue()), 4)
                 Queue().clear()
 
@@ -149,14 +149,14 @@ class AtOnceTests(CrewTestCase):
         self.submit("run", "run")
         processor = self.processor("thread", {"run": lambda task: None})
         processor.batch.extend(processor.acquire())
-        acquired_at = processor.heart.renewed_at
+        acquired_at = processor.slot.renewed_at
         processor.batch.extend(processor.acquire())
         self.assertEqual(len(processor.batch), 2)
-        self.assertEqual(processor.heart.renewed_at, acquired_at)
+        self.assertEqual(processor.slot.renewed_at, acquired_at)
 
         processor.batch.clear()
         processor.acquire()
-        self.assertGreater(processor.heart.renewed_at, acquired_at)
+        self.assertGreater(processor.slot.renewed_at, acquired_at)
 
     def test_a_handler_that_has_settled_its_task_goes_on_in_peace(self):
         """
@@ -259,7 +259,7 @@ class ErrorTests(CrewTestCase):
                 processor = self.processor(type_, routes)
                 self.work(processor)
                 signal.signal(SIGNAL, before)
-                counts = processor.slate.counts()
+                counts = processor.slot.totals()
                 self.assertEqual((counts["retried"], counts["finished"]), (4, 2))
                 errors = set(Attempt.objects.values_list("error", flat=True))
                 self.assertEqual(errors, {"builtins.ValueError", "builtins.SystemExit"})
@@ -447,7 +447,7 @@ class SurroundingsTests(CrewTestCase):
         before = set(threading.enumerate())
         processor = self.processor("async", {"run": run}, CONCURRENCY=10)
         self.work(processor)
-        self.assertEqual(processor.slate.counts()["finished"], 30)
+        self.assertEqual(processor.slot.totals()["finished"], 30)
         self.assertEqual(len(used), 1)
         self.assertEqual(set(threading.enumerate()) - before, set())
 

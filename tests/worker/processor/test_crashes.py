@@ -107,7 +107,7 @@ class CrashTests(WorkerTestCase):
             self.submit(f"killed{number}", "die")
             self.submit(f"recycled{number}", "note")
         self.submit("ended", "exit-once", data={"code": 9})
-        self.submit("forced", "deaf", data={"pid": str(self.folder / "pid")}, time_limit=0.1)
+        self.submit("forced", "deaf", data={"pid": str(self.folder / "pid")}, time_limit=3)
         self.submit("silent", "stand-still")
         wait_until(lambda: len(Queue()) == 0)
         wait_until(lambda: len(worker.processors()) >= 12)

@@ -20,7 +20,7 @@ from django_perfectqueue.worker.processor.processor import Seat
 from django_perfectqueue.worker.processor.recycling import MIB, Recycling
 from django_perfectqueue.worker.processor.serial import Solo
 from django_perfectqueue.worker.report import Reporter
-from django_perfectqueue.worker.shared.slot import Slate
+from django_perfectqueue.worker.shared.slot import Slot
 
 from ..workers import WorkerTestCase
 
@@ -99,8 +99,9 @@ class IdleTests(SimpleTestCase):
         self.addCleanup(os.close, pulse)
         options = Options().replace(MAX_AGE_PER_CHILD=100)
         plan = Plan(dispatch=Registry, queues=("default",), using="default", options=options)
-        seat = Seat(number=1, holder=1, slate=Slate(), bell=Bell(), pulse=pulse, lifeline=lifeline)
-        seat.belfry.tend()
+        slot = Slot.shared()
+        seat = Seat(number=1, holder=1, slot=slot, bell=Bell(), pulse=pulse, lifeline=lifeline)
+        seat.wakeups.tend()
         one = Solo(plan, seat, Reporter(print, no_style(), 0))
         one.recycling.born -= 101
         one.link = None  # to look for tasks would be an error

@@ -101,9 +101,9 @@ class AccountsTests(SimpleTestCase):
         accounts.took("ab", "a", 1, 0.0)
         accounts.begin("a", 0.0)
         accounts.sign_on(30.0)
-        self.assertEqual(list(accounts.times), [30.0, 0.0])
+        self.assertEqual([one.time for one in accounts.accounts], [30.0, 0.0])
         accounts.sign_on(40.0)
-        self.assertEqual(list(accounts.times), [30.0, 0.0])
+        self.assertEqual([one.time for one in accounts.accounts], [30.0, 0.0])
 
 
 QUEUES = "abc"

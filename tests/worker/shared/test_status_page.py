@@ -13,7 +13,7 @@ from django_perfectqueue.worker.helpers.probe_server import Desk, refusal
 from django_perfectqueue.worker.process.signals import DUMP
 from django_perfectqueue.worker.process.stack_dump import PAUSE, Stacks
 from django_perfectqueue.worker.shared import status_page as board
-from django_perfectqueue.worker.shared.status_page import Board, place_for, standings
+from django_perfectqueue.worker.shared.status_page import StatusPage, path_for, statuses
 
 DEAD = 2**22 + 1  # above what Linux gives
 
@@ -29,7 +29,7 @@ class BoardTestCase(SimpleTestCase):
 
     def board(self, pid=None, port=0):
         pid = pid or os.getpid()
-        made = Board(place_for(pid))
+        made = StatusPage(path_for(pid))
         self.addCleanup(made.close)
         made.introduce(pid, 1, port)
         return made
@@ -40,8 +40,8 @@ class BoardTests(BoardTestCase):
         made = self.board()
         made.turn(2)
         made.reach()
-        [shown] = standings()
-        self.assertEqual((shown.supervisor, shown.launcher, shown.seated), (os.getpid(), 1, 2))
+        [shown] = statuses()
+        self.assertEqual((shown.supervisor, shown.launcher, shown.processors), (os.getpid(), 1, 2))
         self.assertTrue(shown.is_live and shown.is_ready)
 
     def test_one_that_leaves_is_live_and_not_ready_and_rings(self):
@@ -49,34 +49,34 @@ class BoardTests(BoardTestCase):
         made.turn(2)
         made.reach()
         made.leave()
-        [shown] = standings()
+        [shown] = statuses()
         self.assertEqual((shown.is_live, shown.is_ready), (True, False))
         self.assertTrue(made.bell.wait(0))
 
     def test_a_database_that_is_away_leaves_it_live(self):
         made = self.board()
         made.turn(1)
-        self.assertEqual((made.standing().is_live, made.standing().is_ready), (True, False))
+        self.assertEqual((made.status.is_live, made.status.is_ready), (True, False))
         made.reach()
         with self.later(board.ALIVE_FOR):
             made.turn(1)
-            self.assertEqual((made.standing().is_live, made.standing().is_ready), (True, False))
+            self.assertEqual((made.status.is_live, made.status.is_ready), (True, False))
 
     def test_one_whose_supervisor_hangs_or_is_dead_is_not_live(self):
         self.board()
         with self.later(board.ALIVE_FOR):
-            self.assertEqual([one.is_live for one in standings()], [False])
+            self.assertEqual([one.is_live for one in statuses()], [False])
         made = self.board(pid=DEAD)
-        self.assertFalse(made.standing().is_live)
+        self.assertFalse(made.status.is_live)
 
     def test_one_from_before_the_host_started_is_not_live(self):
         self.board()
         with self.later(-1.0):
-            self.assertEqual([one.is_live for one in standings()], [False])
+            self.assertEqual([one.is_live for one in statuses()], [False])
 
     def test_the_next_worker_removes_what_killed_ones_have_left(self):
         self.board(pid=DEAD)
-        mine = Board(place_for(os.getpid()))
+        mine = StatusPage(path_for(os.getpid()))
         self.assertEqual([*self.folder.iterdir()], [mine.path])
         mine.close()
         self.assertEqual([*self.folder.iterdir()], [])
@@ -89,7 +89,7 @@ class BoardTests(BoardTestCase):
             other, dead = self.board(), self.board(pid=DEAD)
         mine = self.board()
         self.assertTrue(other.path.exists() and dead.path.exists())
-        self.assertEqual(len(standings()), 1)
+        self.assertEqual(len(statuses()), 1)
 
         with self.later(board.FORGOTTEN_AFTER + 1):
             mine.turn(1)
@@ -104,23 +104,23 @@ class BoardTests(BoardTestCase):
         self.assertFalse(made.bell.wait(0))
 
     def test_what_is_no_board_is_not_read(self):
-        place_for(1).write_bytes(b"short")
-        place_for(2).write_bytes(b"x" * board.SIZE)
-        place_for(3).symlink_to(self.board().path)
-        place_for(4).mkdir()
-        self.assertEqual([one.supervisor for one in standings()], [os.getpid()])
+        path_for(1).write_bytes(b"short")
+        path_for(2).write_bytes(b"x" * board.SIZE)
+        path_for(3).symlink_to(self.board().path)
+        path_for(4).mkdir()
+        self.assertEqual([one.supervisor for one in statuses()], [os.getpid()])
         with (
             mock.patch("os.geteuid", return_value=os.geteuid() + 1),
             mock.patch.object(board, "ROOT", -1),
         ):
-            self.assertEqual(standings(), [])
+            self.assertEqual(statuses(), [])
 
     def test_a_worker_goes_without_where_there_is_no_folder(self):
         with self.assertLogs("django_perfectqueue.supervisor", "INFO"):
-            made = Board(self.folder / "nowhere" / "board")
+            made = StatusPage(self.folder / "nowhere" / "board")
         self.addCleanup(made.close)
         made.introduce(os.getpid(), 1)
-        self.assertTrue(made.standing().is_live)
+        self.assertTrue(made.status.is_live)
 
     def later(self, seconds):
         now = board.time.monotonic() + seconds

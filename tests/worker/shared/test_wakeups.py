@@ -1,7 +1,6 @@
 import os
 import threading
 import time
-from collections import deque
 from unittest import mock
 
 from django.core.management.color import no_style
@@ -17,16 +16,16 @@ from django_perfectqueue.worker.processor.processor import Processor, Seat
 from django_perfectqueue.worker.processor.serial import Solo
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.shared import wakeups
-from django_perfectqueue.worker.shared.slot import Slate
-from django_perfectqueue.worker.shared.wakeups import Belfry
+from django_perfectqueue.worker.shared.slot import Slot
+from django_perfectqueue.worker.shared.wakeups import Wakeups
 from tests.factories import lease
 
 
 class BelfryCase(SimpleTestCase):
     def setUp(self):
-        self.slates = [Slate() for _number in range(3)]
+        self.slots = [Slot.shared() for _number in range(3)]
         self.bells = [Bell() for _number in range(3)]
-        self.belfry = Belfry(list(zip(self.slates, self.bells, strict=True)))
+        self.wakeups = Wakeups(list(zip(self.slots, self.bells, strict=True)))
 
     def rung(self):
         return [number for number, bell in enumerate(self.bells) if bell.wait(0)]
@@ -34,51 +33,52 @@ class BelfryCase(SimpleTestCase):
 
 class WakeTests(BelfryCase):
     def test_one_ring_wakes_one(self):
-        for slate in self.slates[1:]:
-            slate.seek()
-        self.assertTrue(self.belfry.wake_one())
+        for slot in self.slots[1:]:
+            slot.seek()
+        self.assertTrue(self.wakeups.wake_one())
         self.assertEqual(self.rung(), [1])
 
     def test_the_next_ring_wakes_the_next(self):
-        for slate in self.slates:
-            slate.seek()
-        self.assertEqual([self.belfry.wake_one() for _ring in range(4)], [True] * 3 + [False])
+        for slot in self.slots:
+            slot.seek()
+        self.assertEqual([self.wakeups.wake_one() for _ring in range(4)], [True] * 3 + [False])
         self.assertEqual(self.rung(), [0, 1, 2])
 
     def test_who_is_busy_or_not_there_is_not_rung(self):
-        self.assertFalse(self.belfry.has_free())
-        self.slates[0].seek()
-        self.slates[0].rest()
-        self.assertFalse(self.belfry.wake_one())
-        self.slates[0].seek()
-        self.assertTrue(self.belfry.has_free())
-        self.slates[0].sign_on()
-        self.assertFalse(self.belfry.wake_one())
+        self.assertFalse(self.wakeups.has_free())
+        self.slots[0].seek()
+        self.slots[0].seeking = False
+        self.assertFalse(self.wakeups.wake_one())
+        self.slots[0].seek()
+        self.assertTrue(self.wakeups.has_free())
+        self.slots[0].sign_on()
+        self.assertFalse(self.wakeups.wake_one())
         self.assertEqual(self.rung(), [])
 
     def test_who_looks_again_can_be_rung_again(self):
-        self.slates[0].seek()
-        self.belfry.wake_one()
-        self.slates[0].seek()
-        self.assertTrue(self.belfry.wake_one())
+        self.slots[0].seek()
+        self.wakeups.wake_one()
+        self.slots[0].seek()
+        self.assertTrue(self.wakeups.wake_one())
 
     def test_counts_and_flags_do_not_share_a_place(self):
-        slate = self.slates[0]
-        slate.seek()
-        slate.mark_rung()
-        for word in slate.places:
-            slate.count(word)
-        slate.begin(7, since=1.0)
-        self.assertTrue(slate.was_rung)
-        self.assertEqual(set(slate.counts().values()), {1})
-        self.assertFalse(slate.signed_off)
+        slot = self.slots[0]
+        slot.seek()
+        slot.rung = True
+        for word in slot.totals():
+            slot.count(word)
+        slot.begin(7, since=1.0)
+        self.assertTrue(slot.rung)
+        self.assertEqual(set(slot.totals().values()), {1})
+        self.assertFalse(slot.signed_off)
 
     def test_it_is_tended_for_a_while(self):
-        self.assertFalse(self.belfry.is_tended())
-        self.belfry.tend()
-        self.assertTrue(self.belfry.is_tended())
+        self.assertFalse(self.wakeups.is_tended())
+        self.wakeups.tend()
+        self.assertTrue(self.wakeups.is_tended())
         with mock.patch.object(wakeups, "TENDED_FOR", 0.0):
-            self.assertFalse(self.belfry.is_tended())
+            self.wakeups.tend()
+            self.assertFalse(self.wakeups.is_tended())
 
 
 def held(*, capped=False):
@@ -90,8 +90,8 @@ class ProcessorTests(BelfryCase):
 
     def setUp(self):
         super().setUp()
-        for slate in self.slates[1:]:
-            slate.seek()
+        for slot in self.slots[1:]:
+            slot.seek()
         lifeline, pulse = os.pipe()
         self.addCleanup(os.close, lifeline)
         self.addCleanup(os.close, pulse)
@@ -104,11 +104,11 @@ class ProcessorTests(BelfryCase):
         seat = Seat(
             number=1,
             holder=1,
-            slate=self.slates[0],
+            slot=self.slots[0],
             bell=self.bells[0],
             pulse=pulse,
             lifeline=lifeline,
-            belfry=self.belfry,
+            wakeups=self.wakeups,
         )
         self.processor = Solo(plan, seat, Reporter(lambda text: None, no_style(), 0))
         self.answers = []
@@ -135,8 +135,8 @@ class ProcessorTests(BelfryCase):
         """
 
         def in_vain():
-            self.assertTrue(self.slates[0].is_free)
-            self.belfry.wake_one()
+            self.assertTrue(self.slots[0].is_free)
+            self.wakeups.wake_one()
             return []
 
         self.work(in_vain)
@@ -144,7 +144,7 @@ class ProcessorTests(BelfryCase):
 
     def test_a_ring_while_it_finds_something_else_is_passed_on(self):
         def found():
-            self.belfry.wake_one()
+            self.wakeups.wake_one()
             return [held()]
 
         self.work(found)
@@ -170,12 +170,13 @@ class ProcessorTests(BelfryCase):
             self.processor.stopping = True
             return []
 
-        self.belfry.tend()
+        self.wakeups.tend()
         self.work(told)
 
     def stand_back(self, one):
         """Have it take one task of a type that nobody knows."""
-        one.batch = deque([lease(type="strange")])
+        one.batch.clear()
+        one.batch.append(lease(type="strange"))
         with mock.patch.object(one, "release"), mock.patch.object(store, "park") as park:
             one.link = mock.Mock(insist=lambda verb: verb())
             Processor.put_strange_back(one)
@@ -227,7 +228,7 @@ class ProcessorTests(BelfryCase):
             return store.Outlook(due=len(looks) == 2, wait=None)
 
         self.processor.look = look
-        self.belfry.tend()
+        self.wakeups.tend()
         with (
             mock.patch.object(serial, "LOOK_UP_AFTER", 0.01),
             mock.patch.object(serial, "LOOK_AFTER", 0.05),
@@ -238,9 +239,9 @@ class ProcessorTests(BelfryCase):
     def test_who_was_chosen_by_one_who_died_before_ringing_looks_soon(self):
         """It is no longer free, so no one else would ring it."""
         self.processor.look = mock.Mock(return_value=store.Outlook(due=True, wait=None))
-        self.slates[0].seek()
-        self.slates[0].mark_rung()
-        self.belfry.tend()
+        self.slots[0].seek()
+        self.slots[0].rung = True
+        self.wakeups.tend()
         with (
             mock.patch.object(serial, "LOOK_UP_AFTER", 0.01),
             mock.patch.object(serial, "LOOK_AFTER", 1.0),

@@ -1,0 +1,68 @@
+"""What a processor holds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from django_perfectqueue import store
+
+from ..attempt.runner import Running
+
+
+class InHand:
+    """
+    The batch of leases that wait to run, and the attempts that run; asked from any thread.
+
+    While it is ``unsure`` nothing of the batch may run: the answer to a release was lost, so
+    another may have some of it.
+    """
+
+    def __init__(self, running: Callable[[], list[Running]]) -> None:
+        self.running = running
+        self.batch: deque[store.Lease] = deque()
+        self.unsure = False
+
+    def leases(self) -> list[store.Lease]:
+        """Return the leases of what is running and of what is to run next."""
+        running = [one.task.lease for one in self.running() if not one.task.settled]
+        return running + list(self.batch)
+
+    def attempt(self, lease: store.Lease) -> Running | None:
+        """Return the attempt that runs under a lease, if it has begun."""
+        return next((one for one in self.running() if one.task.lease.fence == lease.fence), None)
+
+    def next(self) -> store.Lease | None:
+        """Take the lease to run next out of the batch; None while it is empty or unsure."""
+        try:
+            lease = self.batch.popleft()
+        except IndexError:
+            return None
+        # Set by another thread before it gives back what it has taken out of the batch.
+        if self.unsure:
+            self.batch.appendleft(lease)
+            return None
+        return lease
+
+    def take_batch(self) -> list[store.Lease]:
+        """Take all out of the batch, though others take from it as well."""
+        taken = []
+        while self.batch:
+            try:
+                taken.append(self.batch.popleft())
+            except IndexError:
+                break
+        return taken
+
+    def put_back(self, leases: Iterable[store.Lease]) -> None:
+        """Put back into the batch what may have been let go, or not: the answer was lost."""
+        self.unsure = True
+        self.batch.extendleft(reversed(list(leases)))
+
+    def drop(self, lease: store.Lease) -> bool:
+        """Take a lease out of the batch; return False when its task is running already."""
+        try:
+            self.batch.remove(lease)
+        except ValueError:
+            return False
+        return True

@@ -1,0 +1,57 @@
+"""How a supervisor forks its processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..database.link import close_for_fork
+from ..plan import Plan
+from ..process.child import Body, Child, fork
+from ..process.pulse import Pulse
+from ..process.title import set_title
+
+
+class Forks:
+    """
+    Forks the processes of a supervisor, and knows those that are alive.
+
+    ``closers`` close in each child what only the supervisor may hold.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.closers: list[Callable[[], object]] = []
+        self.children: set[Child] = set()
+
+    def fork(self, role: str, body: Body, pulse: Pulse | None = None) -> Child:
+        def alone() -> int:
+            set_title(role)
+            self.plan.outage.process = role
+            for close in self.closers:
+                close()
+            return body()
+
+        close_for_fork()
+        child = fork(alone, pulse)
+        self.children.add(child)
+        return child
+
+    def fork_helper(self, role: str, body: Body) -> Child:
+        """Fork what shows by a pulse that it goes on; a processor has a keeper for that."""
+        pulse = Pulse()
+
+        def with_pulse() -> int:
+            pulse.start(self.plan.options.CHILD_HEARTBEAT_INTERVAL)
+            return body()
+
+        return self.fork(role, with_pulse, pulse)
+
+    def reap(self, child: Child) -> int | None:
+        """Return the exit code of a child, negative for a signal, once it is dead."""
+        code = child.reap()
+        if code is not None:
+            self.children.discard(child)
+        return code
+
+    def pids(self) -> set[int]:
+        return {child.pid for child in self.children}

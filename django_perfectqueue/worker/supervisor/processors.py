@@ -1,0 +1,347 @@
+"""The processors of a supervisor: their places, and each process that has one in turn."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from django.utils.translation import gettext as _
+
+from django_perfectqueue import store
+from django_perfectqueue.lib.processes import (
+    halt,
+    kill_orphans,
+    mark,
+    resume,
+    terminate_descendants,
+)
+
+from ..helpers.reaper import Estate
+from ..plan import Plan
+from ..process.child import Child, Restarts
+from ..process.cpu_usage import Gauge
+from ..process.wakeup import Bell, drain
+from ..processor.processor import DONE, RECYCLED, Seat
+from ..processor.processor_types import processor_of
+from ..report import Reporter
+from ..shared.queue_order import QueueAccounts
+from ..shared.slot import Slot, TaskSlot
+from ..shared.wakeups import Wakeups
+from .forks import Forks
+
+logger = logging.getLogger("django_perfectqueue.supervisor")
+
+ENOUGH_AFTER = 5.0
+SILENT = 3.0
+
+
+@dataclass(slots=True, eq=False)
+class Tenure:
+    """
+    One processor at its place, from its fork to its end.
+
+    ``heartbeat`` is the end of a pipe from which its supervisor reads that it lives.
+    ``silence`` is for how many seconds it did not, if it was killed for that.
+    ``overdue_since`` is since when a task should have ended; ``forced`` tells that the
+    processor was killed for that.
+    """
+
+    child: Child
+    holder: int
+    slot: Slot
+    heartbeat: int
+    usage: Gauge | None = None
+    silence: float = 0.0
+    overdue_since: float | None = None
+    forced: bool = False
+
+    def listen(self, now: float, *, limit: float, frozen: bool) -> None:
+        """Kill it where it has shown no sign of life for ``limit`` seconds."""
+        if drain(self.heartbeat) or frozen:
+            self.slot.seen_at, self.usage = now, None
+        elif now - self.slot.seen_at > min(limit / 2, SILENT):
+            self.look_for_work(now)
+        silence = now - self.slot.seen_at
+        if silence > limit and not self.child.killed:
+            logger.error(
+                "A processor is silent; it is killed. pid=%s seconds=%.0f", self.child.pid, silence
+            )
+            self.silence = silence
+            self.child.kill()
+
+    def look_for_work(self, now: float) -> None:
+        """
+        See whether one that is silent computes.
+
+        A handler that keeps Python's lock silences its processor; that is no reason to kill
+        it, as long as it is at work.
+        """
+        if self.usage is None:
+            self.usage = Gauge(self.child.pid, now)
+        elif self.usage.is_busy(now) and self.slot.tasks:
+            self.slot.seen_at = now
+
+    def enforce(self, now: float, *, interval: float) -> None:
+        """
+        End by force the tasks that go on after they should have ended.
+
+        First what their handlers have started is asked to end, so that one that waits for it
+        comes back; after ``interval`` seconds all of it goes, with the processor.
+        """
+        overdue = self.slot.overdue(now)
+        if self.child.killed or not overdue:
+            self.overdue_since = None
+        elif self.overdue_since is None:
+            self.overdue_since = now
+            self.ask(overdue)
+        elif now - self.overdue_since >= interval:
+            self.force(now)
+
+    def ask(self, overdue: list[TaskSlot]) -> None:
+        logger.error(
+            "A handler does not end; it is ended by force. pid=%s task_ids=%s",
+            self.child.pid,
+            [task.task_id for task in overdue],
+        )
+        if len(overdue) == len(self.slot.tasks):
+            terminate_descendants(self.child.pid)
+
+    def force(self, now: float) -> None:
+        """Kill the processor, unless what it should have ended has just done so."""
+        halt(self.child.pid)
+        if self.slot.overdue(now):
+            self.forced = True
+            self.child.kill()
+        else:
+            resume(self.child.pid)
+
+    def estate(self, now: float, code: int) -> Estate:
+        """Return what it has left; where it died by itself, its tasks have crashed."""
+        seconds = {task.task_id: now - task.since for task in self.slot.tasks}
+        overdue = self.slot.overdue(now) if self.forced else []
+        on_purpose = self.forced or (self.child.killed and not self.silence)
+        message = how_it_ended(code, self.silence)
+        if not on_purpose:
+            logger.error(
+                "A processor died. pid=%s task_ids=%s: %s", self.child.pid, list(seconds), message
+            )
+            self.slot.count("crashed", len(seconds))
+        return Estate(
+            holder=self.holder,
+            worker=f"{socket.gethostname()}:{self.child.pid}",
+            crashed=() if on_purpose else tuple(seconds),
+            why=store.Failure(error="crashed", message=message),
+            overdue={task.task_id: seconds[task.task_id] for task in overdue},
+            seconds=seconds,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """What outlives a processor: one slot and one account of queues for all that sit here."""
+
+    number: int
+    slot: Slot
+    accounts: QueueAccounts
+    restarts: Restarts
+    bell: Bell = field(default_factory=Bell)
+    tenure: Tenure | None = None
+    vacant: bool = False
+
+    def is_due(self, now: float) -> bool:
+        """Return whether a processor is to be forked now."""
+        return self.tenure is None and not self.vacant and now >= self.restarts.next_at
+
+
+class Processors:
+    """Seats PROCESSORS processors, watches them, and replaces those that end."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        reporter: Reporter,
+        forks: Forks,
+        give_back: Callable[[Estate], None],
+        *,
+        lifeline: int,
+    ) -> None:
+        self.plan = plan
+        self.options = plan.options
+        self.reporter = reporter
+        self.forks = forks
+        self.give_back = give_back
+        self.lifeline = lifeline
+        self.places = [self.new_place(number) for number in range(1, self.options.PROCESSORS + 1)]
+        self.wakeups = Wakeups([(place.slot, place.bell) for place in self.places])
+        self.serving_since: float | None = None
+        forks.closers.append(self.let_go)
+
+    def new_place(self, number: int) -> Place:
+        concurrency = self.options.places
+        return Place(
+            number,
+            Slot.shared(concurrency),
+            QueueAccounts(self.plan.queues, concurrency),
+            Restarts(self.options.CHILD_FORK_FREQUENCY_LIMIT),
+        )
+
+    @property
+    def slots(self) -> list[Slot]:
+        return [place.slot for place in self.places]
+
+    @property
+    def tenures(self) -> list[Tenure]:
+        return [place.tenure for place in self.places if place.tenure is not None]
+
+    @property
+    def children(self) -> list[Child]:
+        return [tenure.child for tenure in self.tenures]
+
+    def are_all_vacant(self) -> bool:
+        """Return whether a burst is over."""
+        return all(place.vacant for place in self.places)
+
+    def are_serving(self, now: float) -> bool:
+        """Return whether every one has looked for tasks, or after a while at least one."""
+        serving = sum(slot.serves for slot in self.slots)
+        if serving and self.serving_since is None:
+            self.serving_since = now
+        if not serving or self.serving_since is None:
+            return False
+        return now - self.serving_since >= ENOUGH_AFTER or serving == len(self.places)
+
+    def stop(self, *, now: bool = False) -> None:
+        for child in self.children:
+            child.kill() if now else child.stop()
+
+    def titles(self, now: float) -> Iterator[tuple[int, str]]:
+        """Yield the pid of each, and what it is and does."""
+        for place in self.places:
+            if place.tenure is not None:
+                pid = place.tenure.child.pid
+                tasks = ", ".join(
+                    f"{task.task_id} for {now - task.since:.1f} s" for task in place.slot.tasks
+                )
+                what = f"task {tasks}" if tasks else "nothing"
+                yield pid, f"Processor {place.number}, pid {pid}, runs {what}:"
+
+    def reap(self, now: float, *, stopping: bool) -> None:
+        """Clear the places of those that have ended."""
+        for place in self.places:
+            tenure = place.tenure
+            if tenure is not None and (code := self.forks.reap(tenure.child)) is not None:
+                self.clear(place, tenure, code, now)
+                if place.vacant or stopping:
+                    self.reporter.say(
+                        _("Processor %(number)s has ended.") % {"number": place.number}
+                    )
+
+    def clear(self, place: Place, tenure: Tenure, code: int, now: float) -> None:
+        child, slot = tenure.child, tenure.slot
+        place.tenure = None
+        slot.pid = 0
+        left = code in (DONE, RECYCLED) and slot.signed_off
+        if not left:
+            kill_orphans(self.forks.pids(), holder=tenure.holder, pipe=tenure.heartbeat)
+        os.close(tenure.heartbeat)
+        if not left:
+            self.give_back(tenure.estate(now, code))
+        slot.clear()
+        slot.seeking = False
+        if slot.rung:
+            self.wakeups.wake_one()
+        place.restarts.note_end(child, now, expected=left or child.killed)
+        place.vacant = self.plan.burst and left and code == DONE and child.stopping_since is None
+
+    def watch(self, now: float, *, frozen: bool) -> None:
+        """End who is silent or overdue; say again to those that are to end that they are."""
+        interval = self.options.CHILD_KILL_INTERVAL
+        for tenure in self.tenures:
+            tenure.listen(now, limit=self.options.CHILD_HEARTBEAT_LIMIT, frozen=frozen)
+            tenure.enforce(now, interval=interval)
+            limit = self.options.CHILD_GRACEFUL_KILL_LIMIT
+            tenure.child.press(now, interval=interval, limit=limit)
+
+    def fill(self, now: float) -> None:
+        """Fork what is missing; where the machine has no room for one, the others go on."""
+        for place in self.places:
+            if place.is_due(now):
+                try:
+                    self.seat(place, now)
+                except OSError as error:
+                    logger.error("A processor can't be started. %s", error)
+                    place.restarts.postpone(now)
+
+    def seat(self, place: Place, now: float) -> None:
+        try:
+            self.plan.dispatch.before_fork()
+        except Exception:
+            logger.exception("A handler's before_fork() raised.")
+        heartbeat, pulse = os.pipe()
+        os.set_blocking(heartbeat, False)
+        os.set_blocking(pulse, False)
+        seat = Seat(
+            number=place.number,
+            holder=store.new_holder(),
+            slot=place.slot,
+            accounts=place.accounts,
+            bell=place.bell,
+            pulse=pulse,
+            lifeline=self.lifeline,
+            wakeups=self.wakeups,
+        )
+        drain(place.bell.ear)
+        place.slot.sign_on(seat.holder)
+        place.slot.seen_at = now
+
+        def process() -> int:
+            mark(seat.holder)
+            kind = processor_of(self.options.PROCESSOR_TYPE)
+            return kind(self.plan, seat, self.reporter).run()
+
+        try:
+            child = self.forks.fork(f"processor {place.number}", process)
+        except OSError:
+            os.close(heartbeat)
+            raise
+        finally:
+            os.close(pulse)
+        place.tenure = Tenure(child, seat.holder, place.slot, heartbeat)
+        place.slot.pid = child.pid
+        words = {"number": place.number, "pid": child.pid}
+        self.reporter.say(_("Processor %(number)s started, pid %(pid)s.") % words)
+
+    def let_go(self) -> None:
+        """Close, in a child, what only the supervisor may hold."""
+        for tenure in self.tenures:
+            os.close(tenure.heartbeat)
+
+    def due(self) -> Iterator[float]:
+        """Yield the moments at which there is something to do, by the monotonic clock."""
+        for place in self.places:
+            if place.tenure is None and not place.vacant:
+                yield place.restarts.next_at
+            yield from (task.kill_at for task in place.slot.tasks)
+        for tenure in self.tenures:
+            if tenure.overdue_since is not None:
+                yield tenure.overdue_since + self.options.CHILD_KILL_INTERVAL
+
+    def totals(self) -> dict[str, int]:
+        totals = [slot.totals() for slot in self.slots]
+        return {word: sum(one[word] for one in totals) for word in totals[0]} if totals else {}
+
+
+def how_it_ended(code: int, silence: float = 0.0) -> str:
+    if silence:
+        return f"Its processor stood still for {silence:.0f} s, and was killed."
+    if code >= 0:
+        return f"Its processor ended with exit code {code}."
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"Its processor was ended by {name}."

@@ -83,6 +83,7 @@ def count_operations() -> Figures:
         finish(*leases, now=None)
         submit()
         counted("submit", submit)
+        enqueue()
         counted("enqueue", enqueue)
         drain(take, finish, completion)
         counted("acquire_nothing", lambda: take(1))

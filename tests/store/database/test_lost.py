@@ -273,7 +273,7 @@ class LostCommitTests(TransactionTestCase):
     def test_an_edit_is_refused_where_the_lease_has_passed_on_before_it_is_repeated(self):
         with proxied(connection) as self.proxy:
             [task] = self.taken()
-            given = {"using": "default", "alive_time": 300.0, "why": store.Failure()}
+            given = {"using": "default", "alive_time": 300.0, "loss": store.Loss()}
             give_back = partial(store.give_back, task.lease.holder, **given)
             refused = self.assertRaises(PreemptedError)
             with self.meanwhile(give_back), self.lost("after"), refused:

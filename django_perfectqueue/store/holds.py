@@ -10,6 +10,7 @@ held behind an open limit without a time at which it is looked at.
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -25,6 +26,7 @@ from .transaction import reading, repeated, unit
 RECHECK = 1.0
 """In seconds. A lane that was let back into the fair order may not use the room that it was
 given: its user is paused, or another limit is full. Then the next one is, after so long."""
+SPREAD = 4
 FIRST_ID = -(2**63)
 BATCH = 1000
 UNITED = 100
@@ -111,11 +113,15 @@ class Seen:
 def due_holds(
     cursor: Any, dialect: Dialect, queues: Sequence[str], count: int, now: datetime | None
 ) -> list[Due]:
-    """Return the holds that have been due longest, of each queue at most ``count``."""
+    """
+    Return holds that are due, at most ``count``, of those that have been due longest.
+
+    Of many it draws some, so that processors that look at once lock different meters.
+    """
     names = {f"q{number}": queue for number, queue in enumerate(queues)}
-    due = DUE.replace("{count}", str(count))
+    due = DUE.replace("{count}", str(SPREAD * count))
     rows = union(cursor, dialect, [due.replace("{queue}", name) for name in names], names, now)
-    return [Due(*row) for row in rows]
+    return [Due(*row) for row in random.sample(rows, min(count, len(rows)))]
 
 
 @dataclass(slots=True)

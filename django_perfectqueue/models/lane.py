@@ -18,7 +18,7 @@ from .indexes import PartialIndex, without_partial_indexes
 
 
 class Policy(models.IntegerChoices):
-    """By which rule a lane's turn comes: see ``store.lanes``."""
+    """By which rule a lane's turn comes: see ``store.arithmetic.policies``."""
 
     FAIR = 0, _("fair")
     SLOTS = 1, _("slots")

@@ -47,12 +47,12 @@ from .tasks.after_commit import steer_waiting
 from .tasks.atomic import Joint
 from .tasks.close import Loss
 from .tasks.finish import finish
+from .tasks.park import park, unpark, unpark_some
 from .tasks.replace import replace
 from .tasks.reprioritize import reprioritize
 from .tasks.settle import Released, cancel, fail, release, retry, snooze
 from .tasks.steer import cancel_request, find, force_finish, redrive
 from .tasks.submit import CHUNK, in_chunks, submit, submit_all
-from .tasks.unknown_types import park, unpark, unpark_some
 from .tasks.update import update_payload
 from .upkeep.clear import clear
 from .upkeep.give_back import give_back

@@ -12,7 +12,7 @@ from django_perfectqueue.models import FairShare, Lane, Limit, Meter, Ticket
 from django_perfectqueue.queue import Queue
 
 from ...databases.environment import kind_of
-from ...factories import assert_books_balance, completion
+from ...factories import assert_books_balance, completion, finish_and_acquire
 from ...waiting import LONG
 from ..leases.test_concurrency import Processes, fork
 
@@ -115,13 +115,8 @@ def work(stop):
     holder = store.new_holder()
     returned = []
     while not stop.is_set():
-        held = store.acquire(
-            ["default"],
-            limit=random.choice([1, 3, 10]),
-            alive_time=60,
-            holder=holder,
-            using="default",
-            finished=returned,
+        held, _refused = finish_and_acquire(
+            returned, random.choice([1, 3, 10]), holder=holder, now=None
         )
         time.sleep(random.uniform(0, 0.02))
         returned = [completion(lease, seconds=0.01) for lease in held]

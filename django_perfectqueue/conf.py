@@ -48,10 +48,10 @@ SENSITIVE = (
     "cookie",
 )
 
-Rule = Callable[[Any], str | None]
+Rule = Callable[[object], str | None]
 
 
-def _number(value: Any, least: float, *, whole: bool, above: bool = False) -> str | None:
+def _number(value: object, least: float, *, whole: bool, above: bool = False) -> str | None:
     kind = "a whole number" if whole else "a number"
     accepted = (int,) if whole else (int, float)
     if isinstance(value, bool) or not isinstance(value, accepted) or not math.isfinite(value):
@@ -63,49 +63,49 @@ def _number(value: Any, least: float, *, whole: bool, above: bool = False) -> st
     return None
 
 
-def _seconds(value: Any) -> str | None:
+def _seconds(value: object) -> str | None:
     return _number(value, 0, whole=False)
 
 
-def _positive_seconds(value: Any) -> str | None:
+def _positive_seconds(value: object) -> str | None:
     return _number(value, 0, whole=False, above=True)
 
 
-def _count(value: Any) -> str | None:
+def _count(value: object) -> str | None:
     return _number(value, 0, whole=True)
 
 
-def _positive(value: Any) -> str | None:
+def _positive(value: object) -> str | None:
     return _number(value, 1, whole=True)
 
 
-def _two_or_more(value: Any) -> str | None:
+def _two_or_more(value: object) -> str | None:
     return _number(value, 2, whole=True)
 
 
-def _characters(value: Any) -> str | None:
+def _characters(value: object) -> str | None:
     return _number(value, 1_000, whole=True)
 
 
-def _name(value: Any) -> str | None:
+def _name(value: object) -> str | None:
     if not isinstance(value, str) or not value or len(value) > 100:
         return "must be a string of 1 to 100 characters"
     return None
 
 
-def _path(value: Any) -> str | None:
+def _path(value: object) -> str | None:
     if not isinstance(value, str) or "." not in value:
         return "must be a dotted path to a class, such as 'myapp.tasks.TaskDispatch'"
     return None
 
 
-def _backoff(value: Any) -> str | None:
+def _backoff(value: object) -> str | None:
     if isinstance(value, str):
         return None if "." in value else "must be a dotted path, such as 'myapp.tasks.backoff'"
     return backoff_problem(value) or None
 
 
-def _texts(value: Any) -> str | None:
+def _texts(value: object) -> str | None:
     if isinstance(value, str) or not isinstance(value, list | tuple):
         return "must be a list of strings"
     if not all(isinstance(text, str) and text for text in value):
@@ -127,23 +127,23 @@ def _words(value: Any) -> str | None:
     return None
 
 
-def _true_or_false(value: Any) -> str | None:
+def _true_or_false(value: object) -> str | None:
     return None if isinstance(value, bool) else "must be True or False"
 
 
-def _eager(value: Any) -> str | None:
+def _eager(value: object) -> str | None:
     return (
         None if isinstance(value, bool) or value == QUIET else f"must be True, False or '{QUIET}'"
     )
 
 
-def _folder(value: Any) -> str | None:
+def _folder(value: object) -> str | None:
     if not isinstance(value, str | Path) or not os.path.isabs(value):
         return "must be the absolute path of a folder"
     return None
 
 
-def _retention_times(value: Any) -> str | None:
+def _retention_times(value: object) -> str | None:
     statuses = {"finished", "failed", "cancelled", "expired"}
     if not isinstance(value, Mapping) or not set(value) <= statuses:
         return f"must be a dict with keys from {', '.join(sorted(statuses))}"
@@ -162,7 +162,7 @@ def _one_of(*choices: str) -> Rule:
     return rule
 
 
-def _policy(value: Any) -> str | None:
+def _policy(value: object) -> str | None:
     names = ", ".join(map(repr, POLICIES))
     if isinstance(value, str):
         return None if value in POLICIES else f"must be one of {names}, or a dict"
@@ -177,14 +177,14 @@ def _policy(value: Any) -> str | None:
 
 
 def _or_none(rule: Rule) -> Rule:
-    def optional(value: Any) -> str | None:
+    def optional(value: object) -> str | None:
         problem = None if value is None else rule(value)
         return f"{problem}, or None" if problem else None
 
     return optional
 
 
-def _setting(default: Any, rule: Rule) -> Any:
+def _setting(default: object, rule: Rule) -> Any:
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata={"rule": rule})
     return field(default=default, metadata={"rule": rule})
@@ -306,7 +306,7 @@ def nearest(word: str, words: Iterable[str]) -> str:
     return f" Did you mean '{close[0]}'?" if close else ""
 
 
-def problems(values: Mapping[str, Any]) -> list[str]:
+def problems(values: Mapping[str, object]) -> list[str]:
     """Return what is wrong with these settings, a sentence each."""
     found = []
     for name, value in values.items():
@@ -321,7 +321,7 @@ def problems(values: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def nearest_value(name: str, value: Any) -> str:
+def nearest_value(name: str, value: object) -> str:
     """Return the nearest right word for a wrong one in a setting that takes certain words."""
     words = WORDS.get(name, ())
     given = value.values() if isinstance(value, Mapping) else [value]
@@ -351,6 +351,6 @@ def options() -> Options:
 
 
 @receiver(setting_changed)
-def _forget(*, setting: str, **kwargs: Any) -> None:
+def _forget(*, setting: str, **kwargs: object) -> None:
     if setting == SETTING:
         options.cache_clear()

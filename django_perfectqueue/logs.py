@@ -59,7 +59,7 @@ class TaskContext(logging.Filter):
 
 
 @contextmanager
-def about(task: Any) -> Iterator[None]:
+def about(task: object) -> Iterator[None]:
     """Have what is logged in here, and called, be about a task, though it does not run here."""
     token = running.set(task)
     try:
@@ -104,7 +104,7 @@ def mask(record: logging.LogRecord, task: Any) -> None:
             setattr(record, name, shown(name, value, task))
 
 
-def shown(name: str, value: Any, task: Any) -> Any:
+def shown(name: str, value: Any, task: Any) -> object:
     """Return what was given as ``extra`` with stars; in place of what is nested too deep."""
     try:
         return hidden(masked({name: value})[name], task)
@@ -172,5 +172,5 @@ class JsonFormatter(logging.Formatter):
         return found
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     return value if isinstance(value, str | int | None) else repr(value)

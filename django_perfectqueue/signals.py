@@ -58,8 +58,8 @@ def send(
     signal: Signal,
     whom: Whom,
     *,
-    sender: Any = None,
-    task: Any = None,
+    sender: object = None,
+    task: object = None,
     error: BaseException | None = None,
 ) -> None:
     """Send a signal. What a receiver raises goes to the log, but for Ctrl-C."""
@@ -71,7 +71,7 @@ def send(
         logger.exception("A receiver would have ended the process. key=%s", printable(whom.key))
 
 
-async def asend(signal: Signal, whom: Whom, *, sender: Any, task: Any) -> None:
+async def asend(signal: Signal, whom: Whom, *, sender: object, task: object) -> None:
     """Do what send() does, from an event loop: receivers that are functions run beside it."""
     try:
         await signal.asend_robust(sender=sender, task=task, error=None, **whom._asdict())

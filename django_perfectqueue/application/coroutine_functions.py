@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 from asgiref.sync import iscoroutinefunction
 
 
-def is_async(function: Callable[..., Any]) -> bool:
+def is_async(function: Callable[..., object]) -> bool:
     """Tell whether a function, a partial of one or a callable object gives a coroutine."""
     while isinstance(function, functools.partial):
         function = function.func

@@ -35,7 +35,7 @@ class Dispatch:
     _found: ClassVar[dict[str, type[Application]]] = {}
     _made: ClassVar[dict[Pattern, type[Application]]] = {}
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         cls._found = {}
         cls._made = {}

@@ -113,7 +113,7 @@ def plain_failure(error: BaseException) -> store.Failure:
     return store.Failure(error=path_of(type(cause(error))))
 
 
-def rules_of(handler: Handler) -> dict[str, Any]:
+def rules_of(handler: Handler) -> dict[str, object]:
     return {name: getattr(handler, name, ()) for name in error_rules.RULES}
 
 
@@ -126,7 +126,7 @@ def most_attempts(handler: Handler, *, asked: bool) -> int:
 
 
 def wait_by(
-    waits: Any,
+    waits: object,
     task: AcquiredTask,
     handler: Handler,
     error: BaseException,
@@ -150,7 +150,7 @@ def wait_by(
     return usual(handler).wait(task.lease.errors + 1)
 
 
-def own_backoff(handler: Handler) -> Any:
+def own_backoff(handler: Handler) -> object:
     backoff = getattr(handler, "backoff", None)
     if isinstance(handler, type) and not isinstance(backoff, Backoff):
         # What has no instance can't be asked.
@@ -165,7 +165,7 @@ def usual(handler: Handler) -> Backoff:
     return Exponential(options().RETRY_WAIT if first is None else first, longest)
 
 
-def default_backoff() -> Any:
+def default_backoff() -> object:
     """Return BACKOFF, imported where it is a path."""
     backoff = options().BACKOFF
     return backoff_at(backoff) if isinstance(backoff, str) else backoff
@@ -194,14 +194,14 @@ def asked_of(
     return None if wait is None else checked_wait(wait)
 
 
-def beside(error: BaseException, task: AcquiredTask, handler: Handler) -> Any:
+def beside(error: BaseException, task: AcquiredTask, handler: Handler) -> object:
     """Return what a backoff is given beside the error."""
     if handler is None or isinstance(handler, type):
         return task
     return handler.for_backoff(error)
 
 
-def checked_wait(wait: Any) -> float:
+def checked_wait(wait: object) -> float:
     seconds = wait.total_seconds() if isinstance(wait, timedelta) else wait
     if not is_number(seconds) or not seconds <= LONGEST:
         raise TypeError(f"backoff must return a number of seconds or None, not {wait!r}.")

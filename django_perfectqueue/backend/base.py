@@ -86,7 +86,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         super().validate_task(task)
         check_words(task)
 
-    def enqueue(self, task: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Any:
+    def enqueue(self, task: object, args: Iterable[object], kwargs: Mapping[str, object]) -> Any:
         """
         Store a task in the caller's transaction; return its result, which is to come.
 
@@ -190,7 +190,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         raise InvalidTask(f"The id_function must return a UUID or a text, not {made!r}.")
 
     @cached_property
-    def id_function(self) -> Callable[[], Any]:
+    def id_function(self) -> Callable[[], object]:
         given = self.options.get("id_function") or uuid.uuid4
         function: Callable[[], Any] = import_string(given) if isinstance(given, str) else given
         return function
@@ -247,7 +247,7 @@ class PerfectQueueBackend(BaseTaskBackend):
                 pass
         return self.get_result(found.id)
 
-    async def wait_async(self, result: Any, timeout: Any = None) -> Any:
+    async def wait_async(self, result: Any, timeout: object = None) -> Any:
         """Do what wait() does, without holding up the event loop."""
         found = await sync_to_async(self.get_result)(getattr(result, "id", result))
         if found.is_finished:
@@ -258,7 +258,7 @@ class PerfectQueueBackend(BaseTaskBackend):
                 pass
         return await sync_to_async(self.get_result)(found.id)
 
-    def check(self, **kwargs: Any) -> list[CheckMessage]:
+    def check(self, **kwargs: object) -> list[CheckMessage]:
         """
         Return that the app is not installed, if so.
 
@@ -313,7 +313,7 @@ def known(type_: str) -> Any:
     return registry.definitions.get(type_)
 
 
-def is_id(value: Any) -> bool:
+def is_id(value: object) -> bool:
     """Tell whether there could be a task with this id."""
     from django_perfectqueue.queue import KEY_LENGTH, checked
 

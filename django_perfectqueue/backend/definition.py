@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -19,7 +19,7 @@ from . import registry
 P = ParamSpec("P")
 R = TypeVar("R")
 
-ByArguments = Callable[[tuple[Any, ...], dict[str, Any]], str]
+ByArguments = Callable[[tuple[object, ...], dict[str, object]], str]
 """Of a call's arguments, ``(args, kwargs)``, makes a name."""
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class QueueTask(Base[P, R]):
     limits: Iterable[str] = ()
     """The names of the limits that it keeps to."""
 
-    def __new__(cls, *values: Any, **words: Any) -> Any:
+    def __new__(cls, *values: object, **words: object) -> Any:
         """Raise TypeError, with the nearest one, for a word that there is not."""
         for name in words:
             if name not in DJANGOS and name not in DEFAULTS:
@@ -108,13 +108,15 @@ class QueueTask(Base[P, R]):
         changes = {name: value for name, value in given.items() if value is not None}
         return replace(self, **changes, **words)
 
-    def enqueue_many(self, calls: Iterable[tuple[Iterable[Any], dict[str, Any]]]) -> list[Any]:
+    def enqueue_many(
+        self, calls: Iterable[tuple[Iterable[object], Mapping[str, object]]]
+    ) -> list[Any]:
         """Enqueue one task for each ``(args, kwargs)``, all or none; return their results."""
         backend: Any = self.get_backend()
         return backend.enqueue_many((self, args, kwargs) for args, kwargs in calls)  # type: ignore[no-any-return]
 
     async def aenqueue_many(
-        self, calls: Iterable[tuple[Iterable[Any], dict[str, Any]]]
+        self, calls: Iterable[tuple[Iterable[object], Mapping[str, object]]]
     ) -> list[Any]:
         """Do what enqueue_many() does."""
         backend: Any = self.get_backend()
@@ -130,7 +132,7 @@ def word(task: Any, name: str) -> Any:
     return getattr(task, name, DEFAULTS[name])
 
 
-def rules_of(task: Any) -> dict[str, Any]:
+def rules_of(task: Any) -> dict[str, object]:
     """Return what a task says of the classes of its errors."""
     return {name: word(task, name) for name in error_rules.RULES}
 
@@ -147,15 +149,15 @@ def check_words(task: Any) -> None:
         raise InvalidTask("A coroutine can't be atomic: Django has no transactions there.")
 
 
-def is_name(value: Any) -> bool:
+def is_name(value: object) -> bool:
     return callable(value) or (isinstance(value, str) and bool(value))
 
 
-def is_positive(value: Any, kinds: tuple[type, ...]) -> bool:
+def is_positive(value: object, kinds: tuple[type, ...]) -> bool:
     return isinstance(value, kinds) and not isinstance(value, bool) and bool(value > 0)  # type: ignore[operator]
 
 
-RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+RULES: dict[str, tuple[Callable[[object], bool], str]] = {
     "max_attempts": (lambda value: is_positive(value, (int,)), "a whole number of at least 1"),
     "backoff": (
         lambda value: not backoff_problem(value),

@@ -54,11 +54,11 @@ class DjangoTask(Application):
             usual = options().MAX_ATTEMPTS
         return int(given or self.backend.options.get("max_attempts") or usual)
 
-    def usual_backoff(self) -> Any:
+    def usual_backoff(self) -> object:
         backoff = self.backend.options.get("backoff")
         return backoff_at(backoff) if isinstance(backoff, str) else backoff
 
-    def for_backoff(self, error: BaseException) -> Any:
+    def for_backoff(self, error: BaseException) -> object:
         """Return the result with this error, as a backoff is given it."""
         if self.task.django_result is None:
             self.task.django_result = running(self.task, self.call, self.definition)
@@ -80,7 +80,7 @@ class DjangoTask(Application):
         args, kwargs = self.arguments()
         return self.returned(self.task.django_result.task.call(*args, **kwargs))
 
-    def returned(self, value: Any) -> Any:
+    def returned(self, value: object) -> object:
         plain = normalize_json(value)
         change(self.task.django_result, _return_value=plain)
         return plain
@@ -124,7 +124,7 @@ def time_limit_of(definition: Any) -> float | None:
     return limit
 
 
-def finished(sender: type[DjangoTask], task: AcquiredTask, **kwargs: Any) -> None:
+def finished(sender: type[DjangoTask], task: AcquiredTask, **kwargs: object) -> None:
     tell_end(sender, task, SUCCESSFUL)
 
 
@@ -142,7 +142,7 @@ def cancelled(sender: type[DjangoTask], task: AcquiredTask, **kwargs: Any) -> No
     tell_end(sender, task, FAILED)
 
 
-def tell_end(kind: type[DjangoTask], task: AcquiredTask, status: Any) -> None:
+def tell_end(kind: type[DjangoTask], task: AcquiredTask, status: object) -> None:
     """Tell Django's signal that a task has ended, unless it never began."""
     if (result := task.django_result) is None:
         return

@@ -145,7 +145,7 @@ def running(task: AcquiredTask, call: Call, definition: Any) -> Any:
     )
 
 
-def earlier(task: AcquiredTask) -> list[dict[str, Any]]:
+def earlier(task: AcquiredTask) -> list[dict[str, object]]:
     attempts = Attempt.objects.using(task.lease.using).filter(task_id=task.lease.task_id)
     return list(attempts.order_by("id").values(*OF_ATTEMPTS))
 
@@ -169,7 +169,7 @@ def made(
     return of_plain(facts)
 
 
-def of_plain(facts: Mapping[str, Any]) -> Any:
+def of_plain(facts: Mapping[str, object]) -> object:
     """
     Return a result of values that have been through JSON.
 
@@ -190,7 +190,7 @@ def told(row: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return {name: row[prefix + name] for name in OF_ATTEMPTS}
 
 
-def error_of(attempt: Mapping[str, Any]) -> Any:
+def error_of(attempt: Mapping[str, Any]) -> object:
     return error(attempt["error"], attempt["traceback"] or attempt["message"])
 
 

@@ -61,7 +61,7 @@ class Call(NamedTuple):
             ) from error
 
 
-def words_of(task: Any, definition: Any, names: Mapping[str, str]) -> dict[str, Any]:
+def words_of(task: object, definition: object, names: Mapping[str, str]) -> dict[str, object]:
     """
     Return the words that ``using()`` has changed; ``names`` are what callables have made.
 
@@ -80,7 +80,7 @@ def words_of(task: Any, definition: Any, names: Mapping[str, str]) -> dict[str, 
     return changed
 
 
-def variant(definition: Any, call: Call, *, queue: str, priority: int) -> Any:
+def variant(definition: Any, call: Call, *, queue: str, priority: int) -> object:
     """
     Return the task as it was enqueued.
 
@@ -97,7 +97,7 @@ def variant(definition: Any, call: Call, *, queue: str, priority: int) -> Any:
     return copy
 
 
-def packed(value: Any) -> Any:
+def packed(value: object) -> object:
     if isinstance(value, datetime):
         return {AT: value.isoformat()}
     if isinstance(value, timedelta):
@@ -105,7 +105,7 @@ def packed(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def unpacked(value: Any) -> Any:
+def unpacked(value: Any) -> object:
     if isinstance(value, dict):
         [(kind, given)] = value.items()
         return datetime.fromisoformat(given) if kind == AT else timedelta(seconds=given)

@@ -15,12 +15,12 @@ class Tolerant(compat.BaseTaskBackend):
 
     task_class = QueueTask
 
-    def enqueue_many(self, calls: Iterable[tuple[Any, Iterable[Any], Mapping[str, Any]]]) -> Any:
+    def enqueue_many(self, calls: Iterable[tuple[Any, Iterable[Any], Mapping[str, Any]]]) -> object:
         return [self.enqueue(task, list(args), dict(kwargs)) for task, args, kwargs in calls]
 
     async def aenqueue_many(
         self, calls: Iterable[tuple[Any, Iterable[Any], Mapping[str, Any]]]
-    ) -> Any:
+    ) -> object:
         return [await self.aenqueue(task, list(args), dict(kwargs)) for task, args, kwargs in calls]
 
 

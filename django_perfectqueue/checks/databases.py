@@ -19,7 +19,7 @@ UTC = (None, "UTC", "Etc/UTC")
 SQLITE_WAIT = 5.0
 
 
-def check_database_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+def check_database_settings(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
     """Check what DATABASES says of the database that holds the tasks."""
     if (alias := alias_in_force()) is None:
         return []
@@ -88,7 +88,7 @@ def unknown_alias(alias: str) -> CheckMessage:
     )
 
 
-def check_sqlite_options(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+def check_sqlite_options(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
     """
     Advise on SQLite where a project is checked as a whole.
 
@@ -118,7 +118,7 @@ def sqlite_advice(alias: str, given: Mapping[str, Any]) -> Iterator[CheckMessage
         )
 
 
-def in_no_file(alias: str, entry: Mapping[str, Any]) -> Iterator[CheckMessage]:
+def in_no_file(alias: str, entry: Mapping[str, object]) -> Iterator[CheckMessage]:
     if in_memory(str(entry["NAME"])):
         yield warning(
             3,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.core.checks import CheckMessage
 
 from django_perfectqueue.application.middleware.chain import for_all
@@ -17,7 +15,7 @@ from django_perfectqueue.tracing import otel
 from .messages import alias_in_force, error
 
 
-def check_codecs(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+def check_codecs(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
     """Check that CODECS can be used: their classes, packages and keys."""
     if alias_in_force() is None:
         return []
@@ -28,7 +26,7 @@ def check_codecs(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     return []
 
 
-def check_context(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+def check_context(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
     """Check that what CONTEXT names is there, and what TRACING needs."""
     if alias_in_force() is None:
         return []
@@ -45,7 +43,7 @@ def check_context(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     return found
 
 
-def check_dispatch(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+def check_dispatch(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
     """
     Check that DISPATCH can be imported.
 
@@ -66,7 +64,7 @@ def check_dispatch(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
     return []
 
 
-def check_backoff(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+def check_backoff(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
     """
     Check that BACKOFF can be imported.
 
@@ -87,7 +85,7 @@ def check_backoff(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     return []
 
 
-def check_middleware(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+def check_middleware(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
     """
     Check that MIDDLEWARE names middleware.
 

@@ -16,7 +16,7 @@ IDLE = 120
 
 
 def check_server(
-    app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any
+    app_configs: object = None, databases: Sequence[str] | None = None, **kwargs: object
 ) -> list[CheckMessage]:
     """Check what only the server can tell. Run with ``check --database`` and by migrate."""
     alias = alias_in_force()
@@ -44,7 +44,7 @@ def check_server(
 
 
 def check_server_settings(
-    app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any
+    app_configs: object = None, databases: Sequence[str] | None = None, **kwargs: object
 ) -> list[CheckMessage]:
     """Check how the server is set up. Run with ``check --database`` and by migrate."""
     alias = alias_in_force()

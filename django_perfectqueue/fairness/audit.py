@@ -64,12 +64,12 @@ def remember(*, instance: Any, using: str, **kwargs: Any) -> None:
     instance._former = rows.filter(pk=instance.pk).first() if instance.pk else None
 
 
-def former(instance: Any) -> Any:
+def former(instance: object) -> Any:
     """Return what the row was before it was saved, or None."""
     return getattr(instance, "_former", None)
 
 
-def record_saved(*, instance: Rule, using: str, **kwargs: Any) -> None:
+def record_saved(*, instance: Rule, using: str, **kwargs: object) -> None:
     before = former(instance)
     if before is not None and subject(before) != subject(instance):
         record(before, None, using=using)
@@ -77,7 +77,7 @@ def record_saved(*, instance: Rule, using: str, **kwargs: Any) -> None:
     record(before, instance, using=using)
 
 
-def record_deleted(*, instance: Rule, using: str, **kwargs: Any) -> None:
+def record_deleted(*, instance: Rule, using: str, **kwargs: object) -> None:
     record(instance, None, using=using)
 
 

@@ -178,13 +178,13 @@ def locked(kind: type[R], owner: Mapping[str, str], *, using: str) -> R | None:
     return row
 
 
-def changed_row(row: R, given: Mapping[str, Any]) -> R:
+def changed_row(row: R, given: Mapping[str, object]) -> R:
     for name, value in given.items():
         setattr(row, name, value)
     return row
 
 
-def checked_share(given: Mapping[str, Any]) -> dict[str, Any]:
+def checked_share(given: Mapping[str, object]) -> dict[str, object]:
     """Return the given values of a share; raise ConfigError when one can't be."""
     return checked(
         given,
@@ -196,7 +196,7 @@ def checked_share(given: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def checked_limit(given: Mapping[str, Any]) -> dict[str, Any]:
+def checked_limit(given: Mapping[str, object]) -> dict[str, object]:
     """Return the given values of a limit; raise ConfigError when one can't be."""
     return checked(
         given,
@@ -210,7 +210,7 @@ def checked_limit(given: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def refuse_rest_of_rate(given: Mapping[str, Any]) -> None:
+def refuse_rest_of_rate(given: Mapping[str, object]) -> None:
     for name in ("period", "burst"):
         if given.get(name) is not None:
             raise ConfigError(f"A {name} says nothing without a rate: give the rate, too.")
@@ -230,7 +230,7 @@ def refuse_endless_burst(row: Limit) -> None:
 
 def checked(
     given: Mapping[str, Any], kinds: Mapping[str, Callable[[str, Any], Any]]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {name: kinds[name](name, value) for name, value in given.items() if value is not ...}
 
 
@@ -246,7 +246,7 @@ def number(least: float, most: float) -> Callable[[str, Any], float]:
     return check
 
 
-def whole_or_none(least: int) -> Callable[[str, Any], int | None]:
+def whole_or_none(least: int) -> Callable[[str, object], int | None]:
     def check(name: str, value: Any) -> int | None:
         fits = isinstance(value, int) and not isinstance(value, bool)
         if value is not None and not (fits and least <= value <= LARGEST):
@@ -259,7 +259,7 @@ def whole_or_none(least: int) -> Callable[[str, Any], int | None]:
     return check
 
 
-def truth(name: str, value: Any) -> bool:
+def truth(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"{name} must be True or False, not {value!r}.")
     return value

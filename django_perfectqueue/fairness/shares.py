@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from functools import partial
 from types import EllipsisType
-from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
@@ -136,7 +135,7 @@ def follow_changes() -> None:
     post_delete.connect(apply, sender=FairShare, dispatch_uid="perfectqueue_apply")
 
 
-def apply(*, instance: FairShare, using: str, **kwargs: Any) -> None:
+def apply(*, instance: FairShare, using: str, **kwargs: object) -> None:
     """Let an edited share hold for tasks that wait; one that passes on is taken from the first."""
     before = audit.former(instance)
     for user in sorted({instance.user, before.user if before else instance.user}):

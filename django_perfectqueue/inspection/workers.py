@@ -104,7 +104,7 @@ def processor(worker: Worker, seat: dict[str, Any], named: dict[int, Any]) -> Pr
     )
 
 
-def names_of(ids: Iterable[int], *, using: str) -> dict[int, Any]:
+def names_of(ids: Iterable[int], *, using: str) -> dict[int, object]:
     """Return queue, key, type, user and progress of these tasks, without reading their data."""
     known = sorted(ids)
     told = Journal.objects.filter(task_id=OuterRef("pk"), number=OuterRef("ticket__attempt"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta, timezone
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 UNITS = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}
 SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
@@ -32,7 +32,7 @@ def seconds_of(value: timedelta | float | str) -> float | None:
     return float(seconds) if is_number(seconds) and 0 <= seconds <= LONGEST else None
 
 
-def is_number(value: Any) -> TypeGuard[float]:
+def is_number(value: object) -> TypeGuard[float]:
     """Tell whether a value is a number, such as seconds are; True, False and NaN are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value == value
 

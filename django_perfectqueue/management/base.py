@@ -33,7 +33,7 @@ class SummedUpCommand(BaseCommand):
 
     summary: str | Promise = ""
 
-    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: object) -> CommandParser:
         self.help = str(self.summary)
         return super().create_parser(prog_name, subcommand, **kwargs)
 
@@ -67,7 +67,7 @@ class QueueCommand(SummedUpCommand):
     def add_options(self, parser: CommandParser) -> None:
         raise NotImplementedError
 
-    def act(self, **options: Any) -> None:
+    def act(self, **options: object) -> None:
         raise NotImplementedError
 
     def handle(self, *args: Any, **options: Any) -> None:

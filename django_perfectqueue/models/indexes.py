@@ -8,7 +8,7 @@ from typing import Any
 from django.db import models
 
 
-def without_partial_indexes(found: list[Any]) -> list[Any]:
+def without_partial_indexes(found: list[Any]) -> list[object]:
     """Leave out W037: a database without partial indexes gets the whole ones, as intended."""
     return [one for one in found if one.id != "models.W037"]
 

@@ -40,7 +40,7 @@ class Codec:
 
     name: ClassVar[str] = ""
 
-    def dumps(self, value: Any) -> str:
+    def dumps(self, value: object) -> str:
         """Return a value as text; raise TypeError or ValueError when that can't be."""
         return to_json(value)
 
@@ -111,7 +111,7 @@ class PickleCodec(Codec):
 
     name = "pickle"
 
-    def dumps(self, value: Any) -> str:
+    def dumps(self, value: object) -> str:
         try:
             return base64.b64encode(pickle.dumps(value)).decode()
         except (pickle.PicklingError, AttributeError) as error:
@@ -210,7 +210,7 @@ def decode(text: str) -> Any:
         raise PayloadError(f"The stored text is not JSON: {error}.") from error
 
 
-def read(codec: Codec, text: str) -> Any:
+def read(codec: Codec, text: str) -> object:
     try:
         return codec.loads(unpacked(codec.unseal(text)))
     except UNREADABLE as error:
@@ -231,6 +231,6 @@ def unpacked(text: str) -> str:
 
 
 @receiver(setting_changed)
-def _forget(*, setting: str, **kwargs: Any) -> None:
+def _forget(*, setting: str, **kwargs: object) -> None:
     if setting in (SETTING, "SECRET_KEY", "SECRET_KEY_FALLBACKS"):
         codecs.cache_clear()

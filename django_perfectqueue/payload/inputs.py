@@ -51,7 +51,7 @@ def checked(name: str, value: Any, length: int) -> str:
     return value
 
 
-def checked_user(value: Any) -> str:
+def checked_user(value: object) -> str:
     """
     Return a user as it may be stored: an empty text for none.
 
@@ -65,7 +65,7 @@ def checked_user(value: Any) -> str:
     return user
 
 
-def checked_limits(value: Any) -> tuple[str, ...]:
+def checked_limits(value: object) -> tuple[str, ...]:
     """
     Return names of limits as they may be stored: sorted, each once.
 
@@ -84,7 +84,7 @@ def checked_limits(value: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def checked_priority(value: Any) -> int:
+def checked_priority(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not SMALLEST <= value <= LARGEST:
         raise InvalidTaskError(
             f"The priority must be a whole number from {SMALLEST} to {LARGEST}, not {value!r}."
@@ -133,7 +133,7 @@ def checked_timeout(value: Span | None, name: str = "timeout") -> float | None:
 
 
 def encoded(
-    value: Any, name: str = "The data", *, limit: int | None = None, by: str = "MAX_PAYLOAD_SIZE"
+    value: object, name: str = "The data", *, limit: int | None = None, by: str = "MAX_PAYLOAD_SIZE"
 ) -> str:
     """
     Return a value as the text that is stored.

@@ -71,8 +71,8 @@ class AcquiredTask:
     deferred: Deferred | None = field(default=None, repr=False, compare=False)
     notes: Notes | None = field(default=None, repr=False, compare=False)
     _writes: bool = field(default=False, repr=False, compare=False)
-    _data: Any = field(default=None, repr=False)
-    _secrets: tuple[Any, tuple[str, ...]] | None = field(default=None, repr=False, compare=False)
+    _data: object = field(default=None, repr=False)
+    _secrets: tuple[object, tuple[str, ...]] | None = field(default=None, repr=False, compare=False)
     _settled: str = field(default="", repr=False)
     _lost: bool = field(default=False, repr=False)
     _doubt: Doubt | None = field(default=None, repr=False, compare=False)
@@ -189,7 +189,7 @@ class AcquiredTask:
         if pulse.cancel_requested:
             raise CancelRequestedError(f"Task '{self.key}' is to be cancelled.")
 
-    def update_data(self, changes: Mapping[str, Any], *, now: datetime | None = None) -> None:
+    def update_data(self, changes: Mapping[str, object], *, now: datetime | None = None) -> None:
         """
         Merge into the stored data, and renew the lease.
 
@@ -269,7 +269,7 @@ class AcquiredTask:
             known = self._secrets = (self._data, tuple(sorted(secrets, key=len, reverse=True)))
         return known[1]
 
-    def _readable_data(self) -> Any:
+    def _readable_data(self) -> object:
         """Return the data, or None where its codec can't read it, whatever that raises."""
         try:
             return self.data
@@ -293,7 +293,7 @@ class AcquiredTask:
             told.next_write = now + options().JOURNAL_INTERVAL
             self.write_notes()
 
-    def completion(self, result: Any = None) -> store.Completion:
+    def completion(self, result: object = None) -> store.Completion:
         """
         Return what finish() would write.
 
@@ -308,7 +308,7 @@ class AcquiredTask:
         )
 
     @or_deferred
-    def finish(self, result: Any = None, *, now: datetime | None = None) -> None:
+    def finish(self, result: object = None, *, now: datetime | None = None) -> None:
         """
         Close it as finished; on disk when this returns.
 
@@ -495,7 +495,7 @@ def note_of(task: AcquiredTask) -> store.Note | None:
     )
 
 
-def encoded_result(value: Any, *, using: str) -> str:
+def encoded_result(value: object, *, using: str) -> str:
     limit = options().MAX_RESULT_SIZE
     by = "MAX_PAYLOAD_SIZE" if limit is None else "MAX_RESULT_SIZE"
     try:

@@ -33,7 +33,7 @@ class QueueAssertions(UnittestCase):
         *,
         count: int | None = None,
         using: str | None = None,
-        **wanted: Any,
+        **wanted: object,
     ) -> list[SubmittedTask]:
         """
         Assert that tasks like this were submitted, and as many as ``count`` if it is given.
@@ -48,7 +48,7 @@ class QueueAssertions(UnittestCase):
         type: Kind | None = None,  # noqa: A002
         *,
         using: str | None = None,
-        **wanted: Any,
+        **wanted: object,
     ) -> None:
         """Assert that no task like this was submitted."""
         self.assertSubmitted(type, count=0, using=using, **wanted)
@@ -60,7 +60,7 @@ class QueueAssertions(UnittestCase):
         *,
         count: int | None = None,
         using: str | None = None,
-        **wanted: Any,
+        **wanted: object,
     ) -> Iterator[list[SubmittedTask]]:
         """
         Assert the same of what is submitted in here; yield a list of what was, to be filled.
@@ -73,7 +73,7 @@ class QueueAssertions(UnittestCase):
 
     def assertTaskStatus(  # noqa: N802
         self,
-        task: Task | SubmittedTask | str | Any,
+        task: object,
         status: str,
         *,
         queue: Queue | str | None = None,
@@ -92,7 +92,7 @@ class QueueAssertions(UnittestCase):
     def _check(
         self,
         found: list[SubmittedTask],
-        wanted: dict[str, Any],
+        wanted: dict[str, object],
         count: int | None,
         using: str | None,
     ) -> list[SubmittedTask]:
@@ -123,7 +123,7 @@ class QueueTestCase(QueueAssertions, TestCase):
 NAMES = (*PARTS, "user", "queue", "key", "priority")
 
 
-def checked(wanted: dict[str, Any]) -> dict[str, Any]:
+def checked(wanted: dict[str, Any]) -> dict[str, object]:
     for name in wanted:
         if name not in NAMES:
             raise TypeError(f"A task can't be looked for by '{name}', only by {', '.join(NAMES)}.")
@@ -164,7 +164,7 @@ def hint_at_hooks(using: str | None) -> str:
     )
 
 
-def is_ours(function: Any) -> bool:
+def is_ours(function: object) -> bool:
     """Tell whether this package itself has asked on_commit() for a call."""
     while isinstance(function, partial):
         function = function.func

@@ -23,16 +23,16 @@ numbers = itertools.count(1)
 
 def make_task(
     type: str = "example",  # noqa: A002
-    data: Any = None,
+    data: object = None,
     *,
     status: str = "waiting",
     key: str | None = None,
     queue: Queue | str | None = None,
     using: str | None = None,
-    result: Any = None,
+    result: object = None,
     error: str = "builtins.ValueError",
     message: str = "as the test wants it",
-    **options: Any,
+    **options: object,
 ) -> Task:
     """
     Store a task and bring it to a status, as its submitter and a worker would.

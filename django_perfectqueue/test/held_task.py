@@ -31,10 +31,10 @@ class HeldTask(AcquiredTask):
     def heartbeat(self, *, now: datetime | None = None) -> None:
         super().heartbeat(now=now or self.moment)
 
-    def update_data(self, changes: Mapping[str, Any], *, now: datetime | None = None) -> None:
+    def update_data(self, changes: Mapping[str, object], *, now: datetime | None = None) -> None:
         super().update_data(changes, now=now or self.moment)
 
-    def finish(self, result: Any = None, *, now: datetime | None = None) -> None:
+    def finish(self, result: object = None, *, now: datetime | None = None) -> None:
         super().finish(result, now=now or self.moment)
         self.returned = result
 

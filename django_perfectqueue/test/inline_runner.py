@@ -90,7 +90,7 @@ class CallersLoop(Coroutines):
     that waits for them, on the connections that have the test's transaction.
     """
 
-    def drive(self, coroutine: Any) -> Any:
+    def drive(self, coroutine: object) -> Any:
         return awaited(coroutine)
 
 

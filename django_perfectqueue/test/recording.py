@@ -59,7 +59,7 @@ def recording() -> Iterator[Recording]:
             sources.pop()
 
 
-def stand_ins(recorded: Recording) -> Iterator[tuple[Any, str, Any]]:
+def stand_ins(recorded: Recording) -> Iterator[tuple[object, str, object]]:
     """Yield what is to be replaced, by whose name, and by what."""
 
     def submit(

@@ -56,14 +56,14 @@ class RehearsedTask(HeldTask):
         if self.cancel_requested:
             raise CancelRequestedError(f"Task '{self.key}' is to be cancelled.")
 
-    def update_data(self, changes: Mapping[str, Any], *, now: datetime | None = None) -> None:
+    def update_data(self, changes: Mapping[str, object], *, now: datetime | None = None) -> None:
         self._refuse_if_settled()
         merged = {**self.data, **changes}
         self.lease = self.lease._replace(payload=encoded(merged))
         self._data = merged
 
     @or_deferred
-    def finish(self, result: Any = None, *, now: datetime | None = None) -> None:
+    def finish(self, result: object = None, *, now: datetime | None = None) -> None:
         self.completion(result)
         self.settle("finished")
         self.returned = result

@@ -66,7 +66,7 @@ def parent_of(trace: Trace | None) -> Any:
     return TraceContextTextMapPropagator().extract(carrier, Context())
 
 
-def described(operation: str, kind: str | None, queue: str, **attributes: Any) -> dict[str, Any]:
+def described(operation: str, kind: str | None, queue: str, **attributes: object) -> dict[str, Any]:
     told = {
         "messaging.system": SYSTEM,
         "messaging.destination.name": queue,
@@ -138,7 +138,7 @@ def process_span(
     user: str,
     attempt: int,
     due: datetime,
-    values: Mapping[str, Any],
+    values: Mapping[str, object],
 ) -> Iterator[Attempt]:
     """
     Have an attempt be a span, and its wait before that another.

@@ -99,7 +99,7 @@ def of_span() -> Trace | None:
     return Trace(trace_id, span_id, parent, place.trace_state.to_header())
 
 
-def captured() -> dict[str, Any]:
+def captured() -> dict[str, object]:
     """Return what a task is to take along of the trace."""
     if (trace := current()) is None:
         return {}
@@ -107,14 +107,14 @@ def captured() -> dict[str, Any]:
     return {name: value for name, value in values.items() if value}
 
 
-def restore(values: Mapping[str, Any]) -> None:
+def restore(values: Mapping[str, object]) -> None:
     """Have what happens from now on, in this context, happen in the trace of a task."""
     if (trace := taken_along(values)) is not None:
         traceparent.set(trace.traceparent)
         tracestate.set(trace.tracestate or None)
 
 
-def taken_along(values: Mapping[str, Any]) -> Trace | None:
+def taken_along(values: Mapping[str, object]) -> Trace | None:
     """Return the trace that a task has taken along."""
     return read(values.get(PARENT), values.get(STATE))
 

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
@@ -67,15 +67,15 @@ class LaneAdmin(ReadOnlyAdmin):
     search_help_text = _("A user, exactly.")
 
     def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
+        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
+    ) -> tuple[QuerySet[Model], bool]:
         if not search_term:
             return queryset, False
         queues = distinct(Lane.objects.using(database()), "queue")
         ids = {lane(queue, search_term) for queue in queues for lane in (lane_id, lane_of)}
         return queryset.filter(pk__in=ids), False
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
         return Counted
 
     @admin.display(description=_("queue"))

@@ -26,7 +26,7 @@ SCOPES = {"name": _("name"), "queue": _("queue"), "type": _("type"), "user": _("
 
 
 class LimitForm(RuleForm):
-    def clean(self) -> dict[str, Any]:
+    def clean(self) -> dict[str, object]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         if reason := unfit(cleaned.get("scope", ""), cleaned.get("name", "")):
             self.add_error("name", reason)
@@ -79,7 +79,7 @@ class LimitAdmin(RuleAdmin):
         ),
     ]
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
         return Metered
 
     @admin.display(description=_("name"), ordering="name")
@@ -87,7 +87,7 @@ class LimitAdmin(RuleAdmin):
         return paused_badge(printable(limit.name), paused=limit.paused)
 
     @admin.display(description=_("scope"), ordering="scope")
-    def of_scope(self, limit: Limit) -> Any:
+    def of_scope(self, limit: Limit) -> object:
         return SCOPES[limit.scope]
 
     @admin.display(description=_("running"))

@@ -9,7 +9,7 @@ from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.html import format_html
@@ -41,7 +41,7 @@ class TaskAdmin(SteeringAdmin):
     )
     search_help_for_one = _("A key or its beginning, upper and lower case told apart.")
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         rows: TaskQuerySet = super().get_queryset(request)  # type: ignore[assignment]
         rows = rows.with_tries().select_related("ticket", "dead_letter")
         return rows.defer("payload", "result_text", "dead_letter__message")
@@ -63,8 +63,8 @@ class TaskAdmin(SteeringAdmin):
         return changelist
 
     def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
+        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
+    ) -> tuple[QuerySet[Model], bool]:
         if not search_term:
             return queryset, False
         queue = request.GET.get("queue")
@@ -76,7 +76,7 @@ class TaskAdmin(SteeringAdmin):
         request: HttpRequest,
         object_id: str,
         form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
+        extra_context: dict[str, object] | None = None,
     ) -> HttpResponse:
         """Tell a task's story."""
         task = self.get_object(request, unquote(object_id))
@@ -103,7 +103,7 @@ class TaskAdmin(SteeringAdmin):
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/perfectqueue/task/story.html", context)
 
-    def fitting_verbs(self, request: HttpRequest, task: Task) -> list[Any]:
+    def fitting_verbs(self, request: HttpRequest, task: Task) -> list[object]:
         status = Status(task.status)
         return [verb for verb in VERBS.values() if status in verb.statuses and may(request, verb)]
 

@@ -62,7 +62,7 @@ class UsageAdmin(ReadOnlyAdmin):
         return [path("", view, name=name)]
 
     def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+        self, request: HttpRequest, extra_context: dict[str, object] | None = None
     ) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied

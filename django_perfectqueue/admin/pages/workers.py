@@ -6,7 +6,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
@@ -57,11 +57,11 @@ class WorkerAdmin(ReadOnlyAdmin):
     list_per_page = 50
     ordering = ["-seen_at"]
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        workers: QuerySet[Any] = super().get_queryset(request).annotate(clock=ServerNow())
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
+        workers: QuerySet[Model] = super().get_queryset(request).annotate(clock=ServerNow())
         return workers
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
         return WithProcessors
 
     @admin.display(description=_("status"))

@@ -10,7 +10,7 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -35,19 +35,19 @@ class SteeringAdmin(ReadOnlyAdmin):
     """Rows whose primary key is a task's id."""
 
     @admin.action(description=FORCE_FINISH.title, permissions=[FORCE_FINISH.name])
-    def force_finish(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+    def force_finish(self, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
         return self.act(request, FORCE_FINISH, queryset)
 
     @admin.action(description=CANCEL.title, permissions=[CANCEL.name])
-    def cancel(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+    def cancel(self, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
         return self.act(request, CANCEL, queryset)
 
     @admin.action(description=RETRY.title, permissions=[RETRY.name])
-    def retry(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+    def retry(self, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
         return self.act(request, RETRY, queryset)
 
     @admin.action(description=PURGE.title, permissions=[PURGE.name])
-    def purge(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+    def purge(self, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
         return self.act(request, PURGE, queryset)
 
     def has_force_finish_permission(self, request: HttpRequest) -> bool:
@@ -71,7 +71,9 @@ class SteeringAdmin(ReadOnlyAdmin):
             transaction.non_atomic_requests(database())(url.callback)
         return urls
 
-    def act(self, request: HttpRequest, verb: Verb, queryset: QuerySet[Any]) -> HttpResponse | None:
+    def act(
+        self, request: HttpRequest, verb: Verb, queryset: QuerySet[Model]
+    ) -> HttpResponse | None:
         """Do a verb to the rows chosen in the list, or ask first."""
         ids = chosen(request, queryset)
         if verb.asks(len(ids)):
@@ -163,7 +165,7 @@ def may(request: HttpRequest, verb: Verb) -> bool:
     return bool(request.user.has_perm(verb.permission))
 
 
-def chosen(request: HttpRequest, queryset: QuerySet[Any]) -> list[int]:
+def chosen(request: HttpRequest, queryset: QuerySet[Model]) -> list[int]:
     """
     Return the ids that were ticked, or those of the whole list, up to one more than CAP.
 

@@ -29,7 +29,7 @@ class Verb:
     title: Any
     act: Callable[[int, str], str]
     statuses: frozenset[Status]
-    question: Any
+    question: object
     word: str
     asks_above: int = 0
 

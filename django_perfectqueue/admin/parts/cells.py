@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from django.utils import timezone
 from django.utils.formats import date_format
@@ -39,13 +38,13 @@ def broken_at_dots(type_: str) -> SafeString:
     return format_html_join(mark_safe(".<wbr>"), "{}", parts)
 
 
-def with_fold(shown: Any, *more: str) -> SafeString:
+def with_fold(shown: object, *more: str) -> SafeString:
     """Return a cell that also has what a narrow page shows of other columns."""
     told = printable(", ".join(filter(None, more)))
     return format_html('{} <span class="pq-fold pq-quiet">{}</span>', shown, told)
 
 
-def paused_badge(name: Any, *, paused: bool) -> Any:
+def paused_badge(name: object, *, paused: bool) -> object:
     """Return a name, with a mark beside it if it is paused."""
     if not paused:
         return name
@@ -75,7 +74,7 @@ def span(seconds: float | None) -> str:
     return NOTHING if seconds is None else durations.span(seconds)
 
 
-def next_moment(task: Task) -> tuple[Any, datetime | None]:
+def next_moment(task: Task) -> tuple[object, datetime | None]:
     """Return the time that matters now, and the word for it."""
     if task.outcome:
         return _("ended"), task.ended_at

@@ -287,7 +287,7 @@ def shown(text: str) -> Text:
     return Text(pretty[:LONGEST], problem, cut=max(0, len(pretty) - LONGEST))
 
 
-def readable(value: Any) -> str:
+def readable(value: object) -> str:
     pretty = json.dumps(value, ensure_ascii=False, indent=2)
     try:
         pretty.encode()

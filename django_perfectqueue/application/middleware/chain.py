@@ -20,7 +20,7 @@ from ..coroutine_functions import is_async
 if TYPE_CHECKING:
     from ..handler import Application
 
-Perform = Callable[[], Any]
+Perform = Callable[[], object]
 Layer = Callable[[Any, Perform], Any]
 Around = Callable[[Any], Any]
 Given = Layer | type | str | object
@@ -49,7 +49,7 @@ def wrapped(inner: Around, layer: Layer) -> Around:
     return lambda handler: layer(handler, functools.partial(performed, inner, handler))
 
 
-def performed(inner: Around, handler: Application) -> Any:
+def performed(inner: Around, handler: Application) -> object:
     """Do what is within a layer; what is done there by an atomic handler goes with its errors."""
     if not handler.atomic:
         return inner(handler)
@@ -57,7 +57,7 @@ def performed(inner: Around, handler: Application) -> Any:
         return inner(handler)
 
 
-def middleware_of(kind: type[Application]) -> list[Any]:
+def middleware_of(kind: type[Application]) -> list[object]:
     """Return each once, the outermost first: that for all, of the base classes, its own."""
     found: list[Any] = []
     for one in (*for_all(), *own(kind)):
@@ -67,7 +67,7 @@ def middleware_of(kind: type[Application]) -> list[Any]:
 
 
 @functools.cache
-def for_all() -> tuple[Any, ...]:
+def for_all() -> tuple[object, ...]:
     """
     Return the middleware of all handlers.
 
@@ -98,7 +98,7 @@ def made(given: Given, place: str) -> Any:
     return target
 
 
-def instance_of(kind: type, place: str) -> Any:
+def instance_of(kind: type, place: str) -> object:
     try:
         return only_one(kind)
     except TypeError as error:
@@ -109,11 +109,11 @@ def instance_of(kind: type, place: str) -> Any:
 
 
 @functools.cache
-def only_one(kind: type) -> Any:
+def only_one(kind: type) -> object:
     return kind()
 
 
-def halves(middleware: Any) -> tuple[Layer | None, Layer | None]:
+def halves(middleware: object) -> tuple[Layer | None, Layer | None]:
     """Return what it has for handlers that are functions, and for those that are coroutines."""
     around, aaround = (getattr(middleware, name, None) for name in (FUNCTIONS, COROUTINES))
     if around is None and aaround is None and callable(middleware):
@@ -123,7 +123,7 @@ def halves(middleware: Any) -> tuple[Layer | None, Layer | None]:
     return around, aaround
 
 
-def layer_for(kind: type[Application], middleware: Any) -> Layer:
+def layer_for(kind: type[Application], middleware: object) -> Layer:
     around, aaround = halves(middleware)
     if (layer := aaround if kind.is_async else around) is not None:
         return layer
@@ -138,12 +138,12 @@ def layer_for(kind: type[Application], middleware: Any) -> Layer:
     )
 
 
-def name_of(middleware: Any) -> str:
+def name_of(middleware: object) -> str:
     return path_of(middleware if hasattr(middleware, "__qualname__") else type(middleware))
 
 
 @receiver(setting_changed)
-def forget(*, setting: str, **kwargs: Any) -> None:
+def forget(*, setting: str, **kwargs: object) -> None:
     if setting == SETTING:
         for_all.cache_clear()
         arounds.clear()

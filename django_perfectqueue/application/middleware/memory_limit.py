@@ -33,13 +33,13 @@ class MemoryLimit:
             raise ValueError(f"A limit of memory must be MiB, above 0, not {mib!r}.")
         self.mib = mib
 
-    def around_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
+    def around_perform(self, handler: Application, perform: Callable[[], object]) -> object:
         try:
             return perform()
         finally:
             self.look(handler)
 
-    async def aaround_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
+    async def aaround_perform(self, handler: Application, perform: Callable[[], Any]) -> object:
         try:
             return await perform()
         finally:

@@ -48,7 +48,7 @@ class ReportErrors:
     def __init__(self, report: Callable[[Exception, Facts], Any] = log_error) -> None:
         self.report = report
 
-    def around_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
+    def around_perform(self, handler: Application, perform: Callable[[], object]) -> object:
         try:
             return perform()
         except NO_ERRORS:
@@ -57,7 +57,7 @@ class ReportErrors:
             self.tell(handler, error)
             raise
 
-    async def aaround_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
+    async def aaround_perform(self, handler: Application, perform: Callable[[], Any]) -> object:
         try:
             return await perform()
         except NO_ERRORS:

@@ -48,7 +48,7 @@ class RetryOn:
         self.first = wait
         self.longest = longest
 
-    def around_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
+    def around_perform(self, handler: Application, perform: Callable[[], object]) -> Any:
         try:
             return perform()
         except NO_ERRORS:

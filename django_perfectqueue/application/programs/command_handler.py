@@ -80,7 +80,7 @@ class CommandHandler(Application):
     folder: ClassVar[str | os.PathLike[str] | None] = None
     """Where it is run; None is where the worker is."""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         check_command(cls)
 

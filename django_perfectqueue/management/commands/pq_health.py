@@ -64,7 +64,7 @@ class Command(SummedUpCommand):
         )
         parser.add_argument("--json", action="store_true", help=_("Print one JSON object."))
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: object, **options: object) -> None:
         if options["live"] or options["ready"]:
             found = [self.of_host(options)]
         else:

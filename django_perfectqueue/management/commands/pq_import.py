@@ -84,7 +84,7 @@ class Command(QueueCommand):
             help=_("Delete each row there once its task is here. By default they stay."),
         )
 
-    def act(self, **options: Any) -> None:
+    def act(self, **options: object) -> None:
         source = source_of(self.queue.using, options)
         move = self.move(source, options)
         try:

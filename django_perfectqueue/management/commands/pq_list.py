@@ -160,7 +160,7 @@ def behind(tasks: TaskQuerySet, task_id: int) -> TaskQuerySet:
     return tasks.filter(**{f"{order.lstrip('-')}__{side}": task_id})
 
 
-def narrowed(options: dict[str, Any]) -> bool:
+def narrowed(options: dict[str, object]) -> bool:
     names = ("status", "user", "type", "key_prefix", "after")
     return any(options[name] is not None for name in names)
 

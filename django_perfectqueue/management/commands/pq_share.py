@@ -162,7 +162,7 @@ def check_choice(options: dict[str, Any], changes: dict[str, Any], user: str | N
         raise CommandError(_("--reset takes the share away: it can't be changed as well."))
 
 
-def check_queue_choice(options: dict[str, Any], changes: dict[str, Any]) -> None:
+def check_queue_choice(options: dict[str, object], changes: dict[str, object]) -> None:
     """Raise CommandError unless the options are about the weight of a queue."""
     if options["no_user"] or options["user"] is not None or options["queue"] is not None:
         raise CommandError(_("--of-queue is a share without a user: name the queue only there."))

@@ -141,7 +141,7 @@ def bounded(count: int) -> str:
     return f"{COUNTED}+" if count > COUNTED else str(count)
 
 
-def summary(found: Balance, over: str) -> dict[str, Any]:
+def summary(found: Balance, over: str) -> dict[str, object]:
     return {
         "queue": found.queue,
         "over": over,

@@ -132,7 +132,7 @@ def dead_cells(found: Figures, top: int) -> Iterator[list[str]]:
         yield [status, group or "-", str(count)]
 
 
-def summary(found: Figures, top: int) -> dict[str, Any]:
+def summary(found: Figures, top: int) -> dict[str, object]:
     dead = dead_by_status(found)
     return {
         "queue": found.queue,

@@ -239,7 +239,7 @@ class Bulk:
             self.stored_line = self.tasks.line
             self.progress.show(self.read, self.tasks.bytes)
 
-    def chunk(self) -> Iterator[dict[str, Any]]:
+    def chunk(self) -> Iterator[dict[str, object]]:
         for task in self.tasks.chunk():
             self.read += 1
             yield task

@@ -182,7 +182,7 @@ class Command(SummedUpCommand):
         hold_back()
         super().run_from_argv(argv)
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: object, **options: object) -> None:
         """Be the launcher, or the supervisor when a launcher has started this."""
         check_unpatched()
         if self.started_by_itself:
@@ -340,7 +340,7 @@ def check_unpatched() -> None:
             )
 
 
-def check_backoff(backoff: Any) -> None:
+def check_backoff(backoff: object) -> None:
     """Raise ConfigError when the waits of the settings are a path that leads nowhere."""
     try:
         if isinstance(backoff, str):
@@ -381,7 +381,7 @@ def chosen(options: dict[str, Any]) -> conf.Options:
     return values
 
 
-def is_there(using: str, seconds: float, say: Callable[[str], Any]) -> bool:
+def is_there(using: str, seconds: float, say: Callable[[str], object]) -> bool:
     """
     Wait up to so many seconds for a database, and say why; return False on a signal to stop.
 

@@ -36,7 +36,7 @@ class Command(QueueCommand):
             help=_("Show the processors of each worker, and the tasks that they run."),
         )
 
-    def act(self, **options: Any) -> None:
+    def act(self, **options: object) -> None:
         rows: Any = Worker.objects.using(self.queue.using).annotate(clock=ServerNow())
         found = [
             worker

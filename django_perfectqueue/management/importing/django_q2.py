@@ -154,7 +154,7 @@ class Reference:
 
     path: ClassVar[str]
 
-    def __new__(cls, *args: Any) -> Reference:
+    def __new__(cls, *args: object) -> Reference:
         raise pickle.UnpicklingError(_("it holds %s") % cls.path)
 
 
@@ -165,7 +165,7 @@ class Unpickler(pickle.Unpickler):
     See "Restricting Globals" in the documentation of pickle.
     """
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         path = f"{module}.{name}"
         return HARMLESS.get((module, name)) or type("Reference", (Reference,), {"path": path})
 
@@ -175,7 +175,7 @@ class Serializer:
         return Unpickler(io.BytesIO(data)).load()
 
 
-def opened(payload: str) -> dict[str, Any]:
+def opened(payload: str) -> dict[str, object]:
     """
     Return the package of a task.
 
@@ -248,7 +248,7 @@ def named_arguments(text: str | None) -> dict[str, Any]:
     return value
 
 
-def is_plain(value: Any) -> bool:
+def is_plain(value: object) -> bool:
     """Tell whether JSON can hold a value, so that it comes back as it was but for tuples."""
     if isinstance(value, dict):
         return all(isinstance(name, str) and is_plain(one) for name, one in value.items())

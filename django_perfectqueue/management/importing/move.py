@@ -133,7 +133,7 @@ class Move:
     def remaining(self) -> int | None:
         return None if self.limit is None else max(0, self.limit - self.tally.stored)
 
-    def take(self, table: Table, rows: Sequence[Any]) -> None:
+    def take(self, table: Table, rows: Sequence[object]) -> None:
         by_queue: dict[str, list[Found]] = {}
         for row in rows:
             self.tally.looked += 1

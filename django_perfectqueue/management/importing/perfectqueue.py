@@ -92,7 +92,7 @@ class PerfectQueue(Source):
             ) % (shown + more)
 
 
-def unpacked(stored: Any) -> dict[str, Any]:
+def unpacked(stored: Any) -> dict[str, object]:
     """
     Return the data of a task, the type among them.
 

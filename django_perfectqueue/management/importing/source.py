@@ -121,7 +121,7 @@ class Table:
         found: int = self.wanted(self.rows).count()
         return found
 
-    def page(self, after: Any, size: int, *, lock: bool) -> list[Any]:
+    def page(self, after: object, size: int, *, lock: bool) -> list[Any]:
         """Return the next rows; locked ones, if they are to be deleted, where that can be."""
         rows = self.wanted(self.rows).order_by("pk")
         if lock:
@@ -206,7 +206,7 @@ def ours() -> set[str]:
     return {model._meta.db_table for model in apps.get_app_config("perfectqueue").get_models()}
 
 
-def model_of(table: str, columns: dict[str, models.Field[Any, Any]]) -> type[models.Model]:
+def model_of(table: str, columns: dict[str, models.Field[object, object]]) -> type[models.Model]:
     """Return a model for a table of others, which no registry of models knows."""
     meta = type(
         "Meta",
@@ -227,7 +227,7 @@ def locked(rows: Any, using: str) -> Any:
     )
 
 
-def call(args: Iterable[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+def call(args: Iterable[Any], kwargs: dict[str, Any]) -> dict[str, object]:
     """
     Return the data of a task that calls a function, as those of Django's tasks are.
 

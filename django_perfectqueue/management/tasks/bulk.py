@@ -82,7 +82,7 @@ class SelectingCommand(SteeringCommand):
         else:
             self.steer_many(keys)
 
-    def chooses(self, **options: Any) -> bool:
+    def chooses(self, **options: object) -> bool:
         """
         Tell whether tasks are chosen otherwise than by their keys.
 
@@ -115,7 +115,7 @@ class SelectingCommand(SteeringCommand):
                 tasks = tasks.filter(**{name: options[name]})
         return tasks.order_by(self.page_by)
 
-    def none_found(self, **options: Any) -> str:
+    def none_found(self, **options: object) -> str:
         """Return what to say where no task is found, beside that."""
         return ""
 

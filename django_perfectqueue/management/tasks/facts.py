@@ -46,7 +46,7 @@ def situation(task: Task, now: datetime) -> str:
     return (_("due in %s") if wait > 0 else _("due for %s")) % short_span(wait)
 
 
-def summary(task: Any, *, with_data: bool) -> dict[str, Any]:
+def summary(task: Any, *, with_data: bool) -> dict[str, object]:
     facts = {
         "id": task.id,
         "queue": task.queue,

@@ -78,7 +78,7 @@ def iso_time(name: str, value: str) -> datetime:
     return moment
 
 
-def no_time(name: str, value: Any) -> InvalidTaskError:
+def no_time(name: str, value: object) -> InvalidTaskError:
     return InvalidTaskError(
         _(
             "%(name)s must be unix seconds, ISO 8601 with an offset, or a span such as"

@@ -51,40 +51,26 @@ SENSITIVE = (
 Rule = Callable[[object], str | None]
 
 
-def _number(value: object, least: float, *, whole: bool, above: bool = False) -> str | None:
+def _number(least: float, *, whole: bool = False, above: bool = False) -> Rule:
     kind = "a whole number" if whole else "a number"
     accepted = (int,) if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, accepted) or not math.isfinite(value):
-        return f"must be {kind}"
-    if above and value <= least:
-        return f"must be {kind} above {least:g}"
-    if value < least:
-        return f"must be {kind} of at least {least:g}"
-    return None
+
+    def rule(value: object) -> str | None:
+        if isinstance(value, bool) or not isinstance(value, accepted) or not math.isfinite(value):
+            return f"must be {kind}"
+        if above and value <= least:
+            return f"must be {kind} above {least:g}"
+        return f"must be {kind} of at least {least:g}" if value < least else None
+
+    return rule
 
 
-def _seconds(value: object) -> str | None:
-    return _number(value, 0, whole=False)
-
-
-def _positive_seconds(value: object) -> str | None:
-    return _number(value, 0, whole=False, above=True)
-
-
-def _count(value: object) -> str | None:
-    return _number(value, 0, whole=True)
-
-
-def _positive(value: object) -> str | None:
-    return _number(value, 1, whole=True)
-
-
-def _two_or_more(value: object) -> str | None:
-    return _number(value, 2, whole=True)
-
-
-def _characters(value: object) -> str | None:
-    return _number(value, 1_000, whole=True)
+_seconds = _number(0)
+_positive_seconds = _number(0, above=True)
+_count = _number(0, whole=True)
+_positive = _number(1, whole=True)
+_two_or_more = _number(2, whole=True)
+_characters = _number(1_000, whole=True)
 
 
 def _name(value: object) -> str | None:
@@ -299,11 +285,10 @@ ALIASES = {"max_retries": "max_attempts", "retries": "max_attempts"}
 """What other queues call it."""
 
 
-def nearest(word: str, words: Iterable[str]) -> str:
-    """Return `` Did you mean 'x'?``, or nothing when no word is near."""
-    word = ALIASES.get(word, word)
-    close = difflib.get_close_matches(word, list(words), n=1)
-    return f" Did you mean '{close[0]}'?" if close else ""
+def nearest(word: str, words: Iterable[str], question: str = "Did you mean '%s'?") -> str:
+    """Return `` Did you mean 'x'?``, or an empty text when no word is near."""
+    close = difflib.get_close_matches(ALIASES.get(word, word), list(words), n=1)
+    return f" {question % close[0]}" if close else ""
 
 
 def problems(values: Mapping[str, object]) -> list[str]:

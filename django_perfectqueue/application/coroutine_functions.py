@@ -1,4 +1,4 @@
-"""Telling coroutine functions from others."""
+"""Tell coroutine functions from other callables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from asgiref.sync import iscoroutinefunction
 
 
 def is_async(function: Callable[..., object]) -> bool:
-    """Tell whether a function, a partial of one or a callable object gives a coroutine."""
+    """Return whether a function, a partial of one or a callable object returns a coroutine."""
     while isinstance(function, functools.partial):
         function = function.func
     return iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__)

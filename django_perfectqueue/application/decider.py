@@ -42,7 +42,7 @@ class Decider:
         """
         Call the method of this name.
 
-        Raise UndefinedDecisionError when there is none.
+        Raise UndefinedDecisionError when it does not exist.
         """
         return self._named(decision)(**given)
 

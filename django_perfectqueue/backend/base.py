@@ -154,7 +154,7 @@ class PerfectQueueBackend(BaseTaskBackend):
             worker_ids=[],
         )
         names = {
-            name: self.named(task, name, result)
+            name: self.task_key(task, name, result)
             for name in ("user", "key")
             if callable(word(task, name))
         }
@@ -176,7 +176,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         }
         return result, submission
 
-    def named(self, task: Any, name: str, result: Any) -> str:
+    def task_key(self, task: Any, name: str, result: Any) -> str:
         """Return the name that a task's function makes of the arguments."""
         made = word(task, name)(tuple(result.args), result.kwargs)
         if not isinstance(made, str) or not made:
@@ -218,7 +218,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         rows = results.rows_of(result_id, queues, using=self.using)
         if not rows:
             raise TaskResultDoesNotExist(result_id)
-        definition = known(rows[0]["type"])
+        definition = definition_of(rows[0]["type"])
         if definition is None:
             raise TaskResultDoesNotExist(
                 f"{result_id} is of the type '{rows[0]['type']}', which is no task of Django"
@@ -306,7 +306,7 @@ def discover() -> None:
     )
 
 
-def known(type_: str) -> Any:
+def definition_of(type_: str) -> Any:
     """Return the task of this type, or None; its module is looked for where tasks may be."""
     if type_ not in registry.definitions and apps.ready:
         discover()
@@ -314,7 +314,7 @@ def known(type_: str) -> Any:
 
 
 def is_id(value: object) -> bool:
-    """Tell whether there could be a task with this id."""
+    """Return whether a value can be the id of a task."""
     from django_perfectqueue.queue import KEY_LENGTH, checked
 
     try:

@@ -59,7 +59,7 @@ def not_installed(alias: str) -> CheckMessage:
 
 
 def is_installed() -> bool:
-    """Tell whether the app is installed; until Django has loaded the apps nobody can tell."""
+    """Return whether the app is installed; until Django has loaded the apps nobody can tell."""
     return not apps.apps_ready or apps.is_installed(NAME)
 
 

@@ -21,7 +21,7 @@ from django_perfectqueue.logs import Masked
 from django_perfectqueue.queue import AcquiredTask
 
 from .definition import rules_of, word
-from .results import FAILED, SUCCESSFUL, change, error_raised, running
+from .results import FAILED, SUCCESSFUL, error_from_exception, running_result, set_attributes
 from .stored_call import Call
 
 logger = logging.getLogger("django_perfectqueue.backend")
@@ -61,12 +61,12 @@ class DjangoTask(Application):
     def for_backoff(self, error: BaseException) -> object:
         """Return the result with this error, as a backoff is given it."""
         if self.task.django_result is None:
-            self.task.django_result = running(self.task, self.call, self.definition)
-        note_error(self.task, error)
+            self.task.django_result = running_result(self.task, self.call, self.definition)
+        add_error(self.task, error)
         return self.task.django_result
 
     def before_perform(self) -> bool:
-        result = running(self.task, self.call, self.definition)
+        result = running_result(self.task, self.call, self.definition)
         self.task.django_result = result
         django_signals.task_started.send_robust(sender=type(self.backend), task_result=result)
         return True
@@ -82,7 +82,7 @@ class DjangoTask(Application):
 
     def returned(self, value: object) -> object:
         plain = normalize_json(value)
-        change(self.task.django_result, _return_value=plain)
+        set_attributes(self.task.django_result, _return_value=plain)
         return plain
 
 
@@ -112,8 +112,8 @@ def handler_of(definition: Any) -> type[DjangoTask]:
     }
     kind = CoroutineTask if is_async(function) else DjangoTask
     made = type(function.__name__, (kind,), names)
-    for signal, tell in ENDINGS.items():
-        signal.connect(tell, sender=made)
+    for signal, receiver in ENDINGS.items():
+        signal.connect(receiver, sender=made)
     return made
 
 
@@ -125,28 +125,28 @@ def time_limit_of(definition: Any) -> float | None:
 
 
 def finished(sender: type[DjangoTask], task: AcquiredTask, **kwargs: object) -> None:
-    tell_end(sender, task, SUCCESSFUL)
+    send_task_finished(sender, task, SUCCESSFUL)
 
 
 def failed(sender: type[DjangoTask], task: AcquiredTask, **kwargs: Any) -> None:
-    note_error(task, kwargs.get("error"))
-    tell_end(sender, task, FAILED)
+    add_error(task, kwargs.get("error"))
+    send_task_finished(sender, task, FAILED)
 
 
 def cancelled(sender: type[DjangoTask], task: AcquiredTask, **kwargs: Any) -> None:
-    reason = error_raised(CancelRequestedError(f"Task '{task.key}' was cancelled."))
-    note_error(task, kwargs.get("error"))
+    reason = error_from_exception(CancelRequestedError(f"Task '{task.key}' was cancelled."))
+    add_error(task, kwargs.get("error"))
     result = task.django_result
     if result is not None and kind_of_last(result) != reason.exception_class_path:
         result.errors.append(reason)
-    tell_end(sender, task, FAILED)
+    send_task_finished(sender, task, FAILED)
 
 
-def tell_end(kind: type[DjangoTask], task: AcquiredTask, status: object) -> None:
-    """Tell Django's signal that a task has ended, unless it never began."""
+def send_task_finished(kind: type[DjangoTask], task: AcquiredTask, status: object) -> None:
+    """Send Django's task_finished for a task that has ended, unless it never began."""
     if (result := task.django_result) is None:
         return
-    change(result, status=status, finished_at=timezone.now())
+    set_attributes(result, status=status, finished_at=timezone.now())
     backend = type(task_backends[result.backend])
     django_signals.task_finished.send_robust(sender=backend, task_result=result)
 
@@ -155,11 +155,11 @@ def kind_of_last(result: Any) -> str:
     return str(result.errors[-1].exception_class_path) if result.errors else ""
 
 
-def note_error(task: AcquiredTask, error: BaseException | None) -> None:
-    """Add an error to the result, where this attempt has not left one yet."""
+def add_error(task: AcquiredTask, error: BaseException | None) -> None:
+    """Add an error to the result, where this attempt has not added one yet."""
     result = task.django_result
     if result is not None and error is not None and len(result.errors) < len(result.worker_ids):
-        result.errors.append(error_raised(error))
+        result.errors.append(error_from_exception(error))
 
 
 ENDINGS = {

@@ -72,7 +72,7 @@ def check_database_settings(app_configs: object = None, **kwargs: object) -> lis
 
 
 def several_hosts(entry: Mapping[str, Any]) -> bool:
-    """Tell whether PostgreSQL is sought on several hosts, and any of them would do."""
+    """Return whether PostgreSQL has several hosts, any of which is accepted."""
     given = entry["OPTIONS"]
     hosts = (entry["HOST"], given.get("host"), given.get("hostaddr"))
     wanted = given.get("target_session_attrs", "any")
@@ -135,8 +135,8 @@ def bell_problems(folder: str) -> Iterator[CheckMessage]:
     )
     # Where a worker has made its folder already, others need only ring there.
     is_made = os.path.lexists(folder)
-    place, needed = (folder, os.R_OK) if is_made else (parent, os.W_OK)
-    if not (os.path.isdir(place) and os.access(place, needed | os.X_OK)):
+    path, needed = (folder, os.R_OK) if is_made else (parent, os.W_OK)
+    if not (os.path.isdir(path) and os.access(path, needed | os.X_OK)):
         yield warning(
             6,
             f"There can be no bell in '{parent}': it is no folder, or not for this user to write"

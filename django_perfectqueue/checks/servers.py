@@ -66,8 +66,8 @@ def postgresql_server(alias: str, cursor: Any) -> Iterator[CheckMessage]:
             yield forgetful(alias, name, "off", "on")
     yield from short_of_patience(alias, "idle_session_timeout", values, unit=1000)
     level = values["transaction_isolation"]
-    told = "isolation_level" in connections[alias].settings_dict["OPTIONS"]
-    if not told and level not in ("read committed", "read uncommitted"):
+    is_set = "isolation_level" in connections[alias].settings_dict["OPTIONS"]
+    if not is_set and level not in ("read committed", "read uncommitted"):
         yield warning(
             4,
             f"The server of the database '{alias}' has the isolation level '{level}', at which"

@@ -100,5 +100,5 @@ def relations(values: Options) -> Iterator[CheckMessage]:
 
 
 def under_test() -> bool:
-    """Tell whether Django's test environment is set up, which switches DEBUG off."""
+    """Return whether Django's test environment is set up, which switches DEBUG off."""
     return hasattr(mail, "outbox")

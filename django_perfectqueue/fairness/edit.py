@@ -103,7 +103,7 @@ def change_limit(
 
 
 def lift_pause(scope: str, name: str, *, using: str, by: str = "") -> Limit | None:
-    """Let the tasks of a limit go on; remove and do not return one that then limits nothing."""
+    """Unpause a limit; remove it, and return None, where it then limits nothing."""
     owner = {"scope": scope, "name": name}
 
     @repeated

@@ -43,7 +43,7 @@ LENGTH: int = Limit._meta.get_field("name").max_length  # type: ignore[assignmen
 
 def limit(name: str, *, scope: Scope = "name", using: str | None = None) -> Limit | None:
     """
-    Return a limit, or None where there is none.
+    Return a limit, or None if it does not exist.
 
     Raise ConfigError for names that can't be.
     """

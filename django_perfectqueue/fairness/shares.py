@@ -99,7 +99,7 @@ def set_queue_weight(
 
 
 def reset_queue_weight(queue: str, *, by: str = "", using: str | None = None) -> bool:
-    """Let a queue have the weight 1 again; return whether it had one of its own."""
+    """Give a queue the weight 1 again; return whether it had a weight of its own."""
     owner = {"queue": queue_name(queue)}
     return edit.remove(QueueShare, owner, by=by, using=using or database())
 
@@ -136,7 +136,7 @@ def follow_changes() -> None:
 
 
 def apply(*, instance: FairShare, using: str, **kwargs: object) -> None:
-    """Let an edited share hold for tasks that wait; one that passes on is taken from the first."""
+    """Apply an edited share to waiting tasks."""
     before = audit.former(instance)
     for user in sorted({instance.user, before.user if before else instance.user}):
         transaction.on_commit(partial(store.apply_shares, user, using=using), using=using)

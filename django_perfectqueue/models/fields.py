@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 else:
     CharField = models.CharField
 
-Sql = tuple[str, Sequence[object]]
+Sql = tuple[str, tuple[str | int, ...]]
 
 
 class ExactCharField(CharField):

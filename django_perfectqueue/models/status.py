@@ -42,7 +42,7 @@ LIVE = tuple(status for status in Status if status.value not in Outcome.values)
 
 PARKED_FROM = datetime(9000, 1, 1, tzinfo=timezone.utc)
 """
-From when on an alarm may be no time, but tell that a ticket is parked: see ``store/park.py``.
+An ``alarm_at`` from this time on means that a ticket is parked: see ``store/park.py``.
 """
 
 
@@ -84,7 +84,7 @@ def id_for(status: str | None) -> str:
     """
     Return the column of task ids by which to list what has this status.
 
-    That of the small table which tells the status, lest a database sort all that have it.
+    The id column of the small table that decides the status; by task.id a database sorts all.
     """
     if status in (Status.SCHEDULED, Status.RETRYING, Status.RUNNING):
         return "ticket__task_id"

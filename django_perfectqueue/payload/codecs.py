@@ -45,7 +45,7 @@ class Codec:
         return to_json(value)
 
     def loads(self, text: str) -> Any:
-        """Return what dumps() was given; raise ValueError when it can't be told."""
+        """Return the value that dumps() received; raise ValueError for an unreadable text."""
         return from_json(text)
 
     def seal(self, text: str) -> str:
@@ -53,7 +53,7 @@ class Codec:
         return text
 
     def unseal(self, text: str) -> str:
-        """Return what seal() was given; raise ValueError when it can't be told."""
+        """Return the text that seal() received; raise ValueError for an unreadable text."""
         return text
 
 
@@ -145,7 +145,7 @@ def codecs() -> dict[str, Codec]:
     """
     Return the codecs that read, by name; the first of them writes.
 
-    Raise ConfigError when one of CODECS is none.
+    Raise ConfigError when an entry of CODECS is no codec.
     """
     made = [codec_at(path) for path in options().CODECS]
     found = {codec.name: codec for codec in made}

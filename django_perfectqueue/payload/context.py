@@ -60,7 +60,7 @@ def providers() -> dict[str, Provider]:
     """
     Return what CONTEXT names, by its dotted path.
 
-    Raise ConfigError when one of them is none.
+    Raise ConfigError when an entry is no provider.
     """
     return {path: provider_at(path) for path in options().CONTEXT}
 

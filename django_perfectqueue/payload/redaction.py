@@ -16,7 +16,7 @@ CONTAINERS = (dict, list, tuple, Mapping)
 
 
 def is_sensitive(name: object) -> bool:
-    """Tell whether a name has one of the words of SENSITIVE in it."""
+    """Return whether a name contains a word of SENSITIVE."""
     return has_word(str(name), tuple(options().SENSITIVE))
 
 

@@ -8,13 +8,13 @@ from django_perfectqueue.models.dead_letter import GRAVE
 from django_perfectqueue.payload.inputs import (
     KEY_LENGTH,
     QUEUE_LENGTH,
+    Duration,
     OnConflict,
-    Span,
     When,
     checked,
-    checked_span,
+    checked_duration,
     encoded,
-    span,
+    parse_duration,
 )
 from django_perfectqueue.store.database.alias import database
 
@@ -29,17 +29,17 @@ __all__ = [
     "QUEUE_LENGTH",
     "AcquiredTask",
     "Deferred",
+    "Duration",
     "OnConflict",
     "Queue",
-    "Span",
     "Task",
     "When",
     "Window",
     "add_line",
     "checked",
-    "checked_span",
+    "checked_duration",
     "database",
     "encoded",
     "note_of",
-    "span",
+    "parse_duration",
 ]

@@ -151,7 +151,7 @@ def why(row: Any) -> str:
 
 
 def hint_at_hooks(using: str | None) -> str:
-    """Tell of what waits for a commit that never comes."""
+    """Return a hint about calls that wait for a commit that never comes."""
     if sources:
         return ""
     hooks = connections[using or database()].run_on_commit
@@ -165,7 +165,7 @@ def hint_at_hooks(using: str | None) -> str:
 
 
 def is_ours(function: object) -> bool:
-    """Tell whether this package itself has asked on_commit() for a call."""
+    """Return whether this package itself registered an on_commit() call."""
     while isinstance(function, partial):
         function = function.func
     return str(getattr(function, "__module__", "")).startswith("django_perfectqueue.")

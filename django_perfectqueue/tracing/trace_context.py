@@ -35,7 +35,7 @@ MEMBER = re.compile(
 )
 
 traceparent: ContextVar[str | None] = ContextVar("traceparent", default=None)
-"""The ``traceparent`` of what happens here, where OpenTelemetry does not tell it."""
+"""The ``traceparent`` of what happens here, where OpenTelemetry has no span."""
 
 tracestate: ContextVar[str | None] = ContextVar("tracestate", default=None)
 """The ``tracestate`` that goes with it."""
@@ -51,7 +51,7 @@ class Trace(NamedTuple):
 
 
 def read(parent: Any, state: Any = None) -> Trace | None:
-    """Return what two headers tell, or None; a ``tracestate`` that is none is left out."""
+    """Return the trace of two headers, or None; an invalid ``tracestate`` is left out."""
     found = TRACEPARENT.fullmatch(parent) if isinstance(parent, str) else None
     if found is None or len(parent) > LONGEST:
         return None
@@ -108,7 +108,7 @@ def captured() -> dict[str, object]:
 
 
 def restore(values: Mapping[str, object]) -> None:
-    """Have what happens from now on, in this context, happen in the trace of a task."""
+    """Make the trace of a task the current one in this context."""
     if (trace := taken_along(values)) is not None:
         traceparent.set(trace.traceparent)
         tracestate.set(trace.tracestate or None)

@@ -40,7 +40,7 @@ SHELL = re.compile(r"^```(?:sh|bash|shell|console)\n(.*?)^```", re.MULTILINE | r
 TEST = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
 DEFINED = re.compile(r"^ +(?:async )?def (test_\w+)\(", re.MULTILINE)
 INNER = {
-    application.Dispatch: {"checked", "handler_at", "look_up", "made", "place"},
+    application.Dispatch: {"checked", "handler_at", "look_up", "build_handler", "describe_route"},
     application.Application: {
         "attempts_when_asked",
         "for_backoff",

@@ -71,8 +71,8 @@ class DeadLetterAdmin(SteeringAdmin):
         """Offer to retry the group that is chosen."""
         group = request.GET.get("group", "") if may(request, RETRY) else ""
         status = request.GET.get("status", "")
-        told = {"group": group, "group_name": printable(group), "status": status}
-        return super().changelist_view(request, {**told, **(extra_context or {})})
+        context = {"group": group, "group_name": printable(group), "status": status}
+        return super().changelist_view(request, {**context, **(extra_context or {})})
 
     def retry_group(self, request: HttpRequest) -> HttpResponse:
         """Ask whether all that ended for one reason are to be put back in line."""

@@ -36,7 +36,7 @@ class LimitForm(RuleForm):
 
 
 class Metered(ChangeList):
-    """A list whose rows know their meters, read together."""
+    """A list whose rows have their meters, read by one query."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)

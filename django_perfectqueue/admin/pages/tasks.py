@@ -25,7 +25,7 @@ from ..parts.actions import VERBS
 from ..parts.cells import NOTHING, badge, broken_at_dots, next_moment, short, with_fold
 from ..parts.filters import QueueFilter, ReachFilter, StatusFilter, TypeFilter, UserFilter
 from ..parts.search import ids_by_key, one_queue, queue_names
-from ..parts.task_story import tell
+from ..parts.task_story import task_story
 
 
 @admin.register(Task)
@@ -78,7 +78,7 @@ class TaskAdmin(SteeringAdmin):
         form_url: str = "",
         extra_context: dict[str, object] | None = None,
     ) -> HttpResponse:
-        """Tell a task's story."""
+        """Show a task's page."""
         task = self.get_object(request, unquote(object_id))
         if not self.has_view_permission(request, task):
             raise PermissionDenied
@@ -97,7 +97,7 @@ class TaskAdmin(SteeringAdmin):
             "preserved_filters": self.get_preserved_filters(request),
             "verbs": self.fitting_verbs(request, task),
             "user_query": urlencode({"user": task.user}),
-            **tell(task, using=database()),
+            **task_story(task, using=database()),
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name

@@ -1,4 +1,4 @@
-"""Workers: who is there, what they serve and run, and who has gone without a word."""
+"""Workers: which are alive, what they serve and run, and which died."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
 
 from ..parts.base import OneOrder, ReadOnlyAdmin
-from ..parts.cells import NOTHING, short, span
+from ..parts.cells import NOTHING, duration, short
 
 TASKS = 5
 
@@ -118,7 +118,7 @@ def line(worker: Any, processor: Processor, task: Assignment) -> SafeString:
         "number": processor.number,
         "pid": processor.pid,
     }
-    lasts = span((worker.clock - task.since).total_seconds())
+    lasts = duration((worker.clock - task.since).total_seconds())
     words = ", ".join(
         filter(None, [printable(task.type), printable(task.user), lasts, task.how_far])
     )

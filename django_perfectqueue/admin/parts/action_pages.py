@@ -75,7 +75,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, verb: Verb, queryset: QuerySet[Model]
     ) -> HttpResponse | None:
         """Do a verb to the rows chosen in the list, or ask first."""
-        ids = chosen(request, queryset)
+        ids = chosen_ids(request, queryset)
         if verb.asks(len(ids)):
             return self.ask(request, verb, ids, back=request.get_full_path())
         self.carry_out(request, verb, ids)
@@ -135,7 +135,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         if unseen := len(wanted) - len(seen):
             report.refused["gone"] += unseen
         self.log(request, verb, [task for task in tasks if task.pk in set(report.ids)])
-        self.tell(request, report, capped=len(ids) > CAP)
+        self.show_report(request, report, capped=len(ids) > CAP)
 
     def log(self, request: HttpRequest, verb: Verb, tasks: Sequence[Any]) -> None:
         """Keep who did it in the tasks' histories."""
@@ -145,7 +145,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             user: Any = request.user.pk
             LogEntry.objects.log_actions(user, tasks, CHANGE, str(verb.label))
 
-    def tell(self, request: HttpRequest, report: Report, *, capped: bool) -> None:
+    def show_report(self, request: HttpRequest, report: Report, *, capped: bool) -> None:
         if report.done:
             self.message_user(request, report.successes(), messages.SUCCESS)
         if report.refused:
@@ -165,7 +165,7 @@ def may(request: HttpRequest, verb: Verb) -> bool:
     return bool(request.user.has_perm(verb.permission))
 
 
-def chosen(request: HttpRequest, queryset: QuerySet[Model]) -> list[int]:
+def chosen_ids(request: HttpRequest, queryset: QuerySet[Model]) -> list[int]:
     """
     Return the ids that were ticked, or those of the whole list, up to one more than CAP.
 

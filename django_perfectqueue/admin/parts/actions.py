@@ -1,4 +1,4 @@
-"""What a person may do with tasks, and how it is told what came of it."""
+"""What a person may do with tasks, and the messages about its outcome."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Verb:
     asks_above: int = 0
 
     def asks(self, count: int) -> bool:
-        """Tell whether a person is asked before it is done to so many tasks."""
+        """Return whether this number of tasks needs a confirmation."""
         return count > self.asks_above
 
     @property

@@ -44,7 +44,7 @@ class ValueFilter(admin.SimpleListFilter):
         return Q(**{str(self.parameter_name): value})
 
 
-def told(values: Iterable[str]) -> list[tuple[str, str]]:
+def as_choices(values: Iterable[str]) -> list[tuple[str, str]]:
     """Return values to choose from, each with how it is shown."""
     return [(value, printable(value)) for value in values]
 
@@ -94,12 +94,12 @@ class QueueFilter(ValueFilter):
     parameter_name = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        return told(queue_names(database()))
+        return as_choices(queue_names(database()))
 
 
 class LaneQueueFilter(QueueFilter):
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        return told(distinct(Lane.objects.using(database()), "queue"))
+        return as_choices(distinct(Lane.objects.using(database()), "queue"))
 
 
 class GroupFilter(ValueFilter):
@@ -107,7 +107,7 @@ class GroupFilter(ValueFilter):
     parameter_name = "group"
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        return told(distinct(DeadLetter.objects.using(database()), "group"))
+        return as_choices(distinct(DeadLetter.objects.using(database()), "group"))
 
 
 class TextFilter(ValueFilter):
@@ -212,8 +212,8 @@ class OfTask(ValueFilter):
     """Keeps dead letters by what their tasks have."""
 
     def condition(self, value: str) -> Q:
-        told = super().condition(value)
-        return Q(**{f"task__{name}": sought for name, sought in told.children})  # type: ignore[misc]
+        as_choices = super().condition(value)
+        return Q(**{f"task__{name}": sought for name, sought in as_choices.children})  # type: ignore[misc]
 
 
 class DeadQueueFilter(OfTask, QueueFilter):

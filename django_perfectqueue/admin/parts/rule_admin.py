@@ -74,14 +74,14 @@ class RuleAdmin(QueueAdmin):
     @admin.action(description=_("Pause selected %(verbose_name_plural)s"), permissions=["change"])
     def pause(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
         if count := self.set_paused(request, queryset, True, _("Paused.")):
-            told = ngettext("%(count)d was paused.", "%(count)d were paused.", count)
-            self.message_user(request, told % {"count": count}, messages.SUCCESS)
+            history = ngettext("%(count)d was paused.", "%(count)d were paused.", count)
+            self.message_user(request, history % {"count": count}, messages.SUCCESS)
 
     @admin.action(description=_("Unpause selected %(verbose_name_plural)s"), permissions=["change"])
     def unpause(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
         if count := self.set_paused(request, queryset, False, _("Unpaused.")):
-            told = ngettext("%(count)d was unpaused.", "%(count)d were unpaused.", count)
-            self.message_user(request, told % {"count": count}, messages.SUCCESS)
+            history = ngettext("%(count)d was unpaused.", "%(count)d were unpaused.", count)
+            self.message_user(request, history % {"count": count}, messages.SUCCESS)
 
     def set_paused(
         self, request: HttpRequest, queryset: QuerySet[Model], paused: bool, what: Any
@@ -111,8 +111,8 @@ class RuleAdmin(QueueAdmin):
         """Show who has changed it, through whichever door."""
         row = self.get_object(request, unquote(object_id))
         changes = audit.changes_of(row, using=database())[:SHOWN] if row else []
-        told = [(moment(one.at), one.by, difference(one)) for one in changes]
-        return super().history_view(request, object_id, {**(extra_context or {}), "told": told})
+        history = [(moment(one.at), one.by, difference(one)) for one in changes]
+        return super().history_view(request, object_id, {**(extra_context or {}), "told": history})
 
 
 def acting(request: HttpRequest) -> AbstractContextManager[None]:

@@ -33,7 +33,7 @@ class Arounds(dict[type, Around]):
     """
     By the class of a handler, the function that runs one within its middleware.
 
-    A lookup raises ConfigError when something is no middleware, or not for such handlers.
+    A lookup raises ConfigError for an object that is no middleware, or not for such handlers.
     """
 
     def __missing__(self, kind: type[Application]) -> Around:
@@ -71,9 +71,9 @@ def for_all() -> tuple[object, ...]:
     """
     Return the middleware of all handlers.
 
-    Raise ConfigError when one can't be imported, or is none.
+    Raise ConfigError when one can't be imported, or is no middleware.
     """
-    return tuple(made(path, FOR_ALL) for path in options().MIDDLEWARE)
+    return tuple(build_middleware(path, FOR_ALL) for path in options().MIDDLEWARE)
 
 
 def own(kind: type[Application]) -> Iterator[Any]:
@@ -82,10 +82,10 @@ def own(kind: type[Application]) -> Iterator[Any]:
         place = f"{base.__qualname__}.middleware"
         if not isinstance(given, list | tuple):
             raise ConfigError(f"{place} must be a list, not {given!r}.")
-        yield from (made(one, place) for one in given)
+        yield from (build_middleware(one, place) for one in given)
 
 
-def made(given: Given, place: str) -> Any:
+def build_middleware(given: Given, place: str) -> Any:
     """Return the middleware that a function, an object, a class or a dotted path stands for."""
     target: Any = imported(given, place) if isinstance(given, str) else given
     if isinstance(target, type):

@@ -24,7 +24,7 @@ Seconds = Callable[["Application"], float | None]
 
 class TimeLimit:
     """
-    Tells a handler to end after so many seconds.
+    Interrupts a handler after a number of seconds.
 
     ``seconds`` is a number, or a function that makes one of the handler, or None for no
     limit. The handler's ``kill()`` gets a TimeLimitError, as by ``time_limit``; but nothing

@@ -151,7 +151,7 @@ class CommandHandler(Application):
         finally:
             with self._telling:
                 self._program = None
-        if program.told and self._reason is not None:
+        if program.stop_sent and self._reason is not None:
             raise self._reason
         return completed
 

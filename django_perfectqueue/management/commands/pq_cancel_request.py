@@ -14,7 +14,7 @@ from ..tasks.bulk import SelectingCommand
 class Command(SelectingCommand):
     summary = gettext_lazy("Cancels tasks that have yet to run, and asks running ones to stop.")
     statuses: ClassVar[list[str]] = [status.value for status in LIVE]
-    words = ("cancelled", "requested")
+    outcomes = ("cancelled", "requested")
     page_by = "ticket__task_id"
 
     def all_help(self) -> str:
@@ -40,12 +40,12 @@ class Command(SelectingCommand):
         asked = done.get("requested", 0)
         cancelled = count - asked
         text = ngettext("%s task is cancelled.", "%s tasks are cancelled.", cancelled)
-        told = text % cancelled
+        sentence = text % cancelled
         if asked:
             text = ngettext(
                 "%s is running, and is asked to stop.",
                 "%s are running, and are asked to stop.",
                 asked,
             )
-            told += " " + text % asked
-        return told
+            sentence += " " + text % asked
+        return sentence

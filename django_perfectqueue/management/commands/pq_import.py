@@ -202,11 +202,11 @@ def left_lines(tally: Tally) -> list[str]:
     lines = [_("Not moved:")]
     for why, reason in tally.left.items():
         lines.append(f"  {reason.count:>{width},} {why}")
-        lines += [f"  {'':{width}}   {name}" for name in named(reason)]
+        lines += [f"  {'':{width}}   {name}" for name in describe_reason(reason)]
     return lines
 
 
-def named(reason: Reason) -> list[str]:
+def describe_reason(reason: Reason) -> list[str]:
     more = reason.count - len(reason.names)
     return [*reason.names, _("and %d more") % more] if reason.names and more else reason.names
 

@@ -9,7 +9,7 @@ from django.db import connections
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_perfectqueue.lib.durations import short_span
+from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.models import Status, Task, TaskQuerySet, id_for
 from django_perfectqueue.models.fields import ServerNow
 
@@ -71,7 +71,7 @@ class Command(QueueCommand):
             self.say(no_tasks(self.queue))
 
     def tasks(self, **options: Any) -> TaskQuerySet:
-        tasks = self.listed(**options).select_related("ticket").with_tries()
+        tasks = self.list_tasks(**options).select_related("ticket").with_tries()
         tasks = tasks.annotate(clock=ServerNow())
         if options["status"]:
             tasks = tasks.in_status(options["status"])
@@ -84,7 +84,7 @@ class Command(QueueCommand):
             tasks = behind(tasks, options["after"])
         return tasks.defer("result_text", *(() if options["data"] else ("payload",)))
 
-    def listed(self, **options: Any) -> TaskQuerySet:
+    def list_tasks(self, **options: Any) -> TaskQuerySet:
         """Return the queue's tasks, by the index of keys or else as they come by their ids."""
         if prefix := options["key_prefix"]:
             return self.queue.list().key_begins(prefix)
@@ -172,7 +172,7 @@ def cells_of(task: Any, *, with_data: bool) -> list[str]:
         task.type,
         task.user,
         task.status,
-        _("%s ago") % short_span(age),
+        _("%s ago") % short_duration(age),
         situation(task, task.clock),
         str(task.tries),
     ]

@@ -20,7 +20,7 @@ class Command(SelectingCommand):
     )
     statuses: ClassVar[list[str]] = [outcome.value for outcome in DEAD]
     choices = ("group", *SelectingCommand.choices)
-    words = ("retried",)
+    outcomes = ("retried",)
     page_by = "dead_letter__task_id"
 
     def add_options(self, parser: CommandParser) -> None:

@@ -20,7 +20,13 @@ from django_perfectqueue.fairness.wording import queue_of, share_terms, user_of,
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import FairShare, QueueShare
 
-from ..queues.rule_command import RuleCommand, changes_for_programs, given, person, some
+from ..queues.rule_command import (
+    RuleCommand,
+    changes_for_programs,
+    first_rows,
+    given_options,
+    person,
+)
 from ..terminal.table import Column
 
 
@@ -59,46 +65,46 @@ class Command(RuleCommand):
         self.add_listing(parser)
 
     def act(self, **options: Any) -> None:
-        changes = given(options, "weight")
+        changes = given_options(options, "weight")
         user = "" if options["no_user"] else options["user"]
         if options["of_queue"] is not None:
             check_queue_choice(options, changes)
             self.act_on_queue(options["of_queue"], changes, options["reset"])
             return
         check_choice(options, changes, user)
-        place: dict[str, Any] = {"queue": options["queue"] or "", "using": self.queue.using}
+        scope: dict[str, Any] = {"queue": options["queue"] or "", "using": self.queue.using}
         if user is None:
             self.list_shares(options["queue"], options["limit"])
         elif options["reset"]:
-            self.reset(user, place)
+            self.reset(user, scope)
         elif changes:
-            set_share(user, **changes, **place, by=person())
-            self.tell(user, place)
+            set_share(user, **changes, **scope, by=person())
+            self.print_share(user, scope)
         else:
-            self.show(user, place)
+            self.show(user, scope)
 
-    def reset(self, user: str, place: dict[str, Any]) -> None:
-        if not reset_share(user, **place, by=person()) and not self.as_json:
+    def reset(self, user: str, scope: dict[str, Any]) -> None:
+        if not reset_share(user, **scope, by=person()) and not self.as_json:
             self.say(_("There was no share of its own."))
-        self.tell(user, place)
+        self.print_share(user, scope)
 
-    def tell(self, user: str, place: dict[str, Any]) -> None:
+    def print_share(self, user: str, scope: dict[str, Any]) -> None:
         """Say what holds now."""
-        held = share(user, **place)
+        held = share(user, **scope)
         if self.as_json:
-            self.print_json(for_programs(held, user, place["queue"]))
+            self.print_json(for_programs(held, user, scope["queue"]))
         else:
-            self.say(told(held, user, place["queue"]))
+            self.say(describe_share(held, user, scope["queue"]))
 
-    def show(self, user: str, place: dict[str, Any]) -> None:
-        held = share(user, **place)
-        own = FairShare(user=user, queue=place["queue"])
-        changes = changes_of(own, using=place["using"])
+    def show(self, user: str, scope: dict[str, Any]) -> None:
+        held = share(user, **scope)
+        own = FairShare(user=user, queue=scope["queue"])
+        changes = changes_of(own, using=scope["using"])
         if self.as_json:
-            found = for_programs(held, user, place["queue"])
+            found = for_programs(held, user, scope["queue"])
             self.print_json({**found, "changes": list(changes_for_programs(changes))})
             return
-        self.stdout.write(printable(told(held, user, place["queue"])))
+        self.stdout.write(printable(describe_share(held, user, scope["queue"])))
         if source := source_of(held, own):
             self.stdout.write(printable(source))
         self.print_changes(changes)
@@ -125,7 +131,7 @@ class Command(RuleCommand):
         rows = FairShare.objects.using(self.queue.using).order_by("user", "queue")
         if queue is not None:
             rows = rows.filter(queue=queue)
-        shares, more = some(rows, limit)
+        shares, more = first_rows(rows, limit)
         queues = QueueShare.objects.using(self.queue.using).order_by("queue")
         if queue is not None:
             queues = queues.filter(queue=queue)
@@ -174,9 +180,9 @@ def check_queue_choice(options: dict[str, object], changes: dict[str, object]) -
         raise CommandError(_("--reset takes the share away: it can't be changed as well."))
 
 
-def told(held: FairShare, user: str, queue: str) -> str:
-    whose = capfirst(user_of(user))
-    return f"{whose}, {queue_of(queue)}: {share_terms(held)}."
+def describe_share(held: FairShare, user: str, queue: str) -> str:
+    owner = capfirst(user_of(user))
+    return f"{owner}, {queue_of(queue)}: {share_terms(held)}."
 
 
 def queue_told(queue: str, weight: float) -> str:

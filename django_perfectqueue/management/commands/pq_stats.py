@@ -9,7 +9,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_perfectqueue.lib.durations import short_span
+from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import DEAD, LIVE, Status
 
@@ -77,7 +77,7 @@ def counts(found: Figures) -> Iterator[tuple[str, str, str]]:
     for status in LIVE:
         note = ""
         if status == Status.WAITING and found.oldest is not None:
-            note = _("the first has been due for %s") % short_span(found.oldest)
+            note = _("the first has been due for %s") % short_duration(found.oldest)
         held = found.counts[status]
         if status == Status.RUNNING and found.working < held:
             words = {"working": found.working, "held": held - found.working}

@@ -129,7 +129,7 @@ class Command(QueueCommand):
             self.doubt(options["type"])
 
     def doubt(self, type_: str) -> None:
-        """Say that no worker of the queue knows a type, where there are some and all tell."""
+        """Warn that no worker of the queue knows a type, where all workers report their types."""
         here = [
             worker
             for worker in workers_serving(using=self.queue.using)
@@ -138,8 +138,8 @@ class Command(QueueCommand):
         if not here or any(may_know(worker.routes_text, type_) for worker in here):
             return
         known = [name for worker in here for name in (worker.routes or {})["types"]]
-        told = _("No worker that serves its queue knows the type '%s'.") % type_
-        self.complain(told + nearest(type_, known))
+        text = _("No worker that serves its queue knows the type '%s'.") % type_
+        self.complain(text + nearest(type_, known))
 
     def submitted(self, task: dict[str, Any], on_conflict: str) -> str:
         """Submit a task, and return what became of it."""
@@ -155,7 +155,7 @@ class Command(QueueCommand):
         return "submitted"
 
     def run(self, key: str) -> None:
-        """Run what is due, and tell how this task has ended; CommandError unless it finished."""
+        """Run what is due, and print how this task ended; raise CommandError unless it finished."""
         queue, silent = self.queue, self.as_json or not self.verbosity
         self.stdout.flush()
         call_command(
@@ -168,14 +168,14 @@ class Command(QueueCommand):
             stderr=self.stderr,
         )
         task = queue[key].metadata()
-        told = {"key": key, "status": task.status}
+        outcome = {"key": key, "status": task.status}
         if task.status != "finished":
-            raise CommandError(_("Task '%(key)s' is %(status)s.") % told)
+            raise CommandError(_("Task '%(key)s' is %(status)s.") % outcome)
         if self.as_json:
             self.print_json({"queue": queue.name, "key": key, "result": task.result})
         else:
-            told["result"] = json.dumps(task.result, ensure_ascii=False)
-            self.say(on_one_line(_("Task '%(key)s' returned %(result)s.") % told))
+            outcome["result"] = json.dumps(task.result, ensure_ascii=False)
+            self.say(on_one_line(_("Task '%(key)s' returned %(result)s.") % outcome))
 
     def submit_file(self, name: str, on_conflict: str, *, atomic: bool) -> None:
         with opened(name) as source:
@@ -186,7 +186,7 @@ class Command(QueueCommand):
                 {"queue": self.queue.name, "submitted": bulk.stored, "ignored": bulk.ignored}
             )
         else:
-            self.say(counted(bulk.stored, bulk.ignored))
+            self.say(describe_counts(bulk.stored, bulk.ignored))
 
 
 class Bulk:
@@ -331,7 +331,7 @@ def sentences() -> dict[str, str]:
     }
 
 
-def counted(stored: int, ignored: int) -> str:
+def describe_counts(stored: int, ignored: int) -> str:
     text = ngettext("%s task is submitted.", "%s tasks are submitted.", stored) % stored
     if ignored:
         text += " " + ngettext("%s was there already.", "%s were there already.", ignored) % ignored

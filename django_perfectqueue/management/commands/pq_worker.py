@@ -212,7 +212,7 @@ class Command(SummedUpCommand):
         with speaking():
             launcher = Launcher(
                 command,
-                detach_wait=chosen(options).DETACH_WAIT,
+                detach_wait=chosen_options(options).DETACH_WAIT,
                 environment=environment,
                 echo=echo,
                 pid_file=PidFile(options["pid_file"]) if options["pid_file"] else None,
@@ -221,7 +221,7 @@ class Command(SummedUpCommand):
             return launcher.run()
 
     def stdout_is_ours(self) -> bool:
-        """Tell whether a process that this one starts prints where this one does."""
+        """Return whether a child process prints to the same place."""
         try:
             return bool(self.stdout.fileno() == 1)
         except (AttributeError, OSError, ValueError):
@@ -290,14 +290,16 @@ def staff(options: conf.Options) -> str:
     words = ngettext("%d processor", "%d processors", count) % count
     if options.PROCESSOR_TYPE == "process":
         return words
-    places = options.places
-    more = ngettext("%d task at once in each", "%d tasks at once in each", places) % places
+    concurrency = options.places
+    more = (
+        ngettext("%d task at once in each", "%d tasks at once in each", concurrency) % concurrency
+    )
     return f"{words} ({options.PROCESSOR_TYPE}): {more}"
 
 
 def plan_of(options: dict[str, Any]) -> Plan:
     """Return what is to be done; raise ConfigError or InvalidTaskError when it can't be."""
-    values = chosen(options)
+    values = chosen_options(options)
     if values.EAGER:
         raise ConfigError(
             _(
@@ -365,7 +367,7 @@ def work_of(
     return dispatch, names
 
 
-def chosen(options: dict[str, Any]) -> conf.Options:
+def chosen_options(options: dict[str, Any]) -> conf.Options:
     """Return the settings, with what the command line says instead."""
     given = {
         name: options[option] for option, name in OVERRIDES.items() if options[option] is not None
@@ -383,11 +385,11 @@ def chosen(options: dict[str, Any]) -> conf.Options:
 
 def is_there(using: str, seconds: float, say: Callable[[str], object]) -> bool:
     """
-    Wait up to so many seconds for a database, and say why; return False on a signal to stop.
+    Wait a number of seconds for a database, and log why; return False on a signal to stop.
 
-    That signal waits for whoever takes it; until then it is only pending.
+    The signal stays pending until it is taken.
     """
-    deadline, told = time.monotonic() + seconds, False
+    deadline, logged = time.monotonic() + seconds, False
     while seconds:
         try:
             check_database(using)
@@ -396,12 +398,12 @@ def is_there(using: str, seconds: float, say: Callable[[str], object]) -> bool:
                 return False
             if time.monotonic() >= deadline:
                 return True
-            if not told:
+            if not logged:
                 say(
                     _("Waiting up to %(seconds)d s. %(error)s")
                     % {"seconds": seconds, "error": error}
                 )
-            told = True
+            logged = True
             time.sleep(WAIT)
         else:
             return True

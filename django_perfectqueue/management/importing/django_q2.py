@@ -249,7 +249,7 @@ def named_arguments(text: str | None) -> dict[str, Any]:
 
 
 def is_plain(value: object) -> bool:
-    """Tell whether JSON can hold a value, so that it comes back as it was but for tuples."""
+    """Return whether a value survives JSON unchanged, tuples aside."""
     if isinstance(value, dict):
         return all(isinstance(name, str) and is_plain(one) for name, one in value.items())
     if isinstance(value, list | tuple):

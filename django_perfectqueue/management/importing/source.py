@@ -1,4 +1,4 @@
-"""What other queues have in common: tables, whose rows are tasks or are left where they are."""
+"""What other queues have in common: tables, whose rows are tasks or stay where they are."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def model_of(table: str, columns: dict[str, models.Field[object, object]]) -> ty
 
 
 def locked(rows: Any, using: str) -> Any:
-    """Have rows locked; those that someone else has locked are being worked on."""
+    """Lock rows; rows locked by others are being worked on."""
     features = connections[using].features
     if not features.has_select_for_update:
         return rows

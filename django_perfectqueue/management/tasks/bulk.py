@@ -30,7 +30,7 @@ class SelectingCommand(SteeringCommand):
     """
 
     statuses: ClassVar[Sequence[str]]
-    words: ClassVar[tuple[str, ...]]
+    outcomes: ClassVar[tuple[str, ...]]
     choices: ClassVar[tuple[str, ...]] = ("all", "type", "user")
     page_by: ClassVar[str]
 
@@ -72,25 +72,25 @@ class SelectingCommand(SteeringCommand):
         if not self.chooses(**options):
             self.steer_all(options["keys"])
             return
-        chosen = self.chosen(**options)
-        if not chosen.exists() and (why := self.none_found(**options)) and not self.as_json:
+        choose_tasks = self.choose_tasks(**options)
+        if not choose_tasks.exists() and (why := self.none_found(**options)) and not self.as_json:
             self.say(why)
             return
-        keys = self.keys_of(chosen, options["limit"])
+        keys = self.keys_of(choose_tasks, options["limit"])
         if options["dry_run"]:
-            self.tell(keys)
+            self.print_keys(keys)
         else:
             self.steer_many(keys)
 
     def chooses(self, **options: object) -> bool:
         """
-        Tell whether tasks are chosen otherwise than by their keys.
+        Return whether tasks are chosen by filters and not by keys.
 
         Raise CommandError unless the options say one thing.
         """
         given = [name for name in self.choices if options[name] not in (None, False)]
         if given and options["keys"]:
-            raise CommandError(_("Give keys, or %s, but not both.") % self.listed())
+            raise CommandError(_("Give keys, or %s, but not both.") % self.list_keys())
         if given:
             return True
         for option in ("status", "limit", "dry_run"):
@@ -98,17 +98,17 @@ class SelectingCommand(SteeringCommand):
                 name = option.replace("_", "-")
                 raise CommandError(
                     _("--%(option)s is for %(choices)s.")
-                    % {"option": name, "choices": self.listed()}
+                    % {"option": name, "choices": self.list_keys()}
                 )
         if not options["keys"]:
-            raise CommandError(_("Which tasks? Give their keys, or %s.") % self.listed())
+            raise CommandError(_("Which tasks? Give their keys, or %s.") % self.list_keys())
         return False
 
-    def listed(self) -> str:
+    def list_keys(self) -> str:
         *others, last = (f"--{name}" for name in self.choices)
         return _("%(these)s or %(last)s") % {"these": ", ".join(others), "last": last}
 
-    def chosen(self, **options: Any) -> TaskQuerySet:
+    def choose_tasks(self, **options: Any) -> TaskQuerySet:
         tasks = self.tasks(**options)
         for name in ("type", "user"):
             if options[name] is not None:
@@ -132,7 +132,7 @@ class SelectingCommand(SteeringCommand):
             last = page[-1][0]
             left = None if left is None else left - size
 
-    def tell(self, keys: Iterator[str]) -> None:
+    def print_keys(self, keys: Iterator[str]) -> None:
         count = 0
         for key in keys:
             count += 1
@@ -148,8 +148,8 @@ class SelectingCommand(SteeringCommand):
 
     def steer_many(self, keys: Iterator[str]) -> None:
         progress = Progress(self.stderr, _("%s tasks"))
-        done = dict.fromkeys(self.words, 0)
-        unsigned: dict[str, list[str]] = {word: [] for word in self.words}
+        done = dict.fromkeys(self.outcomes, 0)
+        unsigned: dict[str, list[str]] = {word: [] for word in self.outcomes}
         try:
             for number, key in enumerate(keys, 1):
                 try:

@@ -1,4 +1,4 @@
-"""What to tell someone who asked for a task, a queue or a group that isn't there."""
+"""Hints for a task, a queue or a group that does not exist."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def no_tasks(queue: Queue) -> str:
 def no_group(queue: Queue, group: str) -> str:
     """Say that no task ended for this reason, and for which ones others did."""
     text = _("No task of queue '%(queue)s' ended for the reason '%(group)s'.")
-    told = text % {"queue": queue.name, "group": group}
-    return told + instead(group, groups(queue))
+    sentence = text % {"queue": queue.name, "group": group}
+    return sentence + instead(group, groups(queue))
 
 
 def instead(word: str, words: list[str]) -> str:

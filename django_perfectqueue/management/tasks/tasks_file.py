@@ -49,9 +49,9 @@ class TasksFile:
 
     def chunk(self) -> Iterator[dict[str, object]]:
         """
-        Yield the next tasks, as many as go well into one transaction.
+        Yield the next tasks, in batches that fit one transaction.
 
-        Raise InvalidTaskError when a line is none.
+        Raise InvalidTaskError when a line is no task.
         """
         count, start = 0, self.bytes
         while count < CHUNK and self.bytes - start < CHUNK_BYTES:

@@ -31,8 +31,8 @@ from django_perfectqueue.lib.distinct import distinct
 
 from . import registry
 from .checks import is_installed, not_installed
-from .definition import QueueTask, check_words, word
-from .stored_call import Call, words_of
+from .definition import QueueTask, check_options, option_of
+from .stored_call import StoredCall, stored_options
 
 TaskCall = tuple[Any, Iterable[Any], Mapping[str, Any]]
 
@@ -84,7 +84,7 @@ class PerfectQueueBackend(BaseTaskBackend):
             problem = not_installed(self.alias)
             raise ImproperlyConfigured(f"{problem.msg} {problem.hint}")
         super().validate_task(task)
-        check_words(task)
+        check_options(task)
 
     def enqueue(self, task: object, args: Iterable[object], kwargs: Mapping[str, object]) -> Any:
         """
@@ -94,7 +94,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         AlreadyExistsError for a ``key`` that is taken.
         """
         result, submission = self.prepared(task, args, kwargs)
-        on_conflict = word(task, "on_conflict")
+        on_conflict = option_of(task, "on_conflict")
         with refusals_as_invalid():
             self.queue(task).submit(**submission, on_conflict=on_conflict)
         if on_conflict == "ignore":
@@ -113,7 +113,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         prepared = [(task, *self.prepared(task, args, kwargs)) for task, args, kwargs in calls]
         by_queue: dict[str, list[dict[str, Any]]] = {}
         for task, _result, submission in prepared:
-            if word(task, "on_conflict") != "raise":
+            if option_of(task, "on_conflict") != "raise":
                 raise InvalidTask("on_conflict is for one task: enqueue_many() raises.")
             by_queue.setdefault(task.queue_name, []).append(submission)
         with refusals_as_invalid(), transaction.atomic(using=self.using):
@@ -156,29 +156,29 @@ class PerfectQueueBackend(BaseTaskBackend):
         names = {
             name: self.task_key(task, name, result)
             for name in ("user", "key")
-            if callable(word(task, name))
+            if callable(option_of(task, name))
         }
-        key = names.get("key") or word(task, "key") or self.new_id()
+        key = names.get("key") or option_of(task, "key") or self.new_id()
         object.__setattr__(result, "id", key)
-        words = words_of(task, task if definition is None else definition, names)
-        call = Call(result.args, result.kwargs, result.enqueued_at, words)
+        task_options = stored_options(task, task if definition is None else definition, names)
+        call = StoredCall(result.args, result.kwargs, result.enqueued_at, task_options)
         submission = {
             "key": key,
             "type": path,
             "data": call.data,
-            "user": names.get("user") or word(task, "user"),
+            "user": names.get("user") or option_of(task, "user"),
             "priority": task.priority,
             "run_at": task.run_after,
-            "expected_at": word(task, "expected_at"),
-            "expires_at": word(task, "expires_at"),
-            "limits": word(task, "limits"),
-            "time_limit": words.get("time_limit"),
+            "expected_at": option_of(task, "expected_at"),
+            "expires_at": option_of(task, "expires_at"),
+            "limits": option_of(task, "limits"),
+            "time_limit": task_options.get("time_limit"),
         }
         return result, submission
 
     def task_key(self, task: Any, name: str, result: Any) -> str:
         """Return the name that a task's function makes of the arguments."""
-        made = word(task, name)(tuple(result.args), result.kwargs)
+        made = option_of(task, name)(tuple(result.args), result.kwargs)
         if not isinstance(made, str) or not made:
             raise InvalidTask(f"The function for {name} must return a text, not {made!r}.")
         return made

@@ -68,9 +68,9 @@ class QueueTask(Base[P, R]):
     limits: Iterable[str] = ()
     """The names of the limits that it keeps to."""
 
-    def __new__(cls, *values: object, **words: object) -> Any:
+    def __new__(cls, *values: object, **task_options: object) -> Any:
         """Raise TypeError, with the nearest one, for a word that there is not."""
-        for name in words:
+        for name in task_options:
             if name not in DJANGOS and name not in DEFAULTS:
                 near = nearest(name, (*DJANGOS, *DEFAULTS))
                 raise TypeError(f"A task has no '{name}'.{near} There is {', '.join(DEFAULTS)}.")
@@ -91,7 +91,7 @@ class QueueTask(Base[P, R]):
         queue_name: str | None = None,
         run_after: datetime | None = None,
         backend: str | None = None,
-        **words: Any,
+        **task_options: Any,
     ) -> QueueTask[P, R]:
         """
         Return the same task with other words.
@@ -106,7 +106,7 @@ class QueueTask(Base[P, R]):
             "backend": backend,
         }
         changes = {name: value for name, value in given.items() if value is not None}
-        return replace(self, **changes, **words)
+        return replace(self, **changes, **task_options)
 
     def enqueue_many(
         self, calls: Iterable[tuple[Iterable[object], Mapping[str, object]]]
@@ -127,25 +127,25 @@ DJANGOS = {field.name for field in fields(Task)}
 DEFAULTS = {field.name: field.default for field in fields(QueueTask) if field.name not in DJANGOS}
 
 
-def word(task: Any, name: str) -> Any:
+def option_of(task: Any, name: str) -> Any:
     """Return one of our words of a task, or its default where the task knows none of them."""
     return getattr(task, name, DEFAULTS[name])
 
 
 def rules_of(task: Any) -> dict[str, object]:
     """Return what a task says of the classes of its errors."""
-    return {name: word(task, name) for name in error_rules.RULES}
+    return {name: option_of(task, name) for name in error_rules.RULES}
 
 
-def check_words(task: Any) -> None:
+def check_options(task: Any) -> None:
     """Raise InvalidTask when one of our words has a value that will not do."""
     for name, (is_good, wanted) in RULES.items():
-        value = word(task, name)
+        value = option_of(task, name)
         if value is not None and not is_good(value):
             raise InvalidTask(f"{name} must be {wanted}, not {value!r}.")
     for name, problem in error_rules.problems(rules_of(task)):
         raise InvalidTask(f"{name} {problem}.")
-    if word(task, "atomic") and iscoroutinefunction(task.func):
+    if option_of(task, "atomic") and iscoroutinefunction(task.func):
         raise InvalidTask("A coroutine can't be atomic: Django has no transactions there.")
 
 

@@ -20,9 +20,9 @@ from django_perfectqueue.exceptions import CancelRequestedError
 from django_perfectqueue.logs import Masked
 from django_perfectqueue.queue import AcquiredTask
 
-from .definition import rules_of, word
+from .definition import option_of, rules_of
 from .results import FAILED, SUCCESSFUL, error_from_exception, running_result, set_attributes
-from .stored_call import Call
+from .stored_call import StoredCall
 
 logger = logging.getLogger("django_perfectqueue.backend")
 
@@ -39,17 +39,19 @@ class DjangoTask(Application):
 
     def __init__(self, task: AcquiredTask) -> None:
         super().__init__(task)
-        self.call = Call.of(task.data)
-        self.backend = task_backends[self.call.words.get("backend", self.definition.backend)]
-        vars(self)["backoff"] = word(self.definition, "backoff") or self.usual_backoff()
+        self.call = StoredCall.of(task.data)
+        self.backend = task_backends[self.call.task_options.get("backend", self.definition.backend)]
+        vars(self)["backoff"] = option_of(self.definition, "backoff") or self.usual_backoff()
         vars(self)["attempts_when_asked"] = self.attempts(options().MAX_ATTEMPTS)
         vars(self)["max_attempts"] = self.attempts(1)
-        if "atomic" in self.call.words and not self.is_async:
-            vars(self)["atomic"] = self.call.words["atomic"]
+        if "atomic" in self.call.task_options and not self.is_async:
+            vars(self)["atomic"] = self.call.task_options["atomic"]
 
     def attempts(self, usual: int) -> int:
         """Return what the call says, or else its definition, or else the backend."""
-        given = self.call.words.get("max_attempts", word(self.definition, "max_attempts"))
+        given = self.call.task_options.get(
+            "max_attempts", option_of(self.definition, "max_attempts")
+        )
         if self.backoff:
             usual = options().MAX_ATTEMPTS
         return int(given or self.backend.options.get("max_attempts") or usual)
@@ -104,7 +106,7 @@ def handler_of(definition: Any) -> type[DjangoTask]:
     names = {
         "definition": definition,
         "time_limit": time_limit_of(definition),
-        "atomic": word(definition, "atomic"),
+        "atomic": option_of(definition, "atomic"),
         **rules_of(definition),
         "__module__": function.__module__,
         "__qualname__": function.__qualname__,
@@ -120,7 +122,7 @@ def handler_of(definition: Any) -> type[DjangoTask]:
 def time_limit_of(definition: Any) -> float | None:
     """Return the seconds that an attempt may take by its definition, or else by its backend."""
     usual = task_backends[definition.backend].options.get("time_limit")
-    limit: float | None = word(definition, "time_limit") or usual
+    limit: float | None = option_of(definition, "time_limit") or usual
     return limit
 
 

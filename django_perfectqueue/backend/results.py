@@ -18,7 +18,7 @@ from django_perfectqueue.models import Attempt, Outcome, Status, Task
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.queue import GRAVE, AcquiredTask
 
-from .stored_call import Call, variant
+from .stored_call import StoredCall, variant
 
 READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
 FAILED, SUCCESSFUL = TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL
@@ -104,7 +104,7 @@ def result_of(rows: Sequence[Mapping[str, Any]], definition: Any, *, alias: str)
         errors.append(build_error(row["grave"], row["epitaph"] or ""))
     result = build_result(
         row["key"],
-        Call.of(decode(row["payload"])),
+        StoredCall.of(decode(row["payload"])),
         definition,
         queue=row["queue"],
         priority=row["priority"],
@@ -122,7 +122,7 @@ def result_of(rows: Sequence[Mapping[str, Any]], definition: Any, *, alias: str)
     return result
 
 
-def running_result(task: AcquiredTask, call: Call, definition: Any) -> Any:
+def running_result(task: AcquiredTask, call: StoredCall, definition: Any) -> Any:
     """Return the result of a task whose next attempt begins now, in this process."""
     now = timezone.now()
     lease = task.lease
@@ -135,7 +135,7 @@ def running_result(task: AcquiredTask, call: Call, definition: Any) -> Any:
         queue=lease.queue,
         priority=lease.priority,
         created_at=lease.created_at,
-        alias=call.words.get("backend", definition.backend),
+        alias=call.task_options.get("backend", definition.backend),
         status=RUNNING,
         started_at=starts[0] if starts else now,
         last_attempted_at=now,
@@ -152,7 +152,7 @@ def earlier_attempts(task: AcquiredTask) -> list[dict[str, object]]:
 
 def build_result(
     key: str,
-    call: Call,
+    call: StoredCall,
     definition: Any,
     *,
     queue: str,

@@ -291,7 +291,7 @@ class Case:
         first = line.order_by("rank", "run_at", "task_id")[:COUNTED]
         # No values_list(), of which Django would order by what is selected, past the index.
         places = ((one.rank, one.run_at, one.pk) for one in first.only("rank", "run_at"))
-        return sum(check_position < own for check_position in places)
+        return sum(other < own for other in places)
 
     def lanes_before(self) -> int | None:
         """Return how many open lanes have an earlier turn, or None where it has no turn yet."""

@@ -21,7 +21,7 @@ from django_perfectqueue.store.database.alias import database
 from .acquired import AcquiredTask, add_line, note_of
 from .deferred import Deferred
 from .queue import Queue, Window
-from .task_handle import Task
+from .task_handle import TaskHandle
 
 __all__ = [
     "GRAVE",
@@ -32,7 +32,7 @@ __all__ = [
     "Duration",
     "OnConflict",
     "Queue",
-    "Task",
+    "TaskHandle",
     "When",
     "Window",
     "add_line",

@@ -40,7 +40,7 @@ from . import retention
 from .acquired import AcquiredTask
 from .async_twins import twin
 from .notify_due import DueWait
-from .task_handle import Task, already, expires_first
+from .task_handle import TaskHandle, already, expires_first
 
 Window = Literal["minute", "hour", "day"]
 
@@ -89,7 +89,7 @@ class Queue:
         time_limit: Duration | None = None,
         on_conflict: OnConflict = "raise",
         now: datetime | None = None,
-    ) -> Task:
+    ) -> TaskHandle:
         """
         Store a task in the caller's transaction; it may run once that commits.
 
@@ -211,8 +211,8 @@ class Queue:
             context=surroundings,
         )
 
-    def __getitem__(self, key: str) -> Task:
-        return Task(self, key)
+    def __getitem__(self, key: str) -> TaskHandle:
+        return TaskHandle(self, key)
 
     def acquire(
         self,

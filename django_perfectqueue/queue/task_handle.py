@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class TaskHandle:
     """A task by its name: it may or may not exist."""
 
     queue: Queue

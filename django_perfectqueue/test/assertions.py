@@ -12,7 +12,7 @@ from django.db import connections
 from django.test import TestCase
 
 from django_perfectqueue.models import Status
-from django_perfectqueue.queue import Queue, Task, database
+from django_perfectqueue.queue import Queue, TaskHandle, database
 
 from .drain import drain
 from .routes import Kind
@@ -130,8 +130,8 @@ def checked(wanted: dict[str, Any]) -> dict[str, object]:
     return wanted
 
 
-def reference(task: Any, queue: Queue | str | None, using: str | None) -> Task:
-    if isinstance(task, Task):
+def reference(task: Any, queue: Queue | str | None, using: str | None) -> TaskHandle:
+    if isinstance(task, TaskHandle):
         return task
     if isinstance(task, SubmittedTask):
         return task.task

@@ -10,7 +10,7 @@ from unittest import mock
 
 from django_perfectqueue import compat, store
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
-from django_perfectqueue.queue import Queue, Task
+from django_perfectqueue.queue import Queue, TaskHandle
 
 from .submitted import SubmittedTask, sources
 
@@ -70,7 +70,7 @@ def stand_ins(recorded: Recording) -> Iterator[tuple[object, str, object]]:
         *,
         on_conflict: str = "raise",
         **options: Any,
-    ) -> Task:
+    ) -> TaskHandle:
         recorded.add(self, on_conflict, self._submission(key, type, data, **options))
         return self[key]
 

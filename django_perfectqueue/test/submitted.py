@@ -13,7 +13,7 @@ from django.utils import timezone
 from django_perfectqueue import models, store
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.redaction import masked
-from django_perfectqueue.queue import Queue, Task, database
+from django_perfectqueue.queue import Queue, TaskHandle, database
 
 from .routes import Kind, type_of
 
@@ -52,7 +52,7 @@ class SubmittedTask:
         return cls(**{name: getattr(given, name) for name in names}, **values)
 
     @property
-    def task(self) -> Task:
+    def task(self) -> TaskHandle:
         """The task itself, to look at or to steer."""
         return Queue(self.queue, using=self.using)[self.key]
 

@@ -6,7 +6,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.models import LIVE, TaskQuerySet
-from django_perfectqueue.queue import Task
+from django_perfectqueue.queue import TaskHandle
 
 from ..tasks.bulk import SelectingCommand
 
@@ -23,7 +23,7 @@ class Command(SelectingCommand):
     def status_help(self) -> str:
         return _("%s (any of these).") % ", ".join(self.statuses)
 
-    def steer(self, task: Task) -> tuple[str, str]:
+    def steer(self, task: TaskHandle) -> tuple[str, str]:
         if task.cancel_request():
             return _("Task '%s' is cancelled.") % task.key, "cancelled"
         return _("Task '%s' is running, and is asked to stop.") % task.key, "requested"

@@ -99,7 +99,7 @@ class Command(QueueCommand):
         finally:
             self.progress.clear()
         self.report(move)
-        if count := move.tally.mendable:
+        if count := move.tally.fixable:
             text = ngettext("%s task is left behind.", "%s tasks are left behind.", count)
             raise CommandError(text % f"{count:,}")
 
@@ -223,7 +223,7 @@ def as_json(move: Move, notes: list[str]) -> dict[str, Any]:
             {
                 "why": why,
                 "count": reason.count,
-                "mendable": reason.mendable,
+                "fixable": reason.fixable,
                 "names": reason.names,
             }
             for why, reason in tally.left.items()

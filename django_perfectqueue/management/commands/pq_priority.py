@@ -6,7 +6,7 @@ from django.core.management.base import CommandParser
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_perfectqueue.queue import Task
+from django_perfectqueue.queue import TaskHandle
 
 from ..tasks.single import SteeringCommand
 
@@ -28,7 +28,7 @@ class Command(SteeringCommand):
         self.priority = options["priority"]
         super().act(**options)
 
-    def steer(self, task: Task) -> tuple[str, str]:
+    def steer(self, task: TaskHandle) -> tuple[str, str]:
         task.set_priority(self.priority)
         sentence = _("Task '%(key)s' has the priority %(priority)s.")
         return sentence % {"key": task.key, "priority": self.priority}, "reprioritized"

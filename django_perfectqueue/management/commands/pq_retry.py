@@ -7,7 +7,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.models import DEAD, Outcome, TaskQuerySet
-from django_perfectqueue.queue import Task
+from django_perfectqueue.queue import TaskHandle
 
 from ..tasks.bulk import SelectingCommand
 from ..tasks.hints import no_group
@@ -37,7 +37,7 @@ class Command(SelectingCommand):
     def status_help(self) -> str:
         return _("%s (failed).") % ", ".join(self.statuses)
 
-    def steer(self, task: Task) -> tuple[str, str]:
+    def steer(self, task: TaskHandle) -> tuple[str, str]:
         task.retry()
         return _("Task '%s' will be tried again.") % task.key, "retried"
 

@@ -65,9 +65,9 @@ class PeriodicTasks(Table):
             kind = next((kind for kind in KINDS if getattr(row, f"{kind}_id") is not None), "")
             why = _("recurring: there is no scheduler yet")
             name = f"{row.name}: {row.task}"
-            return Left(name, why, kind, mendable=False, listed=True)
+            return Left(name, why, kind, fixable=False, listed=True)
         if row.total_run_count:
-            return Left(row.name, _("that have run"), mendable=False)
+            return Left(row.name, _("that have run"), fixable=False)
         try:
             args, kwargs = json.loads(row.args or "[]"), json.loads(row.kwargs or "{}")
             headers = json.loads(getattr(row, "headers", None) or "{}")

@@ -132,7 +132,7 @@ class Schedules(Table):
         if row.schedule_type != ONCE:
             kind = KINDS.get(row.schedule_type, row.schedule_type)
             why = _("recurring: there is no scheduler yet")
-            return Left(name, why, kind, mendable=False, listed=True)
+            return Left(name, why, kind, fixable=False, listed=True)
         try:
             package = package_of(row)
         except UNREADABLE as error:

@@ -28,7 +28,7 @@ class Reason:
     """Why so many rows stay where they are, with the names of some, or of all."""
 
     count: int = 0
-    mendable: bool = False
+    fixable: bool = False
     names: list[str] = field(default_factory=list)
 
 
@@ -49,13 +49,13 @@ class Tally:
             why = _("other reasons")
         reason = self.left.setdefault(why, Reason())
         reason.count += 1
-        reason.mendable = reason.mendable or row.mendable
+        reason.fixable = reason.fixable or row.fixable
         if len(reason.names) < (LISTED if row.listed else NAMED):
             reason.names.append(f"{row.name} ({row.detail})" if row.detail else row.name)
 
     @property
-    def mendable(self) -> int:
-        return sum(reason.count for reason in self.left.values() if reason.mendable)
+    def fixable(self) -> int:
+        return sum(reason.count for reason in self.left.values() if reason.fixable)
 
 
 class Move:

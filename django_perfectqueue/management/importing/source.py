@@ -39,14 +39,14 @@ class Left:
     """
     A row that is not moved, and why: the same words for all of a kind.
 
-    ``detail`` is what differs between them. ``mendable`` tells that someone can do something
+    ``detail`` is what differs between them. ``fixable`` tells that someone can do something
     about it, and ``listed`` that each of its kind is named.
     """
 
     name: str
     why: str
     detail: str = ""
-    mendable: bool = True
+    fixable: bool = True
     listed: bool = False
 
 

@@ -28,6 +28,10 @@ INTERRUPTED = 130
 UNREAD = 141
 
 
+CommandOptions = dict[str, Any]
+"""The options of a command as its parser returns them, by name."""
+
+
 class SummedUpCommand(BaseCommand):
     """A command that says what it does in ``summary``, in the user's language."""
 
@@ -67,7 +71,7 @@ class QueueCommand(SummedUpCommand):
     def add_options(self, parser: CommandParser) -> None:
         raise NotImplementedError
 
-    def act(self, **options: object) -> None:
+    def act(self, options: CommandOptions) -> None:
         raise NotImplementedError
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -79,7 +83,7 @@ class QueueCommand(SummedUpCommand):
         with speaking(using):
             # A database that was never reached is not waited for.
             connections[using].ensure_connection()
-            self.act(**options)
+            self.act(options)
             self.stdout.flush()
 
     def say(self, text: str) -> None:

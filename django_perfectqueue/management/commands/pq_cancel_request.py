@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -8,6 +8,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from django_perfectqueue.models import LIVE, TaskQuerySet
 from django_perfectqueue.queue import TaskHandle
 
+from ..base import CommandOptions
 from ..tasks.bulk import SelectingCommand
 
 
@@ -28,7 +29,7 @@ class Command(SelectingCommand):
             return _("Task '%s' is cancelled.") % task.key, "cancelled"
         return _("Task '%s' is running, and is asked to stop.") % task.key, "requested"
 
-    def tasks(self, **options: Any) -> TaskQuerySet:
+    def tasks(self, options: CommandOptions) -> TaskQuerySet:
         tasks = self.queue.list().live()
         return tasks.in_status(options["status"]) if options["status"] else tasks
 

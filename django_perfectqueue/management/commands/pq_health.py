@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
-from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
@@ -15,7 +14,7 @@ from django_perfectqueue.lib import durations
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.worker.shared.status_page import LONG_AGO, WorkerStatus, statuses
 
-from ..base import SummedUpCommand, known_alias, speaking
+from ..base import CommandOptions, SummedUpCommand, known_alias, speaking
 
 
 class Command(SummedUpCommand):
@@ -73,14 +72,14 @@ class Command(SummedUpCommand):
             found = self.check_queues(options)
         self.print_findings(found, options)
 
-    def check_queues(self, options: dict[str, Any]) -> list[Finding]:
+    def check_queues(self, options: CommandOptions) -> list[Finding]:
         with speaking():
             using = known_alias(options["database"] or queue.database())
             given = options["queues"] or ()
             names = [queue.checked("queue", name, queue.QUEUE_LENGTH) for name in given]
             return list(findings(names, using=using, oldest=options["oldest"]))
 
-    def check_host(self, options: dict[str, Any]) -> Finding:
+    def check_host(self, options: CommandOptions) -> Finding:
         with speaking():
             shown = statuses()
         if options["pid_file"]:
@@ -88,7 +87,7 @@ class Command(SummedUpCommand):
             shown = [one for one in shown if pid in (one.launcher, one.supervisor)]
         return check_workers(shown, ready=options["ready"])
 
-    def print_findings(self, found: Sequence[Finding], options: dict[str, Any]) -> None:
+    def print_findings(self, found: Sequence[Finding], options: CommandOptions) -> None:
         wrong = [finding for finding in found if not finding.ok]
         if options["json"]:
             facts = [finding.facts() for finding in found]

@@ -15,7 +15,7 @@ from django_perfectqueue.conf import options as settings
 from django_perfectqueue.exceptions import PerfectQueueError
 from django_perfectqueue.worker.discovery import found, types_of, with_django_tasks
 
-from ..base import INTERRUPTED, QueueCommand, at_least, diagnosis, known_alias
+from ..base import INTERRUPTED, CommandOptions, QueueCommand, at_least, diagnosis, known_alias
 from ..importing import SOURCES, Move, Source, Tally
 from ..importing.move import Reason
 from ..importing.source import Terms, reading
@@ -84,7 +84,7 @@ class Command(QueueCommand):
             help=_("Delete each row there once its task is here. By default they stay."),
         )
 
-    def act(self, **options: object) -> None:
+    def act(self, options: CommandOptions) -> None:
         source = source_of(self.queue.using, options)
         move = self.move(source, options)
         try:
@@ -103,7 +103,7 @@ class Command(QueueCommand):
             text = ngettext("%s task is left behind.", "%s tasks are left behind.", count)
             raise CommandError(text % f"{count:,}")
 
-    def move(self, source: Source, options: dict[str, Any]) -> Move:
+    def move(self, source: Source, options: CommandOptions) -> Move:
         with reading(source.terms.using):
             total = sum(table.count() for table in source.tables)
         self.progress = Progress(self.stderr, _("%s tasks looked at"), total=total)
@@ -131,7 +131,7 @@ class Command(QueueCommand):
             self.say(text)
 
 
-def source_of(using: str, options: dict[str, Any]) -> Source:
+def source_of(using: str, options: CommandOptions) -> Source:
     """Return the source that was asked for; raise ConfigError when it can't be read as it is."""
     terms = Terms(
         using=known_alias(options["from_database"] or using),

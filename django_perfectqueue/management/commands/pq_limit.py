@@ -17,7 +17,7 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Limit, Meter
 from django_perfectqueue.models.fields import ServerNow
 
-from ..base import at_least, nearest
+from ..base import CommandOptions, at_least, nearest
 from ..queues.rule_command import (
     RuleCommand,
     changes_for_programs,
@@ -64,7 +64,7 @@ class Command(RuleCommand):
         parser.add_argument("--remove", action="store_true", help=_("Take the limit away."))
         self.add_listing(parser)
 
-    def act(self, **options: Any) -> None:
+    def act(self, options: CommandOptions) -> None:
         changes = given_options(options, "burst")
         if options["rate"]:
             changes["rate"], changes["period"] = options["rate"]
@@ -164,7 +164,7 @@ class Command(RuleCommand):
         return found
 
 
-def check_choice(options: dict[str, Any], changes: dict[str, Any]) -> None:
+def check_choice(options: CommandOptions, changes: dict[str, Any]) -> None:
     """Raise CommandError unless the options say one thing."""
     if options["name"] is None and (changes or options["remove"]):
         raise CommandError(_("Say which limit: its name, or a scope and a name."))

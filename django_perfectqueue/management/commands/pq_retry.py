@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from django.core.management.base import CommandParser
 from django.utils.translation import gettext as _
@@ -9,6 +9,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from django_perfectqueue.models import DEAD, Outcome, TaskQuerySet
 from django_perfectqueue.queue import TaskHandle
 
+from ..base import CommandOptions
 from ..tasks.bulk import SelectingCommand
 from ..tasks.hints import no_group
 
@@ -41,7 +42,7 @@ class Command(SelectingCommand):
         task.retry()
         return _("Task '%s' will be tried again.") % task.key, "retried"
 
-    def tasks(self, **options: Any) -> TaskQuerySet:
+    def tasks(self, options: CommandOptions) -> TaskQuerySet:
         tasks = self.queue.list()
         status, group = options["status"], options["group"]
         if group is not None:
@@ -50,7 +51,7 @@ class Command(SelectingCommand):
             tasks = tasks.in_status(status or Outcome.FAILED)
         return tasks
 
-    def none_found(self, **options: Any) -> str:
+    def none_found(self, options: CommandOptions) -> str:
         group = options["group"]
         return "" if group is None else no_group(self.queue, group)
 

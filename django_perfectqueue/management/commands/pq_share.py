@@ -20,6 +20,7 @@ from django_perfectqueue.fairness.wording import queue_of, share_terms, user_of,
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import FairShare, QueueShare
 
+from ..base import CommandOptions
 from ..queues.rule_command import (
     RuleCommand,
     changes_for_programs,
@@ -64,7 +65,7 @@ class Command(RuleCommand):
         )
         self.add_listing(parser)
 
-    def act(self, **options: Any) -> None:
+    def act(self, options: CommandOptions) -> None:
         changes = given_options(options, "weight")
         user = "" if options["no_user"] else options["user"]
         if options["of_queue"] is not None:
@@ -158,7 +159,7 @@ class Command(RuleCommand):
             self.say(_("There are more: --limit 0 lists all."))
 
 
-def check_choice(options: dict[str, Any], changes: dict[str, Any], user: str | None) -> None:
+def check_choice(options: CommandOptions, changes: dict[str, Any], user: str | None) -> None:
     """Raise CommandError unless the options say one thing."""
     if options["no_user"] and options["user"] is not None:
         raise CommandError(_("Give a user or --no-user, not both."))

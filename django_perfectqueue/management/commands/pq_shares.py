@@ -13,7 +13,7 @@ from django_perfectqueue.fairness.report import COUNTED, WINDOWS, Balance, UserS
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
 
-from ..base import QueueCommand, at_least
+from ..base import CommandOptions, QueueCommand, at_least
 from ..tasks.facts import iso
 from ..terminal.table import GAP, Column, lines, terminal_width
 
@@ -52,7 +52,7 @@ class Command(QueueCommand):
             help=_("How many users to show, those who received most first (20)."),
         )
 
-    def act(self, **options: Any) -> None:
+    def act(self, options: CommandOptions) -> None:
         over, user = options["over"], options["user"]
         found = balance(
             self.queue.name, over=over, using=self.queue.using, top=options["top"], user=user

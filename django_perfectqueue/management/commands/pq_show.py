@@ -32,7 +32,7 @@ from django_perfectqueue.models import Change, Journal, Task, TaskQuerySet
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.journal import Line
 
-from ..base import QueueCommand
+from ..base import CommandOptions, QueueCommand
 from ..tasks.facts import (
     content,
     context_of,
@@ -81,7 +81,7 @@ class Command(QueueCommand):
             "--no-log", action="store_false", dest="log", help=_("Show nothing of that.")
         )
 
-    def act(self, **options: Any) -> None:
+    def act(self, options: CommandOptions) -> None:
         task = self.found(options["key"])
         attempts = tries(task, list(task.attempts.order_by("id")))
         journals = journals_of(task, using=self.queue.using)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from django.core.management.base import CommandParser
 from django.utils.functional import Promise
@@ -13,7 +12,7 @@ from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import DEAD, LIVE, Status
 
-from ..base import QueueCommand, at_least
+from ..base import CommandOptions, QueueCommand, at_least
 from ..queues.figures import BOUND, Figures, User, figures
 from ..tasks.hints import no_tasks
 from ..terminal.table import GAP, Column, lines, terminal_width
@@ -37,7 +36,7 @@ class Command(QueueCommand):
             help=_("How many users and how many reasons to show (10)."),
         )
 
-    def act(self, **options: Any) -> None:
+    def act(self, options: CommandOptions) -> None:
         found = figures(self.queue.using, options["queue"])
         for number, one in enumerate(found):
             if self.as_json:

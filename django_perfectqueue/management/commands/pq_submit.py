@@ -16,7 +16,7 @@ from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.inspection.why_waiting import may_know, workers_serving
 from django_perfectqueue.lib.printable import on_one_line
 
-from ..base import INTERRUPTED, TAKEN, QueueCommand, diagnosis, nearest
+from ..base import INTERRUPTED, TAKEN, CommandOptions, QueueCommand, diagnosis, nearest
 from ..tasks.tasks_file import TasksFile, parsed
 from ..terminal.progress import Progress
 from ..terminal.text import point, seconds
@@ -111,17 +111,17 @@ class Command(QueueCommand):
             help=_("Run what is due in its queue, as pq_worker --burst does, and tell its result."),
         )
 
-    def act(self, **options: Any) -> None:
-        check_choice(**options)
+    def act(self, options: CommandOptions) -> None:
+        check_choice(options)
         if options["file"]:
             self.submit_file(options["file"], options["on_conflict"], atomic=options["atomic"])
         else:
-            self.submit_one(**options)
+            self.submit_one(options)
         if options["run"]:
             self.run(options["key"])
 
-    def submit_one(self, **options: Any) -> None:
-        word = self.submitted(arguments(**options), options["on_conflict"])
+    def submit_one(self, options: CommandOptions) -> None:
+        word = self.submitted(arguments(options), options["on_conflict"])
         if self.as_json:
             self.print_json({"queue": self.queue.name, "key": options["key"], "done": word})
         else:
@@ -276,7 +276,7 @@ def opened(name: str) -> Iterator[IO[bytes]]:
         yield source
 
 
-def check_choice(**options: Any) -> None:
+def check_choice(options: CommandOptions) -> None:
     """Raise CommandError unless the options say one thing."""
     if options["file"]:
         if any(options[name] is not None for name in OF_ONE):
@@ -296,7 +296,7 @@ def check_choice(**options: Any) -> None:
         raise CommandError(_("Give --time or --in, but not both."))
 
 
-def arguments(**options: Any) -> dict[str, Any]:
+def arguments(options: CommandOptions) -> dict[str, Any]:
     """
     Return the arguments of Queue.submit().
 

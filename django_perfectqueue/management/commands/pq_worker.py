@@ -10,7 +10,6 @@ import sys
 import time
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
@@ -44,7 +43,7 @@ from django_perfectqueue.worker.process.title import set_title
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.supervisor.supervisor import Supervisor
 
-from ..base import SummedUpCommand, at_least, known_alias, speaking
+from ..base import CommandOptions, SummedUpCommand, at_least, known_alias, speaking
 from ..queues.exec import Exec, exec_of
 
 SHOWN = 8
@@ -198,7 +197,7 @@ class Command(SummedUpCommand):
             sys.exit(code)
         raise CommandError(_("The worker ended with exit code %d.") % code, returncode=code)
 
-    def launch(self, options: dict[str, Any]) -> int:
+    def launch(self, options: CommandOptions) -> int:
         command, environment = same_command(), first_environment()
         for_us = taken_out_of(environment)
         if not self.started_by_itself:
@@ -227,7 +226,7 @@ class Command(SummedUpCommand):
         except (AttributeError, OSError, ValueError):
             return False
 
-    def supervise(self, launcher: int, options: dict[str, Any]) -> int:
+    def supervise(self, launcher: int, options: CommandOptions) -> int:
         set_title("supervisor")
         self.check(tags=["perfectqueue"])
         with speaking():
@@ -297,7 +296,7 @@ def staff(options: conf.Options) -> str:
     return f"{words} ({options.PROCESSOR_TYPE}): {more}"
 
 
-def plan_of(options: dict[str, Any]) -> Plan:
+def plan_of(options: CommandOptions) -> Plan:
     """Return what is to be done; raise ConfigError or InvalidTaskError when it can't be."""
     values = chosen_options(options)
     if values.EAGER:
@@ -352,7 +351,7 @@ def check_backoff(backoff: object) -> None:
 
 
 def work_of(
-    options: dict[str, Any], values: conf.Options, using: str
+    options: CommandOptions, values: conf.Options, using: str
 ) -> tuple[type[Dispatch], list[str]]:
     """Return the dispatch that was asked for, and the queues that go with it."""
     names = [values.DEFAULT_QUEUE]
@@ -367,7 +366,7 @@ def work_of(
     return dispatch, names
 
 
-def chosen_options(options: dict[str, Any]) -> conf.Options:
+def chosen_options(options: CommandOptions) -> conf.Options:
     """Return the settings, with what the command line says instead."""
     given = {
         name: options[option] for option, name in OVERRIDES.items() if options[option] is not None
@@ -435,7 +434,7 @@ def address(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def arguments(options: dict[str, Any]) -> list[str]:
+def arguments(options: CommandOptions) -> list[str]:
     """Return options as they are written on a command line."""
     words = [options["dispatch"]] if options["dispatch"] else []
     for name in options["queues"] or ():

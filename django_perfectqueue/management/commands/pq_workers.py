@@ -15,7 +15,7 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Worker
 from django_perfectqueue.models.fields import ServerNow
 
-from ..base import QueueCommand
+from ..base import CommandOptions, QueueCommand
 from ..terminal.table import GAP, Column, lines, terminal_width
 
 MOST = 1000
@@ -36,7 +36,7 @@ class Command(QueueCommand):
             help=_("Show the processors of each worker, and the tasks that they run."),
         )
 
-    def act(self, **options: object) -> None:
+    def act(self, options: CommandOptions) -> None:
         rows: Any = Worker.objects.using(self.queue.using).annotate(clock=ServerNow())
         found = [
             worker

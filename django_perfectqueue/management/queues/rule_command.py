@@ -19,7 +19,7 @@ from django_perfectqueue.fairness.wording import difference
 from django_perfectqueue.models import Change
 from django_perfectqueue.queue import parse_duration
 
-from ..base import QueueCommand, at_least
+from ..base import CommandOptions, QueueCommand, at_least
 from ..terminal.table import GAP, Column, lines, terminal_width
 from ..terminal.text import local
 
@@ -86,7 +86,7 @@ class RuleCommand(QueueCommand):
             self.print_table(columns, rows)
 
 
-def given_options(options: dict[str, Any], *names: str) -> dict[str, Any]:
+def given_options(options: CommandOptions, *names: str) -> dict[str, Any]:
     """Return what a person has said of these, and of the cap."""
     said = {name: options[name] for name in (*names, "paused") if options[name] is not None}
     if options["no_cap"] or options["max_running"] is not None:

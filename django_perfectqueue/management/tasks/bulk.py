@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
@@ -12,7 +12,7 @@ from django_perfectqueue.exceptions import IdempotentError, NotFoundError, NotSu
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import TaskQuerySet
 
-from ..base import at_least
+from ..base import CommandOptions, at_least
 from ..terminal.progress import Progress
 from .single import SteeringCommand
 
@@ -60,7 +60,7 @@ class SelectingCommand(SteeringCommand):
     def status_help(self) -> str:
         raise NotImplementedError
 
-    def tasks(self, **options: Any) -> TaskQuerySet:
+    def tasks(self, options: CommandOptions) -> TaskQuerySet:
         """Return the tasks that this command may be about, by status."""
         raise NotImplementedError
 
@@ -68,12 +68,12 @@ class SelectingCommand(SteeringCommand):
         """Return a sentence about how often steer() has said each word, or would say one."""
         raise NotImplementedError
 
-    def act(self, **options: Any) -> None:
-        if not self.chooses(**options):
+    def act(self, options: CommandOptions) -> None:
+        if not self.chooses(options):
             self.steer_all(options["keys"])
             return
-        choose_tasks = self.choose_tasks(**options)
-        if not choose_tasks.exists() and (why := self.none_found(**options)) and not self.as_json:
+        choose_tasks = self.choose_tasks(options)
+        if not choose_tasks.exists() and (why := self.none_found(options)) and not self.as_json:
             self.say(why)
             return
         keys = self.keys_of(choose_tasks, options["limit"])
@@ -82,7 +82,7 @@ class SelectingCommand(SteeringCommand):
         else:
             self.steer_many(keys)
 
-    def chooses(self, **options: object) -> bool:
+    def chooses(self, options: CommandOptions) -> bool:
         """
         Return whether tasks are chosen by filters and not by keys.
 
@@ -108,14 +108,14 @@ class SelectingCommand(SteeringCommand):
         *others, last = (f"--{name}" for name in self.choices)
         return _("%(these)s or %(last)s") % {"these": ", ".join(others), "last": last}
 
-    def choose_tasks(self, **options: Any) -> TaskQuerySet:
-        tasks = self.tasks(**options)
+    def choose_tasks(self, options: CommandOptions) -> TaskQuerySet:
+        tasks = self.tasks(options)
         for name in ("type", "user"):
             if options[name] is not None:
                 tasks = tasks.filter(**{name: options[name]})
         return tasks.order_by(self.page_by)
 
-    def none_found(self, **options: object) -> str:
+    def none_found(self, options: CommandOptions) -> str:
         """Return what to say where no task is found, beside that."""
         return ""
 

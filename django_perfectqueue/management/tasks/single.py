@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
@@ -13,7 +12,7 @@ from django_perfectqueue.fairness import audit
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import TaskHandle
 
-from ..base import QueueCommand
+from ..base import CommandOptions, QueueCommand
 from ..queues.rule_command import person
 from .hints import with_hint
 
@@ -29,7 +28,7 @@ class SteeringCommand(QueueCommand):
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("keys", metavar="KEY", nargs="+", help=_("Keys of the tasks."))
 
-    def act(self, **options: Any) -> None:
+    def act(self, options: CommandOptions) -> None:
         self.steer_all(options["keys"])
 
     def steer(self, task: TaskHandle) -> tuple[str, str]:

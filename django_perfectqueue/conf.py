@@ -140,7 +140,7 @@ def _retention_times(value: object) -> str | None:
 
 
 def _one_of(*choices: str) -> Rule:
-    def rule(value: Any) -> str | None:
+    def rule(value: object) -> str | None:
         if value in choices:
             return None
         return f"must be one of {', '.join(map(repr, choices))}"

@@ -104,7 +104,7 @@ def mask(record: logging.LogRecord, task: Any) -> None:
             setattr(record, name, mask_extra(name, value, task))
 
 
-def mask_extra(name: str, value: Any, task: Any) -> object:
+def mask_extra(name: str, value: object, task: object) -> object:
     """Return what was given as ``extra`` with stars; in place of what is nested too deep."""
     try:
         return masked_value(masked({name: value})[name], task)
@@ -112,7 +112,7 @@ def mask_extra(name: str, value: Any, task: Any) -> object:
         return STARS
 
 
-def masked_value(value: Any, task: Any) -> Any:
+def masked_value(value: object, task: Any) -> object:
     if isinstance(value, str):
         return task.redacted(value)
     if isinstance(value, Mapping):
@@ -139,7 +139,7 @@ class JsonFormatter(logging.Formatter):
         except (TypeError, ValueError, RecursionError):
             return json.dumps({name: plain(value) for name, value in facts.items()})
 
-    def record_facts(self, record: logging.LogRecord) -> dict[str, Any]:
+    def record_facts(self, record: logging.LogRecord) -> dict[str, object]:
         given = {name: value for name, value in vars(record).items() if name not in STANDARD}
         task = {**context(), **given}
         return {
@@ -172,5 +172,5 @@ class JsonFormatter(logging.Formatter):
         return found
 
 
-def plain(value: object) -> Any:
+def plain(value: object) -> object:
     return value if isinstance(value, str | int | None) else repr(value)

@@ -210,7 +210,7 @@ class FunctionApplication(Application):
     def _what_performs(cls) -> Callable[..., object]:
         return getattr(cls, "function", cls.perform)
 
-    def perform(self) -> Any:
+    def perform(self) -> object:
         return type(self).function(self.task)
 
 
@@ -231,7 +231,7 @@ def awaited(coroutine: object) -> object:
     return async_to_sync(result_of)(coroutine)
 
 
-async def result_of(coroutine: Any) -> Any:
+async def result_of(coroutine: Any) -> object:
     return await coroutine
 
 

@@ -129,8 +129,8 @@ class PerfectQueueBackend(BaseTaskBackend):
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
 
     def prepared(
-        self, task: Any, args: Iterable[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Any, dict[str, Any]]:
+        self, task: Any, args: Iterable[object], kwargs: Mapping[str, object]
+    ) -> tuple[Any, dict[str, object]]:
         """Return the result of a task that is to be stored, and what to submit for it."""
         path = task.module_path
         definition = registry.definitions.get(path)
@@ -176,7 +176,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         }
         return result, submission
 
-    def task_key(self, task: Any, name: str, result: Any) -> str:
+    def task_key(self, task: object, name: str, result: Any) -> str:
         """Return the name that a task's function makes of the arguments."""
         made = option_of(task, name)(tuple(result.args), result.kwargs)
         if not isinstance(made, str) or not made:
@@ -229,7 +229,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         except PayloadError as error:
             raise TaskResultDoesNotExist(f"{result_id}: {error}") from error
 
-    def wait(self, result: Any, timeout: Any = None) -> Any:
+    def wait(self, result: Any, timeout: object = None) -> Any:
         """
         Wait until a task has ended; return its result anew, successful or failed.
 
@@ -306,7 +306,7 @@ def discover() -> None:
     )
 
 
-def definition_of(type_: str) -> Any:
+def definition_of(type_: str) -> object:
     """Return the task of this type, or None; its module is looked for where tasks may be."""
     if type_ not in registry.definitions and apps.ready:
         discover()

@@ -82,12 +82,12 @@ def database(value: Any) -> str:
     return f"must be one of {', '.join(map(repr, connections))}"
 
 
-def max_attempts(value: Any) -> str:
+def max_attempts(value: object) -> str:
     good = isinstance(value, int) and not isinstance(value, bool) and value > 0
     return "" if good or value is None else "must be a whole number of at least 1"
 
 
-def backoff(value: Any) -> str:
+def backoff(value: object) -> str:
     if value is None:
         return ""
     try:
@@ -104,7 +104,7 @@ def id_function(value: object) -> str:
     return "" if made is None or callable(made) else "must be a function or a path to one"
 
 
-def time_limit(value: Any) -> str:
+def time_limit(value: object) -> str:
     good = value is None or (is_number(value) and value > 0)
     return "" if good else "must be a number of seconds above 0"
 

@@ -132,7 +132,7 @@ def option_of(task: Any, name: str) -> Any:
     return getattr(task, name, DEFAULTS[name])
 
 
-def rules_of(task: Any) -> dict[str, object]:
+def rules_of(task: object) -> dict[str, object]:
     """Return what a task says of the classes of its errors."""
     return {name: option_of(task, name) for name in error_rules.RULES}
 

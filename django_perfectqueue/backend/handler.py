@@ -78,7 +78,7 @@ class DjangoTask(Application):
         context: list[Any] = [TaskContext(task_result=result)] if result.task.takes_context else []
         return [*context, *result.args], result.kwargs
 
-    def perform(self) -> Any:
+    def perform(self) -> object:
         args, kwargs = self.arguments()
         return self.returned(self.task.django_result.task.call(*args, **kwargs))
 
@@ -94,7 +94,7 @@ class CoroutineTask(DjangoTask):
     async def before_perform(self) -> bool:  # type: ignore[override]
         return await sync_to_async(super().before_perform)()
 
-    async def perform(self) -> Any:
+    async def perform(self) -> object:
         args, kwargs = self.arguments()
         return self.returned(await self.task.django_result.task.acall(*args, **kwargs))
 

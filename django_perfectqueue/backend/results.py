@@ -159,8 +159,8 @@ def build_result(
     priority: int,
     created_at: datetime,
     alias: str,
-    **facts: Any,
-) -> Any:
+    **facts: object,
+) -> object:
     facts["task"] = variant(definition, call, queue=queue, priority=priority)
     facts["id"] = key
     facts["enqueued_at"] = call.enqueued_at or created_at
@@ -180,13 +180,13 @@ def result_from_plain(facts: Mapping[str, object]) -> object:
     return result
 
 
-def set_attributes(result: Any, **values: Any) -> None:
+def set_attributes(result: object, **values: object) -> None:
     """Set attributes of a result, which is frozen for its users."""
     for name, value in values.items():
         object.__setattr__(result, name, value)
 
 
-def attempt_columns(row: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+def attempt_columns(row: Mapping[str, object], prefix: str) -> dict[str, object]:
     return {name: row[prefix + name] for name in OF_ATTEMPTS}
 
 
@@ -194,7 +194,7 @@ def error_of(attempt: Mapping[str, Any]) -> object:
     return build_error(attempt["error"], attempt["traceback"] or attempt["message"])
 
 
-def build_error(name: str, traceback: str) -> Any:
+def build_error(name: str, traceback: str) -> object:
     """Return an error by the path of its class, or by this package's word for it."""
     if "." not in name or not name.replace(".", "_").isidentifier():
         name = path_of(KINDS.get(name, exceptions.TaskError))

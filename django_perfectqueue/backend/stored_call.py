@@ -107,7 +107,7 @@ def packed(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def unpacked(value: Any) -> object:
+def unpacked(value: object) -> object:
     if isinstance(value, dict):
         [(kind, given)] = value.items()
         return datetime.fromisoformat(given) if kind == AT else timedelta(seconds=given)

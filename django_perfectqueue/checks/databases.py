@@ -170,7 +170,7 @@ def isolation(alias: str, entry: Mapping[str, Any]) -> Iterator[CheckMessage]:
         )
 
 
-def reads_committed(level: Any) -> bool:
+def reads_committed(level: object) -> bool:
     from django.db.backends.postgresql.psycopg_any import IsolationLevel
 
     return level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)

@@ -58,7 +58,7 @@ def follow_changes() -> None:
         post_delete.connect(record_deleted, sender=model, dispatch_uid="perfectqueue_record")
 
 
-def remember(*, instance: Any, using: str, **kwargs: Any) -> None:
+def remember(*, instance: Any, using: str, **kwargs: object) -> None:
     """Keep what the row was before."""
     rows = type(instance)._base_manager.using(using)
     instance._former = rows.filter(pk=instance.pk).first() if instance.pk else None

@@ -44,7 +44,7 @@ def share_in_force(user: str, queue: str, *, using: str) -> FairShare:
 
 
 def change_share(
-    user: str, queue: str, given: Mapping[str, Any], *, using: str, by: str = ""
+    user: str, queue: str, given: Mapping[str, object], *, using: str, by: str = ""
 ) -> FairShare:
     """
     Change what is given of a share; one that is new has the rest of the share that held.
@@ -63,7 +63,7 @@ def change_share(
     return changing(FairShare, {"user": user, "queue": queue}, changed, by=by, using=using)
 
 
-def change_weight(queue: str, weight: Any, *, using: str, by: str = "") -> QueueShare:
+def change_weight(queue: str, weight: object, *, using: str, by: str = "") -> QueueShare:
     """
     Change the weight of a queue.
 
@@ -229,12 +229,12 @@ def refuse_endless_burst(row: Limit) -> None:
 
 
 def checked(
-    given: Mapping[str, Any], kinds: Mapping[str, Callable[[str, Any], Any]]
+    given: Mapping[str, object], kinds: Mapping[str, Callable[[str, object], object]]
 ) -> dict[str, object]:
     return {name: kinds[name](name, value) for name, value in given.items() if value is not ...}
 
 
-def number(least: float, most: float) -> Callable[[str, Any], float]:
+def number(least: float, most: float) -> Callable[[str, object], float]:
     def check(name: str, value: Any) -> float:
         fits = isinstance(value, int | float) and not isinstance(value, bool)
         if not fits or not math.isfinite(value) or not least <= value <= most:

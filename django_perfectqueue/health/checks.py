@@ -41,7 +41,7 @@ class Finding:
     known: dict[str, Any] = field(default_factory=dict)
     detail: str = ""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return it for programs, without the detail."""
         return {"name": self.name, "ok": self.ok, "sentence": self.sentence, **self.known}
 

@@ -98,7 +98,7 @@ class Reason:
             "wait": long_duration(abs(self.wait or 0.0)),
         }
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the code, the sentence and what is known, for programs."""
         known = {name: value for name, value in asdict(self).items() if value not in (None, "")}
         if self.at:

@@ -35,7 +35,7 @@ class Assignment:
     progress: float | None = None
     stage: str | None = None
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return it for programs."""
         named = {name: getattr(self, name) or None for name in ("queue", "key", "type", "user")}
         reported = {"progress": self.progress, "stage": self.stage or None}
@@ -64,7 +64,7 @@ class Processor:
     counts: dict[str, int]
     runs: list[Assignment]
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return it for programs."""
         return {
             "number": self.number,
@@ -137,7 +137,7 @@ class Location:
         words = {"worker": f"{self.host}:{self.pid}", "number": self.processor}
         return _("%(worker)s, processor %(number)d") % words
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return it for programs."""
         return {**asdict(self), "since": self.since.isoformat() if self.since else None}
 

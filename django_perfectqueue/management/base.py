@@ -93,7 +93,7 @@ class QueueCommand(SummedUpCommand):
     def complain(self, text: str) -> None:
         self.stderr.write(printable(text))
 
-    def print_json(self, value: Any) -> None:
+    def print_json(self, value: object) -> None:
         self.stdout.write(json.dumps(value))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Any
 
 from django.db import models
 from django.db.models import Q, Value
@@ -94,7 +93,7 @@ def id_for(status: str | None) -> str:
 def live_conditions(now: datetime | None = None, *, to: str = "") -> dict[Status, Q]:
     """Return what holds for the tickets of each live status; ``to`` leads to the ticket."""
 
-    def ticket(**columns: Any) -> Q:
+    def ticket(**columns: object) -> Q:
         return Q(**{f"{to}{column}": value for column, value in columns.items()})
 
     clock = ServerNow() if now is None else Value(now)

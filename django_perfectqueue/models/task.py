@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from django.core.checks import CheckMessage
 from django.db import models
 from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Sum, Value, When
 from django.db.models.functions import Coalesce
@@ -151,7 +152,7 @@ class Task(Kept):
         return printable(self.key)
 
     @classmethod
-    def check(cls, **kwargs: Any) -> list[Any]:
+    def check(cls, **kwargs: Any) -> list[CheckMessage]:
         return without_partial_indexes(super().check(**kwargs))
 
     @property

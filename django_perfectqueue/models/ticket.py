@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.checks import CheckMessage
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
@@ -79,7 +80,7 @@ class Ticket(Kept):
         return str(self.task_id)
 
     @classmethod
-    def check(cls, **kwargs: Any) -> list[Any]:
+    def check(cls, **kwargs: Any) -> list[CheckMessage]:
         return without_partial_indexes(super().check(**kwargs))
 
     @property

@@ -131,7 +131,7 @@ class Line(NamedTuple):
     level: str = ""
     source: str = ""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return it for programs."""
         at = self.at.isoformat() if self.at else None
         return {"at": at, "level": self.level, "logger": self.source, "message": self.text}

@@ -33,7 +33,7 @@ def masked(value: object) -> Any:
     Without recursion, as in secrets_in().
     """
     result: list[Any] = [None]
-    rest: list[tuple[Any, Any, Any]] = [(value, result, 0)]
+    rest: list[tuple[Any, Any, object]] = [(value, result, 0)]
     while rest:
         outer, into, place = rest.pop()
         into[place] = outer

@@ -78,7 +78,7 @@ class Queue:
         self,
         key: str,
         type: str,  # noqa: A002
-        data: Any = None,
+        data: object = None,
         *,
         user: str | None = None,
         run_at: When | None = None,
@@ -172,7 +172,7 @@ class Queue:
         self,
         key: str,
         type: str,  # noqa: A002
-        data: Any = None,
+        data: object = None,
         *,
         using: str | None = None,
         user: str | None = None,

@@ -123,7 +123,7 @@ class QueueTestCase(QueueAssertions, TestCase):
 NAMES = (*PARTS, "user", "queue", "key", "priority")
 
 
-def checked(wanted: dict[str, Any]) -> dict[str, object]:
+def checked(wanted: dict[str, object]) -> dict[str, object]:
     for name in wanted:
         if name not in NAMES:
             raise TypeError(f"A task can't be looked for by '{name}', only by {', '.join(NAMES)}.")

@@ -59,7 +59,7 @@ class Making:
     """A task that is on its way to its status."""
 
     def __init__(
-        self, queue: Queue, key: str, given: dict[str, Any], result: Any, why: store.Failure
+        self, queue: Queue, key: str, given: dict[str, object], result: object, why: store.Failure
     ) -> None:
         self.queue = queue
         self.key = key

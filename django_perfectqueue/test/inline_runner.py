@@ -237,6 +237,6 @@ def quiet() -> Iterator[None]:
             logger.removeHandler(nothing)
 
 
-def only(type_: str, handler: Any) -> type[Dispatch]:
+def only(type_: str, handler: object) -> type[Dispatch]:
     """Return a dispatch that knows nothing but this handler."""
     return type("OneHandler", (Dispatch,), {"routes": {type_: handler}})

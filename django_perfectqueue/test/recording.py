@@ -66,7 +66,7 @@ def stand_ins(recorded: Recording) -> Iterator[tuple[object, str, object]]:
         self: Queue,
         key: str,
         type: str,  # noqa: A002
-        data: Any = None,
+        data: object = None,
         *,
         on_conflict: str = "raise",
         **options: Any,

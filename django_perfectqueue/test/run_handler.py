@@ -118,7 +118,7 @@ class RehearsedTask(HeldTask):
 
 def make_acquired(
     type: str = "example",  # noqa: A002
-    data: Any = None,
+    data: object = None,
     *,
     key: str | None = None,
     user: str | None = None,
@@ -163,7 +163,7 @@ def make_acquired(
 
 def run_handler(
     handler: Handler | str,
-    data: Any = None,
+    data: object = None,
     *,
     task: RehearsedTask | None = None,
     raise_errors: bool = True,

@@ -50,7 +50,7 @@ class Trace(NamedTuple):
     tracestate: str
 
 
-def read(parent: Any, state: Any = None) -> Trace | None:
+def read(parent: Any, state: object = None) -> Trace | None:
     """Return the trace of two headers, or None; an invalid ``tracestate`` is left out."""
     found = TRACEPARENT.fullmatch(parent) if isinstance(parent, str) else None
     if found is None or len(parent) > LONGEST:
@@ -62,7 +62,7 @@ def read(parent: Any, state: Any = None) -> Trace | None:
     return Trace(trace_id, span_id, parent, checked_state(state))
 
 
-def checked_state(state: Any) -> str:
+def checked_state(state: object) -> str:
     """Return a ``tracestate`` if it is one, or else an empty text."""
     if not isinstance(state, str) or len(state) > LONGEST:
         return ""

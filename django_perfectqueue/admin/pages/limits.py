@@ -83,7 +83,7 @@ class LimitAdmin(RuleAdmin):
         return Metered
 
     @admin.display(description=_("name"), ordering="name")
-    def named(self, limit: Limit) -> Any:
+    def named(self, limit: Limit) -> SafeString | str:
         return paused_badge(printable(limit.name), paused=limit.paused)
 
     @admin.display(description=_("scope"), ordering="scope")
@@ -91,7 +91,7 @@ class LimitAdmin(RuleAdmin):
         return SCOPES[limit.scope]
 
     @admin.display(description=_("running"))
-    def running(self, limit: Any) -> int:
+    def running(self, limit: Limit) -> int:
         return limit.meter.running if limit.meter else 0
 
     @admin.display(description=_("rate"))
@@ -103,6 +103,6 @@ class LimitAdmin(RuleAdmin):
         return limit.burst or NOTHING
 
     @admin.display(description=_("next start"))
-    def next(self, limit: Any) -> SafeString | str:
+    def next(self, limit: Limit) -> SafeString | str:
         at = next_at(limit, limit.meter)
         return short(at) if at and at > timezone.now() else NOTHING

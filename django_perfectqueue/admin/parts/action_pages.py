@@ -137,7 +137,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         self.log(request, verb, [task for task in tasks if task.pk in set(report.ids)])
         self.show_report(request, report, capped=len(ids) > CAP)
 
-    def log(self, request: HttpRequest, verb: Verb, tasks: Sequence[Any]) -> None:
+    def log(self, request: HttpRequest, verb: Verb, tasks: Sequence[Task]) -> None:
         """Keep who did it in the tasks' histories."""
         if tasks:
             names = [(task.queue, task.key) for task in tasks]
@@ -155,7 +155,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             self.message_user(request, text % {"cap": CAP}, messages.WARNING)
 
 
-def cells_of(task: Any) -> list[str]:
+def cells_of(task: Task) -> list[str]:
     """Return what a task is recognized by."""
     names = [str(task), *map(printable, (task.type, task.user or NOTHING, task.queue))]
     return [badge(task.status), *names]

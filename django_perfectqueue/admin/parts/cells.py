@@ -44,7 +44,7 @@ def with_fold(shown: object, *more: str) -> SafeString:
     return format_html('{} <span class="pq-fold pq-quiet">{}</span>', shown, parts_shown)
 
 
-def paused_badge(name: object, *, paused: bool) -> object:
+def paused_badge(name: str, *, paused: bool) -> SafeString | str:
     """Return a name, with a mark beside it if it is paused."""
     if not paused:
         return name

@@ -51,7 +51,7 @@ class RuleAdmin(QueueAdmin):
         return self.owner if obj else ()
 
     def formfield_for_dbfield(
-        self, db_field: Any, request: HttpRequest, **kwargs: Any
+        self, db_field: Any, request: HttpRequest, **kwargs: object
     ) -> forms.Field | None:
         """Name the fields that are edited in the list, where they have no label."""
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
@@ -84,7 +84,7 @@ class RuleAdmin(QueueAdmin):
             self.message_user(request, history % {"count": count}, messages.SUCCESS)
 
     def set_paused(
-        self, request: HttpRequest, queryset: QuerySet[Model], paused: bool, what: Any
+        self, request: HttpRequest, queryset: QuerySet[Model], paused: bool, what: object
     ) -> int:
         """Pause at most CAP rows, or let them go on; return how many, and tell if it is none."""
         others = list(queryset.filter(paused=not paused)[: CAP + 1])

@@ -59,7 +59,7 @@ def performed(inner: Around, handler: Application) -> object:
 
 def middleware_of(kind: type[Application]) -> list[object]:
     """Return each once, the outermost first: that for all, of the base classes, its own."""
-    found: list[Any] = []
+    found: list[object] = []
     for one in (*for_all(), *own(kind)):
         if not any(one is other for other in found):
             found.append(one)
@@ -76,7 +76,7 @@ def for_all() -> tuple[object, ...]:
     return tuple(build_middleware(path, FOR_ALL) for path in options().MIDDLEWARE)
 
 
-def own(kind: type[Application]) -> Iterator[Any]:
+def own(kind: type[Application]) -> Iterator[object]:
     for base in reversed(kind.__mro__):
         given = vars(base).get("middleware", ())
         place = f"{base.__qualname__}.middleware"
@@ -85,9 +85,9 @@ def own(kind: type[Application]) -> Iterator[Any]:
         yield from (build_middleware(one, place) for one in given)
 
 
-def build_middleware(given: Given, place: str) -> Any:
+def build_middleware(given: Given, place: str) -> object:
     """Return the middleware that a function, an object, a class or a dotted path stands for."""
-    target: Any = imported(given, place) if isinstance(given, str) else given
+    target: object = imported(given, place) if isinstance(given, str) else given
     if isinstance(target, type):
         target = instance_of(target, place)
     if not any(halves(target)):

@@ -114,7 +114,7 @@ class Command(RuleCommand):
         else:
             self.say(_("Limit '%s' is removed.") % key)
 
-    def show(self, target: dict[str, Any], key: str) -> None:
+    def show(self, target: dict[str, object], key: str) -> None:
         row = self.limits().filter(**target).first()
         if row is None:
             raise no_limit(key)
@@ -141,7 +141,7 @@ class Command(RuleCommand):
         if more:
             self.say(_("There are more: --limit 0 lists all."))
 
-    def print_limits(self, rows: list[Any], meters: dict[str, Meter]) -> None:
+    def print_limits(self, rows: list[Limit], meters: dict[str, Meter]) -> None:
         columns = [
             Column(_("limit"), elastic=True),
             Column(_("running"), right=True),
@@ -153,10 +153,10 @@ class Command(RuleCommand):
         ]
         self.print_table(columns, (cells_of(row, meters.get(row.key)) for row in rows))
 
-    def limits(self) -> QuerySet[Any]:
+    def limits(self) -> QuerySet[Limit]:
         return Limit.objects.using(self.queue.using).annotate(clock=ServerNow())
 
-    def meters(self, rows: list[Any]) -> dict[str, Meter]:
+    def meters(self, rows: list[Limit]) -> dict[str, Meter]:
         found: dict[str, Meter] = {}
         for start in range(0, len(rows), 500):
             keys = [row.key for row in rows[start : start + 500]]
@@ -199,7 +199,7 @@ def no_limit(key: str) -> CommandError:
     )
 
 
-def cells_of(row: Any, meter: Meter | None) -> list[str]:
+def cells_of(row: Limit, meter: Meter | None) -> list[str]:
     return [
         row.key,
         str(meter.running if meter else 0),
@@ -224,7 +224,7 @@ def next_start(row: Any, meter: Meter | None) -> str:
     return _("in %s") % short_duration(wait) if wait > 0 else _("now")
 
 
-def for_programs(row: Limit, meter: Meter | None = None) -> dict[str, Any]:
+def for_programs(row: Limit, meter: Meter | None = None) -> dict[str, object]:
     at = next_at(row, meter)
     return {
         "limit": row.key,

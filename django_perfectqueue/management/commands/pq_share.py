@@ -212,7 +212,7 @@ def cells_of(row: FairShare) -> list[str]:
     ]
 
 
-def for_programs(held: FairShare, user: str, queue: str) -> dict[str, Any]:
+def for_programs(held: FairShare, user: str, queue: str) -> dict[str, object]:
     return {
         "user": user or None,
         "queue": queue or None,

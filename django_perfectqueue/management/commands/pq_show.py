@@ -233,7 +233,7 @@ def fields(task: Any, attempts: list[Try], reason: Reason) -> Iterator[tuple[str
     yield "id", str(task.id)
 
 
-def deed_facts(change: Change) -> dict[str, Any]:
+def deed_facts(change: Change) -> dict[str, object]:
     return {"at": iso(change.at), "by": change.by, **(change.after or {})}
 
 

@@ -316,7 +316,7 @@ def arguments(options: CommandOptions) -> dict[str, Any]:
     }
 
 
-def payload(text: str) -> Any:
+def payload(text: str) -> object:
     try:
         return parsed(text)
     except InvalidTaskError as error:

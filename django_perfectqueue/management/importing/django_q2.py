@@ -17,7 +17,7 @@ from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from .source import Found, Left, Source, Table, Terms, call
+from .source import Columns, Found, Left, Source, Table, Terms, call
 
 ONCE = "O"
 KINDS = {
@@ -69,7 +69,7 @@ class Packages(Table):
 
     name = "django_q_ormq"
 
-    def columns(self) -> dict[str, models.Field[Any, Any]]:
+    def columns(self) -> Columns:
         return {
             "id": models.IntegerField(primary_key=True),
             "key": models.CharField(max_length=100),
@@ -99,7 +99,7 @@ class Packages(Table):
 class Schedules(Table):
     name = "django_q_schedule"
 
-    def columns(self) -> dict[str, models.Field[Any, Any]]:
+    def columns(self) -> Columns:
         return {
             "id": models.IntegerField(primary_key=True),
             "name": models.CharField(max_length=100, null=True),
@@ -112,13 +112,13 @@ class Schedules(Table):
             "next_run": models.DateTimeField(null=True),
         }
 
-    def more_columns(self) -> dict[str, models.Field[Any, Any]]:
+    def more_columns(self) -> Columns:
         return {
             "cluster": models.CharField(max_length=100, null=True),
             "intended_date_kwarg": models.CharField(max_length=100, null=True),
         }
 
-    def wanted(self, rows: Any) -> Any:
+    def wanted(self, rows: Any) -> object:
         queue = self.terms.queue
         rows = rows.filter(Q(cluster=queue)) if queue else rows
         return rows.exclude(repeats=0).exclude(next_run=None)
@@ -205,7 +205,7 @@ def found(row: int, package: dict[str, Any]) -> Found | Left:
     return Found(row, task)
 
 
-def package_of(schedule: Any) -> dict[str, Any]:
+def package_of(schedule: Any) -> dict[str, object]:
     """Return the package of a task that a schedule would make."""
     kwargs = named_arguments(schedule.kwargs)
     options = kwargs.pop("q_options", None) or {}
@@ -224,7 +224,7 @@ def package_of(schedule: Any) -> dict[str, Any]:
     }
 
 
-def arguments(text: str | None) -> list[Any]:
+def arguments(text: str | None) -> list[object]:
     """Return positional arguments that were written as ``1, 'two'``."""
     if not text:
         return []

@@ -112,7 +112,7 @@ class Move:
                 return
             after = rows[-1].pk
 
-    def batch(self, table: Table, after: Any) -> list[Any]:
+    def batch(self, table: Table, after: object) -> list[Any]:
         """Move the next rows, and return them; what is rolled back does not count."""
         before = deepcopy(self.tally)
         try:

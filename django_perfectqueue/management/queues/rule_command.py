@@ -8,10 +8,10 @@ import re
 import socket
 from argparse import ArgumentTypeError
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from django.core.management.base import CommandParser
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import InvalidTaskError
@@ -23,6 +23,7 @@ from ..base import CommandOptions, QueueCommand, at_least
 from ..terminal.table import GAP, Column, lines, terminal_width
 from ..terminal.text import local
 
+M = TypeVar("M", bound=Model)
 SHOWN = 10
 RATE = re.compile(r"(\d+)/(.+)")
 NUMBER = re.compile(r"\d+(\.\d+)?")
@@ -94,13 +95,13 @@ def given_options(options: CommandOptions, *names: str) -> dict[str, Any]:
     return said
 
 
-def first_rows(rows: QuerySet[Any], limit: int) -> tuple[list[Any], bool]:
+def first_rows(rows: QuerySet[M], limit: int) -> tuple[list[M], bool]:
     """Return the first rows, and whether there are more."""
     found = list(rows[: limit + 1] if limit else rows)
     return (found[:limit], True) if limit and len(found) > limit else (found, False)
 
 
-def changes_for_programs(changes: QuerySet[Change]) -> Iterator[dict[str, Any]]:
+def changes_for_programs(changes: QuerySet[Change]) -> Iterator[dict[str, object]]:
     for one in changes[:SHOWN]:
         yield {
             "at": one.at.isoformat(),

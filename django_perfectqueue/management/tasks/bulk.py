@@ -72,11 +72,11 @@ class SelectingCommand(SteeringCommand):
         if not self.chooses(options):
             self.steer_all(options["keys"])
             return
-        choose_tasks = self.choose_tasks(options)
-        if not choose_tasks.exists() and (why := self.none_found(options)) and not self.as_json:
+        chosen = self.choose_tasks(options)
+        if not chosen.exists() and (why := self.none_found(options)) and not self.as_json:
             self.say(why)
             return
-        keys = self.keys_of(choose_tasks, options["limit"])
+        keys = self.keys_of(chosen, options["limit"])
         if options["dry_run"]:
             self.print_keys(keys)
         else:
@@ -90,7 +90,7 @@ class SelectingCommand(SteeringCommand):
         """
         given = [name for name in self.choices if options[name] not in (None, False)]
         if given and options["keys"]:
-            raise CommandError(_("Give keys, or %s, but not both.") % self.list_keys())
+            raise CommandError(_("Give keys, or %s, but not both.") % self.list_choices())
         if given:
             return True
         for option in ("status", "limit", "dry_run"):
@@ -98,13 +98,13 @@ class SelectingCommand(SteeringCommand):
                 name = option.replace("_", "-")
                 raise CommandError(
                     _("--%(option)s is for %(choices)s.")
-                    % {"option": name, "choices": self.list_keys()}
+                    % {"option": name, "choices": self.list_choices()}
                 )
         if not options["keys"]:
-            raise CommandError(_("Which tasks? Give their keys, or %s.") % self.list_keys())
+            raise CommandError(_("Which tasks? Give their keys, or %s.") % self.list_choices())
         return False
 
-    def list_keys(self) -> str:
+    def list_choices(self) -> str:
         *others, last = (f"--{name}" for name in self.choices)
         return _("%(these)s or %(last)s") % {"these": ", ".join(others), "last": last}
 

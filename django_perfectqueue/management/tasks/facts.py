@@ -102,7 +102,7 @@ def attempt_facts(attempt: Try) -> dict[str, Any]:
     }
 
 
-def progress_facts(journal: Journal | None) -> dict[str, Any] | None:
+def progress_facts(journal: Journal | None) -> dict[str, object] | None:
     if journal is None:
         return None
     return {
@@ -112,7 +112,7 @@ def progress_facts(journal: Journal | None) -> dict[str, Any] | None:
     }
 
 
-def journal_facts(episode: Episode) -> dict[str, Any] | None:
+def journal_facts(episode: Episode) -> dict[str, object] | None:
     """Return an attempt's journal; ``attempt`` is None if it is not counted or still runs."""
     if episode.journal is None:
         return None
@@ -125,7 +125,7 @@ def journal_facts(episode: Episode) -> dict[str, Any] | None:
     }
 
 
-def content(name: str, text: str | None) -> dict[str, Any]:
+def content(name: str, text: str | None) -> dict[str, object]:
     """Return stored JSON as it was given; where it can't be read, its text under another name."""
     if text is None:
         return {name: None}
@@ -135,7 +135,7 @@ def content(name: str, text: str | None) -> dict[str, Any]:
         return {f"broken_{name}": text}
 
 
-def context_of(task: Task) -> dict[str, Any]:
+def context_of(task: Task) -> dict[str, object]:
     """Return what a task has taken along of its submitter's surroundings, for all eyes."""
     return {name: masked(value) for name, value in content("context", task.context).items()}
 

@@ -107,12 +107,8 @@ def sign(tasks: Iterable[tuple[str, str]], word: str, *, by: str, using: str) ->
     It is not in the transactions of these verbs, which lock rows that workers need; so it
     may be missing where the process dies in between.
     """
-    columns = {
-        "kind": Change.Kind.TASK.value,
-        "by": as_text(by, LONGEST_NAME),
-        "after": {DID: word},
-    }
-    made = [Change(at=ServerNow(), name=key, queue=queue, **columns) for queue, key in tasks]
+    row = {"kind": Change.Kind.TASK.value, "by": as_text(by, LONGEST_NAME), "after": {DID: word}}
+    made = [Change(at=ServerNow(), name=key, queue=queue, **row) for queue, key in tasks]
     if not made:
         return
     rows = Change.objects.using(using)

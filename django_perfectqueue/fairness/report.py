@@ -106,10 +106,10 @@ def read(
     chosen, rest = parted(tallies, top, user)
     total = summed(tallies.values())
     with reading(using) as (cursor, dialect):
-        facts = standings(cursor, dialect, queue, [usage_key.user for usage_key in chosen], COUNTED)
+        facts = standings(cursor, dialect, queue, [key.user for key in chosen], COUNTED)
     shares = [
-        share(tally, total, user=usage_key.user, **facts.get(usage_key.user, {}))
-        for usage_key, tally in chosen.items()
+        share(tally, total, user=key.user, **facts.get(key.user, {}))
+        for key, tally in chosen.items()
     ]
     if rest:
         shares.append(share(summed(rest.values()), total, others=True))
@@ -133,8 +133,8 @@ def within(
 
 
 def add(totals: dict[UsageKey, Tally], more: Mapping[UsageKey, Tally]) -> None:
-    for usage_key, tally in more.items():
-        totals.setdefault(usage_key, Tally()).add(tally)
+    for key, tally in more.items():
+        totals.setdefault(key, Tally()).add(tally)
 
 
 def parted(
@@ -142,17 +142,15 @@ def parted(
 ) -> tuple[dict[UsageKey, Tally], dict[UsageKey, Tally]]:
     """Return the tallies to list, the largest first, and the others."""
 
-    def size(usage_key: UsageKey) -> tuple[float, float, str]:
-        tally = tallies[usage_key]
-        return -tally.seconds, -tally.entitled, usage_key.user
+    def size(key: UsageKey) -> tuple[float, float, str]:
+        tally = tallies[key]
+        return -tally.seconds, -tally.entitled, key.user
 
-    named = sorted((usage_key for usage_key in tallies if not usage_key.others), key=size)
+    named = sorted((key for key in tallies if not key.others), key=size)
     if user is not None:
-        named = [usage_key for usage_key in named if usage_key.user == user]
-    chosen = {usage_key: tallies[usage_key] for usage_key in named[:top]}
-    return chosen, {
-        usage_key: tally for usage_key, tally in tallies.items() if usage_key not in chosen
-    }
+        named = [key for key in named if key.user == user]
+    chosen = {key: tallies[key] for key in named[:top]}
+    return chosen, {key: tally for key, tally in tallies.items() if key not in chosen}
 
 
 def summed(tallies: Iterable[Tally]) -> Tally:

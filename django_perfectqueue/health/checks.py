@@ -13,7 +13,7 @@ from django.utils.translation import ngettext
 
 from django_perfectqueue import store
 from django_perfectqueue.inspection.why_waiting import workers_serving
-from django_perfectqueue.lib import durations
+from django_perfectqueue.lib.durations import long_duration
 from django_perfectqueue.models import Worker
 from django_perfectqueue.models.fields import ServerNow
 
@@ -129,8 +129,8 @@ def check_oldest(queue: str, wait: float | None, most: float | None) -> Finding:
         return Finding("oldest", True, _("Nothing waits in queue '%s'.") % queue, known)
     words = {
         "queue": queue,
-        "wait": durations.long_duration(wait),
-        "most": durations.long_duration(most or 0.0),
+        "wait": long_duration(wait),
+        "most": long_duration(most or 0.0),
     }
     if most is None or wait <= most:
         sentence = _("The oldest due task of queue '%(queue)s' has waited for %(wait)s.")
@@ -144,7 +144,7 @@ def check_clock(wait: float | None) -> Finding:
     if wait is None or wait <= OVERDUE:
         return Finding("clock", True, _("Nothing has been left lying."), known)
     sentence = _("Leases that lapsed or tasks that fell due %s ago have been left lying.")
-    return Finding("clock", False, sentence % durations.long_duration(wait), known)
+    return Finding("clock", False, sentence % long_duration(wait), known)
 
 
 def check_counters(ago: float | None) -> Finding:
@@ -155,7 +155,7 @@ def check_counters(ago: float | None) -> Finding:
         "Counters did not agree with what runs and were corrected, the last one %s ago;"
         " the log of the workers names them."
     )
-    return Finding("counters", False, sentence % durations.long_duration(ago), known)
+    return Finding("counters", False, sentence % long_duration(ago), known)
 
 
 def seconds(text: str) -> float:

@@ -65,19 +65,19 @@ class End:
         return None if self.result_text is None else codecs.decode(self.result_text)
 
 
-def wait_for_result(queue: str, key: str, *, using: str, timeout: float | None) -> End:
-    """Wait for a task to end; raise what iterate_results() does."""
-    with closing(iterate_results(queue, [key], using=using, timeout=timeout)) as ends:
+def result_of(queue: str, key: str, *, using: str, timeout: float | None) -> End:
+    """Wait for a task to end; raise what results_of() does."""
+    with closing(results_of(queue, [key], using=using, timeout=timeout)) as ends:
         return next(ends)
 
 
-async def wait_for_result_async(queue: str, key: str, *, using: str, timeout: float | None) -> End:
-    """Do what wait_for_result() does, without holding up the event loop."""
-    async with aclosing(iterate_results_async(queue, [key], using=using, timeout=timeout)) as ends:
+async def result_of_async(queue: str, key: str, *, using: str, timeout: float | None) -> End:
+    """Do what result_of() does, without holding up the event loop."""
+    async with aclosing(results_of_async(queue, [key], using=using, timeout=timeout)) as ends:
         return await anext(ends)
 
 
-def iterate_results(
+def results_of(
     queue: str, keys: Iterable[str], *, using: str, timeout: float | None
 ) -> Generator[End, None, None]:
     """
@@ -98,11 +98,11 @@ def iterate_results(
         waiter.close()
 
 
-async def iterate_results_async(
+async def results_of_async(
     queue: str, keys: Iterable[str], *, using: str, timeout: float | None
 ) -> AsyncGenerator[End, None]:
     """
-    Do what iterate_results() does, without holding up the event loop.
+    Do what results_of() does, without holding up the event loop.
 
     It polls ever less often, in the thread of asgiref that all coroutines share; between two
     looks it holds no thread and no connection.
@@ -133,7 +133,7 @@ class ResultWaiter:
         self.using = using
         self.timeout = timeout
         self.since = time.monotonic()
-        self.missing_ids = list(dict.fromkeys(map(str, keys)))
+        self.unfound = list(dict.fromkeys(map(str, keys)))
         self.waited_for: dict[int, str] = {}
         self.are_watched = False
         self.notices = store.end_notices(using)
@@ -141,7 +141,7 @@ class ResultWaiter:
     @property
     def keys(self) -> list[str]:
         """The keys of those that have yet to end."""
-        return [*self.waited_for.values(), *self.missing_ids]
+        return [*self.waited_for.values(), *self.unfound]
 
     def look(self) -> list[End]:
         """
@@ -149,7 +149,7 @@ class ResultWaiter:
 
         Raise NotFoundError where no such task exists, or it was deleted.
         """
-        if self.missing_ids:
+        if self.unfound:
             self.find()
         live = store.live(list(self.waited_for), using=self.using)
         self.are_watched = all(live.values())
@@ -157,21 +157,19 @@ class ResultWaiter:
         return self.ends(over) if over else []
 
     def find(self) -> None:
-        ids = store.find_all(self.queue, self.missing_ids, using=self.using)
-        if missing := [key for key in self.missing_ids if key not in ids]:
+        ids = store.find_all(self.queue, self.unfound, using=self.using)
+        if missing := [key for key in self.unfound if key not in ids]:
             raise NotFoundError(
                 f"Queue '{self.queue}' has no task with the key {list_keys(missing)}."
                 " If there was one, it has been deleted."
             )
         self.waited_for |= {task_id: key for key, task_id in ids.items()}
-        self.missing_ids = []
+        self.unfound = []
 
     def ends(self, over: list[int]) -> list[End]:
         """Return the ends of tasks without a ticket; search again for the keys of deleted ones."""
         found = store.ends(over, using=self.using)
-        self.missing_ids += [
-            self.waited_for.pop(task_id) for task_id in over if task_id not in found
-        ]
+        self.unfound += [self.waited_for.pop(task_id) for task_id in over if task_id not in found]
         return [
             End(
                 key=self.waited_for.pop(task_id),

@@ -15,7 +15,7 @@ from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.fairness import edit
 from django_perfectqueue.fairness.report import UserShare, balance
-from django_perfectqueue.inspection.results import End, iterate_results, iterate_results_async
+from django_perfectqueue.inspection.results import End, results_of, results_of_async
 from django_perfectqueue.payload.inputs import (
     KEY_LENGTH,
     QUEUE_LENGTH,
@@ -372,16 +372,14 @@ class Queue:
         when not all have ended in time; WaitInTransactionError in an open transaction.
         """
         seconds = checked_timeout(timeout)
-        return iterate_results(self.name, checked_keys(keys), using=self.using, timeout=seconds)
+        return results_of(self.name, checked_keys(keys), using=self.using, timeout=seconds)
 
     def as_completed_async(
         self, keys: Iterable[str], timeout: Duration | None = None
     ) -> AsyncIterator[End]:
         """Do what as_completed() does, without holding up the event loop."""
         seconds = checked_timeout(timeout)
-        return iterate_results_async(
-            self.name, checked_keys(keys), using=self.using, timeout=seconds
-        )
+        return results_of_async(self.name, checked_keys(keys), using=self.using, timeout=seconds)
 
     def pause(self, *, by: str = "") -> None:
         """

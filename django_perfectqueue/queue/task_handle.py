@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import NotFoundError
-from django_perfectqueue.inspection.results import wait_for_result, wait_for_result_async
+from django_perfectqueue.inspection.results import result_of, result_of_async
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
 from django_perfectqueue.payload.inputs import (
     Duration,
@@ -80,16 +80,12 @@ class TaskHandle:
         WaitInTransactionError in an open transaction, unless it has ended already.
         """
         seconds = checked_timeout(timeout)
-        return wait_for_result(
-            self.queue.name, self.key, using=self.using, timeout=seconds
-        ).result()
+        return result_of(self.queue.name, self.key, using=self.using, timeout=seconds).result()
 
     async def wait_async(self, timeout: Duration | None = None) -> Any:
         """Do what wait() does, without holding up the event loop."""
         seconds = checked_timeout(timeout)
-        end = await wait_for_result_async(
-            self.queue.name, self.key, using=self.using, timeout=seconds
-        )
+        end = await result_of_async(self.queue.name, self.key, using=self.using, timeout=seconds)
         return end.result()
 
     def progress(self) -> models.Journal | None:

@@ -21,8 +21,8 @@ from ..base import CommandOptions, at_least, nearest
 from ..queues.rule_command import (
     RuleCommand,
     changes_for_programs,
+    edits,
     first_rows,
-    given_options,
     person,
     rate,
 )
@@ -65,7 +65,7 @@ class Command(RuleCommand):
         self.add_listing(parser)
 
     def act(self, options: CommandOptions) -> None:
-        changes = given_options(options, "burst")
+        changes = edits(options, "burst")
         if options["rate"]:
             changes["rate"], changes["period"] = options["rate"]
         if options["no_rate"]:

@@ -24,8 +24,8 @@ from ..base import CommandOptions
 from ..queues.rule_command import (
     RuleCommand,
     changes_for_programs,
+    edits,
     first_rows,
-    given_options,
     person,
 )
 from ..terminal.table import Column
@@ -66,7 +66,7 @@ class Command(RuleCommand):
         self.add_listing(parser)
 
     def act(self, options: CommandOptions) -> None:
-        changes = given_options(options, "weight")
+        changes = edits(options, "weight")
         user = "" if options["no_user"] else options["user"]
         if options["of_queue"] is not None:
             check_queue_choice(options, changes)

@@ -87,7 +87,7 @@ class RuleCommand(QueueCommand):
             self.print_table(columns, rows)
 
 
-def given_options(options: CommandOptions, *names: str) -> dict[str, Any]:
+def edits(options: CommandOptions, *names: str) -> dict[str, Any]:
     """Return what a person has said of these, and of the cap."""
     said = {name: options[name] for name in (*names, "paused") if options[name] is not None}
     if options["no_cap"] or options["max_running"] is not None:

@@ -102,24 +102,19 @@ def change_limit(
     return changing(Limit, {"scope": scope, "name": name}, changed, by=by, using=using)
 
 
+@repeated
 def lift_pause(scope: str, name: str, *, using: str, by: str = "") -> Limit | None:
     """Unpause a limit; remove it, and return None, where it then limits nothing."""
-    owner = {"scope": scope, "name": name}
-
-    @repeated
-    def lift(*, using: str) -> Limit | None:
-        with unit(using), acting(by):
-            row = locked(Limit, owner, using=using)
-            if row is None:
-                return None
-            row.paused = False
-            if limits_nothing(row):
-                row.delete(using=using)
-                return None
-            row.save(using=using)
-            return row
-
-    return lift(using=using)
+    with unit(using), acting(by):
+        row = locked(Limit, {"scope": scope, "name": name}, using=using)
+        if row is None:
+            return None
+        row.paused = False
+        if limits_nothing(row):
+            row.delete(using=using)
+            return None
+        row.save(using=using)
+        return row
 
 
 def limits_nothing(row: Limit) -> bool:

@@ -41,7 +41,7 @@ LIVE = tuple(status for status in Status if status.value not in Outcome.values)
 
 PARKED_FROM = datetime(9000, 1, 1, tzinfo=timezone.utc)
 """
-An ``alarm_at`` from this time on means that a ticket is parked: see ``store/park.py``.
+An ``alarm_at`` from this time on means that a ticket is parked: see ``store/tasks/park.py``.
 """
 
 

@@ -1,7 +1,7 @@
 """
-The processes that run tasks, one role a file.
+The processes that run tasks.
 
-    launcher ── supervisor ─┬─ processors: runner, keeper
+    launcher ── supervisor ─┬─ processors: runner, monitor
                             ├─ listener
                             └─ janitor
 

@@ -166,7 +166,7 @@ class Parked:
 
 class IdleLanes:
     """
-    Deletes lanes, gates and meters that nobody needs any more.
+    Deletes lanes, holds and meters that nobody needs any more.
 
     It goes through them once in ROUND, so that those in use are seldom made anew.
     """
@@ -184,8 +184,8 @@ class IdleLanes:
             self.next_round = time.monotonic() + ROUND
             first = store.FIRST_ID
             self.left = [
+                (store.forget_holds, first),
                 (store.forget_lanes, first),
-                (store.forget_gates, first),
                 (store.forget_meters, ""),
             ]
         forget, after = self.left[0]

@@ -58,6 +58,7 @@ LOOK_UP_AFTER = 5.0
 LOOK_AFTER = 60.0
 WEIGHTS_AFTER = 5.0
 STAND_BACK = 0.1
+LAST_LOOKS = 5
 TOO_LONG = 1.0
 
 UNCERTAIN = store.Failure(error="lost", message="The answer to its acquire was lost.")
@@ -106,7 +107,7 @@ class Processor:
         self.taken_at = time.monotonic()
         self.take_at = 0.0
         self.rested = False
-        self.roused = False
+        self.looks = 0
         self.strange: set[str] = set()
         self.parked = PARKED_FROM
         self.parked_until = 0.0
@@ -209,18 +210,17 @@ class Processor:
         if before < self.parked_until:
             self.look_for_parked(before)
         order = self.queues_in_order(before)
+        request = store.ClaimRequest(
+            queues=order,
+            limit=limit,
+            alive_time=self.options.ALIVE_TIME,
+            holder=self.seat.holder,
+            using=self.plan.using,
+            serial=self.are_serial(limit),
+        )
         with self.outbox.post() as post:
-            taken = store.acquire(
-                order,
-                limit=limit,
-                alive_time=self.options.ALIVE_TIME,
-                holder=self.seat.holder,
-                using=self.plan.using,
-                finished=post.completions,
-                refused=post.refused,
-                worker=self.worker,
-                serial=self.are_serial(limit),
-            )
+            taken, refused = store.finish_and_acquire(post.completions, request, worker=self.worker)
+            post.refused += refused
         self.renewed(before)
         if self.shares:
             queues = [lease.queue for lease in taken]
@@ -276,15 +276,19 @@ class Processor:
         """
         Tell whether a burst is over: nothing was taken, and no lane sleeps with work in it.
 
-        It looks for those once, since another worker may go by other settings.
+        It looks for those once, since another worker may go by other settings; and a few
+        times for what others were about to make due when it has acquired.
         """
         if taken:
-            self.roused = False
+            self.looks = 0
             return False
-        if self.roused:
+        self.looks += 1
+        if self.looks == 1 and self.link.insist(lambda: store.rouse(using=self.plan.using)):
+            return False
+        if self.looks > LAST_LOOKS or not self.link.insist(self.look).due:
             return True
-        self.roused = True
-        return not self.link.insist(lambda: store.rouse(using=self.plan.using))
+        self.seat.bell.wait(STAND_BACK)
+        return False
 
     def pass_on(self, taken: Sequence[store.Lease]) -> None:
         """

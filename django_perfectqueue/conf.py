@@ -73,16 +73,30 @@ _two_or_more = _number(2, whole=True)
 _characters = _number(1_000, whole=True)
 
 
-def _name(value: object) -> str | None:
-    if not isinstance(value, str) or not value or len(value) > 100:
-        return "must be a string of 1 to 100 characters"
-    return None
+def _must(problem: str, holds: Callable[[Any], bool]) -> Rule:
+    return lambda value: None if holds(value) else problem
 
 
-def _path(value: object) -> str | None:
-    if not isinstance(value, str) or "." not in value:
-        return "must be a dotted path to a class, such as 'myapp.tasks.TaskDispatch'"
-    return None
+_name = _must(
+    "must be a string of 1 to 100 characters",
+    lambda value: isinstance(value, str) and 1 <= len(value) <= 100,
+)
+_path = _must(
+    "must be a dotted path to a class, such as 'myapp.tasks.TaskDispatch'",
+    lambda value: isinstance(value, str) and "." in value,
+)
+_true_or_false = _must("must be True or False", lambda value: isinstance(value, bool))
+_eager = _must(
+    f"must be True, False or '{QUIET}'", lambda value: isinstance(value, bool) or value == QUIET
+)
+_folder = _must(
+    "must be the absolute path of a folder",
+    lambda value: isinstance(value, str | Path) and os.path.isabs(value),
+)
+_paths = _must(
+    "must be a list of dotted paths, such as 'myapp.middleware.Timing'",
+    lambda value: not _texts(value) and all("." in path for path in value),
+)
 
 
 def _backoff(value: object) -> str | None:
@@ -99,33 +113,11 @@ def _texts(value: object) -> str | None:
     return None
 
 
-def _paths(value: Any) -> str | None:
-    if _texts(value) or not all("." in path for path in value):
-        return "must be a list of dotted paths, such as 'myapp.middleware.Timing'"
-    return None
-
-
 def _words(value: Any) -> str | None:
     if problem := _texts(value):
         return problem
     if any(word != word.lower() or {"-", " "} & set(word) for word in value):
         return "must be a list of words in lower case, with _ for - and spaces"
-    return None
-
-
-def _true_or_false(value: object) -> str | None:
-    return None if isinstance(value, bool) else "must be True or False"
-
-
-def _eager(value: object) -> str | None:
-    return (
-        None if isinstance(value, bool) or value == QUIET else f"must be True, False or '{QUIET}'"
-    )
-
-
-def _folder(value: object) -> str | None:
-    if not isinstance(value, str | Path) or not os.path.isabs(value):
-        return "must be the absolute path of a folder"
     return None
 
 
@@ -140,12 +132,7 @@ def _retention_times(value: object) -> str | None:
 
 
 def _one_of(*choices: str) -> Rule:
-    def rule(value: object) -> str | None:
-        if value in choices:
-            return None
-        return f"must be one of {', '.join(map(repr, choices))}"
-
-    return rule
+    return _must(f"must be one of {', '.join(map(repr, choices))}", choices.__contains__)
 
 
 def _policy(value: object) -> str | None:

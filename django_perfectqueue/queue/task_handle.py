@@ -11,11 +11,7 @@ from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.inspection.results import result_of, result_of_async
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
-from django_perfectqueue.payload.inputs import (
-    Duration,
-    checked_priority,
-    checked_timeout,
-)
+from django_perfectqueue.payload.inputs import Duration, checked_priority, checked_timeout
 
 from .async_twins import twin
 

@@ -18,14 +18,7 @@ from django_perfectqueue.models import Limit, Meter
 from django_perfectqueue.models.fields import ServerNow
 
 from ..base import CommandOptions, at_least, nearest
-from ..queues.rule_command import (
-    RuleCommand,
-    changes_for_programs,
-    edits,
-    first_rows,
-    person,
-    rate,
-)
+from ..queues.rule_command import RuleCommand, changes_for_programs, edits, first_rows, person, rate
 from ..terminal.table import Column
 
 

@@ -21,13 +21,7 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import FairShare, QueueShare
 
 from ..base import CommandOptions
-from ..queues.rule_command import (
-    RuleCommand,
-    changes_for_programs,
-    edits,
-    first_rows,
-    person,
-)
+from ..queues.rule_command import RuleCommand, changes_for_programs, edits, first_rows, person
 from ..terminal.table import Column
 
 

@@ -30,7 +30,7 @@ PUT_OFF = ("retried", "snoozed", "released")
 LOGGERS = ("django_perfectqueue.runner", "django.tasks", "django_tasks")
 
 
-class InPlace(Runner):
+class InlineRunner(Runner):
     """
     Runs tasks where it was made, also inside of the transaction of a test.
 
@@ -57,7 +57,7 @@ class InPlace(Runner):
             self.write(ending, ending.completion, task)
         if ending.stop and ending.error is not None:
             raise ending.error
-        return told(ending, task)
+        return run_of(ending, task)
 
     def write(self, ending: Ending, completion: store.Completion, task: HeldTask) -> None:
         if not task.write(completion):
@@ -69,8 +69,8 @@ class InPlace(Runner):
         return not hasattr(task, "cancel_requested") and super().is_held(task)
 
     def is_cancel_requested(self, task: AcquiredTask) -> bool:
-        told: bool | None = getattr(task, "cancel_requested", None)
-        return super().is_cancel_requested(task) if told is None else told
+        run_of: bool | None = getattr(task, "cancel_requested", None)
+        return super().is_cancel_requested(task) if run_of is None else run_of
 
 
 class DirectLink:
@@ -90,7 +90,7 @@ class CallersLoop(Coroutines):
     that waits for them, on the connections that have the test's transaction.
     """
 
-    def drive(self, coroutine: Any) -> Any:
+    def drive(self, coroutine: object) -> Any:
         return awaited(coroutine)
 
 
@@ -150,7 +150,7 @@ class Mark:
             self.call_hooks()
 
     def is_broken(self) -> bool:
-        """Tell whether the transaction can't go on, or has a block that was left open."""
+        """Return whether the transaction is broken, or has a block that was left open."""
         link = self.link
         left_open = len(link.atomic_blocks) > self.blocks
         return link.needs_rollback or left_open or not link.is_usable()
@@ -171,7 +171,7 @@ class Mark:
                 function()
 
 
-def told(ending: Ending, task: HeldTask) -> Run:
+def run_of(ending: Ending, task: HeldTask) -> Run:
     completion = ending.completion
     stored = completion.result if completion is not None else None
     # What it was settled with before may have been rolled back.
@@ -192,7 +192,7 @@ def told(ending: Ending, task: HeldTask) -> Run:
 
 def is_trouble(run: Run) -> bool:
     """
-    Tell whether an attempt ended in an error that nobody has dealt with otherwise.
+    Return whether an attempt ended in an unhandled error.
 
     A Verdict is what the handler wants, unless it wants what its attempts don't allow.
     """
@@ -223,7 +223,7 @@ def captured() -> Iterator[None]:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """
-    Keep from the screen what the test is told anyway.
+    Keep off the screen what the test receives anyway.
 
     Whoever listens, as assertLogs() does, gets it all the same.
     """
@@ -237,6 +237,6 @@ def quiet() -> Iterator[None]:
             logger.removeHandler(nothing)
 
 
-def only(type_: str, handler: Any) -> type[Dispatch]:
+def only(type_: str, handler: object) -> type[Dispatch]:
     """Return a dispatch that knows nothing but this handler."""
     return type("OneHandler", (Dispatch,), {"routes": {type_: handler}})

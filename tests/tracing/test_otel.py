@@ -191,7 +191,7 @@ class SpanTests(SpanMixin, RunnerMixin, TestCase):
         record = logging.makeLogRecord({"msg": "Hello."})
         with self.tracer.start_as_current_span("view") as view:
             place = view.get_span_context()
-            told = JsonFormatter().told(record)
+            told = JsonFormatter().record_facts(record)
         ids = (told["trace_id"], told["span_id"])
         self.assertEqual(ids, (f"{place.trace_id:032x}", f"{place.span_id:016x}"))
 

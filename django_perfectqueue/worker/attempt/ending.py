@@ -9,7 +9,7 @@ from django.dispatch import Signal
 from django_perfectqueue import signals, store
 from django_perfectqueue.application import Application
 from django_perfectqueue.queue import AcquiredTask
-from django_perfectqueue.signals import Whom
+from django_perfectqueue.signals import TaskNames
 
 SIGNALS: dict[str, Signal] = {
     "finished": signals.task_finished,
@@ -57,14 +57,16 @@ def announce(
     signal = SIGNALS.get(word)
     if signal is not None and signal.receivers:
         with store.calls_of_others():
-            signals.send(signal, Whom.of(task.lease), sender=handler, task=task, error=error)
+            signals.send(signal, TaskNames.of(task.lease), sender=handler, task=task, error=error)
 
 
 async def announce_start_async(task: AcquiredTask, handler: type[Application]) -> None:
     """Send the signal from an event loop: receivers that are functions run in its other thread."""
     if signals.task_started.receivers:
-        await signals.asend(signals.task_started, Whom.of(task.lease), sender=handler, task=task)
+        await signals.asend(
+            signals.task_started, TaskNames.of(task.lease), sender=handler, task=task
+        )
 
 
 def announce_start(task: AcquiredTask, handler: type[Application]) -> None:
-    signals.send(signals.task_started, Whom.of(task.lease), sender=handler, task=task)
+    signals.send(signals.task_started, TaskNames.of(task.lease), sender=handler, task=task)

@@ -87,7 +87,7 @@ class Scribe:
 
     def send(self, notes: list[store.Note]) -> None:
         try:
-            store.tell(notes, using=self.using)
+            store.write_journal(notes, using=self.using)
         except Error as error:
             self.failures += 1
             pause = min(LONGEST, SHORTEST * 2.0 ** min(self.failures, 10))

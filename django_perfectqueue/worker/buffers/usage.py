@@ -9,7 +9,7 @@ from datetime import datetime
 
 from django_perfectqueue import store
 from django_perfectqueue.queue import AcquiredTask
-from django_perfectqueue.store import Tally, Whose
+from django_perfectqueue.store import Tally, UsageKey
 from django_perfectqueue.store.records.usage import MOST_ROWS
 
 INTERVAL = 10.0
@@ -30,7 +30,7 @@ class Ledger:
     def __init__(self, *, using: str, kept: bool) -> None:
         self.using = using
         self.kept = kept
-        self.tallies: dict[Whose, Tally] = {}
+        self.tallies: dict[UsageKey, Tally] = {}
         self.ended: list[tuple[str, str, list[float], float]] = []
         self.current: dict[int, AcquiredTask] = {}
         self.booked_until: dict[int, float] = {}
@@ -81,7 +81,7 @@ class Ledger:
             tally.wait(*[wait for waits, _seconds in some for wait in waits])
 
     def tally(self, queue: str, user: str) -> Tally:
-        return self.tallies.setdefault(Whose(queue, False, user), Tally())
+        return self.tallies.setdefault(UsageKey(queue, False, user), Tally())
 
     def is_due(self, now: float) -> bool:
         return self.kept and now >= self.next_write
@@ -103,7 +103,7 @@ class Ledger:
             taken = self.take_last() if last else self.take()
             store.add_usage(taken, using=self.using, at=moment)
 
-    def take(self) -> dict[Whose, Tally]:
+    def take(self) -> dict[UsageKey, Tally]:
         """
         Take what is to be written now.
 
@@ -112,15 +112,15 @@ class Ledger:
         """
         with self.lock:
             self.book_current()
-            ranked = sorted(self.tallies, key=lambda whose: -self.tallies[whose].seconds)
-            taken = {whose: self.tallies.pop(whose) for whose in ranked[:MOST_ROWS]}
+            ranked = sorted(self.tallies, key=lambda usage_key: -self.tallies[usage_key].seconds)
+            taken = {usage_key: self.tallies.pop(usage_key) for usage_key in ranked[:MOST_ROWS]}
             if len(self.tallies) > MOST_USERS:
                 self.tallies = store.folded(self.tallies, MOST_USERS)
-                others = [whose for whose in self.tallies if whose.others]
-                taken.update({whose: self.tallies.pop(whose) for whose in others})
+                others = [usage_key for usage_key in self.tallies if usage_key.others]
+                taken.update({usage_key: self.tallies.pop(usage_key) for usage_key in others})
             return taken
 
-    def take_last(self) -> dict[Whose, Tally]:
+    def take_last(self) -> dict[UsageKey, Tally]:
         with self.lock:
             self.book_current()
             taken, self.tallies = store.folded(self.tallies, LAST_ROWS), {}

@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from django_perfectqueue.conf import options
 
@@ -72,7 +71,7 @@ class WorkerStatus(ctypes.Structure):
         reached = self.reached is not None and self.reached < ALIVE_FOR
         return self.is_live and reached and self.processors > 0 and not self.leaving
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return it for programs; times are in seconds."""
         return {
             "live": self.is_live,

@@ -105,7 +105,7 @@ class ScribeTests(TestCase):
 
     def fail_once(self, error):
         with (
-            mock.patch.object(store, "tell", side_effect=error),
+            mock.patch.object(store, "write_journal", side_effect=error),
             self.assertRaises(type(error)),
         ):
             self.scribe.write()
@@ -136,7 +136,7 @@ class ScribeTests(TestCase):
 
         with (
             mock.patch.object(store, "ailment", return_value=Ailment.UNREACHABLE),
-            mock.patch.object(store, "tell", fail),
+            mock.patch.object(store, "write_journal", fail),
             self.assertRaises(InterfaceError),
         ):
             self.scribe.write()
@@ -288,7 +288,9 @@ class ProcessorTests(CrewTestCase):
                 processor = self.processor(kind, {"report": lambda task: task.progress(1.0)})
                 self.submit(*["report"] * 5)
                 with (
-                    mock.patch.object(store, "tell", side_effect=DatabaseError("no table")),
+                    mock.patch.object(
+                        store, "write_journal", side_effect=DatabaseError("no table")
+                    ),
                     mock.patch.object(store, "ailment", return_value=Ailment.OTHER),
                     self.assertLogs("django_perfectqueue.processor", "WARNING") as log,
                 ):

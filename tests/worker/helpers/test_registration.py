@@ -11,7 +11,7 @@ from django.test import SimpleTestCase, TestCase
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
-from django_perfectqueue.inspection.workers import place_of
+from django_perfectqueue.inspection.workers import location_of
 from django_perfectqueue.lib.processes import send
 from django_perfectqueue.models import UNSEEN, Task, Worker
 from django_perfectqueue.queue import Queue
@@ -175,7 +175,7 @@ class WorkerTests(WorkerTestCase):
             send(pid, signal.SIGTERM)
         wait_until(lambda: Worker.objects.filter(leaving=True).exists())
         task = Task.objects.select_related("ticket").get(key="k1")
-        place = place_of(task, using="default")
+        place = location_of(task, using="default")
         self.assertEqual((place.processor, place.pid), (1, processor))
         self.assertEqual(Worker.objects.get().id, row.id)
         self.submit("k2")

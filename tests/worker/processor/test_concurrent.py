@@ -504,12 +504,12 @@ class SurroundingsTests(CrewTestCase):
             begun.wait(PATIENCE)
             return "done"
 
-        class Vigil(ends.Vigil):
+        class ResultWaiter(ends.ResultWaiter):
             def wait(self):
                 begun.set()
                 super().wait()
 
-        with mock.patch.object(ends, "Vigil", Vigil):
+        with mock.patch.object(ends, "ResultWaiter", ResultWaiter):
             self.beside(wait)
             self.work(self.processor("thread", {"slow": slow}))
             wait_until(lambda: answers)

@@ -60,7 +60,7 @@ class Reporter:
     def head(self, line: str) -> None:
         self.say(self.bold(line))
 
-    def tell(self, endings: Sequence[Ending]) -> None:
+    def print_tasks(self, endings: Sequence[Ending]) -> None:
         """Print a line for each task."""
         if self.verbosity >= USUAL and endings:
             for part in in_parts(map(self.line, endings)):

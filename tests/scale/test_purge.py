@@ -10,7 +10,7 @@ from django_perfectqueue.admin.parts.search import plain
 from django_perfectqueue.models import Attempt, DeadLetter, Task, Ticket
 from django_perfectqueue.store.upkeep.purge import BATCH
 from django_perfectqueue.worker.helpers.janitor import Janitor, Purge
-from django_perfectqueue.worker.shared.wakeups import Belfry
+from django_perfectqueue.worker.shared.wakeups import Wakeups
 
 from .. import factories
 from ..factories import acquire, after, elsewhere, failed, finish, keys, submit, submit_many
@@ -108,7 +108,7 @@ class BacklogTests(ScaleTestCase):
         self.assertFalse(Attempt.objects.exclude(task_id__in=Ticket.objects.values("pk")).exists())
 
     def test_a_round_ends_in_time_and_the_next_goes_on(self):
-        janitor = Janitor(EVERYTHING, Belfry(), mock.Mock(), lifeline=0)
+        janitor = Janitor(EVERYTHING, Wakeups(), mock.Mock(), parent_alive=0)
         with mock.patch.object(store, "purge", self.noting(store.purge)):
             janitor.purge_some()
         some = len(self.batches)

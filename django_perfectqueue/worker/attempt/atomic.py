@@ -16,7 +16,7 @@ from django_perfectqueue.queue import Deferred
 
 from ..database.link import AwayError
 from .ending import Ending
-from .fork_guard import only_here
+from .fork_guard import exit_returning_fork
 from .traceback import from_handler
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_perfectqueue.runner")
 
 
-class Atomic:
+class AtomicAttempt:
     """
     One attempt of a task whose handler is atomic.
 
@@ -47,7 +47,7 @@ class Atomic:
     def perform(self, run: Callable[[], Any]) -> Ending:
         try:
             self.begin()
-            result = only_here(run)
+            result = exit_returning_fork(run)
             self.running.active = False
             if self.is_left():
                 return self.leave()
@@ -98,9 +98,9 @@ class Atomic:
         self.task.settled = self.word
         try:
             self.call_hooks()
-            self.runner.tidy.up(suspect=self.running.is_suspect)
+            self.runner.cleanup.run(suspect=self.running.is_suspect)
         except BaseException as error:
-            self.runner.tidy.up(suspect=True)
+            self.runner.cleanup.run(suspect=True)
             return self.runner.after_error(self.task, self.handler, from_handler(error))
         return self.runner.after_return(self.task, self.handler, None)
 
@@ -109,7 +109,7 @@ class Atomic:
         if self.joint.hooks:
             self.running.active = True
             try:
-                self.runner.guard.call(self.running, self.joint.call_hooks)
+                self.runner.interrupter.call(self.running, self.joint.call_hooks)
             finally:
                 self.running.active = False
 
@@ -140,7 +140,7 @@ class Atomic:
             self.joint.abandon()
         else:
             self.joint.roll_back()
-        self.runner.tidy.up(suspect=suspect)
+        self.runner.cleanup.run(suspect=suspect)
         self.running.alone = False
         self.task.deferred = None
         self.task.settled = ""

@@ -42,7 +42,7 @@ class Ending:
     stop: bool = False
 
 
-def heard() -> set[str]:
+def outcomes_with_receivers() -> set[str]:
     """Return the words by which tasks end for which anyone listens."""
     return {word for word, signal in SIGNALS.items() if signal.receivers}
 

@@ -20,7 +20,7 @@ def is_coroutine(value: Any) -> bool:
     return inspect.iscoroutine(value)
 
 
-class Coroutines:
+class EventLoop:
     """
     Runs coroutines one after another, in one loop: what they keep for the next goes on living.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def only_here(run: Callable[[], Any]) -> Any:
+def exit_returning_fork(run: Callable[[], Any]) -> Any:
     """Run a handler, and end a process that it has forked and that comes back as well."""
     pid = os.getpid()
     try:

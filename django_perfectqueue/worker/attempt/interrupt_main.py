@@ -12,7 +12,7 @@ R = TypeVar("R")
 SIGNAL = signal.SIGURG
 
 
-class Guard:
+class MainThreadInterrupter:
     """
     Lets another thread raise an exception in what the main thread runs, and nowhere else.
 

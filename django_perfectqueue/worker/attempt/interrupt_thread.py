@@ -17,7 +17,7 @@ raise_in.argtypes = (ctypes.c_ulong, ctypes.py_object)
 NOTHING = ctypes.py_object()
 
 
-class ThreadGuard:
+class ThreadInterrupter:
     """
     Lets other threads raise an exception in what its own thread runs, and nowhere else.
 

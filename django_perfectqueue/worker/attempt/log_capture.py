@@ -13,7 +13,7 @@ OWN = ("django_perfectqueue", "django.tasks", "django_tasks")
 BELOW = tuple(f"{name}." for name in OWN)
 
 
-class Capture(logging.Handler):
+class LogCapture(logging.Handler):
     """
     Adds each record that is logged while a task runs to the notes of its attempt.
 
@@ -87,10 +87,10 @@ def begin(level: str | None) -> None:
     """Keep records from this level on; None keeps none."""
     end()
     if level is not None:
-        logging.getLogger().addHandler(Capture(level))
+        logging.getLogger().addHandler(LogCapture(level))
 
 
 def end() -> None:
     root = logging.getLogger()
-    for handler in [one for one in root.handlers if isinstance(one, Capture)]:
+    for handler in [one for one in root.handlers if isinstance(one, LogCapture)]:
         root.removeHandler(handler)

@@ -30,14 +30,14 @@ from django_perfectqueue.signals import task_started
 from django_perfectqueue.tracing import otel
 from django_perfectqueue.verdicts import Verdict
 
-from ..database.link import AwayError, Link, Tidy
-from .atomic import Atomic
+from ..database.link import AwayError, ConnectionCleanup, Link
+from .atomic import AtomicAttempt
 from .context import restore
 from .ending import Ending, announce, announce_start
-from .event_loop import Coroutines, is_coroutine
-from .fork_guard import only_here
+from .event_loop import EventLoop, is_coroutine
+from .fork_guard import exit_returning_fork
 from .traceback import from_handler
-from .tracing import tell, traced
+from .tracing import end_span, traced
 
 logger = logging.getLogger("django_perfectqueue.runner")
 logger.addFilter(logs.Masked())
@@ -57,10 +57,10 @@ class Running:
     """
 
     task: AcquiredTask
-    seat: int = 0
+    index: int = 0
     handler: Application | None = None
     active: bool = True
-    told: set[type[BaseException]] = field(default_factory=set)
+    reasons_sent: set[type[BaseException]] = field(default_factory=set)
     spawn: Callable[[Any], None] | None = None
     is_suspect: bool = False
     alone: bool = False
@@ -68,9 +68,9 @@ class Running:
     def kill(self, reason: BaseException) -> None:
         """Have the handler give up, for each kind of reason once; called from other threads."""
         handler = self.handler
-        if handler is None or not self.active or type(reason) in self.told:
+        if handler is None or not self.active or type(reason) in self.reasons_sent:
             return
-        self.told.add(type(reason))
+        self.reasons_sent.add(type(reason))
         self.is_suspect = True
         # Before the handler ends: its lease has lapsed, even if nobody has taken the task yet.
         self.task._lost |= isinstance(reason, PreemptedError)
@@ -90,7 +90,7 @@ class Running:
         raise TypeError("kill() is a coroutine function, and perform() is none.")
 
 
-class Interruptible(Protocol):
+class Interrupter(Protocol):
     """Lets another thread raise an exception inside of a call in this one, once."""
 
     def call(self, token: Any, function: Callable[[], Any]) -> Any: ...
@@ -117,15 +117,15 @@ class Runner:
         dispatch: type[Dispatch],
         *,
         link: Link,
-        guard: Interruptible,
+        interrupter: Interrupter,
         drive: Callable[[Any], Any] | None = None,
     ) -> None:
         self.dispatch = dispatch
         self.link = link
-        self.guard = guard
-        self.coroutines = Coroutines()
-        self.drive = drive or self.coroutines.drive
-        self.tidy = Tidy()
+        self.interrupter = interrupter
+        self.event_loop = EventLoop()
+        self.drive = drive or self.event_loop.drive
+        self.cleanup = ConnectionCleanup()
         self.running: Running | None = None
         self.left: set[type[Application]] = set()
         self.is_traced = otel.is_on()
@@ -147,7 +147,7 @@ class Runner:
     def begin_traced(self, running: Running) -> Ending:
         with traced(running.task) as attempt:
             ending = self.begin(running)
-            tell(attempt, ending)
+            end_span(attempt, ending)
         return ending
 
     def begin(self, running: Running) -> Ending:
@@ -159,32 +159,32 @@ class Runner:
         except UnknownTypeError as error:
             return self.settle(task, None, lambda: task.release(options().RETRY_WAIT), error)
         except BaseException as error:
-            self.tidy.up()
+            self.cleanup.run()
             return self.after_error(task, None, error)
         return self.perform(running, handler)
 
     def perform(self, running: Running, handler: Application) -> Ending:
         task = running.task
         run: Callable[[], Any] = handler.run
-        guard = self.guard
+        interrupter = self.interrupter
         if handler.is_async:
-            run, guard = handler.arun, self.coroutines
-            running.spawn = self.coroutines.spawn
-        handler.interrupter = functools.partial(interrupt, guard, running)
+            run, interrupter = handler.arun, self.event_loop
+            running.spawn = self.event_loop.spawn
+        handler.interrupter = functools.partial(interrupt, interrupter, running)
         running.handler = handler
         if task_started.receivers:
             announce_start(task, type(handler))
-        call = functools.partial(guard.call, running, run)
+        call = functools.partial(interrupter.call, running, run)
         if handler.atomic:
-            return Atomic(self, running, handler).perform(call)
+            return AtomicAttempt(self, running, handler).perform(call)
         try:
-            result = only_here(call)
+            result = exit_returning_fork(call)
             running.active = False
-            self.tidy.up(suspect=running.is_suspect)
+            self.cleanup.run(suspect=running.is_suspect)
             return self.after_return(task, handler, result)
         except BaseException as error:
             running.active = False
-            self.tidy.up(suspect=running.is_suspect)
+            self.cleanup.run(suspect=running.is_suspect)
             return self.after_error(task, handler, from_handler(error))
 
     def after_return(self, task: AcquiredTask, handler: Application, result: Any) -> Ending:
@@ -234,9 +234,9 @@ class Runner:
             return self.settle(task, handler, lambda: task.fail(why=why), error)
         if handler is not None and not isinstance(error, Verdict):
             error = self.ask(handler, error)
-        self.tidy.up()
+        self.cleanup.run()
         what = None if task.settled else ruling_for(task, handler, error)
-        self.tidy.up()
+        self.cleanup.run()
         return self.settle(task, handler, lambda: carry_out(what, task, error), error)
 
     def is_held(self, task: AcquiredTask) -> bool:
@@ -248,7 +248,7 @@ class Runner:
         try:
             [pulse] = self.link.once(lambda: store.heartbeat([task.lease], **terms))
         except Error:
-            self.tidy.up(suspect=True)
+            self.cleanup.run(suspect=True)
             return False
         return pulse.held
 
@@ -315,9 +315,9 @@ class Runner:
         return Ending("preempted", task, kind_of(handler), task.seconds, error=error)
 
 
-def interrupt(guard: Interruptible, running: Running, reason: BaseException) -> None:
+def interrupt(interrupter: Interrupter, running: Running, reason: BaseException) -> None:
     running.is_suspect = True
-    guard.interrupt(running, reason)
+    interrupter.interrupt(running, reason)
 
 
 def ruling_for(

@@ -8,7 +8,7 @@ from typing import Any
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from django.db import connections
 
-from ..database.link import Tidy
+from ..database.link import ConnectionCleanup
 
 
 class SyncCalls:
@@ -20,7 +20,7 @@ class SyncCalls:
 
     def __init__(self) -> None:
         self.context = ThreadSensitiveContext()
-        self.hygiene = Tidy(left_alone=())
+        self.cleanup = ConnectionCleanup(left_alone=())
 
     def enter(self) -> None:
         """Have what is called from now on, in this context, run in the thread."""
@@ -37,7 +37,7 @@ class SyncCalls:
 
     def begin_to_tidy(self) -> Future[Any] | None:
         thread = self.thread
-        return None if thread is None else thread.submit(self.hygiene.up)
+        return None if thread is None else thread.submit(self.cleanup.run)
 
     def disconnect(self) -> None:
         """Close the thread's connections once it comes to that."""

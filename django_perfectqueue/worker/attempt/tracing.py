@@ -38,7 +38,7 @@ def taken_along(task: AcquiredTask) -> dict[str, Any]:
         return {}
 
 
-def tell(attempt: otel.Attempt, ending: Ending) -> None:
+def end_span(attempt: otel.Attempt, ending: Ending) -> None:
     """Tell on the span of an attempt how that has ended."""
     if ending.error is None:
         attempt.ended(ending.word)

@@ -15,18 +15,18 @@ from ..attempt.ending import Ending
 LATE = 0.05
 MOST_CHARACTERS = 1_000_000
 
-Posted = Callable[[Sequence[Ending]], None]
+OnWritten = Callable[[Sequence[Ending]], None]
 
 
 @dataclass(slots=True)
-class Post:
+class CompletionBatch:
     """One transaction's worth of completions; ``refused`` are those it did not accept."""
 
     completions: list[store.Completion]
     refused: list[store.Completion] = field(default_factory=list)
 
 
-class Outbox:
+class Completions:
     """
     Endings to be written in one go with their neighbours.
 
@@ -34,10 +34,10 @@ class Outbox:
     writing it twice does no harm.
     """
 
-    def __init__(self, posted: Posted) -> None:
-        self.posted = posted
+    def __init__(self, on_written: OnWritten) -> None:
+        self.on_written = on_written
         self.waiting: deque[Ending] = deque()
-        self.posting_now: list[Ending] = []
+        self.being_written: list[Ending] = []
         self.characters = 0
         self.lock = threading.Lock()
 
@@ -66,27 +66,29 @@ class Outbox:
 
     def fences(self) -> set[tuple[int, int]]:
         """Return the fences of the leases under which these ended."""
-        return {ending.task.lease.fence for ending in (*self.posting_now, *self.waiting)}
+        return {ending.task.lease.fence for ending in (*self.being_written, *self.waiting)}
 
     @contextmanager
-    def post(self) -> Iterator[Post]:
+    def batch(self) -> Iterator[CompletionBatch]:
         """Give all that waits to a transaction; keep it when the transaction raises."""
         with self.lock:
             endings = self.take()
-            post = Post([done.completion for done in endings if done.completion is not None])
+            batch = CompletionBatch(
+                [done.completion for done in endings if done.completion is not None]
+            )
             try:
-                yield post
+                yield batch
             except BaseException:
                 self.waiting.extendleft(reversed(endings))
                 raise
             finally:
-                self.posting_now = []
+                self.being_written = []
         if endings:
-            mark(endings, post.refused)
-            self.posted(endings)
+            mark(endings, batch.refused)
+            self.on_written(endings)
 
     def take(self) -> list[Ending]:
-        taken = self.posting_now = []
+        taken = self.being_written = []
         while self.waiting:
             # In both for a moment, and never in neither: fences() is asked from elsewhere.
             taken.append(self.waiting[0])

@@ -20,7 +20,7 @@ MOST = 1_000
 SHORTEST, LONGEST = 1.0, 60.0
 
 
-class Scribe:
+class JournalBuffer:
     """
     Writes down how far tasks are and what they have logged: all of a processor together.
 

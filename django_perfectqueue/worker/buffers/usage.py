@@ -19,7 +19,7 @@ LAST_ROWS = 10_000
 MOST_ENDED = 1_000
 
 
-class Ledger:
+class UsageBuffer:
     """
     The processor time of each user, and how long its tasks had waited.
 

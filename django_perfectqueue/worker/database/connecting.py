@@ -36,11 +36,11 @@ def prepare(using: str, *, idle_limit: float | None = None) -> None:
 def end_idle_transactions(using: str, limit: float) -> None:
     """Have the server be told of it on each connection that is made from now on."""
 
-    def tell(connection: Any, **kwargs: object) -> None:
+    def set_limit(connection: Any, **kwargs: object) -> None:
         if connection.alias == using:
             store.end_idle_transactions(connection, after=limit)
 
-    connection_created.connect(tell, weak=False, dispatch_uid=IDLE_ID)
+    connection_created.connect(set_limit, weak=False, dispatch_uid=IDLE_ID)
 
 
 def keep_alive(sender: Any, connection: Any, **kwargs: Any) -> None:

@@ -20,9 +20,9 @@ from django_perfectqueue import store
 from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.payload.redaction import STARS
 
-from ..process.wakeup import Bell
+from ..process.wakeup import Wakeup
 from ..shared.outage import Outage
-from .socket_handle import Wire
+from .socket_handle import SocketHandle
 
 R = TypeVar("R")
 
@@ -58,13 +58,13 @@ class Link:
     def __init__(
         self,
         using: str,
-        bell: Bell,
+        wakeup: Wakeup,
         patience: Callable[[], float],
         *,
         outage: Outage | None = None,
     ) -> None:
         self.using = using
-        self.bell = bell
+        self.wakeup = wakeup
         self.patience = patience
         self.outage = Outage() if outage is None else outage
         self.number = next(numbers)
@@ -74,7 +74,7 @@ class Link:
         self.what = store.Ailment.UNREACHABLE
         self.said = ""
         self.calling_since = 0.0
-        self.wire: Wire | None = None
+        self.socket_handle: SocketHandle | None = None
         self.silent = False
         self.returned: Callable[[], None] = lambda: None
 
@@ -122,15 +122,15 @@ class Link:
             discard(connection)
         if connection.connection is None:
             connection.ensure_connection()
-        if self.wire is None or self.wire.connection is not connection.connection:
+        if self.socket_handle is None or self.socket_handle.connection is not connection.connection:
             self.let_go()
-            self.wire = Wire(connection.connection, self.using)
-        self.wire.asked = False
+            self.socket_handle = SocketHandle(connection.connection, self.using)
+        self.socket_handle.cancel_sent = False
 
     def let_go(self) -> None:
-        if self.wire is not None:
-            self.wire.close()
-        self.wire = None
+        if self.socket_handle is not None:
+            self.socket_handle.close()
+        self.socket_handle = None
 
     def trouble(self, error: Error) -> None:
         """Give the connection up, and log the trouble unless that has been done."""
@@ -169,7 +169,7 @@ class Link:
     def wait(self) -> None:
         if time.monotonic() - self.away_since >= self.patience():
             raise AwayError(f"The database '{self.using}' is away.")
-        self.bell.wait(self.pause())
+        self.wakeup.wait(self.pause())
 
     def pause(self) -> float:
         """
@@ -221,14 +221,14 @@ def in_one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-class Tidy:
+class ConnectionCleanup:
     """Leaves a thread's connections as a handler should find them: open, in no transaction."""
 
     def __init__(self, left_alone: Iterable[Any] | None = None) -> None:
         open_now = (link for link in mine.links if link.in_atomic_block)
         self.left_alone = set(open_now if left_alone is None else left_alone)
 
-    def up(self, *, suspect: bool = False) -> None:
+    def run(self, *, suspect: bool = False) -> None:
         """
         Roll back what a handler left open, and drop what may be broken.
 
@@ -244,14 +244,14 @@ class Tidy:
                 discard(link)
 
 
-class Opened(threading.local):
+class OpenConnections(threading.local):
     """The connections that a thread has opened so far; ``connections.all()`` costs more."""
 
     def __init__(self) -> None:
         self.links: list[Any] = list(connections.all(initialized_only=True))
 
 
-mine = Opened()
+mine = OpenConnections()
 
 
 @receiver(connection_created, dispatch_uid="perfectqueue_opened")

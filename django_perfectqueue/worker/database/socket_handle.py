@@ -22,7 +22,7 @@ WHERE pid = %s AND wait_event_type = 'Lock' AND usename = current_user
 logger = logging.getLogger("django_perfectqueue.database")
 
 
-class Wire:
+class SocketHandle:
     """
     A second handle on a connection's socket.
 
@@ -38,16 +38,16 @@ class Wire:
         if self.socket is not None:
             weakref.finalize(self, self.socket.close)
         self.lock = threading.Lock()
-        self.asked = False
+        self.cancel_sent = False
 
-    def ask(self) -> None:
+    def cancel_query(self) -> None:
         """
         Have the server break off the waiting of this connection for a lock, by another one.
 
         On PostgreSQL: it would not notice that its client has gone, and stay with what it
         holds. Returns at once; psycopg2's own cancel() would stop every thread meanwhile.
         """
-        self.asked = True
+        self.cancel_sent = True
         if self.backend is not None:
             threading.Thread(target=self.cancel, name="cancel", daemon=True).start()
 
@@ -58,7 +58,7 @@ class Wire:
         except Exception as error:
             logger.debug("A statement could not be cancelled. %s", type(error).__name__)
 
-    def cut(self) -> None:
+    def shutdown(self) -> None:
         """Shut the socket down: who waits for an answer gets an error."""
         with self.lock, contextlib.suppress(OSError):
             if self.socket is not None:

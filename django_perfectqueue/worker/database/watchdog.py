@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from .link import Link
 
-logger = logging.getLogger("django_perfectqueue.watch")
+logger = logging.getLogger("django_perfectqueue.watchdog")
 
 GRACE = 2.0
 LEAST = 5.0
 
 
-class Watch:
+class Watchdog:
     """
     Looks, from another thread, how long each link has been waiting.
 
@@ -38,7 +38,7 @@ class Watch:
     def start(self) -> None:
         """Look every few seconds, in a thread of its own."""
         if self.timeout is not None:
-            threading.Thread(target=self.run, name="watch", daemon=True).start()
+            threading.Thread(target=self.run, name="watchdog", daemon=True).start()
 
     def run(self) -> None:
         assert self.timeout is not None
@@ -54,16 +54,16 @@ class Watch:
 
     def look(self, now: float) -> None:
         for link in self.links:
-            since, wire = link.calling_since, link.wire
-            if self.timeout is None or not since or wire is None:
+            since, socket_handle = link.calling_since, link.socket_handle
+            if self.timeout is None or not since or socket_handle is None:
                 continue
             waited = now - since
             if waited >= self.limit(link):
                 link.silent = True
-                if not wire.asked:
-                    wire.ask()
+                if not socket_handle.cancel_sent:
+                    socket_handle.cancel_query()
                 elif waited >= self.limit(link) + min(GRACE, self.timeout):
-                    wire.cut()
+                    socket_handle.shutdown()
 
     def limit(self, link: Link) -> float:
         assert self.timeout is not None

@@ -7,35 +7,35 @@ from typing import Any
 from django.db import connections
 
 from ..database.link import AwayError, Link
-from ..database.watchdog import Watch
+from ..database.watchdog import Watchdog
 from ..plan import Plan
 from ..process import output
 from ..process.signals import REOPEN_LOGS, reopen_logs, take_signals
-from ..process.wakeup import Bell, readable
+from ..process.wakeup import Wakeup, readable
 
 LAST_TRIES = 2.0
 
 
-class Attendant:
+class HelperProcess:
     """
     A process that looks after the database for all processors of a supervisor.
 
     It ends by any signal that ends them, and with its supervisor.
     """
 
-    def __init__(self, plan: Plan, *, lifeline: int) -> None:
+    def __init__(self, plan: Plan, *, parent_alive: int) -> None:
         self.plan = plan
-        self.lifeline = lifeline
-        self.bell = Bell()
+        self.parent_alive = parent_alive
+        self.wakeup = Wakeup()
         self.stopping = False
         self.orphaned = False
-        self.link = Link(plan.using, self.bell, self.patience, outage=plan.outage)
-        self.watch = Watch([self.link], plan.timeout)
+        self.link = Link(plan.using, self.wakeup, self.patience, outage=plan.outage)
+        self.watchdog = Watchdog([self.link], plan.timeout)
         self.logs_moved = False
 
     def run(self) -> int:
         take_signals(self.on_signal)
-        self.watch.start()
+        self.watchdog.start()
         try:
             self.work()
         except AwayError:
@@ -57,7 +57,7 @@ class Attendant:
             self.logs_moved = True
         else:
             self.stopping = True
-        self.bell.ring()
+        self.wakeup.wake()
 
     def patience(self) -> float:
         return LAST_TRIES if self.stopping else float("inf")
@@ -69,6 +69,8 @@ class Attendant:
             reopen_logs()
         output.push()
         numbers = [file.fileno() for file in files]
-        if self.lifeline in readable([self.bell.ear, self.lifeline, *numbers], seconds):
+        if self.parent_alive in readable(
+            [self.wakeup.read_fd, self.parent_alive, *numbers], seconds
+        ):
             self.stopping = self.orphaned = True
-        self.bell.wait(0)
+        self.wakeup.wait(0)

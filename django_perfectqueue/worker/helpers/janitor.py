@@ -20,11 +20,11 @@ from django_perfectqueue.store.upkeep.timers import BATCH as LANES
 
 from ..plan import Plan
 from ..shared.wakeups import Wakeups
-from .base import Attendant
+from .base import HelperProcess
 from .lease_proxy import LeaseProxy
 from .recounter import Recounter
-from .registration import Presence
-from .usage_rollup import Bookkeeper
+from .registration import WorkerRegistration
+from .usage_rollup import UsageRollup
 
 logger = logging.getLogger("django_perfectqueue.database")
 
@@ -36,7 +36,7 @@ MOSTLY_OVER = BATCH // 2
 ENDED = ("finished", "failed", "cancelled", "expired")
 
 
-class Janitor(Attendant):
+class Janitor(HelperProcess):
     """
     Answers alarms, has the books kept and counters compared, and deletes what retention
     lets go, in small batches; and keeps telling other hosts that its worker is there.
@@ -46,15 +46,17 @@ class Janitor(Attendant):
     look after what it holds, until the last of them has ended.
     """
 
-    def __init__(self, plan: Plan, wakeups: Wakeups, presence: Presence, *, lifeline: int) -> None:
-        super().__init__(plan, lifeline=lifeline)
+    def __init__(
+        self, plan: Plan, wakeups: Wakeups, registration: WorkerRegistration, *, parent_alive: int
+    ) -> None:
+        super().__init__(plan, parent_alive=parent_alive)
         self.wakeups = wakeups
-        self.presence = presence
+        self.registration = registration
         self.lease_proxy = LeaseProxy(plan, wakeups, self.link)
         self.purge = Purge(plan)
         self.idle_lanes = IdleLanes(plan.using)
-        self.bookkeeper = Bookkeeper(plan)
-        self.recounter = Recounter(plan.using, self.link, presence)
+        self.usage_rollup = UsageRollup(plan)
+        self.recounter = Recounter(plan.using, self.link, registration)
         self.parked = Parked(plan)
         self.file = file_identity(plan.using)
         self.rounds = Rounds(SWEEP_INTERVAL / 2)
@@ -65,7 +67,7 @@ class Janitor(Attendant):
             self.look_at_file()
             self.look_after()
             self.sweep()
-            self.link.insist(self.bookkeeper.work)
+            self.link.insist(self.usage_rollup.work)
             self.recounter.work()
             self.link.insist(self.parked.work)
             if time.monotonic() >= next_purge:
@@ -76,19 +78,19 @@ class Janitor(Attendant):
         # Who stops all processes of a service tells this one too soon.
         while self.wakeups.is_at_work() and not self.orphaned:
             self.look_after()
-            self.wait(self.lease_proxy.pause, self.presence.board)
-        self.presence.end(self.link)
+            self.wait(self.lease_proxy.pause, self.registration.status_page)
+        self.registration.end(self.link)
 
     def look_after(self) -> None:
         """Do what must not wait until the rest is done."""
-        self.presence.tell(self.link)
+        self.registration.renew(self.link)
         self.lease_proxy.look()
 
     def rest(self, seconds: float) -> None:
         """Wait, but for what must not."""
         until = time.monotonic() + seconds
         while not self.stopping and (left := until - time.monotonic()) > 0:
-            self.wait(min(left, self.lease_proxy.pause), self.presence.board)
+            self.wait(min(left, self.lease_proxy.pause), self.registration.status_page)
             self.look_after()
 
     def look_at_file(self) -> None:

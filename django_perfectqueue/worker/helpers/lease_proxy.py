@@ -32,7 +32,7 @@ class LeaseProxy:
         self.alive_time = plan.options.ALIVE_TIME
         self.interval = plan.options.TASK_HEARTBEAT_INTERVAL
         self.pause = min(LONGEST_SILENCE, self.alive_time / (2 * RENEWALS))
-        self.slots = [slot for slot, _bell in wakeups.bells]
+        self.slots = [slot for slot, _wakeup in wakeups.processors]
         self.link = link
 
     def look(self) -> None:

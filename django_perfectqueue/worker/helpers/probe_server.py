@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from ..plan import Plan
 from ..shared.status_page import StatusPage, WorkerStatus, statuses
-from .base import Attendant
+from .base import HelperProcess
 
 logger = logging.getLogger("django_perfectqueue.health")
 
@@ -25,7 +25,7 @@ SOON = 0.5
 MOST_AT_ONCE = 32
 
 
-class Receptionist(Attendant):
+class ProbeServer(HelperProcess):
     """
     Answers ``/live`` and ``/ready`` over HTTP, by what is on the board.
 
@@ -33,14 +33,14 @@ class Receptionist(Attendant):
     same port, and each answers for both.
     """
 
-    def __init__(self, plan: Plan, board: StatusPage, *, lifeline: int) -> None:
-        super().__init__(plan, lifeline=lifeline)
-        self.board = board
+    def __init__(self, plan: Plan, status_page: StatusPage, *, parent_alive: int) -> None:
+        super().__init__(plan, parent_alive=parent_alive)
+        self.status_page = status_page
 
     def work(self) -> None:
         assert self.plan.health is not None
         try:
-            server = Desk(self.plan.health, self.board)
+            server = ProbeHTTPServer(self.plan.health, self.status_page)
         except OSError as error:
             logger.error("Probes get no answer: %s:%s: %s", *self.plan.health, error)
             return
@@ -51,7 +51,7 @@ class Receptionist(Attendant):
                 server.handle_request()
 
 
-class Desk(ThreadingHTTPServer):
+class ProbeHTTPServer(ThreadingHTTPServer):
     """
     Listens at an address that its predecessor may still have.
 
@@ -63,12 +63,12 @@ class Desk(ThreadingHTTPServer):
     timeout = 0
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], board: StatusPage) -> None:
-        self.board = board
+    def __init__(self, address: tuple[str, int], status_page: StatusPage) -> None:
+        self.status_page = status_page
         self.since: dict[Any, float] = {}
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
-        super().__init__(address, Answer)
+        super().__init__(address, ProbeRequestHandler)
 
     def server_bind(self) -> None:
         """Bind without a look-up of the host's name, which may take long."""
@@ -102,16 +102,16 @@ class Desk(ThreadingHTTPServer):
         logger.debug("A probe broke off.", exc_info=True)
 
 
-class Answer(BaseHTTPRequestHandler):
+class ProbeRequestHandler(BaseHTTPRequestHandler):
     """One probe."""
 
-    server: Desk
+    server: ProbeHTTPServer
     timeout = LONGEST_REQUEST
     server_version = "perfectqueue"
     sys_version = ""
 
     def do_GET(self) -> None:
-        shown = best(self.server.board.status)
+        shown = best(self.server.status_page.status)
         asked = {"/live": shown.is_live, "/ready": shown.is_ready}
         well = asked.get(urlsplit(self.path).path)
         if well is None:
@@ -147,7 +147,7 @@ def best(own: WorkerStatus) -> WorkerStatus:
 def refusal(address: tuple[str, int]) -> str:
     """Return why nobody can listen there, or nothing."""
     try:
-        Desk(address, board=None).server_close()  # type: ignore[arg-type]
+        ProbeHTTPServer(address, status_page=None).server_close()  # type: ignore[arg-type]
     except (OSError, OverflowError) as error:
         return str(error)
     return ""

@@ -25,10 +25,10 @@ from django_perfectqueue.queue import GRAVE, AcquiredTask
 from ..attempt.ending import Ending, announce
 from ..attempt.runner import about, ruling_for
 from ..database.link import AwayError, Link
-from ..database.watchdog import Watch
+from ..database.watchdog import Watchdog
 from ..plan import Plan
 from ..process.signals import REOPEN_LOGS, take_signals
-from ..process.wakeup import Bell
+from ..process.wakeup import Wakeup
 from ..report import Reporter
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
@@ -40,7 +40,7 @@ TIMED_OUT = path_of(TimeLimitError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estate:
+class Leftovers:
     """
     What a processor has left: what it held, and the tasks it died of, if it did.
 
@@ -56,7 +56,7 @@ class Estate:
     seconds: Mapping[int, float] = field(default_factory=dict)
 
 
-class Undertaker:
+class Reaper:
     """
     Gives back at once what would else come back only with its lease, and settles what was
     ended by force.
@@ -64,36 +64,36 @@ class Undertaker:
     It is a process of its own, so that the supervisor never waits for a database.
     """
 
-    def __init__(self, plan: Plan, estate: Estate, reporter: Reporter) -> None:
+    def __init__(self, plan: Plan, leftovers: Leftovers, reporter: Reporter) -> None:
         self.plan = plan
-        self.estate = estate
+        self.leftovers = leftovers
         self.reporter = reporter
-        self.bell = Bell()
+        self.wakeup = Wakeup()
         self.stopping = False
-        self.told: list[Callable[[], None]] = []
-        self.link = Link(plan.using, self.bell, self.patience, outage=plan.outage)
-        self.watch = Watch([self.link], plan.timeout)
+        self.announcements: list[Callable[[], None]] = []
+        self.link = Link(plan.using, self.wakeup, self.patience, outage=plan.outage)
+        self.watchdog = Watchdog([self.link], plan.timeout)
 
     def run(self) -> int:
         take_signals(self.on_signal)
-        self.watch.start()
+        self.watchdog.start()
         try:
             unclear = self.settle_overdue()
-            crashed = (*self.estate.crashed, *unclear)
+            crashed = (*self.leftovers.crashed, *unclear)
             lost = self.link.insist(lambda: self.held(crashed)) if crashed else []
             self.link.insist(lambda: self.give_back(crashed))
-            self.tell(lost)
+            self.report_crashed(lost)
         except AwayError:
             logger.debug("The database is away; what is left comes back with its lease.")
-        for tell in self.told:
-            tell()
+        for announcement in self.announcements:
+            announcement()
         connections.close_all()
         return 0
 
     def on_signal(self, signum: int, frame: object) -> None:
         if signum != REOPEN_LOGS:
             self.stopping = True
-            self.bell.ring()
+            self.wakeup.wake()
 
     def patience(self) -> float:
         """Try as long as it is of use: then the leases have run out."""
@@ -101,9 +101,9 @@ class Undertaker:
 
     def settle_overdue(self) -> tuple[int, ...]:
         """Write what becomes of what was ended by force; return what was not for either reason."""
-        if not self.estate.overdue:
+        if not self.leftovers.overdue:
             return ()
-        holder, ids = self.estate.holder, self.estate.overdue
+        holder, ids = self.leftovers.holder, self.leftovers.overdue
         found = self.link.insist(lambda: store.in_hand(holder, ids, using=self.plan.using))
         return tuple(lease.task_id for lease, cancel in found if not self.settle(lease, cancel))
 
@@ -115,12 +115,12 @@ class Undertaker:
         if cancel:
             error = CancelRequestedError(f"Someone asked for it. {force}")
             word, verb = "cancel requested", self.cancelling
-        elif self.estate.overdue[lease.task_id] >= limit:
+        elif self.leftovers.overdue[lease.task_id] >= limit:
             error = TimeLimitError(f"Its time limit is {limit:g} s. {force}")
             word, verb = "timed out", self.timing_out
         else:
             return False
-        task = AcquiredTask(lease, worker=self.estate.worker)
+        task = AcquiredTask(lease, worker=self.leftovers.worker)
         handler = self.handler_for(task)
         try:
             self.link.insist(lambda: prepare(handler, error))
@@ -132,7 +132,7 @@ class Undertaker:
             )
         else:
             kind = handler if isinstance(handler, type) or handler is None else type(handler)
-            self.told.append(partial(announce, task.settled, task, kind, error))
+            self.announcements.append(partial(announce, task.settled, task, kind, error))
             logger.error(
                 "A task was ended by force: %s, %s. key=%s type=%s",
                 word,
@@ -185,32 +185,32 @@ class Undertaker:
 
     def terms(self, lease: store.Lease) -> dict[str, Any]:
         return {
-            "seconds": self.estate.overdue[lease.task_id],
+            "seconds": self.leftovers.overdue[lease.task_id],
             "using": self.plan.using,
-            "worker": self.estate.worker,
+            "worker": self.leftovers.worker,
         }
 
     def held(self, crashed: tuple[int, ...]) -> list[store.InHand]:
-        return store.in_hand(self.estate.holder, crashed, using=self.plan.using)
+        return store.in_hand(self.leftovers.holder, crashed, using=self.plan.using)
 
-    def tell(self, lost: list[store.InHand]) -> None:
+    def report_crashed(self, lost: list[store.InHand]) -> None:
         """Log and print of which tasks the processor died."""
         for lease, _cancel in lost:
-            task = AcquiredTask(lease, worker=self.estate.worker)
-            logger.error("A task crashed: %s %s", self.estate.why.message, about(task))
-            seconds = self.estate.seconds.get(lease.task_id, 0.0)
-            self.reporter.tell([Ending("crashed", task, None, seconds)])
+            task = AcquiredTask(lease, worker=self.leftovers.worker)
+            logger.error("A task crashed: %s %s", self.leftovers.why.message, about(task))
+            seconds = self.leftovers.seconds.get(lease.task_id, 0.0)
+            self.reporter.print_tasks([Ending("crashed", task, None, seconds)])
 
     def give_back(self, crashed: tuple[int, ...]) -> int:
         return store.give_back(
-            self.estate.holder,
+            self.leftovers.holder,
             using=self.plan.using,
             alive_time=self.plan.options.ALIVE_TIME,
             loss=store.Loss(
-                why=self.estate.why,
-                worker=self.estate.worker,
+                why=self.leftovers.why,
+                worker=self.leftovers.worker,
                 crashed=crashed,
-                seconds=self.estate.seconds,
+                seconds=self.leftovers.seconds,
             ),
         )
 

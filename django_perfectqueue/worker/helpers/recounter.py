@@ -8,7 +8,7 @@ import time
 from django_perfectqueue import store
 
 from ..database.link import Link
-from .registration import Presence
+from .registration import WorkerRegistration
 
 logger = logging.getLogger("django_perfectqueue.janitor")
 
@@ -24,10 +24,10 @@ class Recounter:
     A counter that differs is corrected, logged, and told in the worker's row of the register.
     """
 
-    def __init__(self, using: str, link: Link, presence: Presence) -> None:
+    def __init__(self, using: str, link: Link, registration: WorkerRegistration) -> None:
         self.using = using
         self.link = link
-        self.presence = presence
+        self.registration = registration
         self.position = store.Position()
         self.due_at = 0.0
 
@@ -43,7 +43,7 @@ class Recounter:
         for drift in corrected:
             logger.error("A counter did not agree with what runs, and was corrected. %s", drift)
         if corrected:
-            self.presence.tell_of_drift(now)
+            self.registration.note_drift(now)
 
     def recount(self) -> tuple[store.Position, list[store.Drift]]:
         return store.recount(self.position, using=self.using)

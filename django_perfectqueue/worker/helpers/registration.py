@@ -23,7 +23,7 @@ INTERVAL = 10.0
 DECIDES = ("handler_for", "knows", "look_up")
 
 
-class Presence:
+class WorkerRegistration:
     """
     Keeps a worker's row in the register young, over its janitor's connection.
 
@@ -32,28 +32,28 @@ class Presence:
     """
 
     def __init__(
-        self, worker: store.Registration, board: StatusPage, slots: Sequence[Slot]
+        self, worker: store.Registration, status_page: StatusPage, slots: Sequence[Slot]
     ) -> None:
         self.worker = worker
-        self.board = board
+        self.status_page = status_page
         self.slots = slots
         self.due_at = 0.0
         self.leaving = False
         self.drifted_at: float | None = None
         self.holders: list[int] = []
 
-    def tell(self, link: Link) -> None:
+    def renew(self, link: Link) -> None:
         """Say that the worker is there, leaving, or has a new processor, or was said long ago."""
         holders = [slot.holder for slot in self.slots]
-        news = (self.board.status.leaving and not self.leaving) or holders != self.holders
+        news = (self.status_page.status.leaving and not self.leaving) or holders != self.holders
         if time.monotonic() >= self.due_at or news:
-            self.board.bell.wait(0)
-            self.leaving, self.holders = self.board.status.leaving, holders
+            self.status_page.wakeup.wait(0)
+            self.leaving, self.holders = self.status_page.status.leaving, holders
             link.insist(lambda: self.write(link.using))
-            self.board.reach()
+            self.status_page.reach()
             self.due_at = time.monotonic() + INTERVAL
 
-    def tell_of_drift(self, at: float) -> None:
+    def note_drift(self, at: float) -> None:
         """Write soon into the register that a counter had to be corrected."""
         self.drifted_at, self.due_at = at, 0.0
 
@@ -67,7 +67,7 @@ class Presence:
         link.insist(lambda: store.sign_off(self.worker, using=link.using))
 
 
-def registration(plan: Plan) -> store.Registration:
+def registration_of(plan: Plan) -> store.Registration:
     """Return what is told of the worker whose supervisor this process is."""
     return store.Registration(
         host=socket.gethostname(),

@@ -12,14 +12,14 @@ from pathlib import Path
 from django.utils.autoreload import StatReloader, autoreload_started
 
 from ..process.signals import REOPEN_LOGS, take_signals
-from ..process.wakeup import Bell, readable
+from ..process.wakeup import Wakeup, readable
 
-logger = logging.getLogger("django_perfectqueue.watcher")
+logger = logging.getLogger("django_perfectqueue.reloader")
 
 INTERVAL = 0.5
 
 
-class Watch:
+class SourceFiles:
     """
     The files of which a generation is made, as they were when it loaded them.
 
@@ -43,29 +43,31 @@ class Watch:
         return min(changed, default=None)
 
 
-class Watcher:
+class Reloader:
     """Tells when a file has changed; it ends by any signal, and with its supervisor."""
 
-    def __init__(self, watch: Watch, tell: Callable[[Path], None], *, lifeline: int) -> None:
-        self.watch = watch
-        self.tell = tell
-        self.lifeline = lifeline
-        self.bell = Bell()
+    def __init__(
+        self, files: SourceFiles, on_change: Callable[[Path], None], *, parent_alive: int
+    ) -> None:
+        self.files = files
+        self.on_change = on_change
+        self.parent_alive = parent_alive
+        self.wakeup = Wakeup()
         self.stopping = False
 
     def run(self) -> int:
         take_signals(self.on_signal)
         while not self.stopping:
-            if file := self.watch.changed():
-                self.tell(file)
-            if self.lifeline in readable([self.bell.ear, self.lifeline], INTERVAL):
+            if file := self.files.changed():
+                self.on_change(file)
+            if self.parent_alive in readable([self.wakeup.read_fd, self.parent_alive], INTERVAL):
                 break
-            self.bell.wait(0)
+            self.wakeup.wait(0)
         return 0
 
     def on_signal(self, signum: int, frame: object) -> None:
         self.stopping = self.stopping or signum != REOPEN_LOGS
-        self.bell.ring()
+        self.wakeup.wake()
 
 
 def project_files() -> Iterator[Path]:

@@ -13,7 +13,7 @@ SUM_INTERVAL = 60.0
 QUIET = 3.0
 
 
-class Bookkeeper:
+class UsageRollup:
     """
     Keeps the books of all queues, a little at a time.
 

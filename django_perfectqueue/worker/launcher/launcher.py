@@ -28,7 +28,7 @@ from ..process.signals import (
     RESTART_NOW,
     STOP,
     STOP_NOW,
-    Mailbox,
+    SignalQueue,
     held_back,
     hold_back,
     reopen_logs,
@@ -169,7 +169,7 @@ class Launcher:
         self.announced = False
         self.environment = os.environ if environment is None else environment
         self.echo = echo
-        self.mailbox = Mailbox()
+        self.signal_queue = SignalQueue()
         self.started = 0
         self.older: list[Generation] = []
         self.next: Generation | None = None
@@ -200,7 +200,7 @@ class Launcher:
         with held_back():
             self.notifier.starting()
             self.current = self.start()
-            self.mailbox.open(signal.SIGCHLD)
+            self.signal_queue.open(signal.SIGCHLD)
             try:
                 return self.stay()
             finally:
@@ -217,7 +217,7 @@ class Launcher:
     def stay(self) -> int:
         while True:
             self.wait()
-            for signum in self.mailbox.read():
+            for signum in self.signal_queue.read():
                 self.pass_on(signum)
             self.hand_over()
             self.attend()
@@ -239,10 +239,10 @@ class Launcher:
     def wait(self) -> None:
         output.push()
         generations = self.generations()
-        ears = [ear for one in generations for ear in one.ears]
+        ears = [read_fd for one in generations for read_fd in one.ears]
         tick = min(TICK, self.notifier.interval or TICK)
         pause = min(tick, max(0.0, self.leave_at - time.monotonic()))
-        readable([self.mailbox.ear, *ears], pause)
+        readable([self.signal_queue.read_fd, *ears], pause)
         for one in generations:
             one.listen()
             one.relay()
@@ -357,7 +357,7 @@ class Launcher:
             self.notifier.pat()
 
     def close(self) -> None:
-        self.mailbox.close()
+        self.signal_queue.close()
         for one in self.generations():
             one.close()
 

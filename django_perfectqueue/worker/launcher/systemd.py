@@ -30,22 +30,22 @@ class Notifier:
         self.next_pat = 0.0
 
     def starting(self) -> None:
-        self.tell(status(_("Starting.")))
+        self.notify(status(_("Starting.")))
 
     def ready(self, supervisor: int) -> None:
         text = _("Taking tasks. The supervisor has the pid %d.") % supervisor
-        self.tell("READY=1", status(text))
+        self.notify("READY=1", status(text))
 
     def restarting(self) -> None:
         moment = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        self.tell("RELOADING=1", f"MONOTONIC_USEC={moment}", status(_("Restarting.")))
+        self.notify("RELOADING=1", f"MONOTONIC_USEC={moment}", status(_("Restarting.")))
 
     def restart_failed(self) -> None:
         text = _("The restart failed; the worker goes on as before. The log tells why.")
-        self.tell("READY=1", status(text))
+        self.notify("READY=1", status(text))
 
     def stopping(self) -> None:
-        self.tell("STOPPING=1", status(_("Stopping once the running tasks have ended.")))
+        self.notify("STOPPING=1", status(_("Stopping once the running tasks have ended.")))
 
     def is_due(self, now: float) -> bool:
         """Tell whether the watchdog is to be patted now; some three times in its patience."""
@@ -55,9 +55,9 @@ class Notifier:
         return True
 
     def pat(self) -> None:
-        self.tell("WATCHDOG=1")
+        self.notify("WATCHDOG=1")
 
-    def tell(self, *lines: str) -> None:
+    def notify(self, *lines: str) -> None:
         if not self.address:
             return
         address = f"\0{self.address[1:]}" if self.address.startswith("@") else self.address

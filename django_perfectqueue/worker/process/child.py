@@ -38,20 +38,20 @@ class Child:
     pulse: Pulse | None = None
     born: float = field(default_factory=time.monotonic)
     stopping_since: float | None = None
-    told_at: float = 0.0
+    signalled_at: float = 0.0
     killed: bool = False
 
     def stop(self) -> None:
         """Ask it to end when its task has."""
         if self.stopping_since is None:
-            self.stopping_since = self.told_at = time.monotonic()
+            self.stopping_since = self.signalled_at = time.monotonic()
             send(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """End it now, and all that it has started."""
         now = time.monotonic()
         self.stopping_since = self.stopping_since or now
-        self.told_at = now
+        self.signalled_at = now
         self.killed = True
         kill_tree(self.pid)
 
@@ -62,12 +62,12 @@ class Child:
         over = limit is not None and now - self.stopping_since >= limit
         if over and not self.killed:
             self.kill()
-        elif now - self.told_at < interval:
+        elif now - self.signalled_at < interval:
             return
         elif self.killed:
             self.kill()
         else:
-            self.told_at = now
+            self.signalled_at = now
             send(self.pid, signal.SIGTERM)
 
     def silence(self, now: float) -> float:

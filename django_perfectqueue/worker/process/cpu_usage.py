@@ -11,7 +11,7 @@ LEAST_SPAN = 0.1
 NANOSECONDS = 1_000_000_000
 
 
-class Gauge:
+class CpuUsage:
     """
     Tells a process that computes from one that stands still, from outside.
 

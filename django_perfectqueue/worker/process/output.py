@@ -28,7 +28,7 @@ NUMBER = 8
 ERRORS = 2
 
 
-class Dropped:
+class DroppedLines:
     """How many lines the processes of a worker could not write, on a page that they share."""
 
     def __init__(self) -> None:
@@ -43,10 +43,10 @@ class Dropped:
         return sum(self.numbers)
 
 
-dropped = Dropped()
+dropped = DroppedLines()
 
 
-class Outlet(io.RawIOBase):
+class NonBlockingOutput(io.RawIOBase):
     """
     Writes to a file as far as that takes it, and keeps the rest for later.
 
@@ -119,7 +119,7 @@ class Outlet(io.RawIOBase):
                     self.waiting.appendleft(rest)
             if self.lost:
                 lost, self.lost = self.lost, 0
-                self.keep(told(lost))
+                self.keep(dropped_message(lost))
                 self.push()
 
     def finish(self) -> None:
@@ -133,7 +133,7 @@ class Outlet(io.RawIOBase):
             self.push()
 
 
-def told(lines: int) -> bytes:
+def dropped_message(lines: int) -> bytes:
     text = _("%d lines of output were dropped: nobody read them.") % lines
     return f"\n{text}\n".encode(errors="replace")
 
@@ -169,7 +169,7 @@ def write_if_ready(file: int, data: bytes) -> int:
     return os.write(file, data)
 
 
-outlets: list[Outlet] = []
+outlets: list[NonBlockingOutput] = []
 
 
 def install() -> None:
@@ -185,7 +185,7 @@ def through_outlet(stream: Any) -> TextIO | None:
     """Return a stream that writes to the same file; None where it has none."""
     try:
         stream.flush()
-        outlet = Outlet(stream.fileno())
+        outlet = NonBlockingOutput(stream.fileno())
     except (AttributeError, OSError, ValueError):
         return None
     outlets.append(outlet)

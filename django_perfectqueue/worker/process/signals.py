@@ -30,7 +30,7 @@ HEARS, READY, ALIVE = b"h", b"r", b"a"
 when asked, that it goes on."""
 
 
-class Mailbox:
+class SignalQueue:
     """
     Signals as letters: they wait to be read, in the order in which they came.
 
@@ -38,8 +38,8 @@ class Mailbox:
     """
 
     def __init__(self) -> None:
-        self.ear, self.slot = os.pipe()
-        os.set_blocking(self.ear, False)
+        self.read_fd, self.slot = os.pipe()
+        os.set_blocking(self.read_fd, False)
         os.set_blocking(self.slot, False)
 
     def open(self, *extra: signal.Signals) -> None:
@@ -51,18 +51,18 @@ class Mailbox:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ALL, DUMP, *extra})
 
     def read(self) -> list[signal.Signals]:
-        return [signal.Signals(number) for number in drain(self.ear) or b""]
+        return [signal.Signals(number) for number in drain(self.read_fd) or b""]
 
     def forget(self) -> None:
         """Close, in a forked child, what is its parent's."""
-        os.close(self.ear)
+        os.close(self.read_fd)
         os.close(self.slot)
 
     def close(self) -> None:
         """Leave what comes from now on to no one."""
         faulthandler.unregister(DUMP)
         signal.set_wakeup_fd(-1)
-        os.close(self.ear)
+        os.close(self.read_fd)
         os.close(self.slot)
 
 

@@ -14,7 +14,7 @@ from .signals import DUMP
 PAUSE = 0.1
 
 
-class Stacks:
+class StackDumps:
     """
     Asks each process for its stacks, under a line that tells what it is.
 

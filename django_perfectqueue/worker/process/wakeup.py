@@ -11,7 +11,7 @@ from collections.abc import Sequence
 MOUTHFUL = 4096
 
 
-class Bell:
+class Wakeup:
     """
     Wakes the one who waits: rung by a signal handler, another thread or another process.
 
@@ -19,24 +19,24 @@ class Bell:
     """
 
     def __init__(self) -> None:
-        self.ear, self.cord = os.pipe()
-        os.set_blocking(self.ear, False)
-        os.set_blocking(self.cord, False)
+        self.read_fd, self.write_fd = os.pipe()
+        os.set_blocking(self.read_fd, False)
+        os.set_blocking(self.write_fd, False)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         with contextlib.suppress(OSError):
-            os.write(self.cord, b"!")
+            os.write(self.write_fd, b"!")
 
     def wait(self, timeout: float) -> bool:
         """Wait for a ring, or so many seconds; tell whether it rang."""
-        heard = bool(readable([self.ear], timeout))
+        heard = bool(readable([self.read_fd], timeout))
         if heard:
-            drain(self.ear)
+            drain(self.read_fd)
         return heard
 
     def close(self) -> None:
-        os.close(self.ear)
-        os.close(self.cord)
+        os.close(self.read_fd)
+        os.close(self.write_fd)
 
 
 def readable(files: Sequence[int], timeout: float | None) -> list[int]:

@@ -19,22 +19,22 @@ from django_perfectqueue.application import Application
 from ..attempt.context import context_for, prepare, restore
 from ..attempt.ending import Ending, announce_start_async
 from ..attempt.event_loop import Work, close_loop, log_error
-from ..attempt.interrupt_thread import ThreadGuard
+from ..attempt.interrupt_thread import ThreadInterrupter
 from ..attempt.runner import Runner, Running
 from ..attempt.sync_calls import SyncCalls
-from ..attempt.tracing import tell, traced
+from ..attempt.tracing import end_span, traced
 from ..database.link import Link
 from ..plan import Plan
-from ..process.wakeup import Bell
+from ..process.wakeup import Wakeup
 from ..report import Reporter
-from .concurrent import Crew
-from .processor import Seat
-from .thread_pool import LAST_ERRAND, Hands
+from .concurrent import ConcurrentProcessor
+from .processor import ProcessorResources
+from .thread_pool import JOIN_TIMEOUT, ThreadPool
 
 logger = logging.getLogger("django_perfectqueue.processor")
 
 
-class Loop(Crew):
+class AsyncioProcessor(ConcurrentProcessor):
     """
     Runs coroutines in an event loop, which has a thread of its own, and functions in others.
 
@@ -42,13 +42,13 @@ class Loop(Crew):
     more thread, the settler.
     """
 
-    def __init__(self, plan: Plan, seat: Seat, reporter: Reporter) -> None:
-        super().__init__(plan, seat, reporter)
-        self.hands = Hands(self, self.nothing_follows)
+    def __init__(self, plan: Plan, resources: ProcessorResources, reporter: Reporter) -> None:
+        super().__init__(plan, resources, reporter)
+        self.pool = ThreadPool(self, self.nothing_follows)
         self.tasks: dict[Running, asyncio.Task[None]] = {}
         self.reasons: dict[Running, BaseException] = {}
         self.sync_calls = SyncCalls()
-        self.bell = Bell()
+        self.wakeup = Wakeup()
         self.closing = False
         self.pid = os.getpid()
 
@@ -56,14 +56,16 @@ class Loop(Crew):
         self.loop = asyncio.new_event_loop()
         self.settler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="settler")
         self.runner = self.settler.submit(self.make_runner).result()
-        self.thread = threading.Thread(target=self.live, name="loop", daemon=True)
+        self.thread = threading.Thread(target=self.live, name="event-loop", daemon=True)
         self.thread.start()
 
     def make_runner(self) -> Runner:
         prepare()
-        link = Link(self.plan.using, self.bell, self.patience, outage=self.plan.outage)
-        self.keeper.watch.add(link)
-        return Runner(self.plan.dispatch, link=link, guard=ThreadGuard(), drive=self.drive)
+        link = Link(self.plan.using, self.wakeup, self.patience, outage=self.plan.outage)
+        self.monitor.watchdog.add(link)
+        return Runner(
+            self.plan.dispatch, link=link, interrupter=ThreadInterrupter(), drive=self.drive
+        )
 
     def drive(self, coroutine: Work) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
@@ -89,16 +91,16 @@ class Loop(Crew):
 
     def stop(self, *, now: bool = False) -> None:
         super().stop(now=now)
-        self.hands.ring()
-        self.bell.ring()
+        self.pool.wake()
+        self.wakeup.wake()
 
     def dismiss(self) -> None:
-        self.hands.close()
+        self.pool.close()
         self.settler.submit(connections.close_all)
         self.settler.shutdown()
         self.closing = True
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(LAST_ERRAND)
+        self.thread.join(JOIN_TIMEOUT)
 
     def disconnect(self) -> None:
         self.settler.submit(connections.close_all)
@@ -120,7 +122,7 @@ class Loop(Crew):
                 context = self.base.run(context_for, running.task)
                 self.tasks[running] = self.begin_in(context, self.attend(running, kind))
             else:
-                self.hands.send(running)
+                self.pool.send(running)
 
     def begin_in(self, context: Context, work: Work) -> asyncio.Task[None]:
         return context.run(self.loop.create_task, work)
@@ -149,7 +151,7 @@ class Loop(Crew):
             return await self.run_in_loop(running, kind)
         with traced(running.task) as attempt:
             ending = await self.run_in_loop(running, kind)
-            tell(attempt, ending)
+            end_span(attempt, ending)
         return ending
 
     async def run_in_loop(self, running: Running, kind: type[Application]) -> Ending:
@@ -158,7 +160,7 @@ class Loop(Crew):
         try:
             handler = self.made(running, kind)
             await announce_start_async(task, kind)
-            result = await self.only_here(handler)
+            result = await self.exit_returning_fork(handler)
             running.active = False
             settle = functools.partial(self.runner.after_return, task, handler, result)
             if not task.settled:
@@ -178,7 +180,7 @@ class Loop(Crew):
         running.handler = handler
         return handler
 
-    async def only_here(self, handler: Application) -> Any:
+    async def exit_returning_fork(self, handler: Application) -> Any:
         """Run a handler, and end a process that it has forked and that comes back as well."""
         try:
             return await handler.arun()

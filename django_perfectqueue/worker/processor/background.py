@@ -9,12 +9,12 @@ from queue import SimpleQueue
 
 from django.db import connections
 
-logger = logging.getLogger("django_perfectqueue.keeper")
+logger = logging.getLogger("django_perfectqueue.monitor")
 
-Errand = Callable[[], object]
+BackgroundCall = Callable[[], object]
 
 
-class Errands:
+class BackgroundThread:
     """
     Does one thing after another in a thread of its own, which starts with the first.
 
@@ -22,28 +22,28 @@ class Errands:
     """
 
     def __init__(self) -> None:
-        self.line: SimpleQueue[Errand | None] = SimpleQueue()
+        self.calls: SimpleQueue[BackgroundCall | None] = SimpleQueue()
         self.thread: threading.Thread | None = None
         self.busy = False
 
-    def send(self, errand: Errand) -> None:
+    def send(self, call: BackgroundCall) -> None:
         """Have it done; the caller has seen that the thread is not busy."""
         self.busy = True
         if self.thread is None:
-            self.thread = threading.Thread(target=self.run, name="errands", daemon=True)
+            self.thread = threading.Thread(target=self.run, name="background", daemon=True)
             self.thread.start()
-        self.line.put(errand)
+        self.calls.put(call)
 
     def stop(self, timeout: float) -> None:
         """End the thread; wait so long for what it is doing."""
         if self.thread is not None:
-            self.line.put(None)
+            self.calls.put(None)
             self.thread.join(timeout)
 
     def run(self) -> None:
-        while errand := self.line.get():
+        while call := self.calls.get():
             try:
-                errand()
+                call()
             except BaseException:
                 logger.exception("An errand failed.")
             finally:

@@ -18,15 +18,15 @@ from ..database.link import AwayError
 from ..plan import Plan
 from ..report import Reporter
 from .prefetch import MOST
-from .processor import DONE, LOOK_AFTER, LOOK_UP_AFTER, RECYCLED, Processor, Seat
+from .processor import DONE, LOOK_AFTER, LOOK_UP_AFTER, RECYCLED, Processor, ProcessorResources
 
 logger = logging.getLogger("django_perfectqueue.processor")
 
-POST_AFTER = 0.025
+WRITE_AFTER = 0.025
 IDLE = 60.0
 
 
-class Crew(Processor):
+class ConcurrentProcessor(Processor):
     """
     Runs tasks at once, as many as it has places, and none of them in the main thread: that
     one acquires them and writes what has become of them, so that no handler holds it up.
@@ -35,8 +35,8 @@ class Crew(Processor):
     until there is something to acquire or to write, and is rung then by whoever ends a task.
     """
 
-    def __init__(self, plan: Plan, seat: Seat, reporter: Reporter) -> None:
-        super().__init__(plan, seat, reporter)
+    def __init__(self, plan: Plan, resources: ProcessorResources, reporter: Reporter) -> None:
+        super().__init__(plan, resources, reporter)
         places = plan.options.places
         self.going: list[Running | None] = [None] * places
         self.free = list(reversed(range(places)))
@@ -64,15 +64,15 @@ class Crew(Processor):
 
     def next_task(self) -> Running | None:
         """Return what is to begin now, at a place of its own, if there is a task and a place."""
-        if self.heart.have_lapsed(time.monotonic()):
-            self.heart.lapse()
+        if self.leases.have_expired(time.monotonic()):
+            self.leases.preempt_all()
         with self.lock:
             if not self.free or self.has_enough() or not (lease := self.next_lease()):
                 return None
             task = AcquiredTask(lease, alive_time=self.options.ALIVE_TIME, worker=self.worker)
-            running = Running(task, seat=self.free.pop())
-            self.going[running.seat] = running
-            self.note_begin(task, running.seat)
+            running = Running(task, index=self.free.pop())
+            self.going[running.index] = running
+            self.note_begin(task, running.index)
             return running
 
     def has_enough(self) -> bool:
@@ -95,16 +95,16 @@ class Crew(Processor):
 
     def ended(self, running: Running, ending: Ending) -> None:
         """Note what has become of a task, and free its place."""
-        task, seat = running.task, running.seat
+        task, index = running.task, running.index
         with self.lock:
             if ending.completion is not None:
-                self.outbox.put(ending, ending.completion)
-            self.note_end(task, ending.seconds, seat)
-            self.going[seat] = None
-            self.free.append(seat)
+                self.completions.put(ending, ending.completion)
+            self.note_end(task, ending.seconds, index)
+            self.going[index] = None
+            self.free.append(index)
             self.held_up = False
         if ending.completion is None:
-            self.tell([ending])
+            self.report([ending])
         if ending.completion is None or task.lease.capped:
             # It may be due again, or another in its place.
             self.more = True
@@ -112,7 +112,7 @@ class Crew(Processor):
             self.stop()
         if self.should_wake():
             self.wakes_at = 0.0
-            self.seat.bell.ring()
+            self.resources.wakeup.wake()
 
     def should_wake(self) -> bool:
         """Tell whether the main thread sleeps too long for what there is to be done."""
@@ -121,12 +121,12 @@ class Crew(Processor):
             return False
         if self.stopping or not self.tasks_in_hand() or (self.more and self.should_take()):
             return True
-        return wakes_at - time.monotonic() > POST_AFTER
+        return wakes_at - time.monotonic() > WRITE_AFTER
 
     def fail(self, error: BaseException) -> None:
         """End the processor for what should not have happened; its supervisor sees to the rest."""
         self.trouble = error
-        self.seat.bell.ring()
+        self.resources.wakeup.wake()
 
     # What is asked by all.
 
@@ -146,20 +146,20 @@ class Crew(Processor):
         with self.lock:
             # What has just ended counts no more, and what is just beginning counts.
             in_hand, remaining = self.tasks_in_hand(), self.remaining
-        room = min(MOST, self.pace.next() - in_hand)
+        room = min(MOST, self.prefetch.next() - in_hand)
         return room if remaining is None else min(room, remaining - in_hand)
 
     def should_take(self) -> bool:
         """Tell whether to acquire now: where tasks are short, once half of the room is free."""
         now = time.monotonic()
-        if (self.held_up and not self.free) or self.heart.is_behind(now) or now < self.take_at:
+        if (self.held_up and not self.free) or self.leases.is_behind(now) or now < self.take_at:
             return False
         room = self.room()
-        return room > 0 and (not self.batch or 2 * room >= min(MOST, self.pace.next()))
+        return room > 0 and (not self.batch or 2 * room >= min(MOST, self.prefetch.next()))
 
     def wanted(self) -> int:
         room = self.room()
-        self.pace.limit()
+        self.prefetch.limit()
         return max(1, room)
 
     def are_serial(self, count: int) -> bool:
@@ -190,7 +190,7 @@ class Crew(Processor):
 
     def take(self) -> list[store.Lease]:
         self.more = False
-        self.seat.bell.wait(0)
+        self.resources.wakeup.wait(0)
         self.slot.seek()
         taken = self.link.insist(self.acquire)
         self.serve()
@@ -200,7 +200,7 @@ class Crew(Processor):
         self.receive(taken)
         self.write_last_notes()
         if taken:
-            self.keeper.wake()
+            self.monitor.wake()
         self.look_around(taken)
         return taken
 
@@ -208,15 +208,15 @@ class Crew(Processor):
         self.sorting = True
         try:
             self.batch.extend(taken)
-            self.put_strange_back()
+            self.park_unknown_types()
         finally:
             self.sorting = False
         self.hand_out()
 
     def look_around(self, taken: list[store.Lease]) -> None:
         """Take again where there may be more, and wake one more for what there is no room for."""
-        in_part = self.are_serial(self.asked) and any(lease.capped for lease in taken)
-        more = len(taken) >= self.asked or in_part
+        in_part = self.are_serial(self.requested) and any(lease.capped for lease in taken)
+        more = len(taken) >= self.requested or in_part
         if self.room() <= 0:
             # From now on it is not rung, and so it looks when it has room again.
             self.slot.seeking = False
@@ -224,7 +224,7 @@ class Crew(Processor):
         if more or self.slot.rung:
             self.more = True
             if taken:
-                self.seat.wakeups.wake_one()
+                self.resources.wakeups.wake_one()
 
     def tend(self) -> None:
         """Do what is due."""
@@ -232,19 +232,19 @@ class Crew(Processor):
         if self.in_hand.unsure:
             self.link.insist(self.make_sure)
             self.hand_out()
-        if self.batch and self.pace.is_over(now - self.taken_at):
+        if self.batch and self.prefetch.is_over(now - self.taken_at):
             # Until a place is free, what is taken would wait here as well.
             self.held_up = self.more = True
             self.link.insist(self.release_rest)
-        if self.outbox.is_late(now, after=POST_AFTER):
-            self.link.insist(self.post)
+        if self.completions.is_late(now, after=WRITE_AFTER):
+            self.link.insist(self.write_completions)
             self.write_last_notes()
-        if self.ledger.is_due(now):
-            self.keep_books()
+        if self.usage.is_due(now):
+            self.write_usage()
 
     def wait(self) -> None:
         """Wait until there is something to do; see whether there may be something to take."""
-        self.rested = not self.tasks_in_hand() and not self.outbox.waiting
+        self.rested = not self.tasks_in_hand() and not self.completions.waiting
         self.rest(time.monotonic())
         self.sleep()
         if self.room() > 0 and self.is_called():
@@ -267,7 +267,7 @@ class Crew(Processor):
         if not self.has_to_act():
             pause = self.pause(time.monotonic())
             self.wakes_at = time.monotonic() + pause
-            self.seat.bell.wait(pause)
+            self.resources.wakeup.wait(pause)
         self.wakes_at = 0.0
 
     def has_to_act(self) -> bool:
@@ -281,15 +281,15 @@ class Crew(Processor):
         until = [now + LOOK_UP_AFTER * spread()]
         if now < self.take_at:
             until.append(self.take_at)
-        looks = not (self.more or self.stopping or self.seat.wakeups.is_tended())
+        looks = not (self.more or self.stopping or self.resources.wakeups.is_tended())
         if looks and self.room() > 0:
             until.append(self.poll_at)
         if self.link.away_since:
             # It has given up waiting for the database; the keeper goes on trying.
             return max(0.001, min(until) - now)
-        if (posted_by := self.outbox.late_at(after=POST_AFTER)) is not None:
-            until.append(posted_by)
-        if self.batch and (over_at := self.pace.over_at(self.taken_at)) is not None:
+        if (write_at := self.completions.late_at(after=WRITE_AFTER)) is not None:
+            until.append(write_at)
+        if self.batch and (over_at := self.prefetch.over_at(self.taken_at)) is not None:
             until.append(over_at)
         return max(0.001, min(until) - now)
 
@@ -298,7 +298,7 @@ class Crew(Processor):
         now = time.monotonic()
         if self.slot.rung:
             return True
-        if not self.seat.wakeups.is_tended():
+        if not self.resources.wakeups.is_tended():
             return now >= self.poll_at
         if now < self.look_at:
             return False
@@ -322,11 +322,11 @@ class Crew(Processor):
 
     def tend_last(self) -> None:
         now = time.monotonic()
-        if self.outbox.is_late(now, after=POST_AFTER):
-            self.link.insist(self.post)
+        if self.completions.is_late(now, after=WRITE_AFTER):
+            self.link.insist(self.write_completions)
             self.write_last_notes()
-        if self.ledger.is_due(now):
-            self.keep_books()
+        if self.usage.is_due(now):
+            self.write_usage()
 
 
 def spread() -> float:

@@ -17,10 +17,10 @@ from ..buffers.in_hand import InHand
 from ..plan import Plan
 from ..shared.slot import RENEWALS, Slot
 
-logger = logging.getLogger("django_perfectqueue.keeper")
+logger = logging.getLogger("django_perfectqueue.monitor")
 
 
-class Heart:
+class Leases:
     """
     Keeps the leases of one processor alive.
 
@@ -39,21 +39,21 @@ class Heart:
         self.interval = plan.options.TASK_HEARTBEAT_INTERVAL
         self.looked_at = 0.0
 
-    def errand(self, now: float) -> Callable[[], None] | None:
+    def background_call(self, now: float) -> Callable[[], None] | None:
         """Return what has to be asked of the database now, if anything."""
         held = self.in_hand.leases()
         if held and now - self.slot.renewed_at >= self.alive_time / RENEWALS:
-            return lambda: self.beat(held, self.alive_time)
+            return lambda: self.heartbeat(held, self.alive_time)
         if held and self.slot.called:
-            return lambda: self.beat(held, None)
+            return lambda: self.heartbeat(held, None)
         running = self.in_hand.running()
         if held and running:
             since = max(self.looked_at, min(one.task.started for one in running))
             if now - since >= self.interval:
-                return lambda: self.beat(held, None)
+                return lambda: self.heartbeat(held, None)
         return None
 
-    def beat(self, held: list[store.Lease], alive_time: float | None) -> None:
+    def heartbeat(self, held: list[store.Lease], alive_time: float | None) -> None:
         before = time.monotonic()
         self.looked_at = before
         self.slot.called = False
@@ -68,7 +68,7 @@ class Heart:
         for lease in [lease for lease, pulse in answers if pulse.held and pulse.cancel_requested]:
             self.cancelled(lease)
 
-    def have_lapsed(self, now: float) -> bool:
+    def have_expired(self, now: float) -> bool:
         """Return whether the leases have run out for sure, whatever the database would say."""
         late = now - self.slot.renewed_at >= self.alive_time
         return late and bool(self.in_hand.leases()) and not self.is_alone()
@@ -82,7 +82,7 @@ class Heart:
         late = now - self.slot.renewed_at >= 2 * self.alive_time / RENEWALS
         return late and bool(self.in_hand.leases())
 
-    def lapse(self) -> None:
+    def preempt_all(self) -> None:
         for lease in self.in_hand.leases():
             self.lost(lease)
 

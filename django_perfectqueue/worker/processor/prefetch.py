@@ -11,7 +11,7 @@ MEMORY = 0.9
 MOST_TYPES = 1_000
 
 
-class Pace:
+class Prefetch:
     """
     Takes what will run in about a quarter of a second, as measured by what has run.
 
@@ -19,8 +19,8 @@ class Pace:
     with one, and grows step by step. ``places`` is how many it runs at once.
     """
 
-    def __init__(self, prefetch: int | None = None, *, places: int = 1) -> None:
-        self.prefetch = prefetch
+    def __init__(self, fixed: int | None = None, *, places: int = 1) -> None:
+        self.fixed = fixed
         self.places = places
         self.mean = 0.0
         self.means: dict[str, float] = {}
@@ -40,8 +40,8 @@ class Pace:
 
     def next(self) -> int:
         """Return what limit() would."""
-        if self.prefetch is not None:
-            return self.prefetch + self.places
+        if self.fixed is not None:
+            return self.fixed + self.places
         span = SPAN * self.places
         fitting = int(span / self.mean) if self.mean > span / MOST else MOST
         if not self.mean:
@@ -56,11 +56,11 @@ class Pace:
         So it is where tasks are suddenly longer than those before: what has not begun is
         then better taken anew, by whoever is free and in the order that holds by now.
         """
-        return self.prefetch is None and seconds > SPAN * TOO_FAR
+        return self.fixed is None and seconds > SPAN * TOO_FAR
 
     def over_at(self, began: float) -> float | None:
         """Return when that will be so of a batch that began at this moment, if ever."""
-        return None if self.prefetch is not None else began + SPAN * TOO_FAR
+        return None if self.fixed is not None else began + SPAN * TOO_FAR
 
     def may_be_long(self, type_: str) -> bool:
         """Tell whether finished tasks had better not wait for one of this type."""

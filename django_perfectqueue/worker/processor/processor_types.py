@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from .asyncio_loop import Loop
+from .asyncio_loop import AsyncioProcessor
 from .processor import Processor
-from .serial import Solo
-from .threads import Threads
+from .serial import SerialProcessor
+from .threads import ThreadProcessor
 
-TYPES: dict[str, type[Processor]] = {"process": Solo, "thread": Threads, "async": Loop}
+TYPES: dict[str, type[Processor]] = {
+    "process": SerialProcessor,
+    "thread": ThreadProcessor,
+    "async": AsyncioProcessor,
+}
 
 
 def processor_of(type_: str) -> type[Processor]:

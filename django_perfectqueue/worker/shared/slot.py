@@ -135,10 +135,10 @@ class Slot(ctypes.Structure):
         self.clear()
 
     def begin(
-        self, task_id: int, *, since: float, limits: TimeLimits = NO_LIMITS, seat: int = 0
+        self, task_id: int, *, since: float, limits: TimeLimits = NO_LIMITS, index: int = 0
     ) -> None:
         """Show that a handler begins."""
-        task, (time_limit, kill_wait) = self._task_slots[seat], limits
+        task, (time_limit, kill_wait) = self._task_slots[index], limits
         task.stopped_id = task.returned_id = 0
         task.since, task.kill_wait = since, kill_wait
         task.limit_at = since + time_limit + kill_wait
@@ -158,8 +158,8 @@ class Slot(ctypes.Structure):
             if task.task_id == task_id:
                 task.returned_id = task_id
 
-    def end(self, *, seat: int = 0) -> None:
-        self._task_slots[seat].task_id = 0
+    def end(self, *, index: int = 0) -> None:
+        self._task_slots[index].task_id = 0
 
     def clear(self) -> None:
         """Forget what runs."""

@@ -17,7 +17,7 @@ from typing import Any
 from django_perfectqueue.conf import options
 
 from ..process.shared_memory import shared, with_fields
-from ..process.wakeup import Bell
+from ..process.wakeup import Wakeup
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
@@ -102,7 +102,7 @@ class StatusPage:
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
         self.status = self.opened()
-        self.bell = Bell()
+        self.wakeup = Wakeup()
 
     def opened(self) -> WorkerStatus:
         if self.path is not None:
@@ -135,17 +135,17 @@ class StatusPage:
         """Note that the worker takes no more tasks, and ring once."""
         if not self.status.leaving:
             self.status.leaving = True
-            self.bell.ring()
+            self.wakeup.wake()
 
     def fileno(self) -> int:
-        return self.bell.ear
+        return self.wakeup.read_fd
 
     def close(self) -> None:
         """Take it away."""
         if self.path is not None:
             with contextlib.suppress(OSError):
                 self.path.unlink()
-        self.bell.close()
+        self.wakeup.close()
 
 
 def of_file(path: Path) -> mmap.mmap:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from ..helpers.reaper import Estate, Undertaker
+from ..helpers.reaper import Leftovers, Reaper
 from ..plan import Plan
 from ..process.child import Body, Child, Restarts
 from ..report import Reporter
@@ -56,34 +56,34 @@ class HelperSlot:
 
 
 class Helpers:
-    """The helpers of a supervisor, and the undertakers of its dead processors."""
+    """The helpers of a supervisor, and the reapers of its dead processors."""
 
     def __init__(self, plan: Plan, reporter: Reporter, forks: Forks) -> None:
         self.slots: list[HelperSlot] = []
         self.plan = plan
         self.reporter = reporter
         self.forks = forks
-        self.undertakers: list[Child] = []
+        self.reapers: list[Child] = []
 
     def named(self) -> Iterator[tuple[str, Child]]:
         """Yield each helper that is alive, with its name."""
         yield from ((slot.name, slot.child) for slot in self.slots if slot.child is not None)
-        yield from (("undertaker", child) for child in self.undertakers)
+        yield from (("reaper", child) for child in self.reapers)
 
-    def give_back(self, estate: Estate) -> None:
+    def give_back(self, leftovers: Leftovers) -> None:
         """Have a process of its own give back what a dead processor has left."""
 
         # Made in the child: what it opens is closed when that ends.
-        def bury() -> int:
-            return Undertaker(self.plan, estate, self.reporter).run()
+        def reap_leftovers() -> int:
+            return Reaper(self.plan, leftovers, self.reporter).run()
 
         try:
-            self.undertakers.append(self.forks.fork_helper("undertaker", bury))
+            self.reapers.append(self.forks.fork_helper("reaper", reap_leftovers))
         except OSError as error:
             logger.error("What it held comes back with its lease. %s", error)
 
     def reap(self, now: float) -> None:
-        self.undertakers = [child for child in self.undertakers if self.forks.reap(child) is None]
+        self.reapers = [child for child in self.reapers if self.forks.reap(child) is None]
         for slot in self.slots:
             slot.reap(self.forks.reap, now)
 

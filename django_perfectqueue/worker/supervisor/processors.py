@@ -20,12 +20,12 @@ from django_perfectqueue.lib.processes import (
     terminate_descendants,
 )
 
-from ..helpers.reaper import Estate
+from ..helpers.reaper import Leftovers
 from ..plan import Plan
 from ..process.child import Child, Restarts
-from ..process.cpu_usage import Gauge
-from ..process.wakeup import Bell, drain
-from ..processor.processor import DONE, RECYCLED, Seat
+from ..process.cpu_usage import CpuUsage
+from ..process.wakeup import Wakeup, drain
+from ..processor.processor import DONE, RECYCLED, ProcessorResources
 from ..processor.processor_types import processor_of
 from ..report import Reporter
 from ..shared.queue_order import QueueAccounts
@@ -53,15 +53,15 @@ class Tenure:
     child: Child
     holder: int
     slot: Slot
-    heartbeat: int
-    usage: Gauge | None = None
+    heartbeat_r: int
+    usage: CpuUsage | None = None
     silence: float = 0.0
     overdue_since: float | None = None
     forced: bool = False
 
     def listen(self, now: float, *, limit: float, frozen: bool) -> None:
         """Kill it where it has shown no sign of life for ``limit`` seconds."""
-        if drain(self.heartbeat) or frozen:
+        if drain(self.heartbeat_r) or frozen:
             self.slot.seen_at, self.usage = now, None
         elif now - self.slot.seen_at > min(limit / 2, SILENT):
             self.look_for_work(now)
@@ -81,7 +81,7 @@ class Tenure:
         it, as long as it is at work.
         """
         if self.usage is None:
-            self.usage = Gauge(self.child.pid, now)
+            self.usage = CpuUsage(self.child.pid, now)
         elif self.usage.is_busy(now) and self.slot.tasks:
             self.slot.seen_at = now
 
@@ -119,7 +119,7 @@ class Tenure:
         else:
             resume(self.child.pid)
 
-    def estate(self, now: float, code: int) -> Estate:
+    def leftovers(self, now: float, code: int) -> Leftovers:
         """Return what it has left; where it died by itself, its tasks have crashed."""
         seconds = {task.task_id: now - task.since for task in self.slot.tasks}
         overdue = self.slot.overdue(now) if self.forced else []
@@ -130,7 +130,7 @@ class Tenure:
                 "A processor died. pid=%s task_ids=%s: %s", self.child.pid, list(seconds), message
             )
             self.slot.count("crashed", len(seconds))
-        return Estate(
+        return Leftovers(
             holder=self.holder,
             worker=f"{socket.gethostname()}:{self.child.pid}",
             crashed=() if on_purpose else tuple(seconds),
@@ -148,7 +148,7 @@ class Place:
     slot: Slot
     accounts: QueueAccounts
     restarts: Restarts
-    bell: Bell = field(default_factory=Bell)
+    wakeup: Wakeup = field(default_factory=Wakeup)
     tenure: Tenure | None = None
     vacant: bool = False
 
@@ -165,18 +165,18 @@ class Processors:
         plan: Plan,
         reporter: Reporter,
         forks: Forks,
-        give_back: Callable[[Estate], None],
+        give_back: Callable[[Leftovers], None],
         *,
-        lifeline: int,
+        parent_alive: int,
     ) -> None:
         self.plan = plan
         self.options = plan.options
         self.reporter = reporter
         self.forks = forks
         self.give_back = give_back
-        self.lifeline = lifeline
+        self.parent_alive = parent_alive
         self.places = [self.new_place(number) for number in range(1, self.options.PROCESSORS + 1)]
-        self.wakeups = Wakeups([(place.slot, place.bell) for place in self.places])
+        self.wakeups = Wakeups([(place.slot, place.wakeup) for place in self.places])
         self.serving_since: float | None = None
         forks.closers.append(self.let_go)
 
@@ -246,10 +246,10 @@ class Processors:
         slot.pid = 0
         left = code in (DONE, RECYCLED) and slot.signed_off
         if not left:
-            kill_orphans(self.forks.pids(), holder=tenure.holder, pipe=tenure.heartbeat)
-        os.close(tenure.heartbeat)
+            kill_orphans(self.forks.pids(), holder=tenure.holder, pipe=tenure.heartbeat_r)
+        os.close(tenure.heartbeat_r)
         if not left:
-            self.give_back(tenure.estate(now, code))
+            self.give_back(tenure.leftovers(now, code))
         slot.clear()
         slot.seeking = False
         if slot.rung:
@@ -271,46 +271,46 @@ class Processors:
         for place in self.places:
             if place.is_due(now):
                 try:
-                    self.seat(place, now)
+                    self.start(place, now)
                 except OSError as error:
                     logger.error("A processor can't be started. %s", error)
                     place.restarts.postpone(now)
 
-    def seat(self, place: Place, now: float) -> None:
+    def start(self, place: Place, now: float) -> None:
         try:
             self.plan.dispatch.before_fork()
         except Exception:
             logger.exception("A handler's before_fork() raised.")
-        heartbeat, pulse = os.pipe()
-        os.set_blocking(heartbeat, False)
-        os.set_blocking(pulse, False)
-        seat = Seat(
+        heartbeat_r, heartbeat_w = os.pipe()
+        os.set_blocking(heartbeat_r, False)
+        os.set_blocking(heartbeat_w, False)
+        resources = ProcessorResources(
             number=place.number,
             holder=store.new_holder(),
             slot=place.slot,
             accounts=place.accounts,
-            bell=place.bell,
-            pulse=pulse,
-            lifeline=self.lifeline,
+            wakeup=place.wakeup,
+            heartbeat_w=heartbeat_w,
+            parent_alive=self.parent_alive,
             wakeups=self.wakeups,
         )
-        drain(place.bell.ear)
-        place.slot.sign_on(seat.holder)
+        drain(place.wakeup.read_fd)
+        place.slot.sign_on(resources.holder)
         place.slot.seen_at = now
 
         def process() -> int:
-            mark(seat.holder)
+            mark(resources.holder)
             kind = processor_of(self.options.PROCESSOR_TYPE)
-            return kind(self.plan, seat, self.reporter).run()
+            return kind(self.plan, resources, self.reporter).run()
 
         try:
             child = self.forks.fork(f"processor {place.number}", process)
         except OSError:
-            os.close(heartbeat)
+            os.close(heartbeat_r)
             raise
         finally:
-            os.close(pulse)
-        place.tenure = Tenure(child, seat.holder, place.slot, heartbeat)
+            os.close(heartbeat_w)
+        place.tenure = Tenure(child, resources.holder, place.slot, heartbeat_r)
         place.slot.pid = child.pid
         words = {"number": place.number, "pid": child.pid}
         self.reporter.say(_("Processor %(number)s started, pid %(pid)s.") % words)
@@ -318,7 +318,7 @@ class Processors:
     def let_go(self) -> None:
         """Close, in a child, what only the supervisor may hold."""
         for tenure in self.tenures:
-            os.close(tenure.heartbeat)
+            os.close(tenure.heartbeat_r)
 
     def due(self) -> Iterator[float]:
         """Yield the moments at which there is something to do, by the monotonic clock."""

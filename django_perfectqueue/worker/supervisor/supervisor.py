@@ -18,9 +18,9 @@ from django_perfectqueue.lib.processes import adopt_orphans, reap_orphans, send
 from ..database.link import close_for_fork
 from ..helpers.janitor import Janitor
 from ..helpers.listener import Listener
-from ..helpers.probe_server import Receptionist
-from ..helpers.registration import Presence, registration
-from ..helpers.reloader import Watch, Watcher
+from ..helpers.probe_server import ProbeServer
+from ..helpers.registration import WorkerRegistration, registration_of
+from ..helpers.reloader import Reloader, SourceFiles
 from ..plan import Plan
 from ..process import output
 from ..process.child import Body
@@ -35,10 +35,10 @@ from ..process.signals import (
     RESTART_NOW,
     STOP,
     STOP_NOW,
-    Mailbox,
+    SignalQueue,
     reopen_logs,
 )
-from ..process.stack_dump import Stacks
+from ..process.stack_dump import StackDumps
 from ..process.wakeup import drain, readable
 from ..report import Reporter
 from ..shared.status_page import StatusPage, path_for
@@ -67,63 +67,63 @@ class Supervisor:
         self.launcher_pid = os.getppid()
         if launcher is not None:
             launcher.setblocking(False)
-        self.mailbox = Mailbox()
-        self.lifeline, self.hold = os.pipe()
-        os.set_blocking(self.lifeline, False)
+        self.signal_queue = SignalQueue()
+        self.parent_alive, self.parent_alive_w = os.pipe()
+        os.set_blocking(self.parent_alive, False)
         self.forks = Forks(plan)
         self.forks.closers += [
-            lambda: os.close(self.hold),
-            self.mailbox.forget,
+            lambda: os.close(self.parent_alive_w),
+            self.signal_queue.forget,
             self.close_launcher,
         ]
         self.helpers = Helpers(plan, reporter, self.forks)
         self.processors = Processors(
-            plan, reporter, self.forks, self.helpers.give_back, lifeline=self.lifeline
+            plan, reporter, self.forks, self.helpers.give_back, parent_alive=self.parent_alive
         )
-        self.board = StatusPage(path_for(os.getpid()))
-        self.stacks = Stacks()
+        self.status_page = StatusPage(path_for(os.getpid()))
+        self.stacks = StackDumps()
         self.helpers.slots = self.needed_helpers()
         self.stopping = False
         self.now = self.watched_at = time.monotonic()
 
     def needed_helpers(self) -> list[HelperSlot]:
         limit = self.options.CHILD_FORK_FREQUENCY_LIMIT
-        worker = registration(self.plan)
+        worker = registration_of(self.plan)
         slots, wakeups = self.processors.slots, self.processors.wakeups
 
         def tidy() -> int:
-            presence = Presence(worker, self.board, slots)
-            return Janitor(self.plan, wakeups, presence, lifeline=self.lifeline).run()
+            registration = WorkerRegistration(worker, self.status_page, slots)
+            return Janitor(self.plan, wakeups, registration, parent_alive=self.parent_alive).run()
 
         def listen() -> int:
-            return Listener(self.plan, wakeups, lifeline=self.lifeline).run()
+            return Listener(self.plan, wakeups, parent_alive=self.parent_alive).run()
 
         def answer() -> int:
-            return Receptionist(self.plan, self.board, lifeline=self.lifeline).run()
+            return ProbeServer(self.plan, self.status_page, parent_alive=self.parent_alive).run()
 
         found = [HelperSlot("janitor", tidy, limit, lasting=True)]
         if not self.plan.burst:
             found.insert(0, HelperSlot("listener", listen, limit))
         if self.plan.reload and not self.plan.burst:
-            found.append(HelperSlot("watcher", self.watching(), limit))
+            found.append(HelperSlot("reloader", self.watching(), limit))
         if self.plan.health is not None:
-            found.append(HelperSlot("receptionist", answer, limit, lasting=True))
+            found.append(HelperSlot("probe server", answer, limit, lasting=True))
         return found
 
     def watching(self) -> Body:
         """Return what asks the launcher for a restart when the code has changed since now."""
-        watch = Watch()
+        files = SourceFiles()
 
         def restart(file: Path) -> None:
             self.reporter.say(_("%s has changed; the worker starts anew.") % file)
             send(self.launcher_pid, RESTART)
 
-        return lambda: Watcher(watch, restart, lifeline=self.lifeline).run()
+        return lambda: Reloader(files, restart, parent_alive=self.parent_alive).run()
 
     def run(self) -> int:
         """Work until it is to stop, or in a burst until all is done; return the exit code."""
         began = time.monotonic()
-        self.mailbox.open(signal.SIGCHLD)
+        self.signal_queue.open(signal.SIGCHLD)
         self.tell_launcher(HEARS)
         adopt_orphans()
         # What is there now stays for good: children share its memory as long as no one writes.
@@ -131,7 +131,7 @@ class Supervisor:
         gc.freeze()
         try:
             port = self.plan.health[1] if self.plan.health else 0
-            self.board.introduce(os.getpid(), os.getppid(), port)
+            self.status_page.introduce(os.getpid(), os.getppid(), port)
             close_for_fork()
             self.work()
         except Exception:
@@ -147,7 +147,7 @@ class Supervisor:
         while True:
             self.now = time.monotonic()
             self.show()
-            self.obey(self.mailbox.read())
+            self.obey(self.signal_queue.read())
             self.stacks.go_on(self.now)
             self.reap()
             self.watch()
@@ -160,9 +160,9 @@ class Supervisor:
 
     def show(self) -> None:
         """Show outside how the worker stands."""
-        self.board.turn(len(self.processors.children))
+        self.status_page.turn(len(self.processors.children))
         output.push()
-        self.board.status.dropped = output.dropped.total()
+        self.status_page.status.dropped = output.dropped.total()
 
     def obey(self, signals: Iterable[signal.Signals]) -> None:
         for signum in signals:
@@ -182,7 +182,7 @@ class Supervisor:
         if not self.stopping:
             self.reporter.say(_("Stopping at once.") if now else self.farewell())
         self.stopping = True
-        self.board.leave()
+        self.status_page.leave()
         self.processors.stop(now=now)
         self.helpers.stop()
 
@@ -221,13 +221,13 @@ class Supervisor:
         self.watched_at = self.now
         self.processors.watch(self.now, frozen=frozen)
         if self.stopping:
-            for child in self.helpers.undertakers:
+            for child in self.helpers.reapers:
                 child.stop()
         self.helpers.watch(self.now, frozen=frozen)
 
     def fill(self) -> None:
         """Fork what is missing, unless it is too early."""
-        if self.plan.burst and self.helpers.undertakers:
+        if self.plan.burst and self.helpers.reapers:
             return
         if not self.stopping:
             self.processors.fill(self.now)
@@ -235,7 +235,7 @@ class Supervisor:
             self.helpers.fill(self.now, only_lasting=self.stopping)
 
     def is_over(self) -> bool:
-        if self.processors.tenures or self.helpers.undertakers:
+        if self.processors.tenures or self.helpers.reapers:
             return False
         if not self.stopping:
             if not self.processors.are_all_vacant():
@@ -245,9 +245,9 @@ class Supervisor:
         return self.helpers.are_gone()
 
     def wait(self) -> None:
-        heartbeats = [tenure.heartbeat for tenure in self.processors.tenures]
+        heartbeats = [tenure.heartbeat_r for tenure in self.processors.tenures]
         launcher = -1 if self.launcher is None else self.launcher.fileno()
-        files = [self.mailbox.ear, *heartbeats, *([launcher] if self.launcher else [])]
+        files = [self.signal_queue.read_fd, *heartbeats, *([launcher] if self.launcher else [])]
         if launcher in readable(files, self.pause()):
             if drain(launcher) is None:
                 self.lose_launcher()
@@ -284,8 +284,8 @@ class Supervisor:
     def close(self) -> None:
         for child in self.forks.children:
             child.kill()
-        self.mailbox.close()
-        self.board.close()
-        os.close(self.hold)
-        os.close(self.lifeline)
+        self.signal_queue.close()
+        self.status_page.close()
+        os.close(self.parent_alive_w)
+        os.close(self.parent_alive)
         self.close_launcher()

@@ -20,7 +20,7 @@ from django_perfectqueue.payload.redaction import STARS
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.database.transaction import shared
 
-from ..crews import CrewTestCase
+from ..crews import ConcurrentTestCase
 from .test_runner import RunnerMixin
 
 LOGGER = "django_perfectqueue.runner"
@@ -294,7 +294,7 @@ class SignalTests(RunnerMixin, TestCase):
         self.assertEqual(seen, [None])
 
 
-class ProcessorTests(CrewTestCase):
+class ProcessorTests(ConcurrentTestCase):
     def test_they_work_in_processors_of_every_type(self):
         self.addCleanup(signal.signal, signal.SIGURG, signal.getsignal(signal.SIGURG))
         verdicts = {"retry": Retry(60), "snooze": Snooze(60), "discard": Discard("so be it")}

@@ -17,7 +17,7 @@ from django_perfectqueue.application import Application, Dispatch, TimeLimits, t
 from django_perfectqueue.exceptions import ConfigError, TimeLimitError
 from django_perfectqueue.models import Attempt, DeadLetter, Lane, Ticket
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.worker.helpers.reaper import Estate, Undertaker
+from django_perfectqueue.worker.helpers.reaper import Leftovers, Reaper
 from django_perfectqueue.worker.shared.slot import NEVER, Slot
 
 from ...databases.lifetime import is_alive
@@ -180,7 +180,7 @@ class SlotTests(SimpleTestCase):
         return begun.kill_at
 
     def test_a_handler_is_ended_some_time_after_its_limit_or_after_it_was_told(self):
-        self.slot.begin(7, since=100.0, limits=TimeLimits(50.0, 10.0), seat=1)
+        self.slot.begin(7, since=100.0, limits=TimeLimits(50.0, 10.0), index=1)
         self.assertEqual(self.kill_at(), 160.0)
         self.slot.ask_to_stop(7, 120.0)
         self.slot.ask_to_stop(7, 125.0)
@@ -203,7 +203,7 @@ class SlotTests(SimpleTestCase):
         self.assertEqual(self.slot.overdue(1e8), [])
 
 
-class UndertakerTests(TestCase):
+class ReaperTests(TestCase):
     """What becomes of tasks whose processor was killed for one of them."""
 
     def setUp(self):
@@ -214,17 +214,17 @@ class UndertakerTests(TestCase):
         self.cost = {lease.key: lease.charge for lease in taken}
 
     def bury(self, **seconds):
-        estate = Estate(
+        leftovers = Leftovers(
             holder=7,
             worker="host:1",
             crashed=(),
             why=store.Failure(error="crashed", message="Its processor was ended by SIGKILL."),
             overdue={self.ids[key]: ran for key, ran in seconds.items()},
         )
-        undertaker = Undertaker(plan_of(Limited), estate, SILENT)
-        self.addCleanup(undertaker.bell.close)
+        reaper = Reaper(plan_of(Limited), leftovers, SILENT)
+        self.addCleanup(reaper.wakeup.close)
         with self.assertLogs("django_perfectqueue.supervisor") as logged:
-            undertaker.give_back(undertaker.settle_overdue())
+            reaper.give_back(reaper.settle_overdue())
         assert_books_balance(self)
         return "\n".join(logged.output)
 
@@ -271,14 +271,14 @@ class UndertakerTests(TestCase):
         """
         Its lease seemed lost, for the database was away for long; but no one has taken it.
         """
-        estate = {self.ids["report"]: 2.0}
-        undertaker = Undertaker(
+        leftovers = {self.ids["report"]: 2.0}
+        reaper = Reaper(
             plan_of(Limited),
-            Estate(holder=7, worker="", crashed=(), why=store.Failure(), overdue=estate),
+            Leftovers(holder=7, worker="", crashed=(), why=store.Failure(), overdue=leftovers),
             SILENT,
         )
-        self.addCleanup(undertaker.bell.close)
-        undertaker.give_back(undertaker.settle_overdue())
+        self.addCleanup(reaper.wakeup.close)
+        reaper.give_back(reaper.settle_overdue())
         ticket = Ticket.objects.get(task__key="report")
         self.assertEqual((ticket.errors, ticket.crashes), (0, 1))
 
@@ -289,16 +289,16 @@ class UndertakerTests(TestCase):
 
     def test_what_another_has_by_now_is_not_touched(self):
         Queue()["locked"].force_finish()
-        estate = Estate(
+        leftovers = Leftovers(
             holder=7,
             worker="",
             crashed=(),
             why=store.Failure(),
             overdue={self.ids["locked"]: 20.0},
         )
-        undertaker = Undertaker(plan_of(Limited), estate, SILENT)
-        self.addCleanup(undertaker.bell.close)
-        self.assertEqual(undertaker.settle_overdue(), ())
+        reaper = Reaper(plan_of(Limited), leftovers, SILENT)
+        self.addCleanup(reaper.wakeup.close)
+        self.assertEqual(reaper.settle_overdue(), ())
         self.assertEqual(Queue()["locked"].metadata().status, "finished")
 
 

@@ -186,7 +186,7 @@ class WatchdogTests(SimpleTestCase):
     def test_a_supervisor_that_does_not_answer_is_left_to_the_watchdog(self):
         notifier = mock.Mock(interval=1.0)
         launcher = Launcher(["python"], detach_wait=1, notifier=notifier)
-        self.addCleanup(launcher.mailbox.close)
+        self.addCleanup(launcher.signal_queue.close)
         launcher.current = mock.Mock()
         launcher.current.has_answered.side_effect = [True, False]
         launcher.attend()

@@ -30,7 +30,7 @@ def types_of(dispatch: type[Dispatch]) -> list[str]:
 
 def found(path: str | None) -> type[Dispatch]:
     if not path:
-        return discovered()
+        return imported(autodiscover)
     try:
         target = import_string(path)
     except ImportError as error:
@@ -60,10 +60,6 @@ def with_django_tasks(dispatch: type[Dispatch], using: str) -> tuple[type[Dispat
     return routes.with_django_tasks(dispatch), [
         name for backend in here for name in backend.queue_names
     ]
-
-
-def discovered() -> type[Dispatch]:
-    return imported(autodiscover)
 
 
 def imported(discover: Callable[[], T]) -> T:

@@ -12,7 +12,7 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process.wakeup import Wakeup
 from django_perfectqueue.worker.processor.processor import ProcessorResources
-from django_perfectqueue.worker.processor.processor_types import processor_of
+from django_perfectqueue.worker.processor.processor_types import PROCESSOR_TYPES
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.shared.slot import Slot
 
@@ -34,7 +34,7 @@ class ConcurrentTestCase(TransactionTestCase):
             heartbeat_w=self.pipe()[1],
             parent_alive=self.pipe()[0],
         )
-        made = processor_of(type_)(plan, resources, Reporter(lambda text: None, no_style(), 0))
+        made = PROCESSOR_TYPES[type_](plan, resources, Reporter(lambda text: None, no_style(), 0))
         self.addCleanup(self.close_wakeups, made)
         return made
 

@@ -47,14 +47,9 @@ class Completions:
             self.characters += len(completion.result)
 
     def is_late(self, now: float, *, after: float = LATE) -> bool:
-        """Tell whether the oldest has waited so long that it should go by itself."""
-        if self.characters >= MOST_CHARACTERS:
-            return True
-        try:
-            oldest = self.waiting[0].completion
-        except IndexError:
-            return False
-        return oldest is not None and now >= oldest.ended + after
+        """Return whether to write them without an acquire: the oldest waits, or they are large."""
+        late_at = self.late_at(after=after)
+        return self.characters >= MOST_CHARACTERS or (late_at is not None and now >= late_at)
 
     def late_at(self, *, after: float = LATE) -> float | None:
         """Return when the oldest will have waited so long, by the monotonic clock."""

@@ -50,7 +50,7 @@ class JournalBuffer:
             self.left.append(note)
 
     def is_due(self, now: float) -> bool:
-        """Tell whether there is something to write that its thread does not write by itself."""
+        """Return whether there is something to write that its thread does not write by itself."""
         if now < self.not_before:
             return False
         if self.left and now >= self.left_at + LATE:
@@ -99,6 +99,6 @@ class JournalBuffer:
 
 
 def has_news(task: AcquiredTask, now: float) -> bool:
-    """Tell whether a task that runs has told something, and is none of those that end at once."""
+    """Return whether a task that runs has told something, and is none of those that end at once."""
     notes = task.notes
     return notes is not None and notes.changed and now - task.started >= YOUNG

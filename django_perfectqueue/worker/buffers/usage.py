@@ -87,7 +87,7 @@ class UsageBuffer:
         return self.kept and now >= self.next_write
 
     def is_overdue(self, now: float) -> bool:
-        """Tell whether a task takes so long that someone else had better write meanwhile."""
+        """Return whether a task takes so long that someone else had better write meanwhile."""
         return self.is_due(now - OVERDUE) and bool(self.current)
 
     def write(self, *, last: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from django.db import connections
 
@@ -12,6 +12,9 @@ from ..plan import Plan
 from ..process import output
 from ..process.signals import REOPEN_LOGS, reopen_logs, take_signals
 from ..process.wakeup import Wakeup, readable
+
+if TYPE_CHECKING:
+    from _typeshed import HasFileno
 
 LAST_TRIES = 2.0
 
@@ -62,7 +65,7 @@ class HelperProcess:
     def patience(self) -> float:
         return LAST_TRIES if self.stopping else float("inf")
 
-    def wait(self, seconds: float, *files: Any) -> None:
+    def wait(self, seconds: float, *files: HasFileno) -> None:
         """Wait so long, or for a signal, or until one of these has something to read."""
         if self.logs_moved:
             self.logs_moved = False

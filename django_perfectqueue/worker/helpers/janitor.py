@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from django.db import connections
 
@@ -176,7 +175,7 @@ class IdleLanes:
     def __init__(self, using: str) -> None:
         self.using = using
         self.next_round = time.monotonic() + ROUND * random.uniform(0.0, 1.0)  # noqa: S311
-        self.left: list[tuple[Callable[..., Any], Any]] = []
+        self.left: list[tuple[Callable[..., int | str | None], int | str]] = []
 
     def batch(self) -> bool:
         """Look at one batch, if a round is due; return whether it goes on."""

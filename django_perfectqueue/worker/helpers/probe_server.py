@@ -65,7 +65,7 @@ class ProbeHTTPServer(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], status_page: StatusPage) -> None:
         self.status_page = status_page
-        self.since: dict[Any, float] = {}
+        self.since: dict[socket.socket, float] = {}
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, ProbeRequestHandler)
@@ -98,7 +98,7 @@ class ProbeHTTPServer(ThreadingHTTPServer):
             if now - since > LONGEST_REQUEST:
                 hang_up(request)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: object, client_address: object) -> None:
         logger.debug("A probe broke off.", exc_info=True)
 
 
@@ -128,11 +128,11 @@ class ProbeRequestHandler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET  # noqa: N815
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         logger.debug(format, *args)
 
 
-def hang_up(request: Any) -> None:
+def hang_up(request: socket.socket) -> None:
     """End a connection whose thread waits for it; that closes it then."""
     with contextlib.suppress(OSError):
         request.shutdown(socket.SHUT_RDWR)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TypedDict
 
 from django.db import connections
 
@@ -54,6 +54,12 @@ class Leftovers:
     why: store.Failure
     overdue: Mapping[int, float] = field(default_factory=dict)
     seconds: Mapping[int, float] = field(default_factory=dict)
+
+
+class Terms(TypedDict):
+    seconds: float
+    using: str
+    worker: str
 
 
 class Reaper:
@@ -152,27 +158,22 @@ class Reaper:
         self, task: AcquiredTask, handler: Handler, error: TaskError
     ) -> Callable[[], str]:
         """Count an error, and have it tried again by its handler's rules, or end it."""
+        terms = self.terms(task.lease)
         why = store.Failure(error=TIMED_OUT, message=str(error))
         grave = store.Failure(error=GRAVE, message=f"{TIMED_OUT}: {error}")
         with logs.about(task):
             what = ruling_for(task, handler, error)
         if what.word == "retry":
-            return lambda: self.retry(task.lease, what.wait, why)
+            return lambda: store.retry(task.lease, wait=what.wait, why=why, **terms)
         if what.word == "discard":
             return lambda: self.cancel(task.lease, why, grave=grave)
-        return lambda: self.fail(task.lease, why)
+        return lambda: store.fail(task.lease, why=why, **terms)
 
     def cancel(
         self, lease: store.Lease, why: store.Failure, *, grave: store.Failure | None = None
     ) -> str:
         word = store.cancel(lease, why=why, grave=grave, **self.terms(lease))
         return "discarded" if grave else word
-
-    def retry(self, lease: store.Lease, wait: float, why: store.Failure) -> str:
-        return store.retry(lease, wait=wait, why=why, **self.terms(lease))
-
-    def fail(self, lease: store.Lease, why: store.Failure) -> str:
-        return store.fail(lease, why=why, **self.terms(lease))
 
     def handler_for(self, task: AcquiredTask) -> Handler:
         """Return the handler of a task: made for it, it may have other rules than its class."""
@@ -183,7 +184,7 @@ class Reaper:
             logger.debug("A handler can't be made. type=%s", printable(task.type), exc_info=True)
             return kind
 
-    def terms(self, lease: store.Lease) -> dict[str, Any]:
+    def terms(self, lease: store.Lease) -> Terms:
         return {
             "seconds": self.leftovers.overdue[lease.task_id],
             "using": self.plan.using,

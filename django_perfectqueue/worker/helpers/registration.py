@@ -7,7 +7,6 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
@@ -81,12 +80,12 @@ def registration_of(plan: Plan) -> store.Registration:
     )
 
 
-def seats_of(slots: Sequence[Slot]) -> list[dict[str, Any]]:
+def seats_of(slots: Sequence[Slot]) -> list[dict[str, object]]:
     """Return what is told of each processor, as ``Worker.seats`` has it."""
     return [{"number": number, **seat_of(slot)} for number, slot in enumerate(slots, 1) if slot.pid]
 
 
-def seat_of(slot: Slot) -> dict[str, Any]:
+def seat_of(slot: Slot) -> dict[str, object]:
     now = time.monotonic()
     return {
         "pid": slot.pid,
@@ -99,7 +98,7 @@ def seat_of(slot: Slot) -> dict[str, Any]:
     }
 
 
-def routes_of(dispatch: type[Dispatch]) -> dict[str, Any] | None:
+def routes_of(dispatch: type[Dispatch]) -> dict[str, object] | None:
     """Return the types and the patterns of a dispatch; None where it decides by itself."""
     if any(
         getattr(dispatch, name).__func__ is not Dispatch.__dict__[name].__func__ for name in DECIDES

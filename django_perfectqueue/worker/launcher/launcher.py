@@ -12,8 +12,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from django.core.management.base import OutputWrapper
 from django.utils.translation import gettext as _
 
 from ..process import output
@@ -54,7 +54,11 @@ class Generation:
     """
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], *, echo: Sequence[Any] = ()
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        echo: Sequence[OutputWrapper] = (),
     ) -> None:
         self.socket, theirs = socket.socketpair()
         self.socket.setblocking(False)
@@ -98,7 +102,7 @@ class Generation:
         self.answered = self.answered or bool(said)
 
     def has_answered(self) -> bool:
-        """Tell whether it has said anything since this was asked, and ask it to."""
+        """Return whether it has said anything since this was asked, and ask it to."""
         self.listen()
         answered, self.answered = self.answered, False
         with contextlib.suppress(OSError):
@@ -158,7 +162,7 @@ class Launcher:
         *,
         detach_wait: float,
         environment: Mapping[str, str] | None = None,
-        echo: Sequence[Any] = (),
+        echo: Sequence[OutputWrapper] = (),
         pid_file: PidFile | None = None,
         notifier: Notifier | None = None,
     ) -> None:

@@ -48,7 +48,7 @@ class Notifier:
         self.notify("STOPPING=1", status(_("Stopping once the running tasks have ended.")))
 
     def is_due(self, now: float) -> bool:
-        """Tell whether the watchdog is to be patted now; some three times in its patience."""
+        """Return whether the watchdog is to be patted now; some three times in its patience."""
         if not self.interval or now < self.next_pat:
             return False
         self.next_pat = now + self.interval

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
-from typing import Any
 
 from django.db import connections
 
@@ -45,7 +44,7 @@ class AsyncioProcessor(ConcurrentProcessor):
     def __init__(self, plan: Plan, resources: ProcessorResources, reporter: Reporter) -> None:
         super().__init__(plan, resources, reporter)
         self.pool = ThreadPool(self, self.nothing_follows)
-        self.tasks: dict[Running, asyncio.Task[None]] = {}
+        self.tasks: dict[Running, asyncio.Task[object]] = {}
         self.reasons: dict[Running, BaseException] = {}
         self.sync_calls = SyncCalls()
         self.wakeup = Wakeup()
@@ -67,7 +66,7 @@ class AsyncioProcessor(ConcurrentProcessor):
             self.plan.dispatch, link=link, interrupter=ThreadInterrupter(), drive=self.drive
         )
 
-    def drive(self, coroutine: Work) -> Any:
+    def drive(self, coroutine: Work) -> object:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
     def live(self) -> None:
@@ -124,7 +123,7 @@ class AsyncioProcessor(ConcurrentProcessor):
             else:
                 self.pool.send(running)
 
-    def begin_in(self, context: Context, work: Work) -> asyncio.Task[None]:
+    def begin_in(self, context: Context, work: Work) -> asyncio.Task[object]:
         return context.run(self.loop.create_task, work)
 
     def coroutine_kind(self, running: Running) -> type[Application] | None:
@@ -180,7 +179,7 @@ class AsyncioProcessor(ConcurrentProcessor):
         running.handler = handler
         return handler
 
-    async def exit_returning_fork(self, handler: Application) -> Any:
+    async def exit_returning_fork(self, handler: Application) -> object:
         """Run a handler, and end a process that it has forked and that comes back as well."""
         try:
             return await handler.arun()

@@ -76,7 +76,7 @@ class ConcurrentProcessor(Processor):
             return running
 
     def has_enough(self) -> bool:
-        """Tell whether no more may begin, since those that run are its last."""
+        """Return whether no more may begin, since those that run are its last."""
         return self.remaining is not None and len(self.going) - len(self.free) >= self.remaining
 
     def next_lease(self) -> store.Lease | None:
@@ -115,7 +115,7 @@ class ConcurrentProcessor(Processor):
             self.resources.wakeup.wake()
 
     def should_wake(self) -> bool:
-        """Tell whether the main thread sleeps too long for what there is to be done."""
+        """Return whether the main thread sleeps too long for what there is to be done."""
         wakes_at = self.wakes_at
         if not wakes_at:
             return False
@@ -150,7 +150,7 @@ class ConcurrentProcessor(Processor):
         return room if remaining is None else min(room, remaining - in_hand)
 
     def should_take(self) -> bool:
-        """Tell whether to acquire now: where tasks are short, once half of the room is free."""
+        """Return whether to acquire now: where tasks are short, once half of the room is free."""
         now = time.monotonic()
         if (self.held_up and not self.free) or self.leases.is_behind(now) or now < self.take_at:
             return False
@@ -236,11 +236,7 @@ class ConcurrentProcessor(Processor):
             # Until a place is free, what is taken would wait here as well.
             self.held_up = self.more = True
             self.link.insist(self.release_rest)
-        if self.completions.is_late(now, after=WRITE_AFTER):
-            self.link.insist(self.write_completions)
-            self.write_last_notes()
-        if self.usage.is_due(now):
-            self.write_usage()
+        self.write_due(now)
 
     def wait(self) -> None:
         """Wait until there is something to do; see whether there may be something to take."""
@@ -294,7 +290,7 @@ class ConcurrentProcessor(Processor):
         return max(0.001, min(until) - now)
 
     def is_called(self) -> bool:
-        """Tell whether someone has rung, or nobody is there to ring and it is time to look."""
+        """Return whether someone has rung, or nobody is there to ring and it is time to look."""
         now = time.monotonic()
         if self.slot.rung:
             return True
@@ -317,11 +313,11 @@ class ConcurrentProcessor(Processor):
         while self.running and self.trouble is None:
             with contextlib.suppress(AwayError):
                 self.link.insist(self.release_rest)
-                self.tend_last()
+                self.write_due(time.monotonic())
             self.sleep()
 
-    def tend_last(self) -> None:
-        now = time.monotonic()
+    def write_due(self, now: float) -> None:
+        """Write the completions and the usage that have waited long enough."""
         if self.completions.is_late(now, after=WRITE_AFTER):
             self.link.insist(self.write_completions)
             self.write_last_notes()

@@ -51,7 +51,7 @@ class Prefetch:
 
     def is_over(self, seconds: float) -> bool:
         """
-        Tell whether a batch that began so long ago has taken far more than it was to take.
+        Return whether a batch that began so long ago has taken far more than it was to take.
 
         So it is where tasks are suddenly longer than those before: what has not begun is
         then better taken anew, by whoever is free and in the order that holds by now.
@@ -63,5 +63,5 @@ class Prefetch:
         return None if self.fixed is not None else began + SPAN * TOO_FAR
 
     def may_be_long(self, type_: str) -> bool:
-        """Tell whether finished tasks had better not wait for one of this type."""
+        """Return whether finished tasks had better not wait for one of this type."""
         return self.means.get(type_, LONG) >= LONG

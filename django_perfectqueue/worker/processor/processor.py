@@ -182,7 +182,7 @@ class Processor:
         raise NotImplementedError
 
     def are_serial(self, count: int) -> bool:
-        """Tell whether so many more tasks will run one after another."""
+        """Return whether so many more tasks will run one after another."""
         raise NotImplementedError
 
     def renewed(self, at: float) -> None:
@@ -193,7 +193,7 @@ class Processor:
         return bool(self.running or self.batch or self.completions.waiting or self.journal.left)
 
     def is_spent(self) -> bool:
-        """Tell whether it is to be replaced: it has run so many tasks, or is old or large."""
+        """Return whether it is to be replaced: it has run so many tasks, or is old or large."""
         spent = self.remaining is not None and self.remaining <= 0
         return spent or self.recycling.is_due()
 
@@ -279,7 +279,7 @@ class Processor:
 
     def is_last(self, taken: Sequence[store.Lease]) -> bool:
         """
-        Tell whether a burst is over: nothing was taken, and no lane sleeps with work in it.
+        Return whether a burst is over: nothing was taken, and no lane sleeps with work in it.
 
         It looks for those once, since another worker may go by other settings.
         """

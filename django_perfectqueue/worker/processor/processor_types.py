@@ -7,12 +7,8 @@ from .processor import Processor
 from .serial import SerialProcessor
 from .threads import ThreadProcessor
 
-TYPES: dict[str, type[Processor]] = {
+PROCESSOR_TYPES: dict[str, type[Processor]] = {
     "process": SerialProcessor,
     "thread": ThreadProcessor,
     "async": AsyncioProcessor,
 }
-
-
-def processor_of(type_: str) -> type[Processor]:
-    return TYPES[type_]

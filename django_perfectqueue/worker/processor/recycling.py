@@ -37,7 +37,7 @@ class Recycling:
         self.due = False
 
     def is_due(self) -> bool:
-        """Tell whether the processor is to leave; its memory is read once a second."""
+        """Return whether the processor is to leave; its memory is read once a second."""
         if self.due or (self.age is None and self.memory is None):
             return self.due or wanted.is_set()
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""The wake-ups of all processors of a supervisor."""
+"""Wake the processors of a supervisor."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ TENDED_FOR = 10.0
 
 class Wakeups:
     """
-    Wakes one processor that has nothing to do, and never all of them for one task.
+    Wakes one idle processor for a task, never all of them.
 
-    A processor shows that it seeks before it looks for tasks for what may be the last time;
-    so one that is rung meanwhile looks again, or passes the ring on.
+    A processor sets ``seeking`` before its last look for tasks. If it is woken during that
+    look, it looks again or wakes another, so that no wake-up is lost.
     """
 
     def __init__(self, processors: Sequence[tuple[Slot, Wakeup]] = ()) -> None:
@@ -26,7 +26,7 @@ class Wakeups:
         self.tended_until = shared(ctypes.c_double)
 
     def wake_one(self) -> bool:
-        """Ring for the first that is free; return whether there was one."""
+        """Wake the first free processor; return whether there was one."""
         for slot, wakeup in self.processors:
             if slot.is_free:
                 slot.rung = True
@@ -35,7 +35,7 @@ class Wakeups:
         return False
 
     def call(self, holder: int) -> None:
-        """Have the processor with this holder look what became of what it holds."""
+        """Make the processor with this holder check the leases that it holds."""
         for slot, _wakeup in self.processors:
             if slot.holder == holder:
                 slot.called = True
@@ -48,9 +48,9 @@ class Wakeups:
         return any(slot.tasks for slot, _wakeup in self.processors)
 
     def tend(self) -> None:
-        """Let the processors count on being rung, for some seconds."""
+        """Promise wake-ups for some seconds, during which processors need not poll."""
         self.tended_until.value = time.monotonic() + TENDED_FOR
 
     def is_tended(self) -> bool:
-        """Return whether someone would ring."""
+        """Return whether a listener sends wake-ups."""
         return time.monotonic() < self.tended_until.value

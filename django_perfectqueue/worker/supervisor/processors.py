@@ -26,7 +26,7 @@ from ..process.child import Child, Restarts
 from ..process.cpu_usage import CpuUsage
 from ..process.wakeup import Wakeup, drain
 from ..processor.processor import DONE, RECYCLED, ProcessorResources
-from ..processor.processor_types import processor_of
+from ..processor.processor_types import PROCESSOR_TYPES
 from ..report import Reporter
 from ..shared.queue_order import QueueAccounts
 from ..shared.slot import Slot, TaskSlot
@@ -300,7 +300,7 @@ class Processors:
 
         def process() -> int:
             mark(resources.holder)
-            kind = processor_of(self.options.PROCESSOR_TYPE)
+            kind = PROCESSOR_TYPES[self.options.PROCESSOR_TYPE]
             return kind(self.plan, resources, self.reporter).run()
 
         try:

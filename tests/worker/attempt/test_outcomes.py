@@ -184,7 +184,7 @@ class VerdictTests(RunnerMixin, TestCase):
 
         with self.assertLogs(LOGGER, "ERROR") as log:
             self.run_with(Wrong, expect="retried")
-        self.assertIn("rules will not do", "".join(log.output))
+        self.assertIn("the default rules apply", "".join(log.output))
 
     def test_a_verdict_that_will_not_do_costs_no_processor(self):
         """

@@ -96,7 +96,7 @@ class TellingTests(LinkCase):
                 self.ail(link)
                 self.do(link)
         [line] = log.output
-        self.assertIn("A call to the database failed, and has been repeated", line)
+        self.assertIn("A call to the database failed and was repeated", line)
 
     def test_a_refusal_is_an_answer_too(self):
         def refuse():

@@ -118,7 +118,7 @@ class ProcessorTests(WakeupsCase):
         self.processor.acquire = self.acquire
         self.processor.park_unknown_types = lambda: None
         self.processor.run_batch = self.processor.batch.clear
-        self.processor.asked = 2
+        self.processor.requested = 2
 
     def acquire(self):
         if not self.answers:

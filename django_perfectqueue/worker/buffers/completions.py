@@ -1,4 +1,4 @@
-"""Tasks whose handlers have returned, until the database knows of it."""
+"""Buffer of completions that are not written yet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OnWritten = Callable[[Sequence[Ending]], None]
 
 @dataclass(slots=True)
 class CompletionBatch:
-    """One transaction's worth of completions; ``refused`` are those it did not accept."""
+    """The completions of one transaction; it adds those that it refuses to ``refused``."""
 
     completions: list[store.Completion]
     refused: list[store.Completion] = field(default_factory=list)
@@ -28,10 +28,10 @@ class CompletionBatch:
 
 class Completions:
     """
-    Endings to be written in one go with their neighbours.
+    Completions that one transaction writes together.
 
-    One thread posts at a time. What could not be posted goes first the next time;
-    writing it twice does no harm.
+    One thread writes at a time. After an error the batch goes first the next time. Writing
+    a completion twice does no harm.
     """
 
     def __init__(self, on_written: OnWritten) -> None:
@@ -52,7 +52,7 @@ class Completions:
         return self.characters >= MOST_CHARACTERS or (late_at is not None and now >= late_at)
 
     def late_at(self, *, after: float = LATE) -> float | None:
-        """Return when the oldest will have waited so long, by the monotonic clock."""
+        """Return when the oldest has waited ``after`` seconds, by the monotonic clock."""
         try:
             oldest = self.waiting[0].completion
         except IndexError:
@@ -60,12 +60,12 @@ class Completions:
         return None if oldest is None else oldest.ended + after
 
     def fences(self) -> set[tuple[int, int]]:
-        """Return the fences of the leases under which these ended."""
+        """Return the fences of the leases of all unwritten completions."""
         return {ending.task.lease.fence for ending in (*self.being_written, *self.waiting)}
 
     @contextmanager
     def batch(self) -> Iterator[CompletionBatch]:
-        """Give all that waits to a transaction; keep it when the transaction raises."""
+        """Hand all completions to a transaction; keep them when it raises."""
         with self.lock:
             endings = self.take()
             batch = CompletionBatch(
@@ -85,7 +85,7 @@ class Completions:
     def take(self) -> list[Ending]:
         taken = self.being_written = []
         while self.waiting:
-            # In both for a moment, and never in neither: fences() is asked from elsewhere.
+            # Append before popleft: fences() runs in other threads and must miss none.
             taken.append(self.waiting[0])
             self.waiting.popleft()
         self.characters = 0

@@ -35,10 +35,9 @@ logger = logging.getLogger("django_perfectqueue.processor")
 
 class AsyncioProcessor(ConcurrentProcessor):
     """
-    Runs coroutines in an event loop, which has a thread of its own, and functions in others.
+    Runs coroutines in the event loop of one thread, and functions in a thread pool.
 
-    Nothing but the handlers is waited for in the loop: what has failed is settled by one
-    more thread, the settler.
+    The loop waits for handlers only: another thread, the settler, writes failures.
     """
 
     def __init__(self, plan: Plan, resources: ProcessorResources, reporter: Reporter) -> None:
@@ -85,8 +84,8 @@ class AsyncioProcessor(ConcurrentProcessor):
         try:
             self.loop.run_forever()
         except (SystemExit, KeyboardInterrupt):
-            # In a task that a handler has begun beside itself; the others may go on.
-            logger.exception("A coroutine beside its handler would have ended the processor.")
+            # Raised in a task that a handler started beside itself; the others go on.
+            logger.exception("A task started by a handler raised an exit; it is ignored.")
 
     def stop(self, *, now: bool = False) -> None:
         super().stop(now=now)
@@ -109,15 +108,15 @@ class AsyncioProcessor(ConcurrentProcessor):
         self.loop.call_soon_threadsafe(self.begin)
 
     def nothing_follows(self) -> None:
-        """Have the loop, which alone knows coroutines from functions, begin the next task."""
+        """Let the loop start the next task: only it can start coroutines."""
         self.hand_out()
 
-    # What follows is done in the thread of the loop.
+    # For the thread of the loop.
 
     def begin(self) -> None:
         while running := self.next_task():
             if kind := self.coroutine_kind(running):
-                # Not in the context of what was here before.
+                # From the base context: the current one may be that of another task.
                 context = self.base.run(context_for, running.task)
                 self.tasks[running] = self.begin_in(context, self.attend(running, kind))
             else:
@@ -127,7 +126,7 @@ class AsyncioProcessor(ConcurrentProcessor):
         return context.run(self.loop.create_task, work)
 
     def coroutine_kind(self, running: Running) -> type[Application] | None:
-        """Return the handler of a task if it is a coroutine."""
+        """Return the handler of a task if it is asynchronous."""
         try:
             kind = self.plan.dispatch.handler_for(running.task.type)
         except Exception:
@@ -157,7 +156,7 @@ class AsyncioProcessor(ConcurrentProcessor):
         task, handler = running.task, None
         settle: Callable[[], Ending]
         try:
-            handler = self.made(running, kind)
+            handler = self.create_handler(running, kind)
             await announce_start_async(task, kind)
             result = await self.exit_returning_fork(handler)
             running.active = False
@@ -171,7 +170,7 @@ class AsyncioProcessor(ConcurrentProcessor):
             settle = functools.partial(self.runner.after_error, task, handler, error)
         return await self.loop.run_in_executor(self.settler, copy_context().run, settle)
 
-    def made(self, running: Running, kind: type[Application]) -> Application:
+    def create_handler(self, running: Running, kind: type[Application]) -> Application:
         restore(running.task)
         handler = kind(running.task)
         handler.interrupter = functools.partial(self.interrupt, running)
@@ -180,7 +179,7 @@ class AsyncioProcessor(ConcurrentProcessor):
         return handler
 
     async def exit_returning_fork(self, handler: Application) -> object:
-        """Run a handler, and end a process that it has forked and that comes back as well."""
+        """Run a handler; exit a child that it forked and that returns, too."""
         try:
             return await handler.arun()
         finally:
@@ -188,13 +187,13 @@ class AsyncioProcessor(ConcurrentProcessor):
                 os._exit(1)
 
     def cancel(self, running: Running, reason: BaseException) -> None:
-        """Cancel what a handler awaits, once, and as long as it has not ended."""
+        """Cancel a handler once, unless it has ended."""
         task = self.tasks.get(running)
         if task is not None and running.active and running not in self.reasons:
             self.reasons[running] = reason
             task.cancel(reason)
 
-    # What is called from other threads.
+    # For other threads.
 
     def interrupt(self, running: Running, reason: BaseException) -> None:
         self.loop.call_soon_threadsafe(self.cancel, running, reason)

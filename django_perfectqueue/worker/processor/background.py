@@ -1,4 +1,4 @@
-"""A thread for what may take long."""
+"""A thread for calls that may block."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ BackgroundCall = Callable[[], object]
 
 class BackgroundThread:
     """
-    Does one thing after another in a thread of its own, which starts with the first.
+    Runs calls one after another in a thread, which starts with the first call.
 
-    A database that hangs holds up only this thread.
+    A database that hangs blocks only this thread.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class BackgroundThread:
         self.busy = False
 
     def send(self, call: BackgroundCall) -> None:
-        """Have it done; the caller has seen that the thread is not busy."""
+        """Queue a call; the caller has checked that the thread is not busy."""
         self.busy = True
         if self.thread is None:
             self.thread = threading.Thread(target=self.run, name="background", daemon=True)
@@ -35,7 +35,7 @@ class BackgroundThread:
         self.calls.put(call)
 
     def stop(self, timeout: float) -> None:
-        """End the thread; wait so long for what it is doing."""
+        """End the thread; wait up to ``timeout`` seconds for its call."""
         if self.thread is not None:
             self.calls.put(None)
             self.thread.join(timeout)
@@ -45,7 +45,7 @@ class BackgroundThread:
             try:
                 call()
             except BaseException:
-                logger.exception("An errand failed.")
+                logger.exception("A background call failed.")
             finally:
                 self.busy = False
         connections.close_all()

@@ -1,4 +1,4 @@
-"""The thread that watches while handlers run."""
+"""The thread that monitors a processor while handlers run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LEAST_TRIES = 20
 
 
 class MonitoredProcessor(Protocol):
-    """What the keeper asks of its processor."""
+    """The parts of a processor that its monitor uses."""
 
     stop_reason: type[ProcessStopError] | None
 
@@ -43,19 +43,19 @@ class MonitoredProcessor(Protocol):
         """Return whether a handler runs, or something waits to be run or written."""
 
     def background_call(self, now: float) -> BackgroundCall | None:
-        """Return what waits to be done over the link ``aside``, if anything."""
+        """Return the call that is due over the link ``aside``, if any."""
 
     def journal_call(self, now: float) -> BackgroundCall | None:
-        """Return what writes what handlers have reported, if there is something."""
+        """Return the call that writes the journal, if it is due."""
 
 
 class Monitor:
     """
-    The monitor of a processor: shows the supervisor that it lives, and sees what it can't see
-    while it is busy: that a lease is lost, a time limit has passed, a stop was asked for,
-    the supervisor is gone.
+    The monitor of a processor.
 
-    It never waits for the database; what does is an errand, over the link ``aside``.
+    It sends heartbeats to the supervisor, renews leases, enforces time limits, interrupts
+    handlers at a stop and notices the death of the supervisor. It never waits for the
+    database: a background thread makes its calls, over the link ``aside``.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Monitor:
         self.background.stop(JOIN_TIMEOUT)
 
     def wake(self) -> None:
-        """Watch again: there is something to watch."""
+        """End the wait of an idle monitor: a handler starts."""
         if self.waiting:
             self.wakeup.wake()
 
@@ -141,7 +141,7 @@ class Monitor:
             for running in self.running():
                 running.kill(reason("The processor stops."))
         for running in self.running():
-            self.hold_to_limits(running, now)
+            self.enforce_limits(running, now)
         if self.leases.have_expired(now):
             self.leases.preempt_all()
         if self.leases.is_alone() or not self.may_send(now):
@@ -169,12 +169,12 @@ class Monitor:
                     self.orphan()
 
     def beat_at_once(self) -> None:
-        """Have the supervisor look here now."""
+        """Send a heartbeat now, so that the supervisor reads the slot."""
         self.next_beat = 0.0
         self.wakeup.wake()
 
-    def hold_to_limits(self, running: Running, now: float) -> None:
-        """Break off what has run for too long; by force only if no one else is left to do it."""
+    def enforce_limits(self, running: Running, now: float) -> None:
+        """Interrupt a handler beyond its time limit; without a supervisor, kill the process."""
         task = running.task
         if not running.active:
             self.slot.returned(task.lease.task_id)
@@ -185,12 +185,13 @@ class Monitor:
             self.leases.interrupt(running, TimeLimitError(reason))
         if self.orphaned and self.slot.overdue(now):
             logger.error(
-                "A handler goes on after its time; its process ends. key=%s", printable(task.key)
+                "A handler exceeds its time limit; its process ends. key=%s",
+                printable(task.key),
             )
             kill_own_tree()
 
     def call_or_back_off(self, background_call: BackgroundCall) -> None:
-        """Do it, or do none for a while: ever longer, but never for so long that a lease lapses."""
+        """Make a call; after an error, back off for less than a lease lasts."""
         aside = self.aside
         try:
             aside.once(background_call)

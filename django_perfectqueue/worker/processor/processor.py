@@ -1,4 +1,4 @@
-"""A process that acquires tasks and runs them, in whatever way."""
+"""The base of the processes that acquire and run tasks."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ UNCERTAIN = store.Failure(error="lost", message="The answer to its acquire was l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorResources:
-    """What a supervisor gives a processor along, and keeps when it dies."""
+    """The resources that a supervisor gives a processor, and keeps when it dies."""
 
     number: int
     holder: int
@@ -79,10 +79,10 @@ class ProcessorResources:
 
 class Processor:
     """
-    Takes due tasks in fair order, and writes what became of them.
+    Acquires due tasks in fair order and writes their outcomes.
 
-    How they are run is told by those that derive from it. Whoever asks from another
-    thread, the keeper above all, finds here what is held and what is running.
+    Subclasses run them: one by one, in threads or in an event loop. ``in_hand`` and
+    ``running`` may be read from other threads, above all from the monitor.
     """
 
     def __init__(self, plan: Plan, resources: ProcessorResources, reporter: Reporter) -> None:
@@ -132,7 +132,7 @@ class Processor:
         )
 
     def run(self) -> int:
-        """Work until told to stop, recycled, or in a burst until nothing is due."""
+        """Work until a stop, a recycling, or in a burst until nothing is due."""
         self.open()
         self.accounts.sign_on(time.monotonic())
         take_signals(self.on_signal)
@@ -156,7 +156,7 @@ class Processor:
         self.monitor.wakeup.wake()
 
     def stop(self, *, now: bool = False) -> None:
-        """Take no more, and end with the running task. May come twice, from any thread."""
+        """Acquire no more and end after the running task. For any thread; may be repeated."""
         if now or self.stop_reason is None:
             self.stop_reason = ImmediateProcessStopError if now else GracefulProcessStopError
         self.stopping = True
@@ -166,45 +166,45 @@ class Processor:
         return LAST_TRIES if self.stopping else float("inf")
 
     def open(self) -> None:
-        """Get ready, in the new process."""
+        """Prepare in the new process."""
 
     def work(self) -> int:
-        """Run tasks until that is over; return the exit code."""
+        """Run tasks until the end; return the exit code."""
         raise NotImplementedError
 
     @property
     def running(self) -> list[Running]:
-        """The attempts that are going on; asked from any thread."""
+        """The attempts in progress; for any thread."""
         raise NotImplementedError
 
     def wanted(self) -> int:
-        """Return how many tasks to ask for."""
+        """Return how many tasks to acquire."""
         raise NotImplementedError
 
     def are_serial(self, count: int) -> bool:
-        """Return whether so many more tasks will run one after another."""
+        """Return whether ``count`` more tasks would run one after another."""
         raise NotImplementedError
 
     def renewed(self, at: float) -> None:
-        """Note that an acquire at this moment has given new leases."""
+        """Record that an acquire at ``at`` gave new leases."""
         self.slot.renewed_at = at
 
     def is_busy(self) -> bool:
         return bool(self.running or self.batch or self.completions.waiting or self.journal.left)
 
     def is_spent(self) -> bool:
-        """Return whether it is to be replaced: it has run so many tasks, or is old or large."""
+        """Return whether it must be replaced, for its count of tasks, age or memory."""
         spent = self.remaining is not None and self.remaining <= 0
         return spent or self.recycling.is_due()
 
     def serve(self) -> None:
-        """Tell the supervisor, once, that the first acquire is done."""
+        """Report the first acquire to the supervisor."""
         if not self.slot.serves:
             self.slot.serves = True
             self.monitor.beat_at_once()
 
     def acquire(self) -> list[store.Lease]:
-        """Take what may run next, and write what has run, in one transaction."""
+        """Acquire tasks and write completions in one transaction."""
         if self.stopping:
             return []
         limit = self.requested = self.wanted()
@@ -233,7 +233,7 @@ class Processor:
         return taken if taken or not self.look_for_parked(before) else self.acquire()
 
     def queues_in_order(self, now: float) -> Sequence[str]:
-        """Return the queues as they are to be tried now; their weights are read now and then."""
+        """Return the order of queues for this acquire; reread their weights every 5 s."""
         if not self.shares:
             return next(self.orders)
         if now >= self.weights_at:
@@ -242,7 +242,7 @@ class Processor:
         return self.accounts.order(now, [lease.queue for lease in list(self.batch)])
 
     def lone_task(self, limit: int) -> list[store.Lease]:
-        """After a rest, take what may be the only task there is by the shortest way."""
+        """After idling, take a single task by the fast path."""
         rested, self.rested = self.rested, False
         if not rested or self.completions.waiting or len(self.plan.queues) > 1:
             return []
@@ -259,7 +259,7 @@ class Processor:
         return taken
 
     def note_begin(self, task: AcquiredTask, index: int = 0) -> None:
-        """Note that the handler of a task begins."""
+        """Record that the handler of a task begins."""
         lease = task.lease
         limits = self.plan.time_limits(lease)
         self.slot.begin(lease.task_id, since=task.started, limits=limits, index=index)
@@ -268,7 +268,7 @@ class Processor:
         self.usage.begin(task)
 
     def note_end(self, task: AcquiredTask, seconds: float, index: int = 0) -> None:
-        """Note that it has ended, and how long it took."""
+        """Record the end of a task and its duration."""
         self.usage.end(task, task.started + seconds)
         if self.shares:
             self.accounts.end(task.lease.queue, seconds, index)
@@ -279,9 +279,9 @@ class Processor:
 
     def is_last(self, taken: Sequence[store.Lease]) -> bool:
         """
-        Return whether a burst is over: nothing was taken, and no lane sleeps with work in it.
+        Return whether a burst is over: nothing was taken, and no idle lane has tasks.
 
-        It looks for those once, since another worker may go by other settings.
+        It wakes such lanes once, since another worker may have marked them by other settings.
         """
         if taken:
             self.lanes_woken = False
@@ -293,9 +293,8 @@ class Processor:
 
     def pass_on(self, taken: Sequence[store.Lease]) -> None:
         """
-        Wake one more where there may be more: it got all that it asked for or was given a
-        part of what has a cap, or it was rung for something that came too late for what it
-        has taken.
+        Wake another processor if more tasks may be due: the batch is full, has tasks with a
+        cap, or a wake-up came during the acquire, which may have missed its task.
         """
         self.slot.seeking = False
         capped = any(map(attrgetter("capped"), taken))
@@ -303,7 +302,7 @@ class Processor:
             self.resources.wakeups.wake_one()
 
     def park_unknown_types(self) -> None:
-        """Let tasks of unknown types wait for a release that knows them, and those behind them."""
+        """Park tasks of unknown types until a worker that knows them comes."""
         knows = self.plan.dispatch.knows
         unknown = {type_ for type_ in {lease.type for lease in self.batch} if not knows(type_)}
         if not unknown:
@@ -312,15 +311,15 @@ class Processor:
             self.warn_of_unknown_type(type_)
         strange = [lease for lease in self.batch if lease.type in unknown]
         dropped = [lease for lease in strange if self.in_hand.drop(lease)]
-        # What is only released, because this process dies now, is looked at again in a while.
+        # If this process dies before park(), the tasks are due again after RETRY_WAIT.
         self.link.insist(lambda: self.release(dropped, delay=self.options.RETRY_WAIT))
         self.link.insist(lambda: store.park(dropped, knows, using=self.plan.using))
         if not self.batch:
-            # A worker that knows them has to come first when they are due again.
+            # Otherwise this worker would take them again before a worker that knows them.
             self.take_at = time.monotonic() + STAND_BACK
 
     def warn_of_unknown_type(self, type_: str) -> None:
-        """Say that nobody here knows a type; of very many types each is said now and then."""
+        """Log an unknown type once; the memory of logged types is limited."""
         if len(self.warned_types) >= MOST_TYPES:
             self.warned_types.clear()
         self.warned_types.add(type_)
@@ -330,15 +329,15 @@ class Processor:
         )
 
     def unpark(self) -> None:
-        """Have those be due that waited for a worker like this one."""
+        """Unpark the tasks whose types this worker knows."""
         store.unpark(self.plan.dispatch.knows, using=self.plan.using)
 
     def look_for_parked(self, now: float) -> bool:
         """
-        Have some tasks be due that others have parked and this one knows; return whether.
+        Unpark some tasks of known types that other workers parked; return whether any.
 
-        A worker that does not know them parks them again: so this one looks before each
-        acquire where it has found some within RETRY_WAIT, and after each that took nothing.
+        Workers that do not know the types park them again. So this one looks after each
+        acquire that took nothing, and for RETRY_WAIT after a find before each acquire.
         """
         knows = self.plan.dispatch.knows
         self.parked, count = store.unpark_some(knows, using=self.plan.using, after=self.parked)
@@ -347,7 +346,7 @@ class Processor:
         return count > 0
 
     def make_sure(self) -> None:
-        """Let go of what the database says is not held: it may have been given back unheard."""
+        """Check the leases of the batch, after a release whose answer was lost."""
         self.in_hand.unsure = False
         try:
             if held := list(self.batch):
@@ -360,26 +359,26 @@ class Processor:
         return store.look(self.plan.queues, using=self.plan.using)
 
     def write_completions(self) -> None:
-        """Write what has run and has not been written."""
+        """Write the buffered completions."""
         if self.completions.waiting:
             with self.completions.batch() as batch:
                 using, worker = self.plan.using, self.worker
                 batch.refused += store.finish(batch.completions, using=using, worker=worker)
 
     def write_usage(self, *, last: bool = False) -> None:
-        """Write who was given how much."""
-        try_write(self.link, lambda: self.usage.write(last=last), "The shares received")
+        """Write the buffered usage."""
+        try_write(self.link, lambda: self.usage.write(last=last), "The usage")
 
     def write_notes(self, link: Link) -> None:
-        """Write what handlers have told, over the link of this thread."""
+        """Write the journal over the link of this thread."""
         if not link.away_since:
-            try_write(link, self.journal.write, "What tasks have told")
+            try_write(link, self.journal.write, "The journal of tasks")
 
     def background_call(self, now: float) -> Callable[[], object] | None:
-        """Return what is to be done for the processor while its handlers run, if anything."""
+        """Return the call that is due while handlers run, if any."""
         running = self.running
         if not running:
-            # Nothing is to be watched any more, but the trouble has to come to its end.
+            # A successful call ends the outage of ``aside``, which is logged then.
             return self.look if self.aside.away_since else None
         if self.usage.is_overdue(now):
             return self.usage.write
@@ -391,15 +390,15 @@ class Processor:
         return None
 
     def should_give_back(self, seconds: float) -> bool:
-        """Return whether others may run what waits here behind a task that takes long."""
+        """Return whether to release the batch, which waits behind a long task."""
         return self.stopping or (self.prefetch.fixed is None and seconds >= TOO_LONG)
 
     def journal_call(self, now: float) -> Callable[[], object] | None:
-        """Return what writes what handlers have reported, if there is something."""
+        """Return the call that writes the journal, if it is due."""
         return partial(self.write_notes, self.aside) if self.journal.is_due(now) else None
 
     def write_last_notes(self) -> None:
-        """Write what those have told whose end has just been written."""
+        """Write the journal of tasks whose completions were just written."""
         if self.journal.left:
             self.write_notes(self.link)
 
@@ -407,7 +406,10 @@ class Processor:
         words = outcomes_with_receivers()
         for ending in endings:
             if ending.word == "preempted":
-                logger.warning("A result came too late. key=%s", printable(ending.task.key))
+                logger.warning(
+                    "A result came too late. key=%s",
+                    printable(ending.task.key),
+                )
             if ending.word in words:
                 announce(ending.word, ending.task, ending.handler)
         self.report(endings)
@@ -422,7 +424,7 @@ class Processor:
             self.reporter.print_tasks(endings)
 
     def release_rest(self) -> None:
-        """Give back at once what has not been started."""
+        """Release the tasks that have not started."""
         if rest := self.in_hand.take_batch():
             try:
                 self.release(rest)
@@ -436,13 +438,13 @@ class Processor:
         self.slot.count("released", len(leases) - len(released.refused))
 
     def kept(self) -> set[tuple[int, int]]:
-        """Return the fences of the leases that this processor knows it has."""
+        """Return the fences of all leases that this processor knows of."""
         return {lease.fence for lease in self.in_hand.leases()} | self.completions.fences()
 
     def give_back_uncertain(self) -> None:
         """
-        After trouble: what was acquired without our knowing must not stay leased, and what a
-        crashed server has forgotten must not run on.
+        After an outage, release leases whose acquire got no answer, and interrupt attempts
+        whose leases a crashed server has lost.
         """
         store.give_back(
             self.resources.holder,
@@ -455,7 +457,7 @@ class Processor:
             self.leases.heartbeat(held, None)
 
     def close(self) -> None:
-        """Leave nothing behind that another could be running, or that has run."""
+        """Release the batch, write all buffers and stop the threads."""
         self.stop()
         self.slot.seeking = False
         for act in (self.release_rest, self.write_completions):
@@ -477,7 +479,7 @@ class Processor:
 
 
 def try_write(link: Link, act: Callable[[], object], what: str) -> None:
-    """Write something; that this fails is no task's trouble."""
+    """Write something optional: log a database error instead of raising it."""
     try:
         link.once(act)
     except Error as error:

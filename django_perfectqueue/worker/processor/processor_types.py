@@ -1,4 +1,4 @@
-"""Which processor there is for which PROCESSOR_TYPE."""
+"""The processor classes by PROCESSOR_TYPE."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ class SerialProcessor(Processor):
     """
     Runs one task after another, in the main thread, which also acquires them.
 
-    A handler that returns is finished together with its neighbours: with the next
-    acquire, or some 50 ms later when a handler takes long.
+    Completions are written together, with the next acquire or after 50 ms if a handler
+    takes long.
     """
 
     def __init__(self, plan: Plan, resources: ProcessorResources, reporter: Reporter) -> None:
@@ -40,7 +40,7 @@ class SerialProcessor(Processor):
 
     @property
     def running(self) -> list[Running]:
-        """The attempts that are going on; asked from any thread."""
+        """The attempts in progress; for any thread."""
         running = self.runner.running
         return [] if running is None else [running]
 
@@ -79,7 +79,7 @@ class SerialProcessor(Processor):
 
     def renewed(self, at: float) -> None:
         super().renewed(at)
-        # What renews them in its stead makes it later, never sooner.
+        # A renewal by another thread or process only extends this.
         self.held_until = at + self.options.ALIVE_TIME
 
     def run_batch(self) -> None:
@@ -87,7 +87,8 @@ class SerialProcessor(Processor):
         while not self.stopping:
             if over_at is not None and self.batch and time.monotonic() >= over_at:
                 self.link.insist(self.release_rest)
-            # While it posts, the lease stays in the batch: what is held nowhere is given back.
+            # The lease stays in the batch during the write: after an outage,
+            # give_back_uncertain() releases leases that are in no list.
             if self.completions.waiting and self.should_write_before_next():
                 self.link.insist(self.write_completions)
                 self.write_last_notes()
@@ -96,7 +97,7 @@ class SerialProcessor(Processor):
             self.run_one(lease)
 
     def next_lease(self) -> store.Lease | None:
-        """Return what to run next; what can no longer be held for sure is let go."""
+        """Return the next lease, after dropping those that may have expired."""
         while True:
             if self.in_hand.unsure:
                 self.link.insist(self.make_sure)
@@ -128,11 +129,10 @@ class SerialProcessor(Processor):
 
     def idle(self) -> None:
         """
-        Wait for a ring; for no longer than POLL_INTERVAL when no one is there to ring.
+        Wait for a wake-up; without a listener for POLL_INTERVAL at most.
 
-        A look every minute or so keeps the connection alive, and catches what everyone
-        else has missed. Who was to be rung but was not, since the ringer died just then, looks
-        as well: no one else would ring it.
+        A look every minute keeps the connection alive and finds missed tasks. If ``rung`` is
+        set without a wake-up, its sender died in between, and the processor looks as well.
         """
         look_at = time.monotonic() + LOOK_AFTER * random.uniform(0.7, 1.0)  # noqa: S311
         while not self.stopping:

@@ -24,9 +24,9 @@ IDLE = 60.0
 
 class ThreadPool:
     """
-    As many threads as there were tasks at once so far, each with connections of its own.
+    As many threads as tasks ran at once so far, each with its own connections.
 
-    One that has had nothing to do for a minute closes its connections.
+    A thread that is idle for a minute closes its connections.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class ThreadPool:
 
     def send(self, running: Running) -> None:
         """
-        Have a task run by a thread that has nothing to do, or by a new one.
+        Run a task in an idle thread or a new one.
 
-        There are never more of them than places: who has just freed one is free as well,
-        in a moment.
+        There are at most as many threads as places. A thread that has just freed a place
+        becomes idle in a moment, so the queue does not wait.
         """
         with self.lock:
             if self.idle > 0 or len(self.threads) == len(self.processor.going):
@@ -61,7 +61,7 @@ class ThreadPool:
         thread.start()
 
     def wake(self) -> None:
-        """Wake those that wait for the database."""
+        """Wake the threads that wait for the database."""
         for wakeup in self.wakeups:
             wakeup.wake()
 
@@ -98,7 +98,7 @@ class ThreadPool:
             return self.queue.get()
 
     def run(self, runner: Runner, running: Running) -> None:
-        """Run a task, and those that follow it."""
+        """Run a task, then following tasks while there are any."""
         following: Running | None = running
         while following is not None:
             self.processor.ended(following, runner.attend(following))

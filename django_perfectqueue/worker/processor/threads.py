@@ -10,7 +10,7 @@ from .thread_pool import ThreadPool
 
 
 class ThreadProcessor(ConcurrentProcessor):
-    """Runs as many tasks at once as it has threads; each takes the next by itself."""
+    """Runs tasks in a pool of threads; each thread takes its next task itself."""
 
     def __init__(self, plan: Plan, resources: ProcessorResources, reporter: Reporter) -> None:
         super().__init__(plan, resources, reporter)

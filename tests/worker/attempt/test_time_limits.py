@@ -356,7 +356,7 @@ class ForceTests(ForkedWorkerTestCase):
             return not any(is_alive(pid) for pid in pids)
 
         wait_until(gone, within=SLOW_MACHINE)
-        self.assertIn("A handler goes on after its time", self.log.read_text())
+        self.assertIn("A handler exceeds its time limit", self.log.read_text())
 
     def test_who_keeps_pythons_lock_is_ended_when_its_time_is_up(self):
         """

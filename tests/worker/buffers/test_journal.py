@@ -293,6 +293,6 @@ class ProcessorTests(ConcurrentTestCase):
                     self.assertLogs("django_perfectqueue.processor", "WARNING") as log,
                 ):
                     self.work(processor)
-                self.assertIn("What tasks have told can't be written", log.output[0])
+                self.assertIn("The journal of tasks can't be written", log.output[0])
                 self.assertEqual(set(self.statuses().values()), {"finished"})
                 self.assertEqual(self.told(), {})

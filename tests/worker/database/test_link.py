@@ -41,7 +41,7 @@ class LinkCase(TransactionTestCase):
 
     def link(self):
         link = Link("default", self.wakeup, lambda: float("inf"), outage=self.outage)
-        self.addCleanup(link.let_go)
+        self.addCleanup(link.close_handle)
         return link
 
     def ail(self, link, times=1, error="gone"):

@@ -197,7 +197,7 @@ class ConnectionLostTests(TransactionTestCase):
             self.processor.leases.heartbeat(list(self.processor.batch), None)
 
         self.assertEqual(told, [("b", "cancelled")])
-        self.assertIn("A task was taken away before it ran. key=a", log.output[0])
+        self.assertIn("A task lost its lease before it ran. key=a", log.output[0])
         self.assertEqual(Queue()["b"].metadata().status, "cancelled")
         self.assertEqual(len(self.processor.batch), 0)
 

@@ -1,4 +1,4 @@
-"""What a worker tells the person who started it."""
+"""The lines that a worker prints."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Reporter:
 
 
 def in_parts(lines: Iterable[str]) -> Iterable[str]:
-    """Join lines, up to what a pipe takes in one piece, so that processes don't mix theirs."""
+    """Join lines up to the size of an atomic pipe write, so that processes don't mix lines."""
     part: list[str] = []
     size = 0
     for line in lines:

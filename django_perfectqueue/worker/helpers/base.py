@@ -1,4 +1,4 @@
-"""What the processes beside the processors have in common."""
+"""The base class of helper processes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ LAST_TRIES = 2.0
 
 class HelperProcess:
     """
-    A process that looks after the database for all processors of a supervisor.
+    A process that serves all processors of a supervisor.
 
-    It ends by any signal that ends them, and with its supervisor.
+    It ends at any stop signal, and when its supervisor dies.
     """
 
     def __init__(self, plan: Plan, *, parent_alive: int) -> None:
@@ -49,11 +49,11 @@ class HelperProcess:
         return 0
 
     def work(self) -> None:
-        """Do what it is there for, until it is to stop."""
+        """Do the work of the helper until it stops."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Put away what it has made."""
+        """Release the resources of the helper."""
 
     def on_signal(self, signum: int, frame: object) -> None:
         if signum == REOPEN_LOGS:
@@ -66,7 +66,7 @@ class HelperProcess:
         return LAST_TRIES if self.stopping else float("inf")
 
     def wait(self, seconds: float, *files: HasFileno) -> None:
-        """Wait so long, or for a signal, or until one of these has something to read."""
+        """Wait up to ``seconds``, for a signal, or until one of the files is readable."""
         if self.logs_moved:
             self.logs_moved = False
             reopen_logs()

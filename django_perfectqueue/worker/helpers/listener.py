@@ -1,4 +1,4 @@
-"""The process that hears of work, and wakes one processor for it."""
+"""The process that receives notifications of new tasks and wakes a processor."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ MARGIN = 0.002
 
 class Listener(HelperProcess):
     """
-    Hears the bell of the database, knows what the clock has next, and looks for the rest.
+    Receives the database's notifications, waits for the next due time, and polls.
 
-    It looks only while a processor is free, in one statement: soon after it has found
-    something that no one had rung for, and else less and less often, down to once every
-    POLL_INTERVAL.
+    It polls only while a processor is free, in one statement: soon after a poll has found a
+    task without a notification, and else less and less often, down to POLL_INTERVAL.
     """
 
     def __init__(self, plan: Plan, wakeups: Wakeups, *, parent_alive: int) -> None:
@@ -55,17 +54,17 @@ class Listener(HelperProcess):
         return [self.notifications] if self.notifications is not None else []
 
     def attend(self) -> None:
-        """Do what there is to be done now; anew from the start after trouble."""
+        """Handle notifications and polls; after an error the link repeats it from the start."""
         if self.notifications is not None and not self.notifications.is_open:
             self.start_listening()
         self.take(self.received())
         if time.monotonic() >= self.look_at:
             self.look()
-            # What came with the answer will not make the connection readable again.
+            # Notifications that arrived with the answer don't make the socket readable.
             self.take(self.received())
 
     def start_listening(self) -> None:
-        """Listen, and look at what was not heard so far; without an ear where that fails."""
+        """Listen, and poll for earlier tasks; poll only, where listening fails."""
         assert self.notifications is not None
         self.look_at = 0.0
         try:
@@ -77,7 +76,7 @@ class Listener(HelperProcess):
             self.prove(self.notifications)
 
     def prove(self, notices: store.Notices) -> None:
-        """Find out whether notifications arrive."""
+        """Test whether notifications arrive."""
         notices.prove()
         deadline = time.monotonic() + PROOF_WAIT
         while not (self.stopping or notices.proven) and time.monotonic() < deadline:
@@ -91,10 +90,9 @@ class Listener(HelperProcess):
             )
 
     def poll_only(self, why: str) -> None:
-        """Say why the bell is not heard, and look for tasks from now on."""
+        """Log why notifications don't arrive, and poll from now on."""
         logger.warning(
-            "The worker can't hear the bell, and looks for tasks instead: %s"
-            " database=%s seconds=%s",
+            "The worker gets no notifications and polls instead: %s database=%s seconds=%s",
             why,
             self.plan.using,
             self.longest,
@@ -106,7 +104,7 @@ class Listener(HelperProcess):
 
     def take(self, messages: Iterable[store.Ring | store.Call]) -> None:
         """
-        Wake a processor for each ring, or see to it that one is woken in time; pass calls on.
+        Wake a processor for each task, now or when it is due; pass on calls to holders.
         """
         for ring in messages:
             if isinstance(ring, store.Call):
@@ -119,11 +117,11 @@ class Listener(HelperProcess):
                 self.look_at = min(self.look_at, now + ring.delay + MARGIN)
             else:
                 self.wakeups.wake_one()
-                # Who looked now would see that same task, and wake another for it.
+                # A poll now would find the same task, and wake another processor for it.
                 self.look_at = max(self.look_at, now + GRACE)
 
     def look(self) -> None:
-        """See whether there is something to take, and wake a processor for it."""
+        """Poll for due tasks, and wake a processor for them."""
         wait = min(self.shortest, WHILE_BUSY)
         if self.wakeups.has_free():
             outlook = store.look(self.plan.queues, using=self.plan.using)

@@ -27,10 +27,10 @@ MOST_AT_ONCE = 32
 
 class ProbeServer(HelperProcess):
     """
-    Answers ``/live`` and ``/ready`` over HTTP, by what is on the board.
+    Answers ``/live`` and ``/ready`` over HTTP, from the status page.
 
-    It waits for no task and no database. While one worker follows another, both have the
-    same port, and each answers for both.
+    It waits for no task and no database. During a restart both workers share the port, and
+    each answers for both.
     """
 
     def __init__(self, plan: Plan, status_page: StatusPage, *, parent_alive: int) -> None:
@@ -42,7 +42,7 @@ class ProbeServer(HelperProcess):
         try:
             server = ProbeHTTPServer(self.plan.health, self.status_page)
         except OSError as error:
-            logger.error("Probes get no answer: %s:%s: %s", *self.plan.health, error)
+            logger.error("The probe server can't listen at %s:%s: %s", *self.plan.health, error)
             return
         with server:
             while not self.stopping:
@@ -53,10 +53,10 @@ class ProbeServer(HelperProcess):
 
 class ProbeHTTPServer(ThreadingHTTPServer):
     """
-    Listens at an address that its predecessor may still have.
+    An HTTP server at an address that its predecessor may still use.
 
-    Whoever sends a request byte by byte has a few seconds for all of it, and makes way for
-    others before that: of too many connections the oldest goes, for a probe takes a moment.
+    A request must arrive within a few seconds. Beyond 32 connections the oldest is closed,
+    so that slow clients don't block probes.
     """
 
     daemon_threads = True
@@ -71,7 +71,7 @@ class ProbeHTTPServer(ThreadingHTTPServer):
         super().__init__(address, ProbeRequestHandler)
 
     def server_bind(self) -> None:
-        """Bind without a look-up of the host's name, which may take long."""
+        """Bind without the reverse DNS query of the base class, which may be slow."""
         if hasattr(socket, "SO_REUSEPORT"):
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         socketserver.TCPServer.server_bind(self)
@@ -93,13 +93,13 @@ class ProbeHTTPServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def hang_up_late(self, now: float) -> None:
-        """End the connections that take too long."""
+        """Shut down connections that take too long."""
         for request, since in list(self.since.items()):
             if now - since > LONGEST_REQUEST:
                 hang_up(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        logger.debug("A probe broke off.", exc_info=True)
+        logger.debug("A probe was aborted.", exc_info=True)
 
 
 class ProbeRequestHandler(BaseHTTPRequestHandler):
@@ -111,14 +111,14 @@ class ProbeRequestHandler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        shown = best(self.server.status_page.status)
-        asked = {"/live": shown.is_live, "/ready": shown.is_ready}
-        well = asked.get(urlsplit(self.path).path)
-        if well is None:
+        status = best(self.server.status_page.status)
+        probes = {"/live": status.is_live, "/ready": status.is_ready}
+        passed = probes.get(urlsplit(self.path).path)
+        if passed is None:
             self.send_error(HTTPStatus.NOT_FOUND)
             return
-        content = json.dumps({"ok": well, **shown.facts()}).encode()
-        self.send_response(HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE)
+        content = json.dumps({"ok": passed, **status.facts()}).encode()
+        self.send_response(HTTPStatus.OK if passed else HTTPStatus.SERVICE_UNAVAILABLE)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.send_header("Cache-Control", "no-store")
@@ -133,19 +133,19 @@ class ProbeRequestHandler(BaseHTTPRequestHandler):
 
 
 def hang_up(request: socket.socket) -> None:
-    """End a connection whose thread waits for it; that closes it then."""
+    """Shut a connection down; its thread gets an error and closes it."""
     with contextlib.suppress(OSError):
         request.shutdown(socket.SHUT_RDWR)
 
 
 def best(own: WorkerStatus) -> WorkerStatus:
-    """Return how the worker stands that is best off, of those that answer at the same port."""
+    """Return the best status of the workers that share the port."""
     others = [one for one in statuses() if one.port == own.port]
     return max([own, *others], key=lambda one: (one.is_ready, one.is_live))
 
 
 def refusal(address: tuple[str, int]) -> str:
-    """Return why nobody can listen there, or nothing."""
+    """Return why the address can't be used, or an empty text."""
     try:
         ProbeHTTPServer(address, status_page=None).server_close()  # type: ignore[arg-type]
     except (OSError, OverflowError) as error:

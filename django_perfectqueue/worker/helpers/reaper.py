@@ -1,4 +1,4 @@
-"""The short-lived process that gives back what a dead processor held."""
+"""The short-lived process that releases the tasks of a dead processor."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ TIMED_OUT = path_of(TimeLimitError)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftovers:
     """
-    What a processor has left: what it held, and the tasks it died of, if it did.
+    The leases of a dead processor, and the tasks that crashed with it.
 
-    ``overdue`` are the tasks for which it was killed, as they did not end when told to, with
-    the seconds for which they had run; ``seconds`` are those of all that it had begun.
+    ``overdue`` maps the tasks for which it was killed, since they ignored an interrupt, to
+    their running time. ``seconds`` has the running times of all started tasks.
     """
 
     holder: int
@@ -64,8 +64,8 @@ class Terms(TypedDict):
 
 class Reaper:
     """
-    Gives back at once what would else come back only with its lease, and settles what was
-    ended by force.
+    Releases the tasks of a dead processor before their leases expire, and settles those that
+    were killed.
 
     It is a process of its own, so that the supervisor never waits for a database.
     """
@@ -90,7 +90,7 @@ class Reaper:
             self.link.insist(lambda: self.give_back(crashed))
             self.report_crashed(lost)
         except AwayError:
-            logger.debug("The database is away; what is left comes back with its lease.")
+            logger.debug("The database is away; the tasks run again when their leases expire.")
         for announcement in self.announcements:
             announcement()
         connections.close_all()
@@ -102,11 +102,11 @@ class Reaper:
             self.wakeup.wake()
 
     def patience(self) -> float:
-        """Try as long as it is of use: then the leases have run out."""
+        """Retry until the leases have expired."""
         return LAST_TRIES if self.stopping else self.plan.options.ALIVE_TIME
 
     def settle_overdue(self) -> tuple[int, ...]:
-        """Write what becomes of what was ended by force; return what was not for either reason."""
+        """Settle the killed tasks; return the ids of those without a known reason."""
         if not self.leftovers.overdue:
             return ()
         holder, ids = self.leftovers.holder, self.leftovers.overdue
@@ -114,7 +114,7 @@ class Reaper:
         return tuple(lease.task_id for lease, cancel in found if not self.settle(lease, cancel))
 
     def settle(self, lease: store.Lease, cancel: bool) -> bool:
-        """Write what its handler would have written; tell whether that is known."""
+        """Settle a killed task as its handler would have; return whether the reason is known."""
         limit, wait = self.plan.time_limits(lease)
         force = f"It had not ended {wait:g} s after it was told to, so its processor was killed."
         error: TaskError
@@ -134,13 +134,14 @@ class Reaper:
             task.settled = self.link.insist(act)
         except PreemptedError:
             logger.warning(
-                "A task was taken away before it was ended by force. key=%s", printable(lease.key)
+                "A killed task had lost its lease. key=%s",
+                printable(lease.key),
             )
         else:
             kind = handler if isinstance(handler, type) or handler is None else type(handler)
             self.announcements.append(partial(announce, task.settled, task, kind, error))
             logger.error(
-                "A task was ended by force: %s, %s. key=%s type=%s",
+                "A task was killed with its processor: %s, %s. key=%s type=%s",
                 word,
                 task.settled,
                 printable(lease.key),
@@ -157,7 +158,7 @@ class Reaper:
     def timing_out(
         self, task: AcquiredTask, handler: Handler, error: TaskError
     ) -> Callable[[], str]:
-        """Count an error, and have it tried again by its handler's rules, or end it."""
+        """Count an error; retry or end the task by its handler's rules."""
         terms = self.terms(task.lease)
         why = store.Failure(error=TIMED_OUT, message=str(error))
         grave = store.Failure(error=GRAVE, message=f"{TIMED_OUT}: {error}")
@@ -176,12 +177,12 @@ class Reaper:
         return "discarded" if grave else word
 
     def handler_for(self, task: AcquiredTask) -> Handler:
-        """Return the handler of a task: made for it, it may have other rules than its class."""
+        """Return the handler for a task; an instance may have other rules than its class."""
         kind = self.plan.handler_for(task.lease)
         try:
             return None if kind is None else kind(task)
         except Exception:
-            logger.debug("A handler can't be made. type=%s", printable(task.type), exc_info=True)
+            logger.debug("A handler can't be created. type=%s", printable(task.type), exc_info=True)
             return kind
 
     def terms(self, lease: store.Lease) -> Terms:
@@ -195,7 +196,7 @@ class Reaper:
         return store.in_hand(self.leftovers.holder, crashed, using=self.plan.using)
 
     def report_crashed(self, lost: list[store.InHand]) -> None:
-        """Log and print of which tasks the processor died."""
+        """Log and print the tasks that crashed."""
         for lease, _cancel in lost:
             task = AcquiredTask(lease, worker=self.leftovers.worker)
             logger.error("A task crashed: %s %s", self.leftovers.why.message, about(task))
@@ -217,9 +218,9 @@ class Reaper:
 
 
 def prepare(handler: Handler, error: TaskError) -> None:
-    """Let a handler note the error while its attempt is not among those that have ended."""
+    """Let a handler record the error before its attempt is stored as ended."""
     try:
         if isinstance(handler, Application):
             handler.for_backoff(error)
     except Exception:
-        logger.debug("A handler can't note an error.", exc_info=True)
+        logger.debug("A handler raised while it recorded an error.", exc_info=True)

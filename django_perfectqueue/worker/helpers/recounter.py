@@ -1,4 +1,4 @@
-"""Has the counters of what runs compared with the tickets, now and then."""
+"""Compare the counters of running tasks with the tickets."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LEAST_REST = 1000
 
 class Recounter:
     """
-    Compares some counters at a time; all of them when the worker starts and then once in
-    INTERVAL, or less often, so that it rests LEAST_REST times as long as it takes.
+    Compares some counters at a time: all of them at the start of the worker and then once in
+    INTERVAL. It pauses for at least LEAST_REST times its running time.
 
-    A counter that differs is corrected, logged, and told in the worker's row of the register.
+    A counter that differs is corrected, logged, and noted in the worker's registration.
     """
 
     def __init__(self, using: str, link: Link, registration: WorkerRegistration) -> None:
@@ -32,7 +32,7 @@ class Recounter:
         self.due_at = 0.0
 
     def work(self) -> None:
-        """Do what is due; called every few seconds."""
+        """Compare some counters if due; called every few seconds."""
         if time.monotonic() < self.due_at:
             return
         began = time.monotonic()
@@ -41,7 +41,7 @@ class Recounter:
         pause = INTERVAL if self.position == store.Position() else 0.0
         self.due_at = now + max(pause, LEAST_REST * (now - began))
         for drift in corrected:
-            logger.error("A counter did not agree with what runs, and was corrected. %s", drift)
+            logger.error("A counter differed from the running tasks and was corrected. %s", drift)
         if corrected:
             self.registration.note_drift(now)
 

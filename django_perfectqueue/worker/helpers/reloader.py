@@ -1,4 +1,4 @@
-"""The process that watches the code, in development."""
+"""The process that watches the source files, in development."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ INTERVAL = 0.5
 
 class SourceFiles:
     """
-    The files of which a generation is made, as they were when it loaded them.
+    The source files of a generation, with their times at its start.
 
-    That is what Django's own server watches: all modules, and what its apps ask for, such as
-    templates; and besides what lies beside the project's modules, so that the error in a
-    new file is found to be mended, though no generation could load it.
+    As in runserver these are all modules, and files that apps add, such as templates. The
+    other files beside the project's modules are added, so that a fix to a new module that
+    could not be imported is noticed, too.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class SourceFiles:
         self.seen = dict(self.reloader.snapshot_files())
 
     def changed(self) -> Path | None:
-        """Return a file that has been changed since the last look."""
+        """Return a file that changed since the last call."""
         now = dict(self.reloader.snapshot_files())
         changed = [file for file, time in now.items() if self.seen.get(file, time) != time]
         self.seen.update(now)
@@ -44,7 +44,7 @@ class SourceFiles:
 
 
 class Reloader:
-    """Tells when a file has changed; it ends by any signal, and with its supervisor."""
+    """Calls ``on_change`` for changed files; ends at any stop signal or with its supervisor."""
 
     def __init__(
         self, files: SourceFiles, on_change: Callable[[Path], None], *, parent_alive: int
@@ -71,7 +71,7 @@ class Reloader:
 
 
 def project_files() -> Iterator[Path]:
-    """Yield the files of all modules but those of Python and of installed packages."""
+    """Yield the files of the modules outside of Python and installed packages."""
     others = installed()
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)

@@ -464,7 +464,7 @@ class Processor:
             try:
                 self.link.insist(act)
             except (AwayError, PreemptedError):
-                logger.error("The database is away; what is held comes back with its lease.")
+                logger.error("The database is away; tasks run again when their leases expire.")
         if not self.link.away_since:
             self.write_usage(last=True)
         self.monitor.stop()

@@ -53,10 +53,10 @@ TICK = 0.5
 
 class Supervisor:
     """
-    Keeps PROCESSORS processors, a listener and a janitor alive until it is to stop.
+    Keeps PROCESSORS processors, a listener and a janitor running until a stop.
 
-    It has one thread and no connection to the database, so it may fork at any time and
-    is never held up.
+    It has one thread and no database connection, so it can fork at any time and never
+    blocks.
     """
 
     def __init__(self, plan: Plan, reporter: Reporter, launcher: socket.socket | None) -> None:
@@ -91,27 +91,27 @@ class Supervisor:
         worker = registration_of(self.plan)
         slots, wakeups = self.processors.slots, self.processors.wakeups
 
-        def tidy() -> int:
+        def clean() -> int:
             registration = WorkerRegistration(worker, self.status_page, slots)
             return Janitor(self.plan, wakeups, registration, parent_alive=self.parent_alive).run()
 
         def listen() -> int:
             return Listener(self.plan, wakeups, parent_alive=self.parent_alive).run()
 
-        def answer() -> int:
+        def serve_probes() -> int:
             return ProbeServer(self.plan, self.status_page, parent_alive=self.parent_alive).run()
 
-        found = [HelperSlot("janitor", tidy, limit, lasting=True)]
+        found = [HelperSlot("janitor", clean, limit, lasting=True)]
         if not self.plan.burst:
             found.insert(0, HelperSlot("listener", listen, limit))
         if self.plan.reload and not self.plan.burst:
             found.append(HelperSlot("reloader", self.watching(), limit))
         if self.plan.health is not None:
-            found.append(HelperSlot("probe server", answer, limit, lasting=True))
+            found.append(HelperSlot("probe server", serve_probes, limit, lasting=True))
         return found
 
     def watching(self) -> Body:
-        """Return what asks the launcher for a restart when the code has changed since now."""
+        """Return the body of a reloader, which requests a restart for each change."""
         files = SourceFiles()
 
         def restart(file: Path) -> None:
@@ -121,12 +121,12 @@ class Supervisor:
         return lambda: Reloader(files, restart, parent_alive=self.parent_alive).run()
 
     def run(self) -> int:
-        """Work until it is to stop, or in a burst until all is done; return the exit code."""
+        """Work until a stop, or in a burst until no task is due; return the exit code."""
         began = time.monotonic()
         self.signal_queue.open(signal.SIGCHLD)
         self.tell_launcher(HEARS)
         adopt_orphans()
-        # What is there now stays for good: children share its memory as long as no one writes.
+        # Frozen objects are not touched by the collector, so forks keep sharing their pages.
         gc.collect()
         gc.freeze()
         try:
@@ -159,7 +159,7 @@ class Supervisor:
             self.wait()
 
     def show(self) -> None:
-        """Show outside how the worker stands."""
+        """Update the status page."""
         self.status_page.turn(len(self.processors.children))
         output.push()
         self.status_page.status.dropped = output.dropped.total()
@@ -171,7 +171,7 @@ class Supervisor:
             elif signum == STOP_NOW:
                 self.stop(now=True)
             elif signum in (RESTART, RESTART_NOW):
-                # Others take the places of those that end.
+                # fill() replaces them.
                 self.processors.stop(now=signum == RESTART_NOW)
             elif signum == REOPEN_LOGS:
                 self.reopen_logs()
@@ -200,7 +200,7 @@ class Supervisor:
             send(child.pid, REOPEN_LOGS)
 
     def titles(self) -> Iterator[tuple[int, str]]:
-        """Yield the pid of each process, and what it is and does."""
+        """Yield pid and title of each process."""
         yield from self.processors.titles(self.now)
         for name, child in self.helpers.named():
             yield child.pid, f"{name.capitalize()}, pid {child.pid}:"
@@ -212,9 +212,10 @@ class Supervisor:
 
     def watch(self) -> None:
         """
-        See who is alive, and end who has not been heard of for too long.
+        Kill processes without heartbeats.
 
-        Where the whole machine stood still, nobody is blamed for that silence.
+        If the supervisor itself did not run for long, the machine was suspended: then no
+        process is killed for its silence.
         """
         longest = max(self.options.CHILD_HEARTBEAT_LIMIT / 2, 4 * TICK)
         frozen = self.now - self.watched_at > longest
@@ -226,7 +227,7 @@ class Supervisor:
         self.helpers.watch(self.now, frozen=frozen)
 
     def fill(self) -> None:
-        """Fork what is missing, unless it is too early."""
+        """Fork missing processes whose restart is due."""
         if self.plan.burst and self.helpers.reapers:
             return
         if not self.stopping:
@@ -259,7 +260,7 @@ class Supervisor:
         return max(0.01, min([TICK, *(at - self.now for at in due if at > self.now)]))
 
     def tell_launcher(self, word: bytes) -> bool:
-        """Say that tasks are being taken, or when asked that this process goes on."""
+        """Send a byte to the launcher; return False if its buffer is full."""
         if self.launcher is not None:
             try:
                 self.launcher.send(word)
@@ -270,7 +271,7 @@ class Supervisor:
         return True
 
     def lose_launcher(self) -> None:
-        """Stop without it, unless it has left because this is to stop."""
+        """Stop when the launcher dies, unless a stop is in progress."""
         self.close_launcher()
         if not self.stopping:
             logger.error("The launcher is gone; the worker stops.")

@@ -340,7 +340,9 @@ class ForceTests(ForkedWorkerTestCase):
         self.assertEqual([is_alive(pid) for pid in pids], [False] * 4)
         self.assertIn("processor was killed", DeadLetter.objects.get().message)
         self.assertFalse(Attempt.objects.exclude(task__key="deaf").exists())
-        self.assertIn("A handler does not end; it is ended by force", self.log.read_text())
+        self.assertIn(
+            "A handler exceeds its time limit; its processor will be killed", self.log.read_text()
+        )
 
     def test_who_is_deaf_and_has_no_supervisor_left_is_ended_all_the_same(self):
         """

@@ -118,7 +118,7 @@ class RegistrationTests(TestCase):
         janitor.wait.side_effect = lambda seconds, status_page: readable(
             [status_page.fileno()], seconds
         )
-        janitor.look_after.side_effect = lambda: Janitor.look_after(janitor)
+        janitor.keep_leases.side_effect = lambda: Janitor.keep_leases(janitor)
         self.assertFalse(self.tell().leaving)
         self.status_page.leave()
         Janitor.rest(janitor, 0.2)

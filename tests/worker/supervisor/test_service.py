@@ -160,7 +160,7 @@ class NotifierTests(Folder, SimpleTestCase):
         name = f"perfectqueue-{os.getpid()}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
             manager.bind(f"\0{name}")
-            Notifier({"NOTIFY_SOCKET": f"@{name}"}).pat()
+            Notifier({"NOTIFY_SOCKET": f"@{name}"}).ping_watchdog()
             self.assertEqual(manager.recv(99), b"WATCHDOG=1")
 
     def test_without_a_service_manager_it_is_silent(self):

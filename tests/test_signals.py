@@ -16,7 +16,7 @@ from django_perfectqueue.exceptions import CancelRequestedError, TimeLimitError
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.database.transaction import shared
 from django_perfectqueue.store.limits import limit_cache
-from django_perfectqueue.worker.helpers import reaper as reaper_module
+from django_perfectqueue.worker.helpers import base
 from django_perfectqueue.worker.helpers.reaper import Leftovers, Reaper
 from django_perfectqueue.worker.plan import Plan
 
@@ -194,7 +194,7 @@ class StepTests(TransactionTestCase):
         self.told()
         reaper = self.reaper(routes, {lease.task_id: 60.0 for lease in taken})
         with (
-            mock.patch.object(reaper_module, "take_signals"),
+            mock.patch.object(base, "take_signals"),
             self.assertLogs("django_perfectqueue.supervisor", "ERROR"),
         ):
             self.assertEqual(reaper.run(), 0)

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypedDict
 
-from django.db import connections
-
 from django_perfectqueue import logs, store
 from django_perfectqueue.application import Application
 from django_perfectqueue.exceptions import (
@@ -24,12 +22,10 @@ from django_perfectqueue.queue import GRAVE, AcquiredTask
 
 from ..attempt.ending import Ending, announce
 from ..attempt.runner import about, ruling_for
-from ..database.link import AwayError, Link
-from ..database.watchdog import Watchdog
+from ..database.link import AwayError
 from ..plan import Plan
-from ..process.signals import REOPEN_LOGS, take_signals
-from ..process.wakeup import Wakeup
 from ..report import Reporter
+from .base import HelperProcess
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
 logger.addFilter(logs.Masked())
@@ -62,7 +58,7 @@ class Terms(TypedDict):
     worker: str
 
 
-class Reaper:
+class Reaper(HelperProcess):
     """
     Releases the tasks of a dead processor before their leases expire, and settles those that
     were killed.
@@ -71,18 +67,12 @@ class Reaper:
     """
 
     def __init__(self, plan: Plan, leftovers: Leftovers, reporter: Reporter) -> None:
-        self.plan = plan
+        super().__init__(plan, parent_alive=-1)  # It waits only for the database.
         self.leftovers = leftovers
         self.reporter = reporter
-        self.wakeup = Wakeup()
-        self.stopping = False
         self.announcements: list[Callable[[], None]] = []
-        self.link = Link(plan.using, self.wakeup, self.patience, outage=plan.outage)
-        self.watchdog = Watchdog([self.link], plan.timeout)
 
-    def run(self) -> int:
-        take_signals(self.on_signal)
-        self.watchdog.start()
+    def work(self) -> None:
         try:
             unclear = self.settle_overdue()
             crashed = (*self.leftovers.crashed, *unclear)
@@ -93,13 +83,6 @@ class Reaper:
             logger.debug("The database is away; the tasks run again when their leases expire.")
         for announcement in self.announcements:
             announcement()
-        connections.close_all()
-        return 0
-
-    def on_signal(self, signum: int, frame: object) -> None:
-        if signum != REOPEN_LOGS:
-            self.stopping = True
-            self.wakeup.wake()
 
     def patience(self) -> float:
         """Retry until the leases have expired."""
@@ -109,8 +92,7 @@ class Reaper:
         """Settle the killed tasks; return the ids of those without a known reason."""
         if not self.leftovers.overdue:
             return ()
-        holder, ids = self.leftovers.holder, self.leftovers.overdue
-        found = self.link.insist(lambda: store.in_hand(holder, ids, using=self.plan.using))
+        found = self.link.insist(lambda: self.held(tuple(self.leftovers.overdue)))
         return tuple(lease.task_id for lease, cancel in found if not self.settle(lease, cancel))
 
     def settle(self, lease: store.Lease, cancel: bool) -> bool:
@@ -192,8 +174,8 @@ class Reaper:
             "worker": self.leftovers.worker,
         }
 
-    def held(self, crashed: tuple[int, ...]) -> list[store.InHand]:
-        return store.in_hand(self.leftovers.holder, crashed, using=self.plan.using)
+    def held(self, ids: tuple[int, ...]) -> list[store.InHand]:
+        return store.in_hand(self.leftovers.holder, ids, using=self.plan.using)
 
     def report_crashed(self, lost: list[store.InHand]) -> None:
         """Log and print the tasks that crashed."""

@@ -378,4 +378,4 @@ class ForceTests(ForkedWorkerTestCase):
         self.worker(Limited, ALIVE_TIME=3, CHILD_HEARTBEAT_LIMIT=1)
         row = self.wait_for_status("busy", "finished")
         self.assertEqual((row.attempt, row.attempts.count()), (1, 0))
-        self.assertIn("its lease is renewed from outside", self.log.read_text())
+        self.assertIn("the janitor renews its lease", self.log.read_text())

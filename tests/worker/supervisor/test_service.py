@@ -192,7 +192,7 @@ class WatchdogTests(SimpleTestCase):
         launcher.attend()
         notifier.ready.assert_called_once()
         launcher.attend()
-        notifier.pat.assert_called_once()
+        notifier.ping_watchdog.assert_called_once()
 
 
 class TitleTests(SimpleTestCase):

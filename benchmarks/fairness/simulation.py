@@ -79,7 +79,7 @@ class Simulation:
             self.at(self.coming[0][0], self.come)
         for moment, by in jumps:
             if by >= ALIVE_TIME:
-                self.at(moment, self.preempt_all)
+                self.at(moment, self.lapse)
 
     def at(self, moment: float, act: Callable[[float], None]) -> None:
         heapq.heappush(self.events, (moment, next(self.number), act))
@@ -173,13 +173,13 @@ class Simulation:
     def post(self, processor: Processor) -> None:
         self.lines.finish(processor.ended())
 
-    def preempt_all(self, now: float) -> None:
+    def lapse(self, now: float) -> None:
         held = []
         for processor in self.processors:
             held += [one for one, _seconds, _at in processor.done]
             held += [processor.running] if processor.running else []
             held += processor.batch
-        self.lines.preempt_all([one for one in held if not one.lost])
+        self.lines.lapse([one for one in held if not one.lost])
         self.wake_one(now)
 
 

@@ -231,8 +231,8 @@ class ReaperTests(TestCase):
     def test_who_was_over_its_limit_has_made_an_error_and_follows_its_handlers_rules(self):
         log = self.bury(locked=20.0, sleep=20.0)
 
-        self.assertIn("ended by force: timed out, failed. key=locked", log)
-        self.assertIn("ended by force: timed out, retried. key=sleep", log)
+        self.assertIn("killed with its processor: timed out, failed. key=locked", log)
+        self.assertIn("killed with its processor: timed out, retried. key=sleep", log)
         letter = DeadLetter.objects.get()
         self.assertEqual(
             (letter.task.key, letter.status, letter.group, letter.errors, letter.crashes),

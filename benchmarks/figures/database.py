@@ -45,7 +45,7 @@ def main() -> None:
 
 def count_operations() -> Figures:
     """Count what each operation sends; ``acquire_new_lane`` is the first of its user's tasks."""
-    from tests.factories import acquire, completion, finish
+    from tests.factories import acquire, completion, finish, finish_and_acquire
 
     numbers = iter(range(1_000_000))
     operations: dict[str, list[Counter[str]]] = {}
@@ -59,8 +59,11 @@ def count_operations() -> Figures:
         operations.setdefault(name, []).append(sent([query["sql"] for query in queries]))
         return done
 
+    def submit_for(user: str) -> None:
+        queue().submit(f"one-{next(numbers)}", "noop", {"number": 0}, user=user)
+
     def submit() -> None:
-        queue().submit(f"one-{next(numbers)}", "noop", {"number": 0}, user="ann")
+        submit_for("ann")
 
     def submit_many() -> None:
         start = next(numbers)
@@ -69,16 +72,18 @@ def count_operations() -> Figures:
             for number in range(BATCH)
         )
 
-    def take(limit: int, **finished: Any) -> list[Any]:
-        leases: list[Any] = acquire(limit, now=None, **finished)
+    def take(limit: int) -> list[Any]:
+        leases: list[Any] = acquire(limit, now=None)
         return leases
 
     drain(take, finish, completion)
     for number in range(REPEATS):
-        queue().submit(f"new-{number}", "noop", {"number": 0}, user=f"user-{number}")
+        counted("submit_new_lane", lambda number=number: submit_for(f"user-{number}"))
         leases = counted("acquire_new_lane", lambda: take(1))
         finish(*leases, now=None)
+        submit()
         counted("submit", submit)
+        enqueue()
         counted("enqueue", enqueue)
         drain(take, finish, completion)
         counted("acquire_nothing", lambda: take(1))
@@ -92,7 +97,7 @@ def count_operations() -> Figures:
         done = [completion(lease) for lease in leases]
         leases = counted(
             "finish_and_acquire_batch",
-            lambda done=done: take(BATCH, finished=done, worker="host:1"),
+            lambda done=done: finish_and_acquire(done, BATCH, now=None, worker="host:1")[0],
         )
         counted("finish_batch", lambda leases=leases: finish(*leases, now=None))
     return {

@@ -229,17 +229,21 @@ class Client:
         finished = self.completions(self.some_held()) if self.drawn.random() < 0.3 else []
         queues = self.some_queues()
         refused: list[Any] = []
-        self.take(
-            "acquire",
-            lambda terms: store.acquire(
-                queues,
+
+        def act(terms: dict[str, Any]) -> list[Any]:
+            request = store.ClaimRequest(
+                queues=queues,
                 limit=self.drawn.choice((1, 1, 2, 5, 20)),
-                finished=finished,
-                refused=refused,
-                worker=self.name,
                 serial=self.drawn.random() < 0.3,
                 **terms,
-            ),
+            )
+            taken, some = store.finish_and_acquire(finished, request, worker=self.name)
+            refused.extend(some)
+            return taken
+
+        self.take(
+            "acquire",
+            act,
             refused,
             leases=[self.ref(done.lease) for done in finished],
         )

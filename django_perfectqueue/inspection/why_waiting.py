@@ -300,10 +300,9 @@ class Case:
         lanes = Lane.objects.using(self.using).filter(queue=self.task.queue)
         # Compared like this, it is found by the index on every database.
         open_ = lanes.filter(open__in=[True], turn__lt=self.lane.turn)
-        gates = {0, self.lane.gate}
         found = sum(
-            len(open_.filter(gate=gate).values_list("pk", flat=True)[: COUNTED + 1])
-            for gate in gates
+            len(open_.filter(held=hold).values_list("pk", flat=True)[: COUNTED + 1])
+            for hold in {0, self.lane.held}
         )
         return min(found, COUNTED + 1)
 

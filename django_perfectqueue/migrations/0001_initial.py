@@ -249,20 +249,26 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="Gate",
+            name="Hold",
             fields=[
                 ("id", models.BigIntegerField(primary_key=True, serialize=False)),
                 (
                     "queue",
                     django_perfectqueue.models.fields.ExactCharField(
-                        db_index=True, max_length=100, verbose_name="queue"
+                        max_length=100, verbose_name="queue"
                     ),
                 ),
-                ("keys", models.TextField(verbose_name="limits")),
+                (
+                    "key",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=255, verbose_name="limit"
+                    ),
+                ),
+                ("opens_at", models.DateTimeField(null=True, verbose_name="opens at")),
             ],
             options={
-                "verbose_name": "gate",
-                "verbose_name_plural": "gates",
+                "verbose_name": "hold",
+                "verbose_name_plural": "holds",
                 "default_permissions": ("view",),
             },
         ),
@@ -297,6 +303,8 @@ class Migration(migrations.Migration):
                 ("id", models.BigIntegerField(primary_key=True, serialize=False)),
                 ("account", models.BigIntegerField(verbose_name="account")),
                 ("gate", models.BigIntegerField(default=0, verbose_name="gate")),
+                ("held", models.BigIntegerField(db_default=0, verbose_name="held by")),
+                ("keys", models.TextField(blank=True, null=True, verbose_name="limits")),
                 (
                     "queue",
                     django_perfectqueue.models.fields.ExactCharField(
@@ -796,9 +804,17 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.AddIndex(
+            model_name="hold",
+            index=models.Index(fields=["queue", "opens_at"], name="perfectqueue_hold_opens"),
+        ),
+        migrations.AddIndex(
+            model_name="hold",
+            index=models.Index(fields=["key"], name="perfectqueue_hold_key"),
+        ),
+        migrations.AddIndex(
             model_name="lane",
             index=models.Index(
-                fields=["queue", "gate", "-open", "turn", "since"], name="perfectqueue_lane_turn"
+                fields=["queue", "held", "-open", "turn", "since"], name="perfectqueue_lane_turn"
             ),
         ),
         migrations.AddIndex(

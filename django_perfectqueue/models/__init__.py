@@ -11,7 +11,7 @@ from django_perfectqueue.payload.names import EVERYONE, LAST_CHARACTER, LIMIT_LE
 from .dead_letter import GRAVE, DeadLetter
 from .indexes import without_partial_indexes
 from .kept import UNDELETABLE, Kept, KeptQuerySet, M
-from .lane import Gate, Lane, Policy
+from .lane import Hold, Lane, Policy
 from .rule import (
     CHANGES,
     CHANGES_OF_ONE,
@@ -68,7 +68,7 @@ __all__ = [
     "Change",
     "DeadLetter",
     "FairShare",
-    "Gate",
+    "Hold",
     "Journal",
     "JournalQuerySet",
     "Kept",

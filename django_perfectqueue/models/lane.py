@@ -11,13 +11,14 @@ from django.utils import timezone as clock
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.payload.names import LIMIT_LENGTH
 
 from .fields import ExactCharField, ReadableDateTimeField
 from .indexes import PartialIndex, without_partial_indexes
 
 
 class Policy(models.IntegerChoices):
-    """By which rule a lane's turn comes: see ``store.lanes``."""
+    """By which rule a lane's turn comes: see ``store.arithmetic.policies``."""
 
     FAIR = 0, _("fair")
     SLOTS = 1, _("slots")
@@ -36,14 +37,19 @@ class Lane(models.Model):
     what was expected: the largest is the clock of the queue. ``awake`` says that it has
     waiting tickets, and ``open`` that one of them may be taken now.
 
-    Tasks that keep to limits stand in a lane of their own for each set of limits, behind
-    a ``gate``. Such a lane has the account of its user's lane without a gate, whose id is
-    ``account``, and carries a copy of it.
+    Tasks that keep to limits stand in a lane of their own for each set of limits: ``keys``
+    are these limits' keys in order, as JSON, and ``gate`` is the hash of queue and keys, 0
+    for none. Such a lane has the account of its user's lane without limits, whose id is
+    ``account``, and carries a copy of it. ``held`` is the id of the Hold of the limit that
+    lets none of its tasks start now, 0 for none: held lanes are not read by who looks for
+    tasks, until the limit opens.
     """
 
     id = models.BigIntegerField(primary_key=True)
     account = models.BigIntegerField(_("account"))
     gate = models.BigIntegerField(_("gate"), default=0)
+    held = models.BigIntegerField(_("held by"), db_default=0)
+    keys = models.TextField(_("limits"), null=True, blank=True)  # noqa: DJ001
     queue = ExactCharField(_("queue"), max_length=100)
     user = ExactCharField(_("user"), max_length=255, blank=True, default="")
     virtual_time = models.FloatField(_("virtual time"), default=0.0)
@@ -77,7 +83,7 @@ class Lane(models.Model):
         default_permissions = ("view",)
         indexes = [
             models.Index(
-                fields=["queue", "gate", "-open", "turn", "since"], name="perfectqueue_lane_turn"
+                fields=["queue", "held", "-open", "turn", "since"], name="perfectqueue_lane_turn"
             ),
             PartialIndex(
                 fields=["queue", "gate", "finish_tag"],
@@ -103,21 +109,27 @@ class Lane(models.Model):
         return without_partial_indexes(super().check(**kwargs))
 
 
-class Gate(models.Model):
+class Hold(models.Model):
     """
-    A set of limits to which tasks of a queue keep, by its hash.
+    A limit that holds back lanes of a queue. Its id is the hash of queue and key.
 
-    ``keys`` are the limits' keys in order, as JSON.
+    At ``opens_at`` an acquire looks at the lanes again: at once where a task has ended, or
+    when the rate lets the next one start. Empty: only the end of a task opens it.
     """
 
     id = models.BigIntegerField(primary_key=True)
-    queue = ExactCharField(_("queue"), max_length=100, db_index=True)
-    keys = models.TextField(_("limits"))
+    queue = ExactCharField(_("queue"), max_length=100)
+    key = ExactCharField(_("limit"), max_length=LIMIT_LENGTH + 6)
+    opens_at = ReadableDateTimeField(_("opens at"), null=True)
 
     class Meta:
-        verbose_name = _("gate")
-        verbose_name_plural = _("gates")
+        verbose_name = _("hold")
+        verbose_name_plural = _("holds")
         default_permissions = ("view",)
+        indexes = [
+            models.Index(fields=["queue", "opens_at"], name="perfectqueue_hold_opens"),
+            models.Index(fields=["key"], name="perfectqueue_hold_key"),
+        ]
 
     def __str__(self) -> str:
-        return f"{self.queue}: {self.keys}"
+        return printable(f"{self.queue}: {self.key}")

@@ -98,7 +98,7 @@ class Limit(models.Model):
 
     @property
     def key(self) -> str:
-        """What gates and meters know it by."""
+        """What lanes, holds and meters know it by."""
         return f"{self.scope}:{self.name}"
 
 

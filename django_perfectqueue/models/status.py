@@ -42,7 +42,7 @@ LIVE = tuple(status for status in Status if status.value not in Outcome.values)
 
 PARKED_FROM = datetime(9000, 1, 1, tzinfo=timezone.utc)
 """
-From when on an alarm may be no time, but tell that a ticket is parked: see ``store/park.py``.
+From when on an alarm may be no time, but tell that a ticket is parked: see ``store/tasks/park.py``.
 """
 
 

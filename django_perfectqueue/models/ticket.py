@@ -26,7 +26,7 @@ class Ticket(Kept):
     ``holder`` names the processor that has the task. ``token`` is drawn anew for every acquire
     and fences every write of the one who made it. ``alarm_at`` is when
     the clock has something to do here: the due time of a scheduled task, the end of the
-    lease of a running one, and on a waiting one a mark that its lane may be asleep.
+    lease of a running one.
     ``watched`` tells that someone waits for its end and is to be told at once.
     """
 

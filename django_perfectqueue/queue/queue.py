@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, Literal
 
 from asgiref.sync import sync_to_async
-from django.db import connections, transaction
 
 from django_perfectqueue import models, store
 from django_perfectqueue.conf import options
@@ -152,7 +151,6 @@ class Queue:
         """
         stored = read = 0
         using = self.using
-        wake = partial(store.answer_alarms, using=using)
         terms: dict[str, Any] = {"using": using, "surroundings": captured(), "now": now}
         submissions = (self._submission(**terms, **task) for task in tasks)
         for given in store.in_chunks(submissions):
@@ -160,8 +158,6 @@ class Queue:
             fresh = submit(given, using=using, now=now)
             if on_conflict == "raise" and len(fresh) < len(given):
                 raise AlreadyExistsError(already(self.name, given, fresh))
-            if fresh and (not stored or not connections[using].in_atomic_block):
-                transaction.on_commit(wake, using=using, robust=True)
             read += len(given)
             stored += len(fresh)
             if progress:
@@ -191,6 +187,7 @@ class Queue:
         names = checked_limits(limits) if limits else ()
         type_ = checked("type", type, KEY_LENGTH)
         user = "" if user is None else checked_user(user)
+        keys = store.limits_of(self.name, type_, user, names, using=using or self.using)
         if starts is not None and ends is not None and expires_first(starts, ends):
             raise InvalidTaskError(
                 f"The task could never run: it expires at {ends}, before run_at."
@@ -206,7 +203,7 @@ class Queue:
             expected_at=due,
             expires_at=ends,
             limits=names,
-            keys=store.limits_of(self.name, type_, user, names, using=using or self.using),
+            lane=store.lane_of(self.name, user, keys),
             time_limit=None if time_limit is None else checked_span("time_limit", time_limit),
             context=surroundings,
         )

@@ -9,7 +9,8 @@ A verb always notifies other processes, and announces what becomes of tasks that
 of a task that is held its holder announces that.
 """
 
-from .claims.acquire import acquire
+from .arithmetic.fair_order import lane_of
+from .claims.acquire import ClaimRequest, acquire, finish_and_acquire
 from .claims.backlog_age import oldest_due, overdue
 from .claims.peek import Outlook, look
 from .claims.single_lane import take_alone
@@ -46,16 +47,16 @@ from .tasks.after_commit import steer_waiting
 from .tasks.atomic import Joint
 from .tasks.close import Loss
 from .tasks.finish import finish
+from .tasks.park import park, unpark, unpark_some
 from .tasks.replace import replace
 from .tasks.reprioritize import reprioritize
 from .tasks.settle import Released, cancel, fail, release, retry, snooze
 from .tasks.steer import cancel_request, find, force_finish, redrive
 from .tasks.submit import CHUNK, in_chunks, submit, submit_all
-from .tasks.unknown_types import park, unpark, unpark_some
 from .tasks.update import update_payload
 from .upkeep.clear import clear
 from .upkeep.give_back import give_back
-from .upkeep.idle_lanes import FIRST_ID, forget_gates, forget_lanes, forget_meters
+from .upkeep.idle_lanes import FIRST_ID, forget_holds, forget_lanes, forget_meters
 from .upkeep.purge import Surplus, Swept, discard, newest_id, purge, purgeable, surplus
 from .upkeep.recount import Drift, Position, recount
 from .upkeep.timers import answer_alarms, rouse
@@ -67,6 +68,7 @@ __all__ = [
     "STILL_HELD",
     "Ailment",
     "Call",
+    "ClaimRequest",
     "Completion",
     "Datagrams",
     "Drift",
@@ -113,9 +115,10 @@ __all__ = [
     "find",
     "find_all",
     "finish",
+    "finish_and_acquire",
     "folded",
     "force_finish",
-    "forget_gates",
+    "forget_holds",
     "forget_lanes",
     "forget_limits",
     "forget_meters",
@@ -125,6 +128,7 @@ __all__ = [
     "in_chunks",
     "in_hand",
     "known_limits",
+    "lane_of",
     "limits_of",
     "live",
     "look",

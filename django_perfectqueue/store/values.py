@@ -22,8 +22,8 @@ class Submission:
     """
     A task to be stored. ``payload`` is JSON text; ``run_at`` None is now.
 
-    ``limits`` are the names of the limits that it keeps to, sorted. ``keys`` are those of
-    all limits known to hold for it, sorted, too; one that was missed is found when the
+    ``limits`` are the names of the limits that it keeps to, sorted. ``lane`` is that of its
+    user, behind all limits known to hold for it; one that was missed is found when the
     task is acquired. ``time_limit`` is in seconds; None leaves it to the handler.
     ``context`` is JSON text: what of the submitter's surroundings the handler is to find.
     """
@@ -32,13 +32,13 @@ class Submission:
     key: str
     type: str
     payload: str
+    lane: int
     user: str = ""
     priority: int = 0
     run_at: Moment | None = None
     expires_at: Moment | None = None
     expected_at: Moment | None = None
     limits: tuple[str, ...] = ()
-    keys: tuple[str, ...] = ()
     time_limit: float | None = None
     context: str | None = None
 

@@ -147,7 +147,7 @@ class BrowserTests(StaticLiveServerTestCase):
             submit(f"measure-upload-{number}", user="aurora-travel", type="reports.summarise")
         failed("k" * 255, user="cobalt-couriers", type="reports.summarise")
         submit("elsewhere", queue="reports", now=None)
-        store.answer_alarms(using="default")
+        store.rouse(using="default")
         set_limit("mail", scope="queue", paused=True)
         set_share("aurora-travel", weight=2, paused=True)
         pages = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import io
+import pkgutil
 import re
 import unittest
 from collections.abc import Iterator
@@ -38,6 +40,13 @@ CODE = re.compile(r"^(```+|~~~+).*?^\1", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 SHELL = re.compile(r"^```(?:sh|bash|shell|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TEST = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
+DOTTED = re.compile(r"\bdjango_perfectqueue(?:\.[A-Za-z_]\w*)+")
+IMPORTED = re.compile(
+    r"^ *from (django_perfectqueue[\w.]*) import (\([^)]*\)|[^(\n]+)", re.MULTILINE
+)
+ROOM = re.compile(r"^\| `(?:django_perfectqueue|(\.[\w.]+))` \| ([^|]+) \|", re.MULTILINE)
+NAME = re.compile(r"`(\w+)`")
+LOGGER = re.compile(r'getLogger\("([\w.]+)"\)')
 DEFINED = re.compile(r"^ +(?:async )?def (test_\w+)\(", re.MULTILINE)
 INNER = {
     application.Dispatch: {"checked", "handler_at", "look_up", "made", "place"},
@@ -335,6 +344,35 @@ class LinkTests(SimpleTestCase):
 def anchors(file: Path) -> set[str]:
     headings = HEADING.findall(without_code(file.read_text()))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@tag("no-database")
+class ImportTests(SimpleTestCase):
+    def test_every_dotted_path_exists(self):
+        there = set(LOGGER.findall(source()))
+        for file in pages():
+            for path in sorted(set(DOTTED.findall(file.read_text())) - there):
+                with self.subTest(f"{file.relative_to(ROOT)}: {path}"):
+                    pkgutil.resolve_name(path)
+
+    def test_every_imported_name_exists(self):
+        for file in pages():
+            for module, names in IMPORTED.findall(file.read_text()):
+                for name in re.findall(r"(\w+)(?: as \w+)?", names.partition("#")[0]):
+                    with self.subTest(f"{file.relative_to(ROOT)}: {module}.{name}"):
+                        pkgutil.resolve_name(f"{module}:{name}")
+
+    def test_every_name_can_be_imported_from_its_room(self):
+        told = sections(page("reference/api.md"))["Where to import from"]
+        for room, names in ROOM.findall(told):
+            module = importlib.import_module(f"django_perfectqueue{room}")
+            for name in NAME.findall(names.partition(" of ")[0]):
+                with self.subTest(f"{room}: {name}"):
+                    self.assertTrue(hasattr(module, name))
+
+
+def source() -> str:
+    return "".join(file.read_text() for file in (ROOT / "django_perfectqueue").rglob("*.py"))
 
 
 @tag("no-database")

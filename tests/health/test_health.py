@@ -36,7 +36,7 @@ def old(seconds, **options):
     """Have a task that has been due for so long, by the server's clock."""
     now = Worker.objects.get().seen_at - timedelta(seconds=seconds)
     submit(now=now, **options)
-    store.answer_alarms(using="default")
+    store.rouse(using="default")
 
 
 class HealthTestCase(TestCase):
@@ -225,7 +225,7 @@ class ViewTests(HealthTestCase):
         names = [f"q{number}" for number in range(20)]
         for queue in names:
             submit(queue=queue, limits=["slow"], now=None)
-        store.answer_alarms(using="default")
+        store.rouse(using="default")
         self.ask("queues", 503, queue="default")
         for query in (["default"] * 20, names):
             with CaptureQueriesContext(connection) as queries:

@@ -24,7 +24,18 @@ from django_perfectqueue.inspection import results
 from django_perfectqueue.models import Task, Ticket
 from django_perfectqueue.queue import Queue
 
-from ..factories import acquire, after, completion, elsewhere, fail, failed, finish, running, submit
+from ..factories import (
+    acquire,
+    after,
+    completion,
+    elsewhere,
+    fail,
+    failed,
+    finish,
+    finish_and_acquire,
+    running,
+    submit,
+)
 from ..waiting import LONG, wait_until
 
 POSTGRESQL = skipUnless(connection.vendor == "postgresql", "Only PostgreSQL tells of ends.")
@@ -223,7 +234,7 @@ ENDS = {
     "finished": (submit, lambda task, leases: finish(*leases)),
     "finished with the next acquire": (
         submit,
-        lambda task, leases: acquire(finished=[completion(lease) for lease in leases]),
+        lambda task, leases: finish_and_acquire([completion(lease) for lease in leases]),
     ),
     "failed": (submit, lambda task, leases: fail(*leases)),
     "cancelled": (submit, lambda task, leases: settled(*leases, store.cancel)),

@@ -54,7 +54,11 @@ def finish(leases, _holder):
 
 
 def go_on(leases, _holder):
-    taken = acquire(finished=[completion(lease) for lease in leases], worker="w")
+    request = store.ClaimRequest(
+        queues=["default"], limit=BATCH, alive_time=300.0, holder=7, **USING
+    )
+    done = [completion(lease) for lease in leases]
+    taken, _refused = store.finish_and_acquire(done, request, worker="w")
     assert len(taken) > BATCH * 0.7, len(taken)
 
 

@@ -16,7 +16,7 @@ PACKAGE = str(Path(django_perfectqueue.__file__).parent)
 TIMES = 10
 
 # Raise one of these only for what is worth it; Python before 3.12 calls comprehensions, too.
-SUBMIT = {"sqlite": 59, "postgresql": 54, "mysql": 61}
+SUBMIT = {"sqlite": 76, "postgresql": 56, "mysql": 75}
 RUN = 14
 COMPREHENSIONS = 1.0 if sys.version_info >= (3, 12) else 1.2
 

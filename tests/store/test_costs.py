@@ -8,7 +8,13 @@ from django.test import TransactionTestCase
 from django_perfectqueue import store
 from django_perfectqueue.models import Task
 from django_perfectqueue.worker.processor.prefetch import MOST
-from tests.factories import acquire, completion, purge, submit, submit_many
+from tests.factories import (
+    completion,
+    finish_and_acquire,
+    purge,
+    submit,
+    submit_many,
+)
 
 from ..databases.environment import kind_of
 
@@ -34,7 +40,9 @@ def drain():
     """Take and finish as a processor does whose tasks are short; return how many."""
     holder, done, returned = store.new_holder(), 0, []
     while True:
-        held = acquire(MOST, now=None, holder=holder, finished=returned, worker="host-1:12345")
+        held, _refused = finish_and_acquire(
+            returned, MOST, now=None, holder=holder, worker="host-1:12345"
+        )
         done += len(returned)
         if not held:
             return done

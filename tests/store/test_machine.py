@@ -19,7 +19,7 @@ from django_perfectqueue.models import (
     Attempt,
     DeadLetter,
     FairShare,
-    Gate,
+    Hold,
     Lane,
     Limit,
     Meter,
@@ -46,7 +46,7 @@ class Store(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        for model in (Ticket, Attempt, DeadLetter, Task, Lane, FairShare, Gate, Limit, Meter):
+        for model in (Ticket, Attempt, DeadLetter, Task, Lane, FairShare, Hold, Limit, Meter):
             rows = model.objects.all()
             rows._raw_delete(rows.db)
         self.now = NOON

@@ -62,7 +62,7 @@ class LaneAdmin(ReadOnlyAdmin):
     list_display_links = None
     list_filter = [LaneQueueFilter]
     list_per_page = 50
-    ordering = ["queue", "gate", "-open", "turn"]
+    ordering = ["queue", "held", "-open", "turn"]
     search_fields = ["user"]
     search_help_text = _("A user, exactly.")
 

@@ -13,13 +13,13 @@ from .fair_order import FIRST_COST, OpenLane, Pick, part_of
 @dataclass(slots=True)
 class Strand:
     """
-    One lane of a user, behind a gate or none.
+    One lane of a user, and the keys of the limits to which its tasks keep.
 
     ``heads`` are its first tickets as they sort, and are needed only beside other strands.
     """
 
     lane: int
-    gate: int
+    keys: Sequence[str]
     heads: list[Any] = field(default_factory=list)
     served: int = 0
 
@@ -31,9 +31,9 @@ class Party:
     account: OpenLane
     strands: list[Strand]
 
-    def next_strand(self, rooms: MutableMapping[str, int], gates: Gates) -> Strand | None:
+    def next_strand(self, rooms: Mapping[str, int]) -> Strand | None:
         """Return the lane whose first ticket is next, of those that no limit holds back."""
-        free = [strand for strand in self.strands if has_room(gates[strand.gate], rooms)]
+        free = [strand for strand in self.strands if has_room(strand.keys, rooms)]
         if len(self.strands) == 1:
             return free[0] if free else None
         waiting = [strand for strand in free if strand.served < len(strand.heads)]
@@ -45,16 +45,12 @@ class Party:
         return len(self.strands) > 1 and all(s.served >= len(s.heads) for s in self.strands)
 
 
-Gates = Mapping[int, Sequence[str]]
-
-
 def has_room(keys: Sequence[str], rooms: Mapping[str, int]) -> bool:
     return all(rooms.get(key, 1) > 0 for key in keys)
 
 
 def party_picks(
     parties: Sequence[Party],
-    gates: Gates,
     rooms: MutableMapping[str, int],
     count: int,
     *,
@@ -83,7 +79,7 @@ def party_picks(
         account = parties[position].account
         room = count if account.room is None else part_of(account.room, serial) - taken
         some = min(account.at_once(cost), room, count - len(picks))
-        lanes = serve(parties[position], gates, rooms, some)
+        lanes = serve(parties[position], rooms, some)
         if taken and not lanes:
             if parties[position].is_spent:
                 continue
@@ -97,13 +93,13 @@ def party_picks(
     return picks
 
 
-def serve(party: Party, gates: Gates, rooms: MutableMapping[str, int], count: int) -> list[int]:
+def serve(party: Party, rooms: MutableMapping[str, int], count: int) -> list[int]:
     """Return the lanes of the next so many tickets of a user, or of as many as may start."""
     lanes: list[int] = []
-    while len(lanes) < count and (strand := party.next_strand(rooms, gates)):
+    while len(lanes) < count and (strand := party.next_strand(rooms)):
         strand.served += 1
         lanes.append(strand.lane)
-        for key in gates[strand.gate]:
+        for key in strand.keys:
             if key in rooms:
                 rooms[key] -= 1
     return lanes

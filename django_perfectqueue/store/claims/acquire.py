@@ -2,62 +2,81 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import connections
 
 from django_perfectqueue.models import State
 
-from ..arithmetic.fair_order import FIRST_COST, OpenLane, Pick, is_gated, next_picks
+from ..arithmetic.fair_order import FIRST_COST, LANES_PROBED, OpenLane, Pick, is_gated, next_picks
 from ..arithmetic.multi_lane import party_picks
 from ..arithmetic.newcomers import expected
 from ..database.dialects import Dialect
 from ..database.dialects.base import Row, numbers
-from ..database.transaction import (
-    REPEATS,
-    Tries,
-    is_callers,
-    pauses,
-    reading,
-    recalled,
-    repeated,
-    unit,
-)
+from ..database.transaction import REPEATS, Tries, is_callers, recalled, unit
 from ..lanes.accounts import Accounts
-from ..lanes.idle_marks import put_to_sleep
-from ..limits.gates import ANY_LIMITS, waits_behind
+from ..notify.ring import will_wake
 from ..tasks.finish import close, finish
-from ..upkeep.timers import BATCH, answer_alarms, answer_ringing, rouse_in_turn
+from ..upkeep.timers import fire_timers, rouse_all, rouse_in_turn
 from ..values import Completion, Lease
-from .candidates import LANES_READ_AT_LEAST, RINGS, Lineup
+from .candidates import LANES_READ_AT_LEAST, Lineup
 from .claim import Claim, UnreadableError
-from .limit_chooser import Gatekeeper
+from .limit_chooser import ACCOUNT, OPEN, Gatekeeper
 from .unreadable import set_aside
 
 ROUNDS = 5
-OTHERS = 6
 ROUNDS_IN_VAIN = 20
 
-LEFT = f"SELECT {ANY_LIMITS}, {RINGS}, {{waiting}}"
-# By the order the planner sees that the index of open lanes is to be used.
-WAITING = """(
-    SELECT 1 FROM "perfectqueue_lane"
-    WHERE "queue" = %({queue})s AND "gate" = 0 AND "open" = TRUE AND EXISTS (
-        SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
-        WHERE "ticket"."state" = 0 AND {in_lane}
-    )
-    ORDER BY "turn" LIMIT 1
-) IS NOT NULL"""
 TAKEN = """
 SELECT "task_id", "token", "state" FROM "perfectqueue_ticket"
 WHERE "task_id" IN ({ids}) ORDER BY "task_id"
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRequest:
+    """
+    Which tasks a holder asks for: up to ``limit`` of these queues, which are tried in order.
+
+    ``alive_time`` is for how many seconds it may keep them. A ``serial`` holder runs them one
+    after another: of what has a cap or keeps to limits it then gets a part, so that others
+    may run the rest at the same time.
+    """
+
+    queues: Sequence[str]
+    limit: int
+    alive_time: float
+    holder: int
+    using: str
+    now: datetime | None = None
+    serial: bool = False
+
+
+class Claimed(NamedTuple):
+    """What was taken, and which of the tasks to be finished were refused."""
+
+    leases: list[Lease]
+    refused: list[Completion]
+
+
+class ClaimResult(NamedTuple):
+    """
+    What one transaction took and refused.
+
+    ``timers_due`` tells that the clock has something to move, ``stopped`` that it has not
+    looked at all lanes, or has cleared away what stood before others, and ``contended`` that
+    others held or filled lanes that it has passed over.
+    """
+
+    leases: list[Lease]
+    refused: list[Completion]
+    timers_due: bool
+    stopped: bool
+    contended: bool
 
 
 def acquire(
@@ -68,195 +87,147 @@ def acquire(
     holder: int,
     using: str,
     now: datetime | None = None,
-    finished: Sequence[Completion] = (),
-    refused: list[Completion] | None = None,
-    worker: str = "",
     serial: bool = False,
 ) -> list[Lease]:
     """
-    Take up to ``limit`` due tasks, in the order in which they should run.
+    Take up to ``limit`` due tasks, in the order in which they should run, as a ClaimRequest
+    says.
 
-    Queues are tried in the order given. An empty answer means that nothing is due that
-    may run; but for a task whose submit saw its lane awake and was committed after the lane
-    had gone to sleep, which rouse() finds. ``finished`` are tasks to be closed in the same
-    transaction; those of them that finish() would have refused are added to ``refused``.
-    With ``serial`` the caller runs what it is given one after another: of what has a cap or
-    keeps to limits it then gets a part, so that others may run the rest at the same time.
+    An empty answer means that nothing is due that may run; but for what others move or hold
+    at this moment, who notify the workers then, and for a task in a lane that sleeps since
+    the program that submitted it died: that is found within some seconds.
     """
-    terms: dict[str, Any] = {
-        "limit": limit,
-        "alive_time": alive_time,
-        "holder": holder,
-        "using": using,
-        "now": now,
-        "serial": serial,
-    }
-    refused = [] if refused is None else refused
+    request = ClaimRequest(
+        queues=queues,
+        limit=limit,
+        alive_time=alive_time,
+        holder=holder,
+        using=using,
+        now=now,
+        serial=serial,
+    )
+    return finish_and_acquire((), request).leases
+
+
+def finish_and_acquire(
+    finished: Sequence[Completion], request: ClaimRequest, *, worker: str = ""
+) -> Claimed:
+    """Close tasks as finish() does, and take others in the same transaction."""
+    refused: list[Completion] = []
     if any(map(attrgetter("lease.capped"), finished)):
         # Before it is looked who may run, lest these still count.
-        refused += finish(finished, using=using, worker=worker, now=now)
+        refused = finish(finished, using=request.using, worker=worker, now=request.now)
         finished = ()
-    haul = take(queues, finished=finished, worker=worker, heed=True, **terms)
-    refused += haul.refused
-    more = haul.ringing
-    if more:
-        more = answer_ringing(using=using, now=now)
-        haul = take(queues, **terms)
-    leases = press_on(queues, haul, more=more, **terms)
-    return leases or take_when_quiet(queues, **terms)
+    if will_wake(using=request.using):
+        # The commit may never come, as in a TestCase.
+        rouse_all(using=request.using)
+    result = take(request, finished, worker=worker, after_timers=True)
+    refused += result.refused
+    repeats = 0
+    while not result.leases and may_find_more(request, result, repeats):
+        # Many lanes may have to be put behind their limits before one is found that is free.
+        result = take(request, wide=result.stopped and not result.timers_due)
+        repeats += 1
+    return Claimed(result.leases, refused)
 
 
-def press_on(
-    queues: Sequence[str],
-    haul: Haul,
+def may_find_more(request: ClaimRequest, result: ClaimResult, repeats: int) -> bool:
+    """Clear away what has kept a claim from taking anything; return whether to claim again."""
+    if result.timers_due and fire_timers(using=request.using, now=request.now):
+        return True
+    if result.stopped or (result.contended and repeats < REPEATS):
+        return True
+    return rouse_in_turn(using=request.using) > 0
+
+
+def take(
+    request: ClaimRequest,
+    finished: Sequence[Completion] = (),
     *,
-    more: bool,
-    using: str,
-    now: datetime | None,
-    **terms: Any,
-) -> list[Lease]:
-    """Take again while nothing was taken and something has been cleared from the way."""
-    contended, roused = 0, BATCH
-    while not haul.leases:
-        if haul.contended and contended < REPEATS:
-            contended += 1
-        elif more or haul.ringing:
-            more = answer_alarms(using=using, now=now)
-        elif not haul.advanced and (
-            roused < BATCH or not (roused := rouse_in_turn(using=using, now=now))
-        ):
-            break
-        haul = take(queues, using=using, now=now, **terms)
-    return haul.leases
-
-
-def take_when_quiet(
-    queues: Sequence[str], *, using: str, now: datetime | None, **terms: Any
-) -> list[Lease]:
-    """
-    Take once no alarm rings and no lane is open.
-
-    Someone else may be answering an alarm or waking a lane right now, and what that will
-    make ready is due: so the last look comes after theirs.
-    """
-    waits = islice(pauses(), OTHERS)
-    while True:
-        ringing, is_open = what_is_left(queues, using=using, now=now)
-        if not (ringing or is_open):
-            return []
-        wait = next(waits, None) if ringing else None
-        time.sleep(wait or 0.0)
-        more = answer_alarms(using=using, now=now)
-        haul = take(queues, using=using, now=now, **terms)
-        leases = press_on(queues, haul, more=more, using=using, now=now, **terms)
-        if leases or wait is None:
-            return leases
-
-
-@repeated
-def what_is_left(queues: Sequence[str], *, using: str, now: datetime | None) -> tuple[bool, bool]:
-    """Tell whether an alarm rings, and whether a task may be taken, both at one moment."""
-    names = {f"queue{number}": queue for number, queue in enumerate(queues)}
-    waiting = " OR ".join(WAITING.replace("{queue}", name) for name in names)
-    statement = LEFT.replace("{waiting}", waiting)
-    with reading(using) as (cursor, dialect):
-        in_lane = dialect.in_lane.replace("{lane}", '"perfectqueue_lane"."id"')
-        statement = statement.replace("{in_lane}", in_lane)
-        row = dialect.execute(cursor, statement, names, now=now).fetchone()
-        limited, ringing, is_open = map(bool, row)
-        if limited and not is_open:
-            is_open = 0.0 in waits_behind(cursor, dialect, queues, now)
-    return ringing, is_open
-
-
-@dataclass(frozen=True, slots=True)
-class Haul:
-    """
-    What one transaction took and refused.
-
-    Where it took nothing, ``ringing`` tells that an alarm has to be answered first,
-    ``advanced`` that it has cleared away what stood before others, and ``contended`` that
-    others held or filled lanes that it has passed over.
-    """
-
-    leases: list[Lease]
-    refused: list[Completion]
-    ringing: bool
-    advanced: bool
-    contended: bool
-
-
-def take(queues: Sequence[str], *, using: str, now: datetime | None, **terms: Any) -> Haul:
+    worker: str = "",
+    after_timers: bool = False,
+    wide: bool = False,
+) -> ClaimResult:
     """
     Take tasks in one transaction; and again once what can't be read is out of the line.
 
     In a transaction of the caller's the error goes up: it is the caller's to roll back.
     """
+    using = request.using
+    terms: dict[str, Any] = {
+        "using": using,
+        "worker": worker,
+        "after_timers": after_timers,
+        "wide": wide,
+    }
     while True:
         try:
-            return take_readable(queues, using=using, now=now, **terms)
+            return take_readable(request, finished, **terms)
         except UnreadableError as error:
-            if is_callers(connections[using]) or not set_aside(error.wants, using=using, now=now):
+            own = not is_callers(connections[using])
+            if not (own and set_aside(error.wants, using=using, now=request.now)):
                 raise error.__cause__ or error from None
 
 
 @recalled
 def take_readable(
     tries: Tries,
-    queues: Sequence[str],
+    request: ClaimRequest,
+    finished: Sequence[Completion],
     *,
-    limit: int,
-    alive_time: float,
-    holder: int,
     using: str,
-    now: datetime | None,
-    finished: Sequence[Completion] = (),
-    worker: str = "",
-    heed: bool = False,
-    serial: bool = False,
-) -> Haul:
+    worker: str,
+    after_timers: bool,
+    wide: bool,
+) -> ClaimResult:
     """
-    Take tasks in one transaction; with ``heed`` none while an alarm rings. Raise
-    UnreadableError where one can't be taken for what is in its row.
+    Take tasks in one transaction; with ``after_timers`` none while the clock has something to
+    move. Raise UnreadableError where one can't be taken for what is in its row.
 
     What it writes may be lost in a crash of the server, and is then taken again; but not
     where it finishes tasks, nor what has a cap: others would fill that, while these run on.
     """
+    now = request.now
     taken: list[Lease] = []
     refused: list[Completion] = []
     lasting = bool(finished) or is_callers(connections[using])
     with unit(using) as (cursor, dialect):
         for lost in tries.doubtful:
             if left := still_held(cursor, dialect, lost.leases):
-                return Haul(left, lost.refused, lost.ringing, lost.advanced, lost.contended)
+                return ClaimResult(left, *lost[1:])
         accounts = Accounts(now)
         if finished:
             refused = close(cursor, dialect, accounts, finished, worker=worker, now=now)
-        lineup = Lineup(cursor, dialect, accounts, heed=heed, lasting=lasting, now=now)
+        lineup = Lineup(cursor, dialect, accounts, heed=after_timers, lasting=lasting, now=now)
         claim = Claim(
             cursor=cursor,
             dialect=dialect,
             accounts=accounts,
             using=using,
-            holder=holder,
-            alive_time=alive_time,
+            holder=request.holder,
+            alive_time=request.alive_time,
             now=now,
         )
-        search = Search(lineup, claim, accounts, queues, serial)
-        for queue in queues:
-            if len(taken) < limit and not lineup.ringing:
-                taken += search.in_queue(queue, limit - len(taken))
+        count = LANES_PROBED if wide else max(request.limit, LANES_READ_AT_LEAST)
+        search = Search(lineup, claim, accounts, request, count)
+        for queue in request.queues:
+            if len(taken) < request.limit and not lineup.ringing:
+                taken += search.in_queue(queue, request.limit - len(taken))
         slept = accounts.write(cursor, dialect)
-        if slept:
-            put_to_sleep(using, accounts.short)
         if not lasting and any(lease.capped for lease in taken):
             dialect.commit_durably(cursor)
-        advanced = claim.expired > 0 or (search.stopped and slept > 0)
-        ringing = lineup.ringing or (search.moved() and not taken)
-        haul = Haul(taken, refused, ringing, advanced, lineup.contended)
+        result = ClaimResult(
+            taken,
+            refused,
+            timers_due=lineup.timers_due or search.moved(),
+            stopped=lineup.ringing
+            or claim.expired > 0
+            or ((search.stopped or accounts.opened > 0) and slept > 0),
+            contended=lineup.contended,
+        )
         if taken:
-            tries.commits(haul)
-    return haul
+            tries.commits(result)
+    return result
 
 
 def still_held(cursor: Any, dialect: Dialect, leases: list[Lease]) -> list[Lease]:
@@ -279,8 +250,8 @@ class Search:
     lineup: Lineup
     claim: Claim
     accounts: Accounts
-    queues: Sequence[str]
-    serial: bool
+    request: ClaimRequest
+    count: int
     stopped: bool = False
     keeper: Gatekeeper | None = None
 
@@ -305,15 +276,15 @@ class Search:
             read = lineup.next_with_tasks if vain else lineup.next
             lanes = read(queue, missing)
             if lineup.limited and not lineup.ringing:
-                return self.behind_gates(queue, limit)
+                return taken + self.behind_gates(queue, missing)
             if not lanes:
                 if lineup.ringing or len(lineup.passed) == passed:
                     break
                 vain = True
                 continue
             alone = len(lanes) == 1 and not lineup.passed
-            usual = self.usual(queue, lanes)
-            picks = next_picks(lanes, missing, holder=claim.holder, usual=usual, serial=self.serial)
+            usual, serial = self.usual(queue, lanes), self.request.serial
+            picks = next_picks(lanes, missing, holder=claim.holder, usual=usual, serial=serial)
             capped = {lane.id for lane in lanes if lane.room is not None}
             taken += claim.take(picks, missing, alone=alone, capped=capped)
             if taken and self.ends_early(picks, missing):
@@ -338,7 +309,7 @@ class Search:
 
     def ends_early(self, picks: list[Pick], missing: int) -> bool:
         """Tell whether a lane with a cap has to wait for what was just taken of it."""
-        return self.serial and sum(pick.count for pick in picks) < missing
+        return self.request.serial and sum(pick.count for pick in picks) < missing
 
     def behind_gates(self, queue: str, limit: int) -> list[Lease]:
         """Serve lanes where limits hold some back, all lanes of a user as one."""
@@ -348,13 +319,13 @@ class Search:
                 claim.cursor,
                 claim.dialect,
                 self.accounts,
-                self.queues,
-                max(limit, LANES_READ_AT_LEAST),
+                self.request.queues,
+                self.count,
                 claim.now,
             )
         keeper = self.keeper
         taken: list[Lease] = []
-        rounds = 0
+        rounds, more = 0, any(due.more for due in keeper.due)
         while len(taken) < limit and (rounds < ROUNDS or not taken):
             if rounds == ROUNDS_IN_VAIN:
                 self.stopped = True
@@ -362,13 +333,18 @@ class Search:
             rounds += 1
             missing, passed = limit - len(taken), len(lineup.passed)
             cleared = claim.expired + keeper.moved
-            count = max(missing, LANES_READ_AT_LEAST)
-            lanes = self.with_accounts(keeper.lanes(queue, count, lineup.passed))
+            rows = keeper.lanes(queue, lineup.passed)
+            more = more or len(rows) >= self.count
+            lanes = self.with_accounts(keeper, rows)
+            for lane in [lane for lane in lanes if not keeper.is_locked(lane)]:
+                keeper.has_more = True
+                lineup.passed.add(lane)
+                del lanes[lane]
             parties = keeper.parties(lanes, missing)
             lineup.passed |= self.accounts.short & lanes.keys()
             usual = self.usual(queue, [party.account for party in parties])
-            terms: dict[str, Any] = {"usual": usual, "serial": self.serial}
-            picks = party_picks(parties, keeper.gates, keeper.rooms(), missing, **terms)
+            serial = self.request.serial
+            picks = party_picks(parties, keeper.rooms(), missing, usual=usual, serial=serial)
             if not picks:
                 if len(lineup.passed) == passed:
                     break
@@ -386,15 +362,20 @@ class Search:
             lineup.passed |= short | capped.intersection(pick.lane for pick in picks)
             if not short and (taken or claim.expired + keeper.moved == cleared):
                 break
-        if keeper.has_more and not taken:
-            # Behind those gates was nothing, or others were faster; behind more there may be.
-            self.stopped = lineup.contended = True
+        if not taken:
+            # Nothing was there, or others were faster; in the lanes behind there may be more.
+            self.stopped = self.stopped or more or keeper.has_more
+            lineup.contended = lineup.contended or keeper.has_more
         return taken
 
-    def with_accounts(self, rows: list[Row]) -> dict[int, OpenLane]:
+    def with_accounts(self, keeper: Gatekeeper, rows: list[Row]) -> dict[int, OpenLane]:
         """Return lanes with their accounts, without those that can't be served."""
-        known = list({row[1]: (row[1], *row[5:]) for row in rows}.values())
-        served = self.lineup.with_room(self.lineup.current(known))
+        known = list({row[1]: (row[1], *row[ACCOUNT]) for row in rows}.values())
+        current = self.lineup.current(known)
+        ids = {row[0] for row in current}
+        keeper.look_at([row for row in rows if row[1] in ids])
+        open_ = {row[1] for row in rows if row[OPEN]}
+        served = self.lineup.with_room([row for row in current if row[0] in open_])
         accounts = {account.id: account for account in served}
         self.lineup.passed |= {row[0] for row in rows if row[1] not in accounts}
-        return {row[0]: accounts[row[1]] for row in rows if row[1] in accounts}
+        return {row[0]: accounts[row[1]] for row in rows if row[OPEN] and row[1] in accounts}

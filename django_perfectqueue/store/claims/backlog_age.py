@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from itertools import product
 from typing import Any
 
 from ..database.dialects import Dialect
+from ..database.dialects.base import numbers
 from ..database.transaction import reading
-from ..limits.gates import limits_of, open_gates
+from ..limits.holds import shut_gates
 
 LANES = 500
 LEAST_LANES = 20
-GATES = 50
 LINES = 100
 """So many lines in one statement: SQLite unites no more than 500 queries."""
 DIRECTIONS = ("ASC", "DESC")
@@ -35,7 +35,7 @@ WHERE "line"."rank" IS NOT NULL) AS "first")
 """
 OPEN_LANES = """
 SELECT "id" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue_{n})s AND "gate" = %(gate_{n})s AND "open" = TRUE
+WHERE "queue" = %(queue_{n})s AND "held" = 0 AND "open" = TRUE AND "gate" NOT IN ({shut})
 """
 OVERDUE = """
 SELECT {now}, {alarm_at} FROM "perfectqueue_ticket"
@@ -57,43 +57,34 @@ def oldest_due(
     """
     found: dict[str, float | None] = dict.fromkeys(queues)
     with reading(using) as (cursor, dialect):
-        lines = lines_of(cursor, dialect, list(found))
-        lanes = max(min(LANES, LEAST_LANES), LANES // max(1, len(lines)))
-        for begin in range(0, len(lines), LINES):
-            some = lines[begin : begin + LINES]
-            for queue, wait in waits(cursor, dialect, some, lanes, now):
+        lanes = max(min(LANES, LEAST_LANES), LANES // max(1, len(found)))
+        shut = shut_gates(cursor, dialect, list(found), now) if found else set()
+        for begin in range(0, len(found), LINES):
+            some = list(found)[begin : begin + LINES]
+            for queue, wait in waits(cursor, dialect, some, shut, lanes, now):
                 found[queue] = max(found[queue] or 0.0, wait)
     return found
-
-
-def lines_of(cursor: Any, dialect: Dialect, queues: list[str]) -> list[tuple[str, int]]:
-    """Return the queues, and the gates that let tasks start now, so many of these."""
-    if not queues:
-        return []
-    found = open_gates(cursor, dialect, queues)[:GATES]
-    holding = limits_of(cursor, dialect, {gate: keys for gate, _queue, keys in found}, None)
-    serving = {gate for gate, limits in holding.items() if all(limit.room for limit in limits)}
-    gates = [(queue, gate) for gate, queue, _keys in found if gate in serving]
-    return [(queue, 0) for queue in queues] + gates
 
 
 def waits(
     cursor: Any,
     dialect: Dialect,
-    lines: Sequence[tuple[str, int]],
+    queues: Sequence[str],
+    shut: Collection[int],
     lanes: int,
     now: datetime | None,
 ) -> Iterator[tuple[str, float]]:
     """Yield the queue of what is due, and for how long it has been."""
     parts: list[str] = []
     values: dict[str, Any] = {"lanes": lanes}
-    for number, (queue, gate) in enumerate(lines):
-        values |= {f"queue_{number}": queue, f"gate_{number}": gate}
+    for number, queue in enumerate(queues):
+        values[f"queue_{number}"] = queue
         parts += [
             oldest_statement(dialect, order, end).replace("{n}", str(number))
             for order, end in product(DIRECTIONS, DIRECTIONS)
         ]
-    rows = dialect.execute(cursor, " UNION ALL ".join(parts), values, now=now).fetchall()
+    statement = " UNION ALL ".join(parts).replace("{shut}", numbers(sorted(shut)) if shut else "1")
+    rows = dialect.execute(cursor, statement, values, now=now).fetchall()
     for queue, moment, run_at in rows:
         if run_at is not None:
             wait = dialect.moment(moment) - dialect.moment(run_at)
@@ -113,8 +104,8 @@ def overdue(*, using: str, now: datetime | None = None) -> float | None:
     """
     Return for how many seconds the clock has been waited for in vain, in any queue.
 
-    That is a lease that has lapsed, a task whose time has come, or a lane that sleeps,
-    with nobody there who sees to it. None is nothing.
+    That is a lease that has lapsed or a task whose time has come, with nobody there who
+    sees to it. None is nothing.
     """
     with reading(using) as (cursor, dialect):
         statement = OVERDUE.replace("{alarm_at}", dialect.readable('"alarm_at"'))

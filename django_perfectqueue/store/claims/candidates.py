@@ -5,22 +5,25 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from ..arithmetic.fair_order import LANES_PROBED, OpenLane, lanes_read
+from ..arithmetic.fair_order import LANES_PROBED, OpenLane, is_gated, lanes_read
 from ..database.dialects import Dialect
 from ..database.dialects.base import Row, numbers
 from ..lanes.accounts import Accounts
-from ..limits.gates import ANY_LIMITS
 
 LANES_READ_AT_LEAST = 8
 LANE = 7
 
+ANY_LIMITS = """(
+    (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NOT NULL
+    OR (SELECT 1 FROM "perfectqueue_hold" LIMIT 1) IS NOT NULL
+)"""
 RINGS = """(
     SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT 1
 ) IS NOT NULL"""
 OPEN = """
 SELECT "id", "virtual_time", "cost", "weight", "max_running", "running", "policy"{more}
 FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = TRUE AND "id" NOT IN ({passed})
+WHERE "queue" = %(queue)s AND "held" = 0 AND "open" = TRUE AND "id" NOT IN ({passed})
 ORDER BY "turn", "since" LIMIT %(limit)s
 """
 PROBE = """
@@ -29,7 +32,7 @@ SELECT "id", "virtual_time", "cost", "weight", "max_running", "running", "policy
     WHERE "ticket"."state" = 0 AND {in_lane} ORDER BY "ticket"."rank" LIMIT 1
 )
 FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = TRUE AND "id" NOT IN ({passed})
+WHERE "queue" = %(queue)s AND "held" = 0 AND "open" = TRUE AND "id" NOT IN ({passed})
 ORDER BY "turn", "since" LIMIT %(limit)s
 """
 LOCKED = """
@@ -45,8 +48,8 @@ class Lineup:
     ``passed`` are those that are read no more: they have been served as far as they can
     be. ``ringing`` tells that an alarm has to be answered first, where the look was to
     ``heed`` that, and ``contended`` that others held or filled lanes that were passed over.
-    ``limited`` tells, once it has looked, whether there are any limits, which then have to
-    be asked before any lane is locked.
+    ``limited`` tells, once it has looked, whether there are any limits, or lanes of limits
+    that are gone: then limits have to be asked before any lane is locked.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Lineup:
         self.now = now
         self.passed: set[int] = set()
         self.locked = False
+        self.timers_due = False
         self.ringing = False
         self.contended = False
         self.limited: bool | None = None
@@ -82,7 +86,7 @@ class Lineup:
         if not self.passed:
             lanes = lanes_read(limit, self.accounts.mean(), len(self.accounts.lanes))
         more = "" if self.lasting else self.dialect.asynchronous_commit
-        around = f", {ANY_LIMITS}, {RINGS if self.heed else 'FALSE'}"
+        around = f", {ANY_LIMITS}, {RINGS}"
         if self.limited is None:
             more += around
         statement = self.beyond_passed(OPEN).replace("{more}", more)
@@ -90,10 +94,14 @@ class Lineup:
         rows = self.dialect.execute(self.cursor, statement, parameters, now=self.now).fetchall()
         if self.limited is None:
             seen = rows[0] if rows else self.seen(around)
-            self.limited, self.ringing = bool(seen[-2]), bool(seen[-1])
+            self.limited, self.timers_due = bool(seen[-2]), bool(seen[-1])
+            self.ringing = self.heed and self.timers_due
             self.accounts.gated = self.limited
-            if self.ringing or self.limited:
+            if self.ringing:
                 return []
+        if self.limited or any(is_gated(row[0]) for row in rows):
+            self.limited = self.accounts.gated = True
+            return []
         return self.with_room(self.current([row[:LANE] for row in rows]))
 
     def next_with_tasks(self, queue: str, limit: int) -> list[OpenLane]:

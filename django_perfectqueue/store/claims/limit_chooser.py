@@ -1,34 +1,43 @@
-"""Choose among lanes behind gates, and put what stands behind the wrong one where it belongs."""
+"""Choose among lanes behind limits, and put what stands behind the wrong ones where it belongs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from ..arithmetic.fair_order import OpenLane, lane_of
 from ..arithmetic.limit_keys import may_hold, split
-from ..arithmetic.multi_lane import Party, Strand, has_room
-from ..arithmetic.rate_limit import Allowance
+from ..arithmetic.multi_lane import Party, Strand
+from ..arithmetic.rate_limit import UNBOUNDED, Allowance
 from ..database.dialects import Dialect
-from ..database.dialects.base import numbers
+from ..database.dialects.base import Row, numbers
 from ..lanes.accounts import Accounts
-from ..limits.gates import gates_in_turn
+from ..limits.holds import Due, Seen, due_holds, union
 from ..limits.meters import limits
 from ..values import Lease
 
-UNITED = 100
-"""SQLite takes 500 at most."""
-
-FIRST = """
+COLUMNS = """
+    "id", "account", "held", "turn", "since", "keys", "queue", "open", "virtual_time", "cost",
+    "weight", "max_running", "running", "policy"
+"""
+HELD, KEYS, QUEUE, OPEN, ACCOUNT = 2, 5, 6, 7, slice(8, None)
+FREE = f"""
 SELECT * FROM (
-    SELECT "id", "account", "gate", "turn", "since", "virtual_time", "cost", "weight",
-        "max_running", "running", "policy"
-    FROM "perfectqueue_lane"
-    WHERE "queue" = %(queue)s AND "gate" = {gate} AND "open" = TRUE AND "id" NOT IN ({passed})
-    ORDER BY "turn", "since" LIMIT {count}
-) AS "first"
+    SELECT {COLUMNS} FROM "perfectqueue_lane"
+    WHERE "queue" = %({{queue}})s AND "held" = 0 AND "open" = TRUE AND "id" NOT IN ({{passed}})
+    ORDER BY "turn", "since" LIMIT {{count}}
+) AS "free"
+"""
+# Those that are paused, capped or asleep come last, and leave the hold with the others.
+UNDER = f"""
+SELECT * FROM (
+    SELECT {COLUMNS} FROM "perfectqueue_lane"
+    WHERE "queue" = %({{queue}})s AND "held" = {{held}}
+    ORDER BY "open" DESC, "turn", "since" LIMIT {{count}}
+) AS "held"
 """
 HEADS = """
 SELECT * FROM (
@@ -49,19 +58,22 @@ class Gatekeeper:
     """
     Which lanes of some queues a transaction may serve, and what it lets through.
 
-    Of each queue it looks at as many gates as it may need. It locks the meters of their
-    limits at once, before any lane: so what they allow is exact, and no two transactions
-    wait for each other in a ring. ``has_more`` tells that there are other gates.
+    Of each queue it reads the first lanes that nothing holds back, and of the holds that are
+    due as many lanes as their limits let start. It locks the meters of their limits at
+    once, before any lane: so what they allow is exact, and no two transactions wait for
+    each other in a ring. ``has_more`` tells that there are lanes whose limits it has not
+    locked, or may be more holds that are due.
     """
 
     cursor: Any
     dialect: Dialect
     accounts: Accounts
-    gates: dict[int, list[str]]
-    of_queue: dict[str, list[int]]
-    allowed: dict[str, Allowance]
+    count: int
     now: datetime | None
-    gate_of: dict[int, int] = field(default_factory=dict)
+    due: list[Due]
+    rows: dict[str, list[Row]]
+    allowed: dict[str, Allowance] = field(default_factory=dict)
+    keys: dict[int, list[str]] = field(default_factory=dict)
     moved: int = 0
     has_more: bool = False
 
@@ -75,43 +87,76 @@ class Gatekeeper:
         count: int,
         now: datetime | None,
     ) -> Gatekeeper:
-        gates: dict[int, list[str]] = {0: []}
-        of_queue: dict[str, list[int]] = {queue: [0] for queue in queues}
-        has_more = False
-        for queue in queues:
-            found, more = gates_in_turn(cursor, dialect, queue, count, now)
-            gates |= found
-            of_queue[queue] += found
-            has_more |= more
-        counted = {key for held_by in gates.values() for key in held_by}
-        counted |= accounts.keys(cursor, dialect)
-        allowed = accounts.meters.lock(cursor, dialect, counted, now)
-        return cls(cursor, dialect, accounts, gates, of_queue, allowed, now, has_more=has_more)
+        due = due_holds(cursor, dialect, queues, count, now)
+        keeper = cls(cursor, dialect, accounts, count, now, due, {queue: [] for queue in queues})
+        keeper.read([keeper.free(queue) for queue in queues])
+        counted = {key for keys in keeper.keys.values() for key in keys}
+        counted |= {hold.key for hold in due} | accounts.keys(cursor, dialect)
+        keeper.allowed = accounts.meters.lock(cursor, dialect, counted, now)
+        keeper.read_due()
+        keeper.has_more = len(due) >= count
+        return keeper
+
+    def free(self, queue: str, passed: Collection[int] = ()) -> str:
+        """Return the query of the first lanes of a queue that nothing holds back."""
+        statement = FREE.replace("{queue}", f"q{list(self.rows).index(queue)}")
+        statement = statement.replace("{passed}", numbers(sorted(passed)) if passed else "0")
+        return statement.replace("{count}", str(self.count))
+
+    def under(self, hold: Due, count: int) -> str:
+        """Return the query of the first lanes under a hold."""
+        statement = UNDER.replace("{queue}", f"q{list(self.rows).index(hold.queue)}")
+        return statement.replace("{held}", str(hold.id)).replace("{count}", str(count))
+
+    def read(self, statements: Sequence[str]) -> list[Row]:
+        """Read lanes by their queues, and keep to which limits each of them keeps."""
+        names = {f"q{number}": queue for number, queue in enumerate(self.rows)}
+        rows = union(self.cursor, self.dialect, statements, names)
+        for row in rows:
+            self.rows[row[QUEUE]].append(row)
+            self.keys[row[0]] = json.loads(row[KEYS]) if row[KEYS] else []
+        return rows
+
+    def read_due(self) -> None:
+        """Read as many lanes under each hold that is due as its limit lets start."""
+        rooms = {hold.id: min(self.room(hold.key), self.count) for hold in self.due}
+        open_ = [hold for hold in self.due if rooms[hold.id]]
+        rows = self.read([self.under(hold, rooms[hold.id] + 1) for hold in open_])
+        for hold in open_:
+            own = [row for row in rows if row[HELD] == hold.id]
+            hold.lanes = [row[0] for row in own[: rooms[hold.id]]]
+            hold.more = len(own) > len(hold.lanes)
+        left = {row[0] for row in rows}.difference(*(hold.lanes for hold in open_))
+        for queue, found in self.rows.items():
+            self.rows[queue] = [row for row in found if row[0] not in left]
+
+    def room(self, key: str) -> int:
+        return self.allowed[key].room if key in self.allowed else UNBOUNDED
 
     def rooms(self) -> dict[str, int]:
         """Return how many tasks each limit lets start now."""
         return {key: allowance.room for key, allowance in self.allowed.items()}
 
-    def lanes(self, queue: str, count: int, passed: set[int]) -> list[tuple[Any, ...]]:
-        """Return the first open lanes behind each gate that lets a task start."""
-        rooms = self.rooms()
-        gates = [gate for gate in self.of_queue[queue] if has_room(self.gates[gate], rooms)]
-        first = FIRST.replace("{passed}", numbers(sorted(passed)) if passed else "0")
-        first = first.replace("{count}", str(count))
-        statements = [first.replace("{gate}", str(gate)) for gate in gates]
-        rows = self.united(statements, {"queue": queue})
-        self.gate_of.update((row[0], row[2]) for row in rows)
+    def lanes(self, queue: str, passed: set[int]) -> list[Row]:
+        """Return the next lanes of a queue; those that were read at the beginning come first."""
+        rows, self.rows[queue] = self.rows[queue], []
+        if not rows:
+            rows = self.read([self.free(queue, passed)])
+            self.rows[queue] = []
         return sorted(rows, key=lambda row: (row[3], row[4], row[0]))
 
-    def united(
-        self, statements: Sequence[str], values: Mapping[str, Any] | None = None
-    ) -> list[tuple[Any, ...]]:
-        """Return the rows of many queries, so many of them in one statement."""
-        rows: list[tuple[Any, ...]] = []
-        for first in range(0, len(statements), UNITED):
-            statement = " UNION ALL ".join(statements[first : first + UNITED])
-            rows += self.dialect.execute(self.cursor, statement, values).fetchall()
-        return rows
+    def look_at(self, rows: Sequence[Row]) -> None:
+        """Have the holds of these lanes be what their limits let start in the end."""
+        seen = [
+            (row[0], row[1], Seen(row[QUEUE], self.keys[row[0]], row[HELD], bool(row[OPEN])))
+            for row in rows
+            if row[KEYS]
+        ]
+        self.accounts.look_at(self.due, seen)
+
+    def is_locked(self, lane: int) -> bool:
+        """Tell whether the meters of all limits of a lane are locked."""
+        return self.accounts.meters.locked.issuperset(self.keys[lane])
 
     def parties(self, lanes: Mapping[int, OpenLane], count: int) -> list[Party]:
         """
@@ -122,7 +167,7 @@ class Gatekeeper:
         parties: dict[int, Party] = {}
         for lane, account in lanes.items():
             party = parties.setdefault(account.id, Party(account, []))
-            party.strands.append(Strand(lane, self.gate_of[lane]))
+            party.strands.append(Strand(lane, self.keys[lane]))
         strands = [
             strand
             for party in parties.values()
@@ -144,21 +189,16 @@ class Gatekeeper:
         for lane in lanes:
             in_lane = self.dialect.in_lane.replace("{lane}", str(lane))
             lines.append(HEADS.replace("{in_lane}", in_lane).replace("{count}", str(count)))
-        rows = self.united(lines)
         heads: dict[int, list[Any]] = {}
-        for lane, *head in rows:
+        for lane, *head in union(self.cursor, self.dialect, lines, {}):
             heads.setdefault(lane, []).append(tuple(head))
         for line in heads.values():
             line.sort()
         return heads
 
-    def held_by(self, lane: int) -> list[str]:
-        """Return the keys of the limits that hold for a lane."""
-        return self.gates[self.gate_of[lane]]
-
-    def count(self, lane: int) -> None:
+    def begin(self, lane: int) -> None:
         """Count a task that was taken from a lane."""
-        for key in self.held_by(lane):
+        for key in self.keys[lane]:
             if key in self.allowed:
                 self.allowed[key].begin()
 
@@ -174,14 +214,14 @@ class Gatekeeper:
             self.move(misplaced)
         through = [lease for lease in leases if lease not in misplaced]
         for lease in through:
-            self.count(lease.lane)
+            self.begin(lease.lane)
         return through
 
     def misplaced(self, leases: list[Lease]) -> dict[Lease, set[str]]:
         """Return what leaves out limits that hold for it, with the keys of these."""
         left_out = {
             lease: may_hold(lease.queue, lease.type, lease.user, split(lease.limits)).difference(
-                self.held_by(lease.lane)
+                self.keys[lease.lane]
             )
             for lease in leases
         }
@@ -193,7 +233,7 @@ class Gatekeeper:
         ids = numbers(sorted(lease.task_id for lease in misplaced))
         lanes = []
         for lease, keys in misplaced.items():
-            own = sorted(keys.union(self.held_by(lease.lane)))
+            own = sorted(keys.union(self.keys[lease.lane]))
             lanes.append(f"WHEN {lease.task_id} THEN {lane_of(lease.queue, lease.user, own)}")
             self.accounts.end(lease, None)
         statement = MOVE.replace("{lanes}", " ".join(lanes)).replace("{ids}", ids)

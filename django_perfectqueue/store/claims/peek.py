@@ -8,16 +8,16 @@ from datetime import datetime
 
 from ..arithmetic.fair_order import LANES_PROBED
 from ..database.transaction import reading
-from ..limits.gates import ANY_LIMITS, waits_behind
+from ..limits.holds import NEXT
 
 LOOK = """
-SELECT {now}, {any_limits}, (
+SELECT {now}, (
     SELECT {alarm_at} FROM "perfectqueue_ticket"
     WHERE "alarm_at" IS NOT NULL ORDER BY "alarm_at" LIMIT 1
 ), EXISTS (
     SELECT 1 FROM (
         SELECT "id" FROM "perfectqueue_lane"
-        WHERE "queue" IN ({queues}) AND "gate" = 0 AND "open" = TRUE LIMIT %(most)s
+        WHERE "queue" IN ({queues}) AND "held" = 0 AND "open" = TRUE LIMIT %(most)s
     ) AS "lane"
     WHERE EXISTS (
         SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
@@ -25,8 +25,8 @@ SELECT {now}, {any_limits}, (
     )
 ), EXISTS (
     SELECT 1 FROM "perfectqueue_lane"
-    WHERE "queue" IN ({queues}) AND "gate" = 0 AND "open" = TRUE LIMIT 1 OFFSET %(most)s
-)
+    WHERE "queue" IN ({queues}) AND "held" = 0 AND "open" = TRUE LIMIT 1 OFFSET %(most)s
+){opens_at}
 """
 
 
@@ -49,18 +49,16 @@ def look(queues: Sequence[str], *, using: str, now: datetime | None = None) -> O
     """
     names = {f"queue{number}": queue for number, queue in enumerate(queues)}
     with reading(using) as (cursor, dialect):
-        statement = LOOK.replace("{any_limits}", ANY_LIMITS)
-        statement = statement.replace("{in_lane}", dialect.in_lane.replace("{lane}", '"lane"."id"'))
+        statement = LOOK.replace("{in_lane}", dialect.in_lane.replace("{lane}", '"lane"."id"'))
         statement = statement.replace("{queues}", ", ".join(f"%({name})s" for name in names))
         statement = statement.replace("{alarm_at}", dialect.readable('"alarm_at"'))
+        opens_at = (dialect.readable(NEXT.replace("{queue}", name)) for name in names)
+        statement = statement.replace("{opens_at}", "".join(f", {at}" for at in opens_at))
         values = {**names, "most": LANES_PROBED}
         row = dialect.execute(cursor, statement, values, now=now).fetchone()
-        moment, limited, alarm, waiting, many = row
-        waits = waits_behind(cursor, dialect, queues, now) if limited else []
-        wait = None
-        if alarm is not None:
-            wait = (dialect.moment(alarm) - dialect.moment(moment)).total_seconds()
-    waits += [] if wait is None else [wait]
+    moment, alarm, waiting, many, *opens = row
+    times = [dialect.moment(at) for at in (alarm, *opens) if at is not None]
+    waits = [(at - dialect.moment(moment)).total_seconds() for at in times]
     soonest = min(waits, default=None)
     due = bool(waiting or many or (soonest is not None and soonest <= 0))
     return Outlook(due, soonest if soonest and soonest > 0 else None)

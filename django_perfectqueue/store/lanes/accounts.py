@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -15,12 +15,13 @@ from ..arithmetic.fair_order import FIRST_COST, LEAST_COST, MEMORY, is_gated
 from ..arithmetic.newcomers import learn
 from ..database.dialects import Dialect
 from ..database.dialects.base import Entry, numbers
+from ..limits.holds import Due, Holds, Seen, move, open_holds
 from ..limits.meters import Meters
 from ..values import Lease
 
 LOCK = 'SELECT "id" FROM "perfectqueue_lane" WHERE "id" IN ({lanes}) ORDER BY "id"'
 DOZE = """
-UPDATE "perfectqueue_lane" SET "awake" = FALSE, "since" = {now}
+UPDATE "perfectqueue_lane" SET "awake" = FALSE, "held" = 0, "since" = {now}
 WHERE "id" IN ({lanes}) AND NOT EXISTS (
     SELECT 1 FROM "perfectqueue_ticket" AS "ticket"
     WHERE "ticket"."state" = 0 AND "ticket"."lane" = "perfectqueue_lane"."id"
@@ -31,9 +32,7 @@ UPDATE "perfectqueue_lane" SET "finish_tag" = {tags}
 WHERE "id" IN ({lanes}) AND "finish_tag" < {tags}
 """
 PLACES = """
-SELECT "lane"."id", "lane"."account", "gate"."keys" FROM "perfectqueue_lane" AS "lane"
-LEFT JOIN "perfectqueue_gate" AS "gate" ON "gate"."id" = "lane"."gate"
-WHERE "lane"."id" IN ({lanes})
+SELECT "id", "account", "keys" FROM "perfectqueue_lane" WHERE "id" IN ({lanes})
 """
 
 
@@ -116,7 +115,8 @@ class Accounts:
     so two transactions that charge the same lanes never wait for each other in a ring.
     What lanes behind gates are charged goes to the account of their user, and is counted
     by the meters of their limits, which are locked before any lane. ``gated`` tells
-    whether there may be such lanes.
+    whether there may be such lanes, ``holds`` which of them were looked at, and ``opened``
+    how many holds are due since.
     """
 
     now: datetime | None = None
@@ -124,6 +124,8 @@ class Accounts:
     short: set[int] = field(default_factory=set)
     meters: Meters = field(default_factory=Meters)
     gated: bool = True
+    holds: Holds = field(default_factory=Holds)
+    opened: int = 0
     _places: dict[int, Place] = field(default_factory=dict)
 
     def of(self, lane: int) -> Account:
@@ -223,19 +225,32 @@ class Accounts:
             lanes = numbers(sorted(self.own(cursor, dialect).keys() | set(others)))
             dialect.execute(cursor, LOCK.replace("{lanes}", lanes) + dialect.lock_clause())
 
+    def look_at(self, due: Sequence[Due], rows: Iterable[tuple[int, int, Seen]]) -> None:
+        """Take in lanes behind limits, each with its account, and the holds that were due."""
+        self.holds.due = list(due)
+        for lane, account, seen in rows:
+            self.holds.seen[lane] = seen
+            self._places[lane] = Place(account, list(seen.keys))
+
     def write(self, cursor: Any, dialect: Dialect) -> int:
-        """Charge the lanes; return how many were put to sleep."""
+        """Charge the lanes; return how many were put to sleep or behind another hold."""
+        limited = bool(self.holds.seen or self.holds.due or any(map(is_gated, self.lanes)))
+        changed = self.count(cursor, dialect) if limited else {}
         if self.lanes:
-            self.count(cursor, dialect)
             own = self.own(cursor, dialect)
-            dialect.charge(cursor, [own[lane].entry(lane) for lane in sorted(own)], self.now)
-            if self.gated:
-                dialect.copy_accounts(cursor, own)
+            entries = [own[lane].entry(lane) for lane in sorted(own)]
+            copied = dialect.charge(cursor, entries, self.now)
+            if copied or (copied is None and self.gated):
+                dialect.copy_accounts(cursor, copied or own)
+        if limited:
             self.tag(cursor, dialect)
+        if changed:
+            move(cursor, dialect, changed)
+        slept = 0
         if self.short:
             doze = DOZE.replace("{lanes}", numbers(sorted(self.short)))
-            return int(dialect.execute(cursor, doze, now=self.now).rowcount)
-        return 0
+            slept = dialect.execute(cursor, doze, now=self.now).rowcount
+        return slept + len(changed)
 
     def tag(self, cursor: Any, dialect: Dialect) -> None:
         """Move the clocks of gates, each by the lanes behind it and not by their accounts."""
@@ -245,9 +260,21 @@ class Accounts:
             statement = TAG.replace("{tags}", f'CASE "id" {cases} END')
             dialect.execute(cursor, statement.replace("{lanes}", numbers(ended)))
 
-    def count(self, cursor: Any, dialect: Dialect) -> None:
-        """Count what has begun and ended behind limits."""
+    def count(self, cursor: Any, dialect: Dialect) -> dict[int, int]:
+        """
+        Count what has begun and ended behind limits; return the lanes that move to another
+        hold, or to none.
+        """
         for lane, place in self.places(cursor, dialect).items():
             if account := self.lanes.get(lane):
                 self.meters.add(place.keys, account.running)
         self.meters.write(cursor, dialect, self.now)
+        changed = self.holds.changes(self.meters, self.short)
+        self.holds.write(cursor, dialect, self.meters, changed, self.short)
+        opened = self.meters.freed() | self.holds.unused(self.meters, self.short, changed)
+        if opened:
+            self.opened = open_holds(cursor, dialect, opened, self.now)
+        for lane in changed:
+            # Charged nothing, its account is locked with the others, before the lane is.
+            self.of(lane)
+        return changed

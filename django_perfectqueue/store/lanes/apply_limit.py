@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from django_perfectqueue.models import Policy
@@ -11,17 +10,18 @@ from ..arithmetic.policies import rule_of
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
 from ..database.transaction import reading, repeated, unit
+from ..limits.holds import hold_id, open_again
 from ..limits.limit_cache import forget_limits
 from ..notify.ring import ring
-from .wake import served
+from .wake import first_open
 
 BATCH = 500
 BATCHES = 200
 
-GATES = 'SELECT "id", "queue", "keys" FROM "perfectqueue_gate"'
-BEHIND = """
+QUEUES = 'SELECT "queue" FROM "perfectqueue_hold" WHERE "key" = %(key)s'
+HELD = """
 SELECT "account" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "open" = TRUE AND "turn" < %(floor)s
+WHERE "queue" = %(queue)s AND "held" = %(hold)s AND "open" = TRUE AND "turn" < %(floor)s
     AND "policy" = 0
 ORDER BY "turn" LIMIT %(limit)s
 """
@@ -42,34 +42,36 @@ def apply_limit(key: str, *, using: str) -> None:
     Limits themselves are read whenever a task behind them is acquired.
     """
     forget_limits(using)
-    for gate, queue in gates_with(key, using=using):
+    for queue in queues_held(key, using=using):
         for _batch in range(BATCHES):
-            if lift(queue, gate, using=using) < BATCH:
+            if lift(queue, key, using=using) < BATCH:
                 break
+    open_again([key], using=using)
     ring(using=using)
 
 
 @repeated
-def gates_with(key: str, *, using: str) -> list[tuple[int, str]]:
+def queues_held(key: str, *, using: str) -> list[str]:
+    """Return the queues in which a limit holds back lanes, or has done so."""
     with reading(using) as (cursor, dialect):
-        rows = dialect.execute(cursor, GATES).fetchall()
-    return [(gate, queue) for gate, queue, keys in rows if key in json.loads(keys)]
+        rows = dialect.execute(cursor, QUEUES, {"key": key}).fetchall()
+    return [queue for (queue,) in rows]
 
 
 @repeated
-def lift(queue: str, gate: int, *, using: str) -> int:
+def lift(queue: str, key: str, *, using: str) -> int:
     """
-    Lift so many accounts behind a gate to those of users whom nothing held back; return how
-    many. By a policy without memory there is nothing to lift.
+    Lift some accounts that a limit holds back to those of users whom nothing held back; return
+    how many. By a policy without memory there is nothing to lift.
     """
     if rule_of(queue).code != Policy.FAIR:
         return 0
     with unit(using) as (cursor, dialect):
-        first = served(cursor, dialect, queue, gate)
+        first = first_open(cursor, dialect, queue)
         if first is None:
             return 0
-        values = {"queue": queue, "gate": gate, "floor": first, "limit": BATCH}
-        rows = dialect.execute(cursor, BEHIND, values).fetchall()
+        values = {"queue": queue, "hold": hold_id(queue, key), "floor": first, "limit": BATCH}
+        rows = dialect.execute(cursor, HELD, values).fetchall()
         raise_to(cursor, dialect, sorted({account for (account,) in rows}), first)
         return len(rows)
 

@@ -86,6 +86,7 @@ def new_lane(cursor: Any, dialect: Dialect, queue: str, user: str, share: Share)
         gate=0,
         queue=queue,
         user=user,
+        keys=None,
         virtual_time=start.virtual_time,
         cost=unmeasured(share.weight, start.usual),
         weight=share.weight,

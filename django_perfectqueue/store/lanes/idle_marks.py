@@ -1,13 +1,11 @@
-"""Which lanes this process has put to sleep lately, and when to look for all that sleep."""
+"""When to look again for lanes that sleep with work in them."""
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, defaultdict
-from collections.abc import Iterable
+from collections import defaultdict
 
-LATELY = 60.0
-MOST = 500
+INTERVAL = 5.0
 PART = 100
 
 
@@ -28,23 +26,4 @@ class Rounds:
         self.next_at = now + max(self.interval, PART * (now - at))
 
 
-rounds: defaultdict[str, Rounds] = defaultdict(lambda: Rounds(LATELY))
-slept: defaultdict[str, OrderedDict[int, float]] = defaultdict(OrderedDict)
-
-
-def put_to_sleep(using: str, lanes: Iterable[int]) -> None:
-    """Note lanes that this process has put to sleep; of very many the last ones."""
-    known, now = slept[using], time.monotonic()
-    for lane in lanes:
-        known[lane] = now
-        known.move_to_end(lane)
-    while len(known) > MOST:
-        known.popitem(last=False)
-
-
-def slept_lately(using: str) -> list[int]:
-    """Return the lanes that this process has put to sleep within LATELY."""
-    known, since = slept[using], time.monotonic() - LATELY
-    while known and next(iter(known.values())) < since:
-        known.popitem(last=False)
-    return sorted(known)
+rounds: defaultdict[str, Rounds] = defaultdict(lambda: Rounds(INTERVAL))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -16,31 +16,46 @@ from ..arithmetic.limit_keys import Keys, split, standing
 from ..arithmetic.policies import rule_of
 from ..database.dialects import Dialect
 from ..database.dialects.base import Waking, numbers
-from ..limits.gates import gates_in_turn, serving_gates
+from ..database.transaction import reading, repeated, unit
+from ..limits.holds import hold_id
 from .share_sync import look_again
 from .shares import Share, shares_of
 
-FIRST_GATES = 8
+SOME = 500
 LAST = 8
 """How many of the lanes that were served last tell what tasks usually cost."""
 
 OWNERS = """
 SELECT "ticket"."lane", "task"."queue", "task"."user", "task"."type", "task"."limits",
     {run_at}, {created_at}, "lane"."id" IS NULL,
-    EXISTS (SELECT 1 FROM "perfectqueue_gate")
+    EXISTS (
+        SELECT 1 FROM "perfectqueue_lane" AS "copy"
+        WHERE "copy"."account" = "ticket"."lane" AND NOT ("copy"."gate" = 0)
+    )
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 LEFT JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
 WHERE "ticket"."task_id" IN ({ids})
 """
+WAITS_ASLEEP = ' AND "ticket"."state" = 0 AND COALESCE("lane"."awake", FALSE) = FALSE'
 FIRST_OPEN = """
 SELECT "virtual_time" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "open" = TRUE{alike}
+WHERE "queue" = %(queue)s AND "held" = {hold} AND "open" = TRUE{alike}
 ORDER BY "turn" LIMIT 1
+"""
+SERVED_LAST = f"""
+SELECT "virtual_time", "open" FROM "perfectqueue_lane"
+WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "finish_tag" > 0.0{{alike}}
+ORDER BY "finish_tag" DESC LIMIT {LAST}
+"""
+BEHIND = f"""
+SELECT MIN("virtual_time") FROM (
+    SELECT "virtual_time" FROM ({SERVED_LAST}) AS "served" WHERE "open" = TRUE{{held}}
+) AS "behind"
 """
 LAST_SHUT = """
 SELECT "virtual_time" FROM "perfectqueue_lane"
-WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = FALSE ORDER BY "turn" DESC LIMIT 1
+WHERE "queue" = %(queue)s AND "held" = 0 AND "open" = FALSE ORDER BY "turn" DESC LIMIT 1
 """
 CLOCK = """
 SELECT MAX("finish_tag") FROM "perfectqueue_lane"
@@ -53,9 +68,7 @@ SELECT AVG("cost") FROM (
     ORDER BY "finish_tag" DESC LIMIT {LAST}
 ) AS "last" WHERE "cost" > 0
 """
-FLOOR = f"SELECT ({CLOCK}), ({FIRST_OPEN}), ({LAST_SHUT}), ({USUAL})"
-LOCK_GATES = 'SELECT "id" FROM "perfectqueue_gate" WHERE "id" IN ({gates}) ORDER BY "id"'
-GATES = 'INTO "perfectqueue_gate" ("id", "queue", "keys") VALUES {rows}'
+FLOOR = f"SELECT ({CLOCK}), ({FIRST_OPEN}), ({LAST_SHUT}), ({USUAL})".replace("{hold}", "0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +78,7 @@ class Owner:
 
     ``since`` is when the first of the tickets was due that are to wait there; no earlier
     than it was submitted, so that no one passes others by a time of their choice.
-    ``is_new`` tells that it has no row, and ``gated`` whether there are gates at all.
+    ``is_new`` tells that it has no row, and ``copied`` whether lanes have copies of it.
     """
 
     lane: int
@@ -75,7 +88,7 @@ class Owner:
     keys: Keys
     since: datetime
     is_new: bool
-    gated: bool
+    copied: bool
 
     @property
     def gate(self) -> int:
@@ -89,14 +102,31 @@ class Floor(NamedTuple):
     usual: float
 
 
-def owners_of(cursor: Any, dialect: Dialect, ids: list[int]) -> list[Owner]:
+@repeated
+def wake_sleeping(lanes: Mapping[int, int], *, using: str) -> None:
+    """Wake those of these lanes, each given with a task in it, that sleep though it waits."""
+    every = list(lanes.values())
+    for first in range(0, len(every), SOME):
+        with reading(using) as (cursor, dialect):
+            ids = every[first : first + SOME]
+            owners = owners_of(cursor, dialect, ids, WAITS_ASLEEP)
+        if owners:
+            # Where there are no limits, one statement writes it, and commits itself.
+            opened = unit if any(owner.gate or owner.copied for owner in owners) else reading
+            with opened(using) as (cursor, dialect):
+                wake(cursor, dialect, owners, None)
+
+
+def owners_of(
+    cursor: Any, dialect: Dialect, ids: Sequence[int], condition: str = ""
+) -> list[Owner]:
     """Return the owner of each lane in which these tickets stand."""
-    statement = OWNERS.replace("{ids}", numbers(ids))
+    statement = OWNERS.replace("{ids}", numbers(ids)) + condition
     statement = statement.replace("{run_at}", dialect.readable('"ticket"."run_at"'))
     statement = statement.replace("{created_at}", dialect.readable('"task"."created_at"'))
     rows = dialect.execute(cursor, statement).fetchall()
     owners: dict[int, Owner] = {}
-    for lane, queue, user, type_, limits, run_at, created_at, is_new, gated in rows:
+    for lane, queue, user, type_, limits, run_at, created_at, is_new, copied in rows:
         since = max(dialect.moment(run_at), dialect.moment(created_at))
         if lane in owners:
             owners[lane] = replace(owners[lane], since=min(owners[lane].since, since))
@@ -105,7 +135,7 @@ def owners_of(cursor: Any, dialect: Dialect, ids: list[int]) -> list[Owner]:
             owner, keys = standing(lane, queue, type_, user, names)
             account = lane_id(queue, owner) if keys else lane
             whose = lane, account, queue, owner, keys
-            owners[lane] = Owner(*whose, since, bool(is_new), bool(gated))
+            owners[lane] = Owner(*whose, since, bool(is_new), bool(copied))
     return list(owners.values())
 
 
@@ -123,10 +153,9 @@ def wake(cursor: Any, dialect: Dialect, owners: list[Owner], now: datetime | Non
     shares: defaultdict[tuple[str, str], Share] = defaultdict(Share)
     if fresh := {(owner.queue, owner.user) for owner in owners if owner.is_new}:
         shares.update(shares_of(cursor, dialect, fresh))
-    places = {(owner.queue, owner.gate) for owner in owners}
-    gated = any(owner.gated for owner in owners)
-    known: dict[str, float | None] = {}
-    floors = {place: floor(cursor, dialect, *place, gated=gated, known=known) for place in places}
+    places = {(owner.queue, owner.keys) for owner in owners}
+    known: dict[str, Floor] = {}
+    floors = {place: floor(cursor, dialect, *place, known) for place in places}
 
     def waking(owner: Owner, lane: int, gate: int, *, awake: bool = True) -> Waking:
         share = shares[owner.queue, owner.user]
@@ -136,8 +165,9 @@ def wake(cursor: Any, dialect: Dialect, owners: list[Owner], now: datetime | Non
             gate=gate,
             queue=owner.queue,
             user=owner.user,
-            virtual_time=floors[owner.queue, owner.gate].virtual_time,
-            cost=unmeasured(share.weight, floors[owner.queue, owner.gate].usual),
+            keys=json.dumps(owner.keys) if gate else None,
+            virtual_time=floors[owner.queue, owner.keys].virtual_time,
+            cost=unmeasured(share.weight, floors[owner.queue, owner.keys].usual),
             weight=share.weight,
             max_running=share.max_running,
             paused=share.paused,
@@ -151,92 +181,78 @@ def wake(cursor: Any, dialect: Dialect, owners: list[Owner], now: datetime | Non
     own |= {owner.lane: waking(owner, owner.lane, 0) for owner in owners if not owner.gate}
     dialect.wake(cursor, [own[lane] for lane in sorted(own)], now)
     if behind:
-        open_gates(cursor, dialect, behind)
         dialect.wake(cursor, [waking(owner, owner.lane, owner.gate) for owner in behind], now)
-    if behind or gated:
+    if behind or any(owner.copied for owner in owners):
         dialect.copy_accounts(cursor, own)
     if fresh:
         look_again(cursor, sorted({owner.account for owner in owners if owner.is_new}))
     return len(owners)
 
 
-def open_gates(cursor: Any, dialect: Dialect, owners: list[Owner]) -> None:
-    """Lock gates, so that none is deleted before the lanes behind it are there; make missing."""
-    gates = {owner.gate: owner for owner in owners}
-    while missing := gates.keys() - locked_gates(cursor, dialect, gates):
-        make_gates(cursor, dialect, {gate: gates[gate] for gate in missing})
-
-
-def locked_gates(cursor: Any, dialect: Dialect, gates: Iterable[int]) -> set[int]:
-    statement = LOCK_GATES.replace("{gates}", numbers(sorted(gates))) + dialect.lock_clause()
-    return {gate for (gate,) in dialect.execute(cursor, statement).fetchall()}
-
-
-def make_gates(cursor: Any, dialect: Dialect, gates: Mapping[int, Owner]) -> None:
-    """Keep by which limits each gate holds tasks back."""
-    values: dict[str, Any] = {}
-    rows = []
-    for number, gate in enumerate(sorted(gates)):
-        values[f"q{number}"] = gates[gate].queue
-        values[f"k{number}"] = json.dumps(gates[gate].keys)
-        rows.append(f"({gate}, %(q{number})s, %(k{number})s)")
-    dialect.insert_missing(cursor, GATES.replace("{rows}", ", ".join(rows)), values, key="id")
-
-
 def floor(
     cursor: Any,
     dialect: Dialect,
     queue: str,
-    gate: int = 0,
-    *,
-    gated: bool = False,
-    known: dict[str, float | None] | None = None,
+    keys: Keys = (),
+    known: dict[str, Floor] | None = None,
 ) -> Floor:
     """
-    Return where a lane that wakes takes its place.
+    Return where a lane that wakes takes its place, by the limits to which its tasks keep.
 
     Its virtual time is the last finish tag of the tasks that have ended, as in self-clocked fair
     queueing (Golestani, 1994): so it moves with the service that is given, and those who
-    wait are not passed for ever by others who come. Behind a gate it is that of the lanes
-    there, or where none is open that of the queue. It is no less than the virtual time of
-    the lane that is served next: behind the same gate, or else of those whom nothing holds
-    back now, or else of any. Where none is open, it is the largest virtual time that was
-    reached, so that neither credit nor debt outlives the work that competed. Lanes that
-    have yet to come from a policy without memory have no say in it. ``known`` keeps what
-    was found of a queue, for several gates of it.
+    wait are not passed for ever by others who come. It is no less than the virtual time of
+    the lane that is served next, of those that nothing holds back. Where none is open, it
+    is the largest virtual time that was reached, so that neither credit nor debt outlives
+    the work that competed. Lanes that have yet to come from a policy without memory have no
+    say in it.
+
+    Where others wait for the same limits, it is compared with these: its virtual time is the
+    last finish tag of tasks with the same limits, and no less than that of those who wait.
+    ``known`` keeps what was found of a queue.
     """
-    statement = FLOOR.replace("{alike}", alike(queue))
-    row = dialect.execute(cursor, statement, {"queue": queue, "gate": gate}).fetchone()
-    clock, first, reached, usual = row
-    if gate and first is None:
-        terms = {"queue": queue, "gate": 0}
-        [clock] = dialect.execute(cursor, CLOCK, terms).fetchone()
-    if (gate and first is None) or (gated and not gate):
-        known = {} if known is None else known
-        if queue not in known:
-            known[queue] = served(cursor, dialect, queue)
-        first = known[queue]
-    least = (reached or 0.0) if first is None else first
-    return Floor(max(clock or 0.0, least), usual or 0.0)
+    known = {} if known is None else known
+    if queue not in known:
+        statement = FLOOR.replace("{alike}", alike(queue))
+        row = dialect.execute(cursor, statement, {"queue": queue, "gate": 0}).fetchone()
+        clock, first, reached, usual = row
+        least = (reached or 0.0) if first is None else first
+        known[queue] = Floor(max(clock or 0.0, least), usual or 0.0)
+    if not keys:
+        return known[queue]
+    row = dialect.execute(cursor, behind(queue, keys), place_of(queue, keys)).fetchone()
+    clock, first, usual = row
+    if first is None:
+        return Floor(known[queue].virtual_time, usual or 0.0)
+    return Floor(max(clock or 0.0, first), usual or 0.0)
 
 
-def served(cursor: Any, dialect: Dialect, queue: str, besides: int = 0) -> float | None:
+def place_of(queue: str, keys: Keys) -> dict[str, Any]:
+    return {"queue": queue, "gate": gate_id(queue, keys)}
+
+
+def behind(queue: str, keys: Keys) -> str:
     """
-    Return the smallest virtual time of those who are served in a queue, behind whatever
-    gate that lets tasks start now, but for one; or else behind any that lets them at all.
+    Return the query of the clock of these limits, of the smallest virtual time of those who
+    wait for them, and of what their tasks usually cost.
+
+    Those who wait are whom one of these limits holds back, and who was served last of all
+    with the same limits.
     """
-    first, _more = gates_in_turn(cursor, dialect, queue, FIRST_GATES, None)
-    for gates in ([0, *first], [0, *serving_gates(cursor, dialect, queue)[1][:FIRST_GATES]]):
-        times = [first_open(cursor, dialect, queue, gate) for gate in gates if gate != besides]
-        if known := [time for time in times if time is not None]:
-            return min(known)
-    return first_open(cursor, dialect, queue, 0)
+    held = "".join(
+        f' UNION ALL SELECT "virtual_time" FROM ({FIRST_OPEN}) AS "held{number}"'.replace(
+            "{hold}", str(hold_id(queue, key))
+        )
+        for number, key in enumerate(keys)
+    )
+    first = BEHIND.replace("{held}", held).replace("{alike}", alike(queue))
+    return f"SELECT ({CLOCK}), ({first}), ({USUAL})"
 
 
-def first_open(cursor: Any, dialect: Dialect, queue: str, gate: int) -> float | None:
-    """Return the virtual time of the lane that is served next behind a gate."""
-    statement = FIRST_OPEN.replace("{alike}", alike(queue))
-    row = dialect.execute(cursor, statement, {"queue": queue, "gate": gate}).fetchone()
+def first_open(cursor: Any, dialect: Dialect, queue: str) -> float | None:
+    """Return the virtual time of the lane that is served next, of those nothing holds back."""
+    statement = FIRST_OPEN.replace("{alike}", alike(queue)).replace("{hold}", "0")
+    row = dialect.execute(cursor, statement, {"queue": queue}).fetchone()
     return row and float(row[0])
 
 

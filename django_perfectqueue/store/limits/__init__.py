@@ -1,1 +1,1 @@
-"""The rows that count what limits allow: gates and meters."""
+"""The rows that count what limits allow: holds and meters."""

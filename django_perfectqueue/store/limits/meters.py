@@ -97,6 +97,11 @@ def read(
     return found
 
 
+def lock_known(cursor: Any, dialect: Dialect, keys: Collection[str]) -> None:
+    """Lock the meters of these limits that exist."""
+    read(cursor, dialect, keys, None, dialect.lock_clause())
+
+
 def locked(
     cursor: Any, dialect: Dialect, keys: Collection[str], now: datetime | None
 ) -> dict[str, Count]:
@@ -116,11 +121,14 @@ class Meters:
     What one transaction counts against limits.
 
     Meters are locked before lanes, all that it needs at once, in the order of their keys.
+    ``before`` is how many ran behind each limit, and how many it let start, when it was
+    locked.
     """
 
     running: Counter[str] = field(default_factory=Counter)
     known: dict[str, Allowance] = field(default_factory=dict)
     locked: set[str] = field(default_factory=set)
+    before: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def lock(
         self, cursor: Any, dialect: Dialect, keys: Collection[str], now: datetime | None
@@ -128,7 +136,9 @@ class Meters:
         """Return what these limits allow; no one else changes it until this transaction ends."""
         if fresh := set(keys) - self.locked:
             self.locked |= fresh
-            self.known |= allowances(cursor, dialect, fresh, now, lock=True)
+            found = allowances(cursor, dialect, fresh, now, lock=True)
+            self.known |= found
+            self.before |= {key: (limit.running, limit.room) for key, limit in found.items()}
         return self.known
 
     def add(self, keys: Iterable[str], running: int) -> None:
@@ -155,3 +165,13 @@ class Meters:
         statement = statement.replace("{next_at}", next_at if moments else "")
         statement = statement.replace("{keys}", ", ".join(f"%({name})s" for name in names))
         dialect.execute(cursor, statement, values)
+        self.settle()
+
+    def settle(self) -> None:
+        """Have the allowances be what they are once this transaction is committed."""
+        for key, limit in self.known.items():
+            limit.running = self.before[key][0] + self.running[key]
+
+    def freed(self) -> set[str]:
+        """Return the limits that let tasks start after this transaction, and did not before."""
+        return {key for key, limit in self.known.items() if limit.room and not self.before[key][1]}

@@ -7,7 +7,7 @@ import logging
 import secrets
 import select
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import closing
 from typing import Any
 
@@ -18,6 +18,9 @@ from .messages import Call, Ring, parsed
 
 CHANNEL = "perfectqueue"
 NOTIFY = "SELECT pg_notify(%s, %s)"
+ALL_AWAKE = """
+WHERE (SELECT COUNT(*) FROM "perfectqueue_lane" WHERE "id" = ANY(%s) AND "awake") = %s
+"""
 PROOF = "proof"
 AFTER_TROUBLE = 0.1
 
@@ -33,6 +36,13 @@ def send(message: str, connection: Any) -> None:
     """
     with connection.cursor() as cursor:
         cursor.execute(NOTIFY, [CHANNEL, message])
+
+
+def send_if_awake(message: str, lanes: Collection[int], connection: Any) -> bool:
+    """Notify all who listen if all of these lanes are awake; return whether they are."""
+    with connection.cursor() as cursor:
+        cursor.execute(NOTIFY + ALL_AWAKE, [CHANNEL, message, list(lanes), len(lanes)])
+        return cursor.fetchone() is not None
 
 
 class Notices:

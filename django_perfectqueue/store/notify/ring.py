@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,25 +24,57 @@ from .postgres import Notices, QueueNotices
 logger = logging.getLogger("django_perfectqueue.bell")
 
 EAGER = "django_perfectqueue.test.eager.rung"
+MOST_LANES = 500
+"""Of so many lanes the statement that notifies looks whether they are awake."""
+
+Wake = Callable[..., None]
 
 
-def ring(queue: str = "", *, using: str, delay: float = 0.0) -> None:
+def ring(
+    queue: str = "",
+    *,
+    using: str,
+    delay: float = 0.0,
+    lanes: Mapping[int, int] | None = None,
+    wake: Wake | None = None,
+) -> None:
     """
     Let the workers of a queue know, once the caller's transaction has committed, that a
     task of it may run, or may in so many seconds; without a name, the workers of any.
 
-    One ring a transaction and queue is sent, and none for what is due only after
-    POLL_INTERVAL: by then every worker has looked. None either where the caller has
-    switched autocommit off, and its commit is not heard of. Raise nothing; a ring that is
-    lost costs at most POLL_INTERVAL.
+    ``lanes`` are those in which a task waits from then on, each with such a task: those
+    that sleep are woken before, by ``wake``. One ring a transaction and queue is sent, and
+    none for what is due only after POLL_INTERVAL: by then every worker has looked. Nothing
+    is done where the caller has switched autocommit off, and its commit is not heard of.
+    Raise nothing; a ring that is lost costs at most POLL_INTERVAL, and a lane that still
+    sleeps is woken by the next sweep.
 
     With EAGER there is no worker: what is due is run here, once it is committed.
     """
-    values = options()
-    if values.EAGER and delay <= 0.0 and running.get() is None:
+    eager = bool(options().EAGER) and delay <= 0.0 and running.get() is None
+    if lanes or not eager:
+        notify(queue, using=using, delay=delay, lanes=lanes, wake=wake, silent=eager)
+    if eager:
         import_string(EAGER)(using)
-    elif values.BELL and delay <= values.POLL_INTERVAL:
-        after_commit(Ringing(connections[using], queue, time.monotonic() + delay))
+
+
+def notify(
+    queue: str = "",
+    *,
+    using: str,
+    delay: float = 0.0,
+    lanes: Mapping[int, int] | None = None,
+    wake: Wake | None = None,
+    silent: bool = False,
+) -> None:
+    """Do so where there are workers; with ``silent`` only wake lanes."""
+    values = options()
+    silent = silent or not values.BELL or delay > values.POLL_INTERVAL
+    if lanes or not silent:
+        ringing = Ringing(connections[using], queue, time.monotonic() + delay, silent=silent)
+        if lanes:
+            ringing.lanes, ringing.wake = dict(lanes), wake
+        after_commit(ringing)
 
 
 def call(holder: int, *, using: str) -> None:
@@ -58,14 +91,17 @@ def call(holder: int, *, using: str) -> None:
 @dataclass(slots=True, eq=False)
 class Ringing:
     """
-    A ring to be sent; ``due`` is when the task may run, on this process's clock. With a
-    ``holder`` it is a call.
+    A ring to be sent, unless it is ``silent``, once these ``lanes`` are awake; ``due`` is
+    when the task may run, on this process's clock. With a ``holder`` it is a call.
     """
 
     connection: Any
     queue: str
     due: float
     holder: int | None = None
+    lanes: dict[int, int] = field(default_factory=dict)
+    wake: Wake | None = None
+    silent: bool = False
     place: int = 0
 
     @property
@@ -75,12 +111,32 @@ class Ringing:
         return Ring(self.queue, max(0.0, self.due - time.monotonic())).message()
 
     def __call__(self) -> None:
-        message = self.message
         try:
-            bell = postgres if dialect_for(self.connection).notifies else datagrams
-            bell.send(message, self.connection)
+            if not (self.lanes and self.is_sent_where_all_are_awake()):
+                if self.wake:
+                    self.wake(self.lanes, using=self.connection.alias)
+                if not self.silent:
+                    self.send()
         except Exception as error:
-            logger.debug("The bell was not rung. message=%s error=%s", message, error)
+            logger.debug("The bell was not rung. message=%s error=%s", self.message, error)
+
+    def send(self) -> None:
+        bell = postgres if dialect_for(self.connection).notifies else datagrams
+        bell.send(self.message, self.connection)
+
+    def is_sent_where_all_are_awake(self) -> bool:
+        """Send it in the statement that looks at the lanes, where the database can."""
+        if self.silent or len(self.lanes) > MOST_LANES or not dialect_for(self.connection).notifies:
+            return False
+        return postgres.send_if_awake(self.message, self.lanes, self.connection)
+
+    def add(self, other: Ringing) -> None:
+        """Be this one as well; of a lane the first task stays, which is due first."""
+        self.due = min(self.due, other.due)
+        self.silent = self.silent and other.silent
+        self.wake = self.wake or other.wake
+        for lane, task_id in other.lanes.items():
+            self.lanes.setdefault(lane, task_id)
 
     def will_come(self) -> bool:
         """Tell whether it is sent when what its connection does now is committed."""
@@ -89,6 +145,12 @@ class Ringing:
             return False
         savepoints, function, *_robust = connection.run_on_commit[self.place]
         return function is self and savepoints <= set(connection.savepoint_ids)
+
+
+def will_wake(*, using: str) -> bool:
+    """Return whether the caller's transaction has submitted what wakes lanes after its commit."""
+    hooks: list[Any] = connections[using].run_on_commit
+    return any(isinstance(hook[1], Ringing) and hook[1].lanes for hook in hooks)
 
 
 def ear(using: str) -> Datagrams | Notices:
@@ -136,7 +198,7 @@ def once_committed(new: Ringing) -> None:
     whom = new.queue if new.holder is None else new.holder
     ringing = known.get(whom)
     if ringing is not None and ringing.will_come():
-        ringing.due = min(ringing.due, new.due)
+        ringing.add(new)
         return
     known[whom] = new
     new.place = len(connection.run_on_commit)

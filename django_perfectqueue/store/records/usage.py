@@ -14,7 +14,6 @@ from django_perfectqueue.models import WAIT_BUCKETS, Span
 from ..arithmetic.entitlement import bucket_of
 from ..database.dialects import Dialect
 from ..database.transaction import is_callers, reading, repeated, unit
-from ..limits.gates import shut_gates
 
 MOST_ROWS = 1_000
 ROWS_A_STATEMENT = 500
@@ -34,7 +33,7 @@ LATEST = "{new}"
 CLOCK = "SELECT {now}"
 WAITING = """
 WITH RECURSIVE "line" AS ({waiting_lanes})
-SELECT "lane"."queue", "lane"."user", "lane"."gate", "lane"."paused", "lane"."max_running",
+SELECT "lane"."queue", "lane"."user", "lane"."held", "lane"."paused", "lane"."max_running",
     "lane"."running"
 FROM "line" JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "line"."lane"
 LIMIT %(limit)s
@@ -171,11 +170,10 @@ def note_waiting(*, using: str, now: datetime | None = None, limit: int = MOST_R
         rows = dialect.execute(cursor, statement, {"limit": limit + 1}).fetchall()
         if not rows:
             return 0
-        shut = shut_gates(cursor, dialect, {row[2] for row in rows if row[2]}, now)
     tallies: dict[Whose, Tally] = {}
-    for queue, user, gate, paused, max_running, running in rows[:limit]:
+    for queue, user, held, paused, max_running, running in rows[:limit]:
         tally = tallies.setdefault(Whose(queue, others=False, user=user), Tally())
-        word = standing(gate in shut, paused, max_running, running)
+        word = standing(bool(held), paused, max_running, running)
         setattr(tally, word, 1)
     if len(rows) > limit:
         for queue in {row[0] for row in rows}:
@@ -184,13 +182,13 @@ def note_waiting(*, using: str, now: datetime | None = None, limit: int = MOST_R
     return len(rows[:limit])
 
 
-def standing(is_shut: bool, paused: bool, max_running: int | None, running: int) -> str:
+def standing(is_held: bool, paused: bool, max_running: int | None, running: int) -> str:
     """Return why tasks of a lane wait: there are others, or it is held back."""
     if paused:
         return "paused"
     if max_running is not None and running >= max_running:
         return "capped"
-    return "limited" if is_shut else "eager"
+    return "limited" if is_held else "eager"
 
 
 def write(

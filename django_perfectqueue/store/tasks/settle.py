@@ -13,7 +13,7 @@ from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.models import Attempt, LastEnding, Outcome
 
 from ..database.dialects import Dialect
-from ..database.transaction import repeated, unit
+from ..database.transaction import Tries, recalled, unit
 from ..lanes.accounts import Accounts
 from ..leases.fence import ending_of, hold, hold_all, outcome_of
 from ..notify.ring import ring
@@ -29,19 +29,21 @@ def settles(*words: str) -> Callable[[Settles[P]], Settles[P]]:
     Repeat a verb that ends an attempt; ``words`` are those that it may return.
 
     A repetition is refused where the commit before it came through and its answer was
-    lost: the word is then read from what that commit has written.
+    lost: the word is then read from what that commit has written. The first try of a call
+    is refused for good: whoever ended the attempt, it was not this call.
     """
 
     def decorate(verb: Settles[P]) -> Settles[P]:
-        repeatedly = repeated(verb)
-
+        @recalled
         @functools.wraps(verb)
-        def settle(lease: Lease, /, *args: P.args, **kwargs: P.kwargs) -> str:
+        def settle(tries: Tries, lease: Lease, /, *args: P.args, **kwargs: P.kwargs) -> str:
+            is_first = not tries.doubtful
+            tries.commits(lease.token)
             try:
-                return repeatedly(lease, *args, **kwargs)
+                return verb(lease, *args, **kwargs)
             except PreemptedError:
                 using, worker = str(kwargs["using"]), str(kwargs.get("worker", ""))
-                if (word := outcome_of(lease, using=using, worker=worker)) not in words:
+                if is_first or (word := outcome_of(lease, using=using, worker=worker)) not in words:
                     raise
                 return word
 
@@ -201,8 +203,9 @@ class Released(NamedTuple):
     cancelled: list[Lease]
 
 
-@repeated
+@recalled
 def release(
+    tries: Tries,
     leases: Sequence[Lease],
     *,
     using: str,
@@ -218,6 +221,8 @@ def release(
     not begun, and charges nothing. One whose cancellation was requested is cancelled; the
     caller announces that.
     """
+    is_first = not tries.doubtful
+    tries.commits(None)
     with unit(using) as (cursor, dialect):
         accounts = Accounts(now)
         found = hold_all(cursor, dialect, leases)
@@ -233,7 +238,8 @@ def release(
         refused = []
         for lease in leases:
             # As in settles(): what a try before this one has released is not refused.
-            word = "" if lease in found else ending_of(cursor, dialect, lease, worker)
+            known = is_first or lease in found
+            word = "" if known else ending_of(cursor, dialect, lease, worker)
             if word == Outcome.CANCELLED:
                 cancelled.append(lease)
             elif lease not in found and word != "released":

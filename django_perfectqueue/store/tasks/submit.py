@@ -12,11 +12,11 @@ from django.utils import timezone
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.signals import task_submitted
 
-from ..arithmetic.fair_order import lane_of
 from ..database.dialects import Dialect, dialect_of
 from ..database.dialects.base import numbers
 from ..database.packet import LONG
 from ..database.transaction import PATIENCE, Tries, reading, recalled, unit
+from ..lanes.wake import wake_sleeping
 from ..notify.ring import ring
 from ..notify.signals import announce
 from ..values import Moment, Submission, new_token
@@ -85,11 +85,14 @@ def notify(
     if task_submitted.receivers:
         announce(task_submitted, stored, using=using)
     soonest: dict[str, float] = {}
+    lanes: dict[str, dict[int, int]] = {}
     for task in stored:
-        wait = until(task.run_at, now) if task.run_at else 0.0
+        wait = 0.0 if task.run_at is None else until(task.run_at, now)
         soonest[task.queue] = min(soonest.get(task.queue, wait), wait)
+        if task.run_at is None:
+            lanes.setdefault(task.queue, {}).setdefault(task.lane, fresh[task.queue, task.key])
     for queue, wait in soonest.items():
-        ring(queue, using=using, delay=wait)
+        ring(queue, using=using, delay=wait, lanes=lanes.get(queue), wake=wake_sleeping)
 
 
 def until(starts: Moment, now: datetime | None) -> float:
@@ -124,8 +127,7 @@ def submit_one(
     token, known = new_token(), list(tries.doubtful)
     tries.commits(token)
     with reading(using) as (cursor, dialect):
-        lane = lane_of(task.queue, task.user, task.keys)
-        fresh = dialect.submit_one(cursor, task, lane, token=token, now=now)
+        fresh = dialect.submit_one(cursor, task, token=token, now=now)
         return fresh or (by_token(cursor, dialect, task, known, now) if known else {})
 
 
@@ -173,18 +175,14 @@ def store_some(
     submissions: Sequence[Submission],
     now: datetime | None,
 ) -> dict[tuple[str, str], int]:
-    given, seen, marked = [], set(), set()
+    given, seen = [], set()
     for task in submissions:
         if len(task.payload) > LONG and (why := dialect.too_long(cursor, task.payload)):
             raise InvalidTaskError(f"The data of task '{task.key}' can't be stored: {why}.")
         if (task.queue, task.key) in seen:
             continue
         seen.add((task.queue, task.key))
-        lane = lane_of(task.queue, task.user, task.keys)
-        mark = lane not in marked
-        if task.run_at is None:
-            marked.add(lane)
-        given.append((task, lane, mark))
+        given.append(task)
     fresh = dialect.submit(cursor, given, now) if given else {}
     if tries.doubtful:
         fresh |= ours(cursor, dialect, tries, seen - fresh.keys())

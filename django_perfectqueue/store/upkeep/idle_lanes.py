@@ -1,8 +1,7 @@
-"""Delete lanes, gates and meters that nobody needs any more, a bounded batch at a time."""
+"""Delete lanes, holds and meters that nobody needs any more, a bounded batch at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,6 +13,7 @@ from ..database.dialects.base import numbers
 from ..database.transaction import reading, repeated, unit
 from ..lanes.share_sync import mend
 from ..lanes.wake import LAST, floor
+from ..limits.meters import locked
 
 BATCH = 500
 IDLE = 600.0
@@ -56,23 +56,21 @@ ORDER BY "finish_tag" DESC LIMIT 1 OFFSET {LAST - 1}
 COMPETING = """
 SELECT EXISTS (
     SELECT 1 FROM "perfectqueue_lane"
-    WHERE "queue" = %(queue)s AND "gate" = %(gate)s AND "open" = TRUE
-) OR (%(gate)s = 0 AND EXISTS (SELECT 1 FROM "perfectqueue_gate" WHERE "queue" = %(queue)s))
+    WHERE "queue" = %(queue)s AND "held" = 0 AND "open" = TRUE
+) OR EXISTS (SELECT 1 FROM "perfectqueue_hold" WHERE "queue" = %(queue)s)
 """
 FORGET_LANES = 'DELETE FROM "perfectqueue_lane" WHERE "id" IN ({lanes})'
 
-GATES = """
-SELECT "id", "queue" FROM "perfectqueue_gate" WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
+HOLDS = """
+SELECT "id", "key" FROM "perfectqueue_hold" WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
 """
-LOCK_GATES = 'SELECT "id", "queue" FROM "perfectqueue_gate" WHERE "id" IN ({gates}) ORDER BY "id"'
-EMPTY_GATES = """
-SELECT "gate"."id" FROM "perfectqueue_gate" AS "gate"
-WHERE "gate"."id" IN ({gates}) AND NOT EXISTS (
+FORGET_HOLDS = """
+DELETE FROM "perfectqueue_hold" WHERE "id" IN ({holds}) AND NOT EXISTS (
     SELECT 1 FROM "perfectqueue_lane" AS "lane"
-    WHERE "lane"."queue" = "gate"."queue" AND "lane"."gate" = "gate"."id"
+    WHERE "lane"."queue" = "perfectqueue_hold"."queue"
+        AND "lane"."held" = "perfectqueue_hold"."id"
 )
 """
-FORGET_GATES = 'DELETE FROM "perfectqueue_gate" WHERE "id" IN ({gates})'
 
 METERS = """
 SELECT "key" FROM "perfectqueue_meter" WHERE "key" > %(after)s ORDER BY "key" LIMIT %(limit)s
@@ -102,11 +100,10 @@ def forget_lanes(
     others compete, one that is further ahead than that stays, as do those that tell the
     time.
 
-    Whoever puts tasks into a lane sees that it sleeps, whether it has a row or not, and
-    has it woken, which makes the row; what was submitted by one who saw it awake is found
-    by rouse(). One that is woken in the very moment in which it is deleted may be made anew
-    with the share of someone who has none; so those that carry another share than they
-    should are corrected here, too.
+    Who submits tasks looks after the commit whether their lane is awake, and wakes it, which
+    makes the row; what is missed so is found by rouse(). One that is woken in the very
+    moment in which it is deleted may be made anew with the share of someone who has none;
+    so those that carry another share than they should are corrected here, too.
     """
     with reading(using) as (cursor, dialect):
         rows = dialect.execute(cursor, LANES, {"after": after, "limit": limit}).fetchall()
@@ -168,36 +165,25 @@ def place_of(cursor: Any, dialect: Dialect, queue: str, gate: int) -> Place:
     if not dialect.execute(cursor, COMPETING, terms).fetchone()[0]:
         return Place(competing=False)
     row = dialect.execute(cursor, LAST_TAG, terms).fetchone()
-    time = None if gate else floor(cursor, dialect, queue, gated=True).virtual_time
+    time = None if gate else floor(cursor, dialect, queue).virtual_time
     return Place(True, float(row[0]) if row else 0.0, time)
 
 
 @repeated
-def forget_gates(after: int, *, using: str, limit: int = BATCH) -> int | None:
+def forget_holds(after: int, *, using: str, limit: int = BATCH) -> int | None:
     """
-    Look at so many gates behind an id, and delete those without a lane; return where the next
-    batch begins, or None at the end.
+    Look at so many holds behind an id, and delete those under which no lane is; return where
+    the next batch begins, or None at the end.
 
-    Who wakes a lane behind a gate locks the gate before, so that it does not go meanwhile.
+    Who puts a lane under a hold has locked the limit's meter, so that it does not go meanwhile.
     """
-    with reading(using) as (cursor, dialect):
-        rows = dialect.execute(cursor, GATES, {"after": after, "limit": limit}).fetchall()
-        gates = empty_gates(cursor, dialect, rows)
-    if gates:
-        with unit(using) as (cursor, dialect):
-            lock = LOCK_GATES.replace("{gates}", numbers(gates)) + dialect.skip_clause()
-            locked = dialect.execute(cursor, lock).fetchall()
-            if still := empty_gates(cursor, dialect, locked):
-                dialect.execute(cursor, FORGET_GATES.replace("{gates}", numbers(still)))
+    with unit(using) as (cursor, dialect):
+        rows = dialect.execute(cursor, HOLDS, {"after": after, "limit": limit}).fetchall()
+        if rows:
+            locked(cursor, dialect, {key for _id, key in rows}, None)
+            holds = numbers(id_ for id_, _key in rows)
+            dialect.execute(cursor, FORGET_HOLDS.replace("{holds}", holds))
     return rows[-1][0] if len(rows) == limit else None
-
-
-def empty_gates(cursor: Any, dialect: Dialect, gates: Sequence[tuple[int, str]]) -> list[int]:
-    """Return those of these gates, each with its queue, behind which there is no lane."""
-    if not gates:
-        return []
-    statement = EMPTY_GATES.replace("{gates}", numbers(gate for gate, _queue in gates))
-    return [gate for (gate,) in dialect.execute(cursor, statement).fetchall()]
 
 
 @repeated

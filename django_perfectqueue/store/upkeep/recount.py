@@ -12,6 +12,7 @@ from ..database.dialects import Dialect
 from ..database.dialects.base import Row, numbers
 from ..database.transaction import reading, repeated, unit
 from ..lanes.accounts import LOCK
+from ..limits.holds import open_holds
 from ..limits.meters import locked
 from ..notify.ring import ring
 
@@ -45,15 +46,14 @@ SELECT MAX("key") FROM (
 ) AS "some"
 """
 METERS = """
-SELECT "key", 0, "running" FROM "perfectqueue_meter" WHERE {which}
+SELECT "key", NULL, "running" FROM "perfectqueue_meter" WHERE {which}
 UNION ALL
-SELECT NULL, "lane"."gate", COUNT(*)
+SELECT NULL, "lane"."keys", COUNT(*)
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "ticket"."lane"
 WHERE "ticket"."state" = 2 AND "ticket"."alarm_at" IS NOT NULL AND NOT ("lane"."gate" = 0)
-GROUP BY "lane"."gate"
+GROUP BY "lane"."keys"
 """
-GATES = 'SELECT "id", "keys" FROM "perfectqueue_gate" WHERE "id" IN ({ids})'
 SET_METER = 'UPDATE "perfectqueue_meter" SET "running" = %(running)s WHERE "key" = %(key)s'
 
 
@@ -154,13 +154,11 @@ def counts_of(
 ) -> dict[str, tuple[int, int]]:
     """Return what meters count and what runs, where that differs."""
     rows = dialect.execute(cursor, METERS.replace("{which}", which), values).fetchall()
-    behind = {gate: tasks for key, gate, tasks in rows if key is None}
     running: Counter[str] = Counter()
-    if behind:
-        statement = GATES.replace("{ids}", numbers(sorted(behind)))
-        for gate, keys in dialect.execute(cursor, statement).fetchall():
-            running.update(dict.fromkeys(json.loads(keys), behind[gate]))
-    counted = {key: count for key, _gate, count in rows if key is not None}
+    for key, keys, tasks in rows:
+        if key is None:
+            running.update(dict.fromkeys(json.loads(keys), tasks))
+    counted = {key: count for key, _keys, count in rows if key is not None}
     return {key: (count, running[key]) for key, count in counted.items() if count != running[key]}
 
 
@@ -173,6 +171,8 @@ def correct_meters(keys: Collection[str], *, using: str) -> list[Drift]:
         counts = counts_of(cursor, dialect, which, names)
         for key, (_counted, running) in counts.items():
             dialect.execute(cursor, SET_METER, {"key": key, "running": running})
+        if counts:
+            open_holds(cursor, dialect, counts, None)
     if counts:
         ring(using=using)
     return [Drift(f"limit={key!r}", *counts[key]) for key in counts]

@@ -1,4 +1,4 @@
-"""What the clock moves: due tasks, lapsed leases, and lanes that sleep with work in them."""
+"""What the clock moves: due tasks and lapsed leases; and lanes that sleep with work in them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
 from ..database.transaction import is_callers, reading, repeated, unit
 from ..lanes.accounts import Accounts
-from ..lanes.idle_marks import rounds, slept_lately
+from ..lanes.idle_marks import rounds
 from ..lanes.wake import owners_of, wake
+from ..limits.holds import open_all_shut
+from ..notify.ring import notify
 from ..tasks.close import lose
 
 BATCH = 500
-BATCHES = 4
+MOST = 4 * BATCH
 
-RINGING = """
+ANY_DUE = """
 SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT 1
 """
-RUNG = """
-SELECT "task_id", "lane", "state"{asynchronous_commit} FROM "perfectqueue_ticket"
+DUE = """
+SELECT "task_id", "state"{asynchronous_commit} FROM "perfectqueue_ticket"
 WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT %(limit)s
 """
 READMIT = """
@@ -47,53 +49,55 @@ WHERE "line"."lane" IS NOT NULL AND (
 )
 LIMIT %(limit)s
 """
-SLEPT = """
-SELECT (
-    SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
-    WHERE "ticket"."state" = 0 AND {in_lane} ORDER BY "ticket"."rank" LIMIT 1
-)
-FROM "perfectqueue_lane" AS "lane" WHERE "lane"."id" IN ({lanes}) AND "lane"."awake" = FALSE
-"""
 
 
 def answer_alarms(*, using: str, now: datetime | None = None) -> bool:
     """
-    Do what is due: admit scheduled tasks, take back lapsed leases, wake lanes.
+    Do what is due: admit scheduled tasks, and take back lapsed leases.
 
     Do so much of it and no more; return whether some is left. Costs one index look-up
     when nothing is due.
     """
-    return ringing(using=using, now=now) and answer_ringing(using=using, now=now)
+    return are_due(using=using, now=now) and fire_timers(using=using, now=now) == MOST
 
 
-def answer_ringing(*, using: str, now: datetime | None = None) -> bool:
-    """Do the same where an alarm is known to ring."""
-    return all(answer_batch(using=using, now=now) == BATCH for _ in range(BATCHES))
+def fire_timers(*, using: str, now: datetime | None) -> int:
+    """Do the same where something is known to be due; return how many tasks were moved."""
+    fired = 0
+    while fired < MOST:
+        some = fire_batch(using=using, now=now)
+        fired += some
+        if some < BATCH:
+            break
+    if fired:
+        # Others may have looked while these were locked here, and gone to rest.
+        notify(using=using)
+    return fired
 
 
 @repeated
-def ringing(*, using: str, now: datetime | None) -> bool:
+def are_due(*, using: str, now: datetime | None) -> bool:
     with reading(using) as (cursor, dialect):
-        return dialect.execute(cursor, RINGING, now=now).fetchone() is not None
+        return dialect.execute(cursor, ANY_DUE, now=now).fetchone() is not None
 
 
 @repeated
-def answer_batch(*, using: str, now: datetime | None) -> int:
+def fire_batch(*, using: str, now: datetime | None) -> int:
     lasting = is_callers(connections[using])
     with unit(using) as (cursor, dialect):
-        statement = RUNG.replace(
+        statement = DUE.replace(
             "{asynchronous_commit}", "" if lasting else dialect.asynchronous_commit
         )
+        # What others hold, they fire.
         statement += dialect.skip_clause()
         rows = dialect.execute(cursor, statement, {"limit": BATCH}, now=now).fetchall()
-        rung = [row[:3] for row in rows]
         accounts = Accounts(now)
-        lapsed = [task_id for task_id, _lane, state in rung if state == State.RUNNING]
+        lapsed = [task_id for task_id, state, *_ in rows if state == State.RUNNING]
         back = lose(cursor, dialect, accounts, lapsed)
-        back += [task_id for task_id, _lane, state in rung if state != State.RUNNING]
+        back += [task_id for task_id, state, *_ in rows if state != State.RUNNING]
         admit(cursor, dialect, back, accounts)
         accounts.write(cursor, dialect)
-        return len(rung)
+        return len(rows)
 
 
 @repeated
@@ -101,55 +105,45 @@ def rouse(*, using: str) -> int:
     """
     Wake the lanes that sleep although they have waiting tickets, those that have another
     policy than the settings say, and those behind a gate whose copy of their account is
-    old: it was made while the account was charged. Return how many.
+    old: it was made while the account was charged. Have limits looked at that hold back
+    lanes and have room, too: they were edited past the models' signals. Return how many,
+    of the lanes BATCH at most.
 
-    A submit marks its ticket when it sees its lane asleep. One that saw it awake and
-    committed after the lane had fallen asleep is found here.
+    Who submits a task wakes its lane after the commit. What is missed then, because its
+    program died or the lane fell asleep in that moment, is found here.
     """
+    opened = open_all_shut(using=using)
     with reading(using) as (cursor, dialect):
         ids = asleep(cursor, dialect)
-    if not ids:
-        return 0
-    with unit(using) as (cursor, dialect):
-        return wake(cursor, dialect, owners_of(cursor, dialect, ids), None)
+    woken = opened
+    if ids:
+        with unit(using) as (cursor, dialect):
+            woken += wake(cursor, dialect, owners_of(cursor, dialect, ids), None)
+    if woken:
+        notify(using=using)
+    return woken
 
 
-def rouse_in_turn(*, using: str, now: datetime | None) -> int:
+def rouse_all(*, using: str) -> None:
+    """Do so until no lane is left that sleeps with work in it."""
+    while rouse(using=using) >= BATCH:
+        pass
+
+
+def rouse_in_turn(*, using: str) -> int:
     """
-    Do so for what this process may have put to sleep too soon; and now and then for all.
+    Do so if this process has not looked for some seconds.
 
     rouse() goes through all lanes that have waiting tickets, also those of users who are
-    paused. So an acquire that finds nothing leaves that to the janitor, but for a minute
-    and more, and looks only at lanes which it has put to sleep itself within a minute. By a
-    time that the caller gave, marks may not be due that were made by another clock; so then
-    it looks at all.
+    paused; so an acquire that finds nothing does not do it every time.
     """
-    if now is not None:
-        return rouse(using=using)
-    if woken := rouse_slept(using=using):
-        return woken
     if not rounds[using].are_due():
         return 0
     began = time.monotonic()
     woken = rouse(using=using)
-    rounds[using].began(began)
+    if woken < BATCH:
+        rounds[using].began(began)
     return woken
-
-
-@repeated
-def rouse_slept(*, using: str) -> int:
-    lanes = slept_lately(using)
-    if not lanes:
-        return 0
-    with reading(using) as (cursor, dialect):
-        statement = SLEPT.replace("{lanes}", numbers(lanes))
-        in_lane = dialect.in_lane.replace("{lane}", '"lane"."id"')
-        rows = dialect.execute(cursor, statement.replace("{in_lane}", in_lane)).fetchall()
-        ids = [task_id for (task_id,) in rows if task_id is not None]
-    if not ids:
-        return 0
-    with unit(using) as (cursor, dialect):
-        return wake(cursor, dialect, owners_of(cursor, dialect, ids), None)
 
 
 def asleep(cursor: Any, dialect: Dialect) -> list[int]:
@@ -177,7 +171,7 @@ def admit(cursor: Any, dialect: Dialect, ids: list[int], accounts: Accounts) -> 
     """Let tickets wait in their lanes, and wake those; lock first what is to be charged."""
     owners = owners_of(cursor, dialect, ids) if ids else []
     if owners:
-        accounts.gated = any(owner.gated for owner in owners)
+        accounts.gated = any(owner.copied or owner.keys for owner in owners)
     accounts.lock(cursor, dialect, {owner.account for owner in owners})
     if ids:
         dialect.execute(cursor, READMIT.replace("{ids}", numbers(sorted(ids))))

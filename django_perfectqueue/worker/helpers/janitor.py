@@ -167,7 +167,7 @@ class Parked:
 
 class IdleLanes:
     """
-    Deletes unused lanes, gates and meters.
+    Deletes unused lanes, holds and meters.
 
     It scans them once in ROUND, so that those in use are seldom recreated.
     """
@@ -185,8 +185,8 @@ class IdleLanes:
             self.next_round = time.monotonic() + ROUND
             first = store.FIRST_ID
             self.left = [
+                (store.forget_holds, first),
                 (store.forget_lanes, first),
-                (store.forget_gates, first),
                 (store.forget_meters, ""),
             ]
         forget, after = self.left[0]

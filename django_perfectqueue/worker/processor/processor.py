@@ -58,6 +58,7 @@ LOOK_UP_AFTER = 5.0
 LOOK_AFTER = 60.0
 WEIGHTS_AFTER = 5.0
 STAND_BACK = 0.1
+LAST_LOOKS = 5
 TOO_LONG = 1.0
 
 UNCERTAIN = store.Failure(error="lost", message="The answer to its acquire was lost.")
@@ -106,7 +107,7 @@ class Processor:
         self.taken_at = time.monotonic()
         self.take_at = 0.0
         self.rested = False
-        self.lanes_woken = False
+        self.looks = 0
         self.warned_types: set[str] = set()
         self.parked = PARKED_FROM
         self.parked_until = 0.0
@@ -214,18 +215,19 @@ class Processor:
         if before < self.parked_until:
             self.look_for_parked(before)
         order = self.queues_in_order(before)
+        request = store.ClaimRequest(
+            queues=order,
+            limit=limit,
+            alive_time=self.options.ALIVE_TIME,
+            holder=self.resources.holder,
+            using=self.plan.using,
+            serial=self.are_serial(limit),
+        )
         with self.completions.batch() as batch:
-            taken = store.acquire(
-                order,
-                limit=limit,
-                alive_time=self.options.ALIVE_TIME,
-                holder=self.resources.holder,
-                using=self.plan.using,
-                finished=batch.completions,
-                refused=batch.refused,
-                worker=self.worker,
-                serial=self.are_serial(limit),
+            taken, refused = store.finish_and_acquire(
+                batch.completions, request, worker=self.worker
             )
+            batch.refused += refused
         self.renewed(before)
         if self.shares:
             queues = [lease.queue for lease in taken]
@@ -282,14 +284,18 @@ class Processor:
         Return whether a burst is over: nothing was taken, and no idle lane has tasks.
 
         It wakes such lanes once, since another worker may have marked them by other settings.
+        It polls a few times for tasks that others were about to make due.
         """
         if taken:
-            self.lanes_woken = False
+            self.looks = 0
             return False
-        if self.lanes_woken:
+        self.looks += 1
+        if self.looks == 1 and self.link.insist(lambda: store.rouse(using=self.plan.using)):
+            return False
+        if self.looks > LAST_LOOKS or not self.link.insist(self.look).due:
             return True
-        self.lanes_woken = True
-        return not self.link.insist(lambda: store.rouse(using=self.plan.using))
+        self.resources.wakeup.wait(STAND_BACK)
+        return False
 
     def pass_on(self, taken: Sequence[store.Lease]) -> None:
         """

@@ -8,7 +8,7 @@ from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.models import FairShare, Lane, Ticket
 
-from ...factories import LEASE, acquire, after, completion, submit, submit_many
+from ...factories import LEASE, after, completion, finish_and_acquire, submit, submit_many
 
 
 class OneProcessor:
@@ -24,7 +24,7 @@ class OneProcessor:
 
         It finishes, unless it has been ended by ``end``, which returns True then.
         """
-        [lease] = acquire(now=after(self.now), holder=self.holder, finished=self.done)
+        [lease], _refused = finish_and_acquire(self.done, now=after(self.now), holder=self.holder)
         begun(lease)
         took = seconds(lease.user)
         self.now += took

@@ -7,7 +7,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import PreemptedError
-from django_perfectqueue.models import DeadLetter, FairShare, Lane, State, Task, Ticket
+from django_perfectqueue.models import DeadLetter, FairShare, Lane, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.claims.candidates import Lineup
 
@@ -19,6 +19,7 @@ from ...factories import (
     completion,
     elsewhere,
     finish,
+    finish_and_acquire,
     keys,
     retry,
     running,
@@ -356,7 +357,7 @@ class LaneTests(TestCase):
     def test_a_batch_is_full_however_few_short_tasks_each_user_has(self):
         for number in range(100):
             submit(user=f"u{number}")
-        store.answer_alarms(using="default", now=NOON)
+        store.rouse(using="default")
         Lane.objects.update(cost=0.0001)
 
         self.assertEqual(len(acquire(90)), 90)
@@ -377,25 +378,6 @@ class LaneTests(TestCase):
 
         finish(anns[1], seconds=1.0)
         self.assertAlmostEqual(Lane.objects.get(user="ann").cost, 4.0, places=2)
-
-    def test_only_the_first_ticket_of_a_sleeping_lane_is_marked(self):
-        """The marks are what a flood of one user makes the clock look at."""
-        submit_many(50, user="ann")
-        self.assertEqual(Ticket.objects.filter(alarm_at__isnull=False).count(), 1)
-
-        acquire(1)
-        submit_many(50, user="ann")
-        self.assertEqual(Ticket.objects.filter(state=State.WAITING, alarm_at=None).count(), 99)
-
-    def test_an_unmarked_ticket_in_a_sleeping_lane_is_found(self):
-        """So it is when its submitter saw the lane awake and committed after it slept."""
-        submit("k1", user="ann")
-        acquire()
-        Lane.objects.update(awake=False)
-        submit("k2", user="ann")
-        Ticket.objects.filter(state=State.WAITING).update(alarm_at=None)
-
-        self.assertEqual(keys(acquire()), ["k2"])
 
     def test_a_changed_share_holds_for_tasks_that_wait(self):
         share = FairShare.objects.create(user="ann", paused=True)
@@ -440,7 +422,7 @@ class FinishWithAcquireTests(TestCase):
         first, held = running("first")
         submit("second")
 
-        taken = acquire(finished=[completion(held, result="1")], worker="w")
+        taken, _refused = finish_and_acquire([completion(held, result="1")], worker="w")
 
         self.assertEqual(keys(taken), ["second"])
         self.assertEqual((status(first), first.metadata().worker), ("finished", "w"))
@@ -456,7 +438,7 @@ class StatementTests(TransactionTestCase):
         Queue().submit_many(tasks, now=NOON)
         done, returned = 0, []
         while done < count:
-            held = acquire(100, finished=returned)
+            held, _refused = finish_and_acquire(returned, 100)
             done += len(held)
             returned = [completion(lease, seconds=0.5) for lease in held]
         store.finish(returned, using="default")

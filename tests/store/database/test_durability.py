@@ -8,7 +8,7 @@ from django.test import TransactionTestCase
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
-from tests.factories import acquire, completion, submit
+from tests.factories import acquire, completion, finish_and_acquire, submit
 
 
 @skipUnless(connection.vendor == "postgresql", "Only there an acquire may be lost alone.")
@@ -78,7 +78,7 @@ class DurabilityTests(TransactionTestCase):
         self.act_without_autocommit(lambda: store.answer_alarms(using="default"))
 
     def test_a_finish_does_with_the_acquires_that_follow_it(self):
-        self.act_without_autocommit(lambda: acquire(now=None, finished=[completion(self.held)]))
+        self.act_without_autocommit(lambda: finish_and_acquire([completion(self.held)], now=None))
 
     def test_an_atomic_block_is_left_as_it_was(self):
         with transaction.atomic(), transaction.atomic():

@@ -22,7 +22,14 @@ from django_perfectqueue.store.database.dialects import DIALECTS
 
 from ...databases import UnavailableError, environment_for, server_like
 from ...databases.proxy import proxied
-from ...factories import assert_books_balance, elsewhere, purge, submit, submit_many
+from ...factories import (
+    assert_books_balance,
+    elsewhere,
+    finish_and_acquire,
+    purge,
+    submit,
+    submit_many,
+)
 from ...waiting import wait_until
 
 LOG = "django_perfectqueue.database"
@@ -163,17 +170,9 @@ class LostCommitTests(TransactionTestCase):
     def test_what_is_finished_with_an_acquire_is_so_once(self, way):
         [task] = self.taken()
         submit("next", now=None)
-        store.answer_alarms(using="default")
-        refused = []
         with self.lost(way):
-            leases = store.acquire(
-                ["default"],
-                limit=1,
-                alive_time=60,
-                holder=task.lease.holder,
-                using="default",
-                finished=[task.completion()],
-                refused=refused,
+            leases, refused = finish_and_acquire(
+                [task.completion()], holder=task.lease.holder, now=None
             )
         self.assertEqual(([lease.key for lease in leases], refused), (["next"], []))
         self.assertEqual(Queue()[task.key].metadata().status, "finished")
@@ -274,7 +273,7 @@ class LostCommitTests(TransactionTestCase):
     def test_an_edit_is_refused_where_the_lease_has_passed_on_before_it_is_repeated(self):
         with proxied(connection) as self.proxy:
             [task] = self.taken()
-            given = {"using": "default", "alive_time": 300.0, "why": store.Failure()}
+            given = {"using": "default", "alive_time": 300.0, "loss": store.Loss()}
             give_back = partial(store.give_back, task.lease.holder, **given)
             refused = self.assertRaises(PreemptedError)
             with self.meanwhile(give_back), self.lost("after"), refused:

@@ -9,7 +9,14 @@ from django_perfectqueue.exceptions import InvalidResultError, InvalidTaskError
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
 
-from ...factories import acquire, assert_books_balance, completion, submit, submit_many
+from ...factories import (
+    acquire,
+    assert_books_balance,
+    completion,
+    finish_and_acquire,
+    submit,
+    submit_many,
+)
 from ...worker.runners import runner_for
 
 MEBIBYTE = 1024 * 1024
@@ -63,7 +70,7 @@ class PacketTests(TransactionTestCase):
     def test_results_that_fit_one_by_one_are_stored_together(self):
         submit_many(12, now=None)
         done = [completion(lease, result='"' * 200_000) for lease in acquire(12, now=None)]
-        acquire(1, now=None, finished=done, worker="w")
+        finish_and_acquire(done, now=None, worker="w")
 
         self.assertEqual(Task.objects.filter(outcome="finished").count(), 12)
         assert_books_balance(self)

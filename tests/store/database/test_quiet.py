@@ -1,20 +1,19 @@
 import threading
+from unittest import mock
 
 from django.db import connections, transaction
 from django.test import TransactionTestCase, skipUnlessDBFeature
 
 from django_perfectqueue import store
+from django_perfectqueue.store.notify import ring
 
-from ...factories import acquire, after, submit
+from ...factories import acquire, after, keys, submit
 
 
 class OthersTests(TransactionTestCase):
     @skipUnlessDBFeature("has_select_for_update_skip_locked")
-    def test_what_another_is_making_ready_is_no_reason_for_an_empty_answer(self):
-        """
-        A burst ends at an empty answer. It must not end because a janitor was just then
-        admitting the tasks that it came for.
-        """
+    def test_who_makes_tasks_ready_notifies_those_who_looked_meanwhile(self):
+        """They were given nothing, and rest."""
         submit("k0", run_at=after(1))
         busy, ready = threading.Event(), threading.Event()
 
@@ -22,13 +21,32 @@ class OthersTests(TransactionTestCase):
             with transaction.atomic():
                 store.answer_alarms(using="default", now=after(2))
                 busy.set()
-                ready.wait(0.1)
+                ready.wait(10)
             connections.close_all()
 
-        janitor = threading.Thread(target=admit_slowly)
-        janitor.start()
-        busy.wait()
-        taken = acquire(now=after(2))
-        ready.set()
-        janitor.join()
-        self.assertEqual([lease.key for lease in taken], ["k0"])
+        with mock.patch.object(ring.Ringing, "send") as sent:
+            janitor = threading.Thread(target=admit_slowly)
+            janitor.start()
+            busy.wait(10)
+            self.assertEqual(acquire(now=after(2)), [])
+            self.assertFalse(sent.called)
+            ready.set()
+            janitor.join()
+            self.assertTrue(sent.called)
+        self.assertEqual(keys(acquire(now=after(2))), ["k0"])
+
+    def test_who_wakes_what_others_have_left_asleep_notifies_them(self):
+        with mock.patch.object(ring.Ringing, "__call__"):
+            submit("k0", now=None)
+        with mock.patch.object(ring.Ringing, "send") as sent:
+            self.assertEqual(store.rouse(using="default"), 1)
+            self.assertEqual(sent.call_count, 1)
+            self.assertEqual(store.rouse(using="default"), 0)
+            self.assertEqual(sent.call_count, 1)
+
+    def test_one_processor_waits_for_nobody(self):
+        """The store never sleeps inside of a verb."""
+        submit("k0", run_at=after(1))
+        with mock.patch("time.sleep", side_effect=AssertionError):
+            self.assertEqual(acquire(), [])
+            self.assertEqual(keys(acquire(now=after(2))), ["k0"])

@@ -12,7 +12,7 @@ from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.models import DeadLetter, Lane, Task
 from django_perfectqueue.queue import Queue
 
-from ...factories import acquire, assert_books_balance, register, submit
+from ...factories import acquire, assert_books_balance, finish_and_acquire, register, submit
 from ...management.running import run
 
 POISON = {
@@ -92,8 +92,7 @@ class UnreadableTests(TransactionTestCase):
         submit("good")
         poison("bad")
         done = store.Completion(lease=lease, result=None, started=0.0, ended=0.1)
-        refused = []
-        held = acquire(10, finished=[done], refused=refused)
+        held, refused = finish_and_acquire([done], 10)
 
         self.assertEqual(([one.key for one in held], refused), (["good"], []))
         self.assertEqual(Queue()["done"].metadata().status, "finished")
@@ -106,7 +105,7 @@ class UnreadableTests(TransactionTestCase):
         poison("bad", ticket__run_at=POISON[0])
         Queue()["good"].metadata()
         terms = {"limit": 10, "alive_time": 60, "holder": 5, "using": "default"}
-        store.answer_alarms(using="default")
+        store.rouse(using="default")
 
         self.assertEqual(store.take_alone("default", **terms), [])
         held = store.acquire(["default"], **terms)

@@ -1,19 +1,22 @@
-"""Lanes that sleep although tasks wait in them, and those that are kept from being served."""
+"""Lanes that sleep are woken after the commit, and found where nobody did; others are left."""
 
 from contextlib import contextmanager
 from unittest import mock
 
 from django.db import connection, transaction
-from django.test import TransactionTestCase
+from django.test import TestCase, TransactionTestCase, override_settings
+from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
+from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import Lane, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.lanes import idle_marks
 from django_perfectqueue.store.lanes import wake as waking
+from django_perfectqueue.store.notify import ring
 from django_perfectqueue.store.upkeep import timers
-from tests.factories import acquire, submit
+from tests.factories import acquire, after, elsewhere, keys, submit
 
 from ...scale.case import expect_large_tables, forget, refresh
 from ...scale.meter import Meter
@@ -21,6 +24,7 @@ from ...scale.meter import Meter
 FEW = 100
 MANY = 20 * FEW
 UNIT = {"postgresql": 1, "mysql": 1, "sqlite": 25}
+MUTE = {"BELL": False}
 
 
 @contextmanager
@@ -31,42 +35,145 @@ def later(seconds):
         yield
 
 
-class LateCommitTests(TransactionTestCase):
-    """A submit has seen its lane awake, and is committed after the lane has gone to sleep."""
+def awake():
+    return sorted(Lane.objects.filter(awake=True).values_list("user", flat=True))
+
+
+def statements(queries):
+    frames = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE")
+    return [query["sql"] for query in queries if not query["sql"].startswith(frames)]
+
+
+class WakeTests(TransactionTestCase):
+    def test_a_lane_is_awake_when_its_first_submit_returns(self):
+        submit(user="ann", now=None)
+        self.assertEqual(awake(), ["ann"])
+
+    def test_and_when_many_are_submitted(self):
+        Queue().submit_many(
+            {"key": f"{user}-{number}", "type": "report", "user": user}
+            for number in range(3)
+            for user in ("ann", "bob")
+        )
+        self.assertEqual(awake(), ["ann", "bob"])
+
+    def test_and_when_a_task_is_replaced(self):
+        submit("k1", user="ann", run_at=60)
+        submit("k1", user="bob", on_conflict="replace")
+        self.assertEqual(awake(), ["bob"])
+
+    @override_settings(PERFECTQUEUE=MUTE)
+    def test_also_without_a_bell(self):
+        submit(user="ann")
+        self.assertEqual(awake(), ["ann"])
+
+    def test_in_a_transaction_it_is_after_the_commit(self):
+        """Else its row would hold up all others who submit for this user."""
+        with transaction.atomic():
+            submit(user="ann")
+            self.assertEqual(awake(), [])
+            if connection.vendor != "sqlite":
+                elsewhere(lambda: submit(user="ann"))
+        self.assertEqual(awake(), ["ann"])
+
+    def test_what_is_rolled_back_wakes_nothing(self):
+        with transaction.atomic():
+            submit(user="ann")
+            with transaction.atomic():
+                submit(user="bob")
+                transaction.set_rollback(True)
+        self.assertEqual(awake(), ["ann"])
+
+    def test_a_lane_behind_a_limit_is_woken_too(self):
+        set_limit("api", max_running=1)
+        submit(user="ann", limits=["api"])
+        self.assertTrue(Lane.objects.exclude(gate=0).get().awake)
+        self.assertEqual(len(acquire(now=None)), 1)
+
+    def test_a_lane_that_falls_asleep_before_the_commit_is_woken_by_it(self):
+        submit("first", user="ann", now=None)
+        submit(user="bob", now=None)
+        with transaction.atomic():
+            submit("second", user="ann", now=None)
+            if connection.vendor == "sqlite":
+                Lane.objects.update(awake=False)
+            else:
+                self.assertEqual(elsewhere(lambda: len(acquire(10, now=None))), 2)
+                self.assertNotIn("ann", awake())
+        self.assertIn("ann", awake())
+
+    def test_a_task_that_is_scheduled_wakes_nothing(self):
+        submit(user="ann", run_at=60)
+        self.assertFalse(Lane.objects.exists())
+
+    def test_one_that_has_been_due_for_long_is_found_by_its_time(self):
+        submit("late", user="ann", run_at=after(-60))
+        self.assertEqual(keys(acquire()), ["late"])
+
+    def test_the_first_acquire_of_a_new_lane_is_one_transaction(self):
+        submit(user="bob", now=None)
+        submit(user="ann", now=None)
+        with CaptureQueriesContext(connection) as queries:
+            self.assertEqual(len(acquire(2, now=None)), 2)
+        self.assertLessEqual(len(statements(queries)), 8)
+        self.assertEqual(sum(query["sql"].startswith("COMMIT") for query in queries), 1)
+
+    def test_where_the_lane_is_awake_a_submit_writes_nothing_more(self):
+        submit(user="ann", now=None)
+        with CaptureQueriesContext(connection) as queries:
+            submit(user="ann", now=None)
+        writes = [sql for sql in statements(queries) if "INSERT" in sql or "UPDATE" in sql]
+        self.assertFalse([sql for sql in writes if "perfectqueue_lane" in sql], writes)
+        most = {"postgresql": 2}.get(connection.vendor, 4)
+        self.assertLessEqual(len(statements(queries)), most)
+
+
+class InATransactionTests(TestCase):
+    """Nothing is ever committed here, so no hook runs."""
+
+    def test_an_acquire_wakes_the_lanes_first(self):
+        submit("k1", user="ann")
+        submit("k2", user="bob")
+        self.assertCountEqual(keys(acquire(2)), ["k1", "k2"])
+
+    def test_however_many_they_are(self):
+        for number in range(3):
+            submit(f"k{number}", user=f"user-{number}")
+        with mock.patch("django_perfectqueue.store.upkeep.timers.BATCH", 2):
+            self.assertEqual(len(acquire(5)), 3)
+
+    def test_what_was_rolled_back_is_none(self):
+        with transaction.atomic():
+            submit(user="ann")
+            transaction.set_rollback(True)
+        self.assertEqual(acquire(), [])
+        self.assertFalse(Lane.objects.exists())
+
+
+class MissedTests(TransactionTestCase):
+    """The program that has submitted died before it woke the lane."""
 
     def setUp(self):
-        idle_marks.slept.clear()
-        idle_marks.rounds.clear()
         self.addCleanup(idle_marks.rounds.clear)
-        for user in ("ann", "bob"):
-            submit(user=user, now=None)
-        self.assertEqual(len(acquire(10, now=None)), 2)
+        self.assertEqual(acquire(now=None), [])
 
-    def commit_late(self):
-        submit("late", user="ann", now=None)
-        Ticket.objects.filter(task__key="late").update(alarm_at=None)
+    def submit_and_die(self):
+        with mock.patch.object(ring.Ringing, "__call__"):
+            submit("late", user="ann", now=None)
         self.assertFalse(Lane.objects.filter(awake=True).exists())
 
-    def test_it_is_found_at_once_by_who_has_put_the_lane_to_sleep(self):
-        self.commit_late()
-
-        self.assertEqual(len(acquire(now=None)), 1)
-
-    def test_others_find_it_within_a_minute(self):
-        self.assertEqual(acquire(now=None), [])
-        idle_marks.slept.clear()
-        self.commit_late()
+    def test_an_acquire_finds_it_within_seconds(self):
+        self.submit_and_die()
 
         self.assertEqual(acquire(now=None), [])
-        with later(idle_marks.LATELY):
-            self.assertEqual(len(acquire(now=None)), 1)
+        with later(idle_marks.INTERVAL):
+            self.assertEqual(keys(acquire(now=None)), ["late"])
 
     def test_the_janitor_finds_it(self):
-        idle_marks.slept.clear()
-        self.commit_late()
+        self.submit_and_die()
 
         self.assertEqual(store.rouse(using="default"), 1)
-        self.assertEqual(len(acquire(now=None)), 1)
+        self.assertEqual(keys(acquire(now=None)), ["late"])
 
     def test_a_task_that_is_deleted_before_its_lane_is_woken_wakes_none(self):
         def deleted(cursor, dialect, ids):
@@ -75,16 +182,26 @@ class LateCommitTests(TransactionTestCase):
             return waking.owners_of(cursor, dialect, ids)
 
         for wake in (lambda: store.rouse(using="default"), lambda: len(acquire(now=None))):
-            self.commit_late()
-            with mock.patch.object(timers, "owners_of", deleted):
+            self.submit_and_die()
+            with (
+                later(idle_marks.INTERVAL),
+                mock.patch.object(timers, "owners_of", deleted),
+            ):
                 self.assertEqual(wake(), 0)
             self.assertEqual(Ticket.objects.count(), 0)
 
-    def test_only_the_last_lanes_are_kept_and_for_a_minute(self):
-        idle_marks.put_to_sleep("default", range(idle_marks.MOST + 5))
-        self.assertEqual(len(idle_marks.slept_lately("default")), idle_marks.MOST)
-        with later(idle_marks.LATELY + 1):
-            self.assertEqual(idle_marks.slept_lately("default"), [])
+    def test_so_does_the_next_submit_of_this_user(self):
+        self.submit_and_die()
+        submit("next", user="ann", now=None)
+
+        self.assertEqual(keys(acquire(2, now=None)), ["late", "next"])
+
+    def test_who_can_not_wake_it_goes_on(self):
+        with mock.patch(
+            "django_perfectqueue.store.tasks.submit.wake_sleeping", side_effect=RuntimeError
+        ):
+            submit("late", user="ann", now=None)
+        self.assertTrue(Ticket.objects.exists())
 
     def test_the_longer_a_look_takes_the_more_seldom_it_is(self):
         rounds = idle_marks.Rounds(5.0)
@@ -100,7 +217,6 @@ class HeldBackTests(TransactionTestCase):
     """However many users are kept from being served, nobody else reads past them."""
 
     def setUp(self):
-        idle_marks.slept.clear()
         self.addCleanup(forget)
 
     def rows_of_an_empty_acquire(self):

@@ -1,4 +1,4 @@
-"""Lanes, gates and meters of strings that nobody uses any more go; none that is needed does."""
+"""Lanes, holds and meters of strings that nobody uses any more go; none that is needed does."""
 
 import random
 import time
@@ -13,7 +13,7 @@ from django.test import SimpleTestCase, TestCase, TransactionTestCase, skipUnles
 from django_perfectqueue import store
 from django_perfectqueue.fairness.limits import remove_limit, set_limit
 from django_perfectqueue.fairness.shares import set_share
-from django_perfectqueue.models import FairShare, Gate, Lane, Meter, State, Ticket
+from django_perfectqueue.models import FairShare, Hold, Lane, Meter, State, Ticket
 from django_perfectqueue.worker.helpers import janitor
 from tests.factories import acquire, after, assert_books_balance, finish, keys, submit
 
@@ -24,8 +24,8 @@ def sweep(**terms):
     """Go through all of them once, as the janitor does within an hour, but a day later."""
     terms = terms or {"now": after(86_400)}
     for forget, first in (
+        (store.forget_holds, store.FIRST_ID),
         (partial(store.forget_lanes, **terms), store.FIRST_ID),
-        (store.forget_gates, store.FIRST_ID),
         (store.forget_meters, ""),
     ):
         reached = first
@@ -64,10 +64,10 @@ class IdleTests(TestCase):
             set_limit(f"tenant-{number}", max_running=1)
             submit(user=f"user-{number}", limits=[f"tenant-{number}"])
         run_all()
-        self.assertEqual((Lane.objects.count(), Gate.objects.count()), (20, 10))
+        self.assertEqual(Lane.objects.count(), 20)
         sweep()
         sweep()  # of the accounts, which are kept as long as there are lanes behind gates
-        counts = [model.objects.count() for model in (Lane, Gate, Meter)]
+        counts = [model.objects.count() for model in (Lane, Hold, Meter)]
         self.assertEqual(counts, [0, 0, 0])
         submit("again", user="user-1", limits=["tenant-1"])
         self.assertEqual(keys(acquire(10)), ["again"])
@@ -82,7 +82,7 @@ class IdleTests(TestCase):
         before = set(Lane.objects.values_list("pk", flat=True))
         sweep()
         self.assertEqual(set(Lane.objects.values_list("pk", flat=True)), before)
-        self.assertEqual((Gate.objects.count(), Meter.objects.count()), (1, 1))
+        self.assertEqual((Hold.objects.count(), Meter.objects.count()), (1, 1))
         self.assertEqual(Meter.objects.get().running, 1)
 
     def test_a_task_that_is_scheduled_finds_a_lane_when_it_is_due(self):
@@ -101,7 +101,7 @@ class IdleTests(TestCase):
             submit(user=user)
         run_all()
         submit("waits", user="other")
-        store.answer_alarms(now=after(1), **USING)
+        store.rouse(**USING)
         Lane.objects.filter(user=users[0]).update(virtual_time=1000.0, finish_tag=0.0)
         Lane.objects.filter(user=users[1]).update(virtual_time=0.0, finish_tag=0.0)
         clock = Lane.objects.latest("finish_tag")
@@ -235,12 +235,12 @@ class RoundTests(SimpleTestCase):
         with ExitStack() as stack:
             clock = stack.enter_context(mock.patch.object(janitor.time, "monotonic"))
             clock.return_value = 100.0
-            for name, reached in (("lanes", (5, None)), ("gates", (None,)), ("meters", (None,))):
+            for name, reached in (("holds", (None,)), ("lanes", (5, None)), ("meters", (None,))):
                 stack.enter_context(
                     mock.patch.object(store, f"forget_{name}", forgets(name, *reached))
                 )
             one = janitor.IdleLanes("default")
             clock.return_value = 100.0 + janitor.ROUND
             self.assertEqual([one.batch() for _one in range(5)], [True, True, True, False, False])
-        expected = [("lanes", store.FIRST_ID), ("lanes", 5), ("gates", store.FIRST_ID)]
+        expected = [("holds", store.FIRST_ID), ("lanes", store.FIRST_ID), ("lanes", 5)]
         self.assertEqual(calls, [*expected, ("meters", "")])

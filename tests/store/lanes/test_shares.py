@@ -9,7 +9,6 @@ from django_perfectqueue.models import FairShare, Lane, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
 from django_perfectqueue.store.lanes import apply_share, share_sync, wake
-from django_perfectqueue.store.upkeep import timers
 from tests.factories import NOON, acquire, submit, submit_many
 
 
@@ -152,7 +151,6 @@ class MeanwhileTests(TransactionTestCase):
         """
         The edit can't see the new lane, and the lane is made from the share as it was.
         """
-        submit_many(1, user="ann", now=NOON)
         edited = threading.Event()
 
         def edit():
@@ -168,6 +166,6 @@ class MeanwhileTests(TransactionTestCase):
             share_sync.look_again(cursor, ids)
 
         with mock.patch.object(wake, "look_again", look_again):
-            timers.answer_alarms(using="default", now=NOON)
+            submit_many(1, user="ann", now=NOON)
 
         self.assertEqual(lanes(), {"ann": (2, None, False)})

@@ -14,7 +14,7 @@ from django_perfectqueue import store
 from django_perfectqueue.models import FairShare, Lane, Task, Ticket
 from django_perfectqueue.queue import Queue
 
-from ...factories import assert_books_balance, completion
+from ...factories import assert_books_balance, completion, finish_and_acquire
 
 fork = multiprocessing.get_context("fork")
 
@@ -41,13 +41,8 @@ def finish_all(path, done):
 def drain(log, done):
     holder, returned = store.new_holder(), []
     while True:
-        held = store.acquire(
-            ["default"],
-            limit=random.choice([1, 10, 100]),
-            alive_time=60,
-            holder=holder,
-            using="default",
-            finished=returned,
+        held, _refused = finish_and_acquire(
+            returned, random.choice([1, 10, 100]), holder=holder, now=None
         )
         log.write("".join(f"{lease.key}\n" for lease in held))
         returned = [completion(lease) for lease in held]

@@ -15,6 +15,7 @@ from tests.factories import (
     assert_books_balance,
     completion,
     finish,
+    finish_and_acquire,
     keys,
     running,
     status,
@@ -154,8 +155,7 @@ class TwiceInABatchTests(TestCase):
 
     def test_it_is_with_the_next_acquire_too(self):
         old, new = self.leases(user="ann")
-        refused = []
-        acquire(now=after(62), finished=[new, old], refused=refused, worker="tests")
+        _leases, refused = finish_and_acquire([new, old], now=after(62), worker="tests")
         self.assert_the_new_one_counts(refused, old)
 
     def test_it_is_where_both_have_the_same_number(self):

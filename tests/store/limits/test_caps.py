@@ -12,7 +12,8 @@ from django_perfectqueue.models import FairShare, Lane, Limit, Meter, Ticket
 from django_perfectqueue.queue import Queue
 
 from ...databases.environment import kind_of
-from ...factories import assert_books_balance, completion
+from ...factories import assert_books_balance, completion, finish_and_acquire
+from ...waiting import LONG
 from ..leases.test_concurrency import Processes, fork
 
 PROCESSORS = 8
@@ -114,13 +115,8 @@ def work(stop):
     holder = store.new_holder()
     returned = []
     while not stop.is_set():
-        held = store.acquire(
-            ["default"],
-            limit=random.choice([1, 3, 10]),
-            alive_time=60,
-            holder=holder,
-            using="default",
-            finished=returned,
+        held, _refused = finish_and_acquire(
+            returned, random.choice([1, 3, 10]), holder=holder, now=None
         )
         time.sleep(random.uniform(0, 0.02))
         returned = [completion(lease, seconds=0.01) for lease in held]
@@ -190,8 +186,9 @@ class CapTests(TransactionTestCase):
                 processes.start(work, stop)
             processes.start(submit_more, stop)
             processes.start(change_caps, stop)
-            until = time.monotonic() + SECONDS
-            while time.monotonic() < until:
+            began = time.monotonic()
+            while time.monotonic() < began + SECONDS or not self.has_seen_enough():
+                self.assertLess(time.monotonic(), began + LONG, "Too little was acquired.")
                 steps.change(limit, random.choice([0, 1, 3, MOST]))
                 time.sleep(1.5 * SETTLED)
             stop.set()
@@ -199,13 +196,15 @@ class CapTests(TransactionTestCase):
         self.assertEqual([p.exitcode for p in processes.all], [0] * len(processes.all))
         self.assertEqual(deadlocks(), before)
         lanes, meters = self.watched()
-        self.assertGreater(len(lanes), 100)
-        self.assertGreater(len(meters), 50)
         self.assertEqual([seen for seen in lanes if seen[1] > seen[2]], [])
         self.assertEqual([seen for seen in meters if seen[1] > self.cap(steps, *seen)], [])
         self.assertFalse(Lane.objects.exclude(running=0).exists())
         self.assertFalse(Meter.objects.exclude(running=0).exists())
         assert_books_balance(self)
+
+    def has_seen_enough(self):
+        lanes, meters = self.watched()
+        return len(lanes) > 100 and len(meters) > 50
 
     def cap(self, steps, name, running, at):
         return 2 if name == "name:api" else steps.most(at)

@@ -10,15 +10,13 @@ from django.test import SimpleTestCase, TestCase, TransactionTestCase, skipUnles
 from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
-from django_perfectqueue.models import FairShare, Gate, Lane, Limit, Meter, Ticket
+from django_perfectqueue.models import FairShare, Hold, Lane, Limit, Meter, Ticket
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
 from django_perfectqueue.store.arithmetic.limit_keys import standing
 from django_perfectqueue.store.claims.candidates import LANES_READ_AT_LEAST
-from django_perfectqueue.store.database.transaction import reading
 from django_perfectqueue.store.limits import limit_cache
-from django_perfectqueue.store.limits.gates import open_gates
 from tests.factories import (
     NOON,
     acquire,
@@ -27,6 +25,7 @@ from tests.factories import (
     completion,
     fail,
     finish,
+    finish_and_acquire,
     keys,
     retry,
     submit,
@@ -456,7 +455,7 @@ class FairnessTests(TestCase):
         for _ in range(2):
             finish(*acquire(), seconds=1000.0)
         submit("new", user="new")
-        store.answer_alarms(using="default", now=NOON)
+        store.rouse(using="default")
         new, served = (Lane.objects.get(user=user, gate=0) for user in ("new", "served"))
         self.assertGreater(new.virtual_time, 900)
         self.assertLessEqual(new.virtual_time, served.virtual_time + 1)
@@ -510,7 +509,7 @@ class SerialTests(TestCase):
             submit(f"acme-{number}", user="acme")
         [lease] = acquire(10, serial=True)
         done = [completion(lease, seconds=0.1)]
-        [again] = acquire(10, serial=True, finished=done)
+        [again], _refused = finish_and_acquire(done, 10, serial=True)
         self.assertEqual(again.key, "acme-1")
 
     def test_lanes_that_have_run_dry_hide_no_work(self):
@@ -563,7 +562,7 @@ class UnknownNameTests(TestCase):
         for number in range(20):
             submit(f"task-{number}", limits=[f"tenant-{number}"])
         self.assertEqual(len(acquire(100)), 20)
-        self.assertEqual((Gate.objects.count(), Meter.objects.count()), (0, 0))
+        self.assertEqual((Hold.objects.count(), Meter.objects.count()), (0, 0))
         self.assertEqual(Lane.objects.count(), 1)
 
     def test_a_limit_that_comes_later_holds_for_what_waits(self):
@@ -625,17 +624,7 @@ class LaneOfKeysTests(SimpleTestCase):
 
 
 class CostTests(TransactionTestCase):
-    def test_gates_without_open_lanes_are_not_read(self):
-        for number in range(20):
-            limit(f"name-{number}", max_running=1)
-            submit(f"task-{number}", limits=[f"name-{number}"])
-        finish(*acquire(100))
-        self.assertEqual(acquire(), [])
-        self.assertEqual(Gate.objects.count(), 20)
-        with reading("default") as (cursor, dialect):
-            self.assertEqual(open_gates(cursor, dialect, ["default"]), [])
-
-    def test_only_gates_that_are_next_are_locked(self):
+    def test_only_meters_that_are_next_are_locked(self):
         for number in range(40):
             limit(f"name-{number}", max_running=1)
             submit(f"task-{number}", user=f"user-{number}", limits=[f"name-{number}"])
@@ -660,6 +649,6 @@ class CostTests(TransactionTestCase):
             submit(f"task-{number}", user=f"user-{number}", limits=[f"name-{number}"])
         finish(*acquire(100))
         submit("last", user="zoe", limits=["name-0", "name-1"])
-        store.answer_alarms(using="default", now=NOON)
+        store.rouse(using="default")
         Lane.objects.exclude(user="zoe").update(awake=True, virtual_time=0.0)
         self.assertEqual(keys(acquire(1)), ["last"])

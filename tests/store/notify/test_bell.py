@@ -35,6 +35,9 @@ class RingCase(TransactionTestCase):
             patch = mock.patch.object(way, "send", self.send)
             patch.start()
             self.addCleanup(patch.stop)
+        patch = mock.patch.object(postgres, "send_if_awake", return_value=False)
+        patch.start()
+        self.addCleanup(patch.stop)
 
     def send(self, message, connection):
         self.rung += parsed([message])

@@ -7,7 +7,7 @@ from django.test import TestCase
 
 from django_perfectqueue import store
 from django_perfectqueue.models import State, Ticket
-from django_perfectqueue.store.tasks.unknown_types import MOST_TYPES
+from django_perfectqueue.store.tasks.park import MOST_TYPES
 from django_perfectqueue.worker.helpers.janitor import Parked
 
 from ...factories import acquire, keys, submit

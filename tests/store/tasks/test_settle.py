@@ -1,3 +1,5 @@
+from functools import partial
+
 from django.db import transaction
 from django.test import TestCase, override_settings
 
@@ -219,6 +221,31 @@ class FailTests(TestCase):
         failed()
 
         self.assertEqual(acquire(now=after(86_400)), [])
+
+
+class SecondCallTests(TestCase):
+    """What a call may answer that is repeated after a lost connection, another one may not."""
+
+    ENDS = (
+        partial(store.fail, why=store.Failure(), seconds=0.0),
+        partial(store.cancel, seconds=0.0),
+        partial(store.retry, wait=0.0, why=store.Failure(), seconds=0.0),
+        partial(store.snooze, wait=0.0, seconds=0.0),
+    )
+
+    def test_a_second_end_of_an_attempt_is_refused(self):
+        for first in self.ENDS:
+            for second in self.ENDS:
+                _task, held = running()
+                first(held, using="default", worker="w")
+                with self.subTest((first, second)), self.assertRaises(PreemptedError):
+                    second(held, using="default", worker="w")
+                Queue().clear()
+
+    def test_a_second_release_is_refused(self):
+        _task, held = running()
+        self.assertEqual(store.release([held], using="default").refused, [])
+        self.assertEqual(store.release([held], using="default").refused, [held])
 
 
 class CancelRequestTests(TestCase):

@@ -169,7 +169,8 @@ class SubmitTests(TestCase):
             with self.subTest(row.key):
                 if kind == "1":
                     self.assertEqual(row.run_at, mixed["run_at"])
-                    self.assertEqual((told["expires_at"], row.ticket.state), (60, 0))
+                    self.assertEqual((told["expires_at"], row.ticket.state), (60, 1))
+                    self.assertEqual(row.ticket.alarm_at, row.run_at)
                 elif kind == "0":
                     wanted = {"run_at": 30, "expected_at": 40, "expires_at": 60}
                     self.assertEqual((told, row.ticket.state), (wanted, 1))

@@ -111,9 +111,13 @@ class CrashTests(WorkerTestCase):
         self.submit("silent", "stand-still")
         wait_until(lambda: len(Queue()) == 0)
         wait_until(lambda: len(worker.processors()) >= 12)
+
+        def is_as_before():
+            settled = len(children(worker.supervisor)) == HELPERS + 1
+            return settled and open_files(worker.supervisor) == before
+
         # The last one that has died is still being buried.
-        wait_until(lambda: len(children(worker.supervisor)) == HELPERS + 1)
-        self.assertEqual(open_files(worker.supervisor), before)
+        wait_until(is_as_before)
 
     def test_a_processor_that_is_ended_quietly_has_died_all_the_same(self):
         """

@@ -31,6 +31,11 @@ WHERE "own"."id" = "perfectqueue_lane"."account" AND NOT ("perfectqueue_lane"."g
 """
 ACCOUNT = ("virtual_time", "cost", "weight", "max_running", "paused", "policy", "running", "since")
 
+HAS_COPIES = """EXISTS (
+    SELECT 1 FROM "perfectqueue_lane" AS "copy"
+    WHERE "copy"."account" = {lane} AND NOT ("copy"."gate" = 0)
+)"""
+
 WAITING_LANES = """
     SELECT MIN("lane") AS "lane" FROM "perfectqueue_ticket" WHERE "state" = 0
     UNION ALL
@@ -65,7 +70,8 @@ class Waking:
     """
     A lane that has waiting tickets, as it is to be if it has no row yet or sleeps.
 
-    ``since`` is when the first of them was due; None is now.
+    ``keys`` are those of its limits as JSON, None without any. ``since`` is when the first of
+    its tickets was due; None is now.
     """
 
     lane: int
@@ -73,6 +79,7 @@ class Waking:
     gate: int
     queue: str
     user: str
+    keys: str | None
     virtual_time: float
     cost: float
     weight: float
@@ -171,16 +178,12 @@ class Dialect(ABC):
 
     @abstractmethod
     def submit(
-        self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
+        self, cursor: Any, tasks: Sequence[Submission], now: datetime | None
     ) -> dict[tuple[str, str], int]:
-        """
-        Store tasks and their tickets; return the ids of those whose key was free.
-
-        Each is given with its lane, and with whether to mark it for a lane that sleeps.
-        """
+        """Store tasks and their tickets; return the ids of those whose key was free."""
 
     def submit_one(
-        self, cursor: Any, task: Submission, lane: int, *, token: int, now: datetime | None
+        self, cursor: Any, task: Submission, *, token: int, now: datetime | None
     ) -> dict[tuple[str, str], int]:
         """Store a task, where ``single_statement``, and leave a token in its ticket."""
         raise NotSupportedError("This database takes several statements for it.")
@@ -255,8 +258,13 @@ class Dialect(ABC):
         self.execute(cursor, REMOVE, {"task_id": task_id})
 
     @abstractmethod
-    def charge(self, cursor: Any, entries: Sequence[Entry], now: datetime | None) -> None:
-        """Write to lanes in the order of their ids."""
+    def charge(
+        self, cursor: Any, entries: Sequence[Entry], now: datetime | None
+    ) -> Sequence[int] | None:
+        """
+        Write to lanes in the order of their ids; return which of them have copies behind
+        gates, or None where the statement can't tell.
+        """
 
     def copy_accounts(self, cursor: Any, accounts: Iterable[int]) -> None:
         """Let the lanes behind gates carry what their accounts are now."""

@@ -77,7 +77,7 @@ INSERT INTO "perfectqueue_task" (
 """
 
 FIND_TASKS = """
-SELECT "key", "id", "run_at", "created_at", "expected_at" FROM "perfectqueue_task"
+SELECT "key", "id", "run_at", "expected_at" FROM "perfectqueue_task"
 WHERE "queue" = %(queue)s AND "key" IN %(keys)s
 """
 
@@ -152,8 +152,8 @@ SET {columns}
 
 WAKE = """
 INSERT INTO "perfectqueue_lane" (
-    "id", "account", "gate", "queue", "user", "virtual_time", "cost", "weight", "max_running",
-    "paused", "policy", "running", "awake", "since"
+    "id", "account", "gate", "keys", "queue", "user", "virtual_time", "cost", "weight",
+    "max_running", "paused", "policy", "running", "awake", "since"
 ) VALUES {rows}
 ON DUPLICATE KEY UPDATE
     "since" = CASE WHEN "awake" THEN "since" ELSE VALUES("since") END,
@@ -282,24 +282,22 @@ class MySQL(Dialect):
         )
 
     def submit(
-        self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
+        self, cursor: Any, tasks: Sequence[Submission], now: datetime | None
     ) -> dict[tuple[str, str], int]:
-        first = given[0][0]
+        first = tasks[0]
         is_due = first.run_at is None and not isinstance(first.expected_at, timedelta)
-        if len(given) == 1 and is_due:
-            return self.insert_one(cursor, *given[0][:2], now)
-        fresh = self.insert_tasks(cursor, [task for task, _lane, _mark in given], now)
+        if len(tasks) == 1 and is_due:
+            return self.insert_one(cursor, first, now)
+        fresh = self.insert_tasks(cursor, tasks, now)
         tickets = [
-            (fresh[task.queue, task.key], lane, mark, task)
-            for task, lane, mark in given
-            if (task.queue, task.key) in fresh
+            (fresh[task.queue, task.key], task) for task in tasks if (task.queue, task.key) in fresh
         ]
         if tickets:
             self.insert_tickets(cursor, tickets)
         return {key: row[0] for key, row in fresh.items()}
 
     def insert_one(
-        self, cursor: Any, task: Submission, lane: int, now: datetime | None
+        self, cursor: Any, task: Submission, now: datetime | None
     ) -> dict[tuple[str, str], int]:
         """Store a task that may run at once, without reading back what the server wrote."""
         try:
@@ -309,11 +307,10 @@ class MySQL(Dialect):
                 raise
             return {}
         task_id = int(cursor.lastrowid)
-        alarm_at = "NULL" if self.awake(cursor, {lane}) else "{now}"
         run_at, expected = "{now}", {}
         if isinstance(task.expected_at, datetime):
             run_at, expected = "%(expected_at)s", {"expected_at": self.parameter(task.expected_at)}
-        row = f"({task_id}, {lane}, 0, {-task.priority}, {run_at}, {alarm_at}, 0, 0, 0, 0)"
+        row = f"({task_id}, {task.lane}, 0, {-task.priority}, {run_at}, NULL, 0, 0, 0, 0)"
         self.execute(cursor, INSERT_TICKET + row, expected, now=now)
         return {(task.queue, task.key): task_id}
 
@@ -384,28 +381,19 @@ class MySQL(Dialect):
             ).fetchall()
         }
 
-    def insert_tickets(
-        self, cursor: Any, tickets: Sequence[tuple[Row, int, bool, Submission]]
-    ) -> None:
-        marked = {lane for _row, lane, mark, _task in tickets if mark}
-        asleep = marked - self.awake(cursor, marked)
+    def insert_tickets(self, cursor: Any, tickets: Sequence[tuple[Row, Submission]]) -> None:
         values: list[str] = []
         parameters: dict[str, Any] = {}
-        for number, (row, lane, mark, task) in enumerate(tickets):
-            task_id, run_at, created_at, expected_at = row
-            later = run_at > created_at
-            alarm_at = run_at if later else created_at if mark and lane in asleep else None
+        for number, (row, task) in enumerate(tickets):
+            task_id, run_at, expected_at = row
+            scheduled = task.run_at is not None
             parameters[f"r{number}"] = str(expected_at or run_at)
-            parameters[f"a{number}"] = alarm_at and str(alarm_at)
+            parameters[f"a{number}"] = str(run_at) if scheduled else None
             values.append(
-                f"({task_id}, {lane}, {int(later)}, {-task.priority}, %(r{number})s,"
+                f"({task_id}, {task.lane}, {int(scheduled)}, {-task.priority}, %(r{number})s,"
                 f" %(a{number})s, 0, 0, 0, 0)"
             )
         self.execute(cursor, INSERT_TICKET + ", ".join(values), parameters)
-
-    def awake(self, cursor: Any, lanes: set[int]) -> set[int]:
-        sql = f'SELECT "id" FROM "perfectqueue_lane" WHERE "id" IN ({numbers(lanes)}) AND "awake"'
-        return {lane for (lane,) in self.execute(cursor, sql).fetchall()}
 
     def claim(
         self,
@@ -503,7 +491,9 @@ class MySQL(Dialect):
         update = f'INSERT {into} ON DUPLICATE KEY UPDATE "{key}" = "{key}"'
         self.execute(cursor, update, parameters)
 
-    def charge(self, cursor: Any, entries: Sequence[Entry], now: datetime | None) -> None:
+    def charge(
+        self, cursor: Any, entries: Sequence[Entry], now: datetime | None
+    ) -> Sequence[int] | None:
         given = " UNION ALL ".join(
             f'SELECT {entry.lane} AS "lane", {entry.running} AS "running",'
             f' {float(entry.seconds)!r} AS "seconds", {float(entry.mean)!r} AS "mean",'
@@ -512,6 +502,7 @@ class MySQL(Dialect):
             for entry in entries
         )
         self.execute(cursor, CHARGE.replace("{given}", given), now=now)
+        return None
 
     def copy_accounts(self, cursor: Any, accounts: Iterable[int]) -> None:
         # Read first: an UPDATE that joined would lock whatever rows it passes on its way.
@@ -534,16 +525,18 @@ class MySQL(Dialect):
         self.execute(cursor, copy)
 
     def wake(self, cursor: Any, lanes: Sequence[Waking], now: datetime | None) -> None:
-        values, parameters = [], {}
+        values: list[str] = []
+        parameters: dict[str, Any] = {}
         for number, lane in enumerate(lanes):
             parameters[f"q{number}"] = lane.queue
             parameters[f"u{number}"] = lane.user
+            parameters[f"k{number}"] = lane.keys
             parameters[f"s{number}"] = self.parameter(lane.since)
             since = "{now}" if lane.since is None else f"%(s{number})s"
             cap = "NULL" if lane.max_running is None else str(int(lane.max_running))
             values.append(
-                f"({lane.lane}, {lane.account}, {lane.gate}, %(q{number})s, %(u{number})s,"
-                f" {lane.virtual_time!r}, {lane.cost!r}, {lane.weight!r}, {cap},"
+                f"({lane.lane}, {lane.account}, {lane.gate}, %(k{number})s, %(q{number})s,"
+                f" %(u{number})s, {lane.virtual_time!r}, {lane.cost!r}, {lane.weight!r}, {cap},"
                 f" {int(lane.paused)}, {int(lane.policy)}, 0, {int(lane.awake)}, {since})"
             )
         self.execute(cursor, WAKE.replace("{rows}", ", ".join(values)), parameters, now=now)

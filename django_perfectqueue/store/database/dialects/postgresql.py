@@ -20,7 +20,7 @@ from django_perfectqueue.models.fields import READABLE
 from ...arithmetic.fair_order import LEAST_COST
 from ...values import ENDED, Completion, Moment, Submission
 from ..diagnosis import Ailment
-from .base import TAKEN, Dialect, Entry, Row, Waking, average
+from .base import HAS_COPIES, TAKEN, Dialect, Entry, Row, Waking, average
 
 SERIALIZATION_FAILURE = "40001"
 DEADLOCK_DETECTED = "40P01"
@@ -76,10 +76,10 @@ WITH "clock" AS (SELECT {now} AS "now"),
         %(queue)s::text[], %(key)s::text[], %(type)s::text[], %(user)s::text[],
         %(data)s::text[], %(priority)s::int[], {run_at}, {expected_at}, {expires_at},
         %(limits)s::text[],
-        %(time_limit)s::float8[], %(context)s::text[], %(lane)s::bigint[], %(mark)s::boolean[]
+        %(time_limit)s::float8[], %(context)s::text[], %(lane)s::bigint[]
     ) AS "given" (
         "queue", "key", "type", "user", "data", "priority", "run_at", "expected_at",
-        "expires_at", "limits", "time_limit", "context", "lane", "mark"
+        "expires_at", "limits", "time_limit", "context", "lane"
     )
 ),
 "stored" AS (
@@ -101,17 +101,10 @@ WITH "clock" AS (SELECT {now} AS "now"),
         "crashes", "cancel_requested"
     )
     SELECT "stored"."id", "given"."lane",
-        CASE WHEN "stored"."run_at" > "now" THEN 1 ELSE 0 END,
+        CASE WHEN "given"."run_at" IS NULL THEN 0 ELSE 1 END,
         -"given"."priority", COALESCE("given"."expected_at", "stored"."run_at"),
-        CASE
-            WHEN "stored"."run_at" > "now" THEN "stored"."run_at"
-            WHEN "given"."mark" AND NOT EXISTS (
-                SELECT 1 FROM "perfectqueue_lane" AS "lane"
-                WHERE "lane"."id" = "given"."lane" AND "lane"."awake"
-            ) THEN "now"
-        END,
-        0, 0, 0, false
-    FROM "stored" JOIN "given" USING ("queue", "key"), "clock"
+        "given"."run_at", 0, 0, 0, false
+    FROM "stored" JOIN "given" USING ("queue", "key")
 )
 SELECT "queue", "key", "id" FROM "stored"
 """
@@ -148,19 +141,8 @@ SELECT "id", %(lane)s, {state}, %(rank)s, COALESCE({expected_at}, "run_at"),
 FROM "stored"
 RETURNING "task_id"
 """
-AT_ONCE = {
-    "{run_at}": "{now}",
-    "{state}": "0",
-    "{alarm_at}": """
-    CASE WHEN NOT EXISTS (
-        SELECT 1 FROM "perfectqueue_lane" WHERE "id" = %(lane)s AND "awake"
-    ) THEN "run_at" END""",
-}
-AT_ITS_TIME = {
-    "{run_at}": "{starts}",
-    "{state}": 'CASE WHEN "run_at" > {now} THEN 1 ELSE 0 END',
-    "{alarm_at}": '"run_at"',
-}
+AT_ONCE = {"{run_at}": "{now}", "{state}": "0", "{alarm_at}": "NULL"}
+AT_ITS_TIME = {"{run_at}": "{starts}", "{state}": "1", "{alarm_at}": '"run_at"'}
 
 CLAIM = f"""
 WITH "want" AS (
@@ -187,19 +169,19 @@ RETURNING "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."err
 
 CLAIM_ALONE = f"""
 WITH "open" AS (
-    SELECT "id", "cost", "virtual_time", "weight", "policy", "max_running"
+    SELECT "id", "gate", "cost", "virtual_time", "weight", "policy", "max_running"
     FROM "perfectqueue_lane"
-    WHERE "queue" = %(queue)s AND "gate" = 0 AND "open" = TRUE ORDER BY "turn" LIMIT 2
+    WHERE "queue" = %(queue)s AND "held" = 0 AND "open" = TRUE ORDER BY "turn" LIMIT 2
 ),
 "only" AS (
     SELECT *, GREATEST(ABS("cost"), {LEAST_COST}) AS "charge" FROM "open"
-    WHERE "max_running" IS NULL AND (SELECT count(*) FROM "open") = 1
+    WHERE "max_running" IS NULL AND "gate" = 0 AND (SELECT count(*) FROM "open") = 1
         AND (
             SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {{now}}
             ORDER BY "alarm_at" LIMIT 1
         ) IS NULL
-        AND (SELECT 1 FROM "perfectqueue_gate" LIMIT 1) IS NULL
         AND (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NULL
+        AND (SELECT 1 FROM "perfectqueue_hold" LIMIT 1) IS NULL
         AND (SELECT set_config('synchronous_commit', 'off', true)) = 'off'
 ),
 "taken" AS (
@@ -314,25 +296,26 @@ SET "running" = "lane"."running" + "entry"."running",
     "finish_tag" = GREATEST("lane"."finish_tag", "entry"."finish_tag")
 FROM "entry"
 WHERE "lane"."id" = ANY(ARRAY(SELECT "id" FROM "locked")) AND "lane"."id" = "entry"."lane"
+RETURNING "lane"."id", {HAS_COPIES.replace("{lane}", '"lane"."id"')}
 """
 
 WAKE = """
 INSERT INTO "perfectqueue_lane" AS "lane" (
-    "id", "account", "gate", "queue", "user", "virtual_time", "cost", "weight", "max_running",
-    "paused", "policy", "running", "awake", "since"
+    "id", "account", "gate", "keys", "queue", "user", "virtual_time", "cost", "weight",
+    "max_running", "paused", "policy", "running", "awake", "since"
 )
-SELECT "given"."lane", "given"."account", "given"."gate", "given"."queue", "given"."user",
-    "given"."virtual_time", "given"."cost", "given"."weight", "given"."max_running",
+SELECT "given"."lane", "given"."account", "given"."gate", "given"."keys", "given"."queue",
+    "given"."user", "given"."virtual_time", "given"."cost", "given"."weight", "given"."max_running",
     "given"."paused", "given"."policy", 0, "given"."awake", COALESCE("given"."since", {now})
 FROM unnest(
-    %(lane)s::bigint[], %(account)s::bigint[], %(gate)s::bigint[], %(queue)s::text[],
-    %(user)s::text[], %(virtual_time)s::float8[], %(cost)s::float8[], %(weight)s::float8[],
-    %(max_running)s::int[], %(paused)s::boolean[], %(policy)s::smallint[],
+    %(lane)s::bigint[], %(account)s::bigint[], %(gate)s::bigint[], %(keys)s::text[],
+    %(queue)s::text[], %(user)s::text[], %(virtual_time)s::float8[], %(cost)s::float8[],
+    %(weight)s::float8[], %(max_running)s::int[], %(paused)s::boolean[], %(policy)s::smallint[],
     %(awake)s::boolean[], %(since)s::timestamptz[]
 ) AS "given" (
-    "lane", "account", "gate", "queue", "user", "virtual_time", "cost", "weight",
+    "lane", "account", "gate", "keys", "queue", "user", "virtual_time", "cost", "weight",
     "max_running", "paused", "policy", "awake", "since"
-)
+){once}
 ON CONFLICT ("id") DO UPDATE
 SET "awake" = "lane"."awake" OR excluded."awake", "policy" = excluded."policy",
     "since" = CASE WHEN "lane"."awake" THEN "lane"."since" ELSE excluded."since" END,
@@ -343,6 +326,8 @@ SET "awake" = "lane"."awake" OR excluded."awake", "policy" = excluded."policy",
 WHERE NOT "lane"."awake" OR "lane"."policy" <> excluded."policy"
 """
 
+
+ASYNCHRONOUS = "\nWHERE (SELECT set_config('synchronous_commit', 'off', true)) = 'off'"
 
 END_IDLE_TRANSACTIONS = """
 SELECT set_config('idle_in_transaction_session_timeout', %s, false)
@@ -402,9 +387,8 @@ class PostgreSQL(Dialect):
         return Ailment.UNREACHABLE if self.lost(error) else Ailment.OTHER
 
     def submit(
-        self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
+        self, cursor: Any, tasks: Sequence[Submission], now: datetime | None
     ) -> dict[tuple[str, str], int]:
-        tasks = [task for task, _lane, _mark in given]
         parameters = {
             "queue": texts([task.queue for task in tasks]),
             "key": texts([task.key for task in tasks]),
@@ -415,8 +399,7 @@ class PostgreSQL(Dialect):
             "limits": texts([",".join(task.limits) for task in tasks]),
             "time_limit": array([task.time_limit for task in tasks]),
             "context": texts([task.context for task in tasks]),
-            "lane": array([lane for _task, lane, _mark in given]),
-            "mark": array([mark for _task, _lane, mark in given]),
+            "lane": array([task.lane for task in tasks]),
         }
         statement = SUBMIT
         for name in ("run_at", "expected_at", "expires_at"):
@@ -429,7 +412,7 @@ class PostgreSQL(Dialect):
         return {(queue, key): task_id for queue, key, task_id in rows}
 
     def submit_one(
-        self, cursor: Any, task: Submission, lane: int, *, token: int, now: datetime | None
+        self, cursor: Any, task: Submission, *, token: int, now: datetime | None
     ) -> dict[tuple[str, str], int]:
         statement = SUBMIT_ONE
         for name, sql in (AT_ONCE if task.run_at is None else AT_ITS_TIME).items():
@@ -454,7 +437,7 @@ class PostgreSQL(Dialect):
             "limits": ",".join(task.limits),
             "time_limit": task.time_limit,
             "context": task.context,
-            "lane": lane,
+            "lane": task.lane,
             "rank": -task.priority,
             "token": token,
         }
@@ -556,10 +539,13 @@ class PostgreSQL(Dialect):
     def remove(self, cursor: Any, task_id: int) -> None:
         self.execute(cursor, REMOVE, {"task_id": task_id})
 
-    def charge(self, cursor: Any, entries: Sequence[Entry], now: datetime | None) -> None:
+    def charge(
+        self, cursor: Any, entries: Sequence[Entry], now: datetime | None
+    ) -> Sequence[int] | None:
         columns = ("lane", "running", "seconds", "mean", "keep", "served", "finish_tag")
         values = {column: array(map(attrgetter(column), entries)) for column in columns}
-        self.execute(cursor, CHARGE, values, now=now)
+        rows = self.execute(cursor, CHARGE, values, now=now).fetchall()
+        return [lane for lane, copied in rows if copied]
 
     def wake(self, cursor: Any, lanes: Sequence[Waking], now: datetime | None) -> None:
         columns = (
@@ -578,9 +564,12 @@ class PostgreSQL(Dialect):
         values |= {
             "queue": texts([lane.queue for lane in lanes]),
             "user": texts([lane.user for lane in lanes]),
+            "keys": texts([lane.keys for lane in lanes]),
             "since": array([time_of(lane.since) for lane in lanes]),
         }
-        self.execute(cursor, WAKE, values, now=now)
+        # A crash may forget it where it is a transaction by itself: the sweep wakes them then.
+        statement = WAKE.replace("{once}", ASYNCHRONOUS if cursor.db.autocommit else "")
+        self.execute(cursor, statement, values, now=now)
 
 
 def array(values: Iterable[Any]) -> str:

@@ -15,7 +15,7 @@ from django_perfectqueue.models.fields import READABLE
 
 from ...values import Completion, Moment, Submission
 from ..diagnosis import Ailment
-from .base import TAKEN, UNPREPARED, Dialect, Entry, Row, Waking, average, naive
+from .base import HAS_COPIES, TAKEN, UNPREPARED, Dialect, Entry, Row, Waking, average, naive
 
 SAID = {
     "is locked": Ailment.LOCKED,
@@ -63,16 +63,8 @@ INSERT INTO "perfectqueue_ticket" (
     "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
     "cancel_requested"
 )
-SELECT "value" ->> 0, "value" ->> 1, COALESCE("value" ->> 3 > {now}, 0), -("value" ->> 2),
-    COALESCE("value" ->> 5, "value" ->> 3, {now}),
-    CASE
-        WHEN "value" ->> 3 > {now} THEN "value" ->> 3
-        WHEN "value" ->> 4 AND NOT EXISTS (
-            SELECT 1 FROM "perfectqueue_lane" AS "lane"
-            WHERE "lane"."id" = "value" ->> 1 AND "lane"."awake"
-        ) THEN {now}
-    END,
-    0, 0, 0, 0
+SELECT "value" ->> 0, "value" ->> 1, "value" ->> 3 IS NOT NULL, -("value" ->> 2),
+    COALESCE("value" ->> 4, "value" ->> 3, {now}), "value" ->> 3, 0, 0, 0, 0
 FROM json_each(%(rows)s)
 """
 )
@@ -131,18 +123,19 @@ SET "running" = "running" + ("given"."value" ->> 1),
     "finish_tag" = MAX("finish_tag", "given"."value" ->> 6)
 FROM json_each(%(rows)s) AS "given"
 WHERE "perfectqueue_lane"."id" = "given"."value" ->> 0
+RETURNING "id", {HAS_COPIES.replace("{lane}", '"perfectqueue_lane"."id"')}
 """
 )
 
 WAKE = portable(
     """
 INSERT INTO "perfectqueue_lane" (
-    "id", "account", "gate", "queue", "user", "virtual_time", "cost", "weight", "max_running",
-    "paused", "policy", "running", "awake", "since"
+    "id", "account", "gate", "keys", "queue", "user", "virtual_time", "cost", "weight",
+    "max_running", "paused", "policy", "running", "awake", "since"
 )
 SELECT "value" ->> 0, "value" ->> 1, "value" ->> 2, "value" ->> 3, "value" ->> 4,
     "value" ->> 5, "value" ->> 6, "value" ->> 7, "value" ->> 8, "value" ->> 9,
-    "value" ->> 10, 0, "value" ->> 11, COALESCE("value" ->> 12, {now})
+    "value" ->> 10, "value" ->> 11, 0, "value" ->> 12, COALESCE("value" ->> 13, {now})
 FROM json_each(%(rows)s) WHERE true
 ON CONFLICT ("id") DO UPDATE
 SET "since" = CASE WHEN "awake" THEN "since" ELSE excluded."since" END,
@@ -210,10 +203,10 @@ class SQLite(Dialect):
         return ""
 
     def submit(
-        self, cursor: Any, given: Sequence[tuple[Submission, int, bool]], now: datetime | None
+        self, cursor: Any, tasks: Sequence[Submission], now: datetime | None
     ) -> dict[tuple[str, str], int]:
         now = now or clock.now()
-        each = [(task.run_at, task.expected_at, task.expires_at) for task, _lane, _mark in given]
+        each = [(task.run_at, task.expected_at, task.expires_at) for task in tasks]
         moments = [
             tuple([None if at is None else stamp_of(at, now) for at in times]) for times in each
         ]
@@ -230,20 +223,13 @@ class SQLite(Dialect):
                 task.time_limit,
                 task.context,
             )
-            for (task, _lane, _mark), times in zip(given, moments, strict=True)
+            for task, times in zip(tasks, moments, strict=True)
         ]
         stored = self.execute(cursor, SUBMIT_TASKS, {"rows": to_json(rows)}, now=now).fetchall()
         ids = {(queue, key): task_id for queue, key, task_id in stored}
         tickets = [
-            (
-                ids[task.queue, task.key],
-                lane,
-                task.priority,
-                run_at,
-                mark,
-                expected_at,
-            )
-            for (task, lane, mark), (run_at, expected_at, _) in zip(given, moments, strict=True)
+            (ids[task.queue, task.key], task.lane, task.priority, run_at, expected_at)
+            for task, (run_at, expected_at, _) in zip(tasks, moments, strict=True)
             if (task.queue, task.key) in ids
         ]
         if tickets:
@@ -306,7 +292,9 @@ class SQLite(Dialect):
             self.execute(cursor, FINISH, {"rows": written, "worker": worker})
         return fences
 
-    def charge(self, cursor: Any, entries: Sequence[Entry], now: datetime | None) -> None:
+    def charge(
+        self, cursor: Any, entries: Sequence[Entry], now: datetime | None
+    ) -> Sequence[int] | None:
         rows = [
             (
                 entry.lane,
@@ -319,7 +307,8 @@ class SQLite(Dialect):
             )
             for entry in entries
         ]
-        self.execute(cursor, CHARGE, {"rows": to_json(rows)}, now=now)
+        found = self.execute(cursor, CHARGE, {"rows": to_json(rows)}, now=now).fetchall()
+        return [lane for lane, copied in found if copied]
 
     def wake(self, cursor: Any, lanes: Sequence[Waking], now: datetime | None) -> None:
         rows = [
@@ -327,6 +316,7 @@ class SQLite(Dialect):
                 lane.lane,
                 lane.account,
                 lane.gate,
+                lane.keys,
                 lane.queue,
                 lane.user,
                 lane.virtual_time,

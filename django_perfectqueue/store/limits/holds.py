@@ -1,0 +1,285 @@
+"""
+Lanes that a limit holds back, and when each such limit is looked at again.
+
+A held lane is left out of the fair order, so who looks for tasks does not read past it. It
+is filed under the limit that lets none of its tasks start. Both are written under the lock
+of this limit's meter, by the transaction that fills or frees it: so a crash leaves no lane
+held behind an open limit without a time at which it is looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from ..arithmetic.fair_order import LANES_PROBED, hashed
+from ..arithmetic.rate_limit import Allowance
+from ..database.dialects import Dialect
+from ..database.dialects.base import Row, numbers
+from ..database.transaction import reading, repeated, unit
+from .meters import Meters, allowances, lock_known
+
+RECHECK = 1.0
+"""In seconds. A lane that was let back into the fair order may not use the room that it was
+given: its user is paused, or another limit is full. Then the next one is, after so long."""
+SPREAD = 4
+FIRST_ID = -(2**63)
+BATCH = 1000
+UNITED = 100
+"""SQLite takes 500 at most."""
+
+DUE = """
+SELECT * FROM (
+    SELECT "id", "queue", "key" FROM "perfectqueue_hold"
+    WHERE "queue" = %({queue})s AND "opens_at" <= {now} ORDER BY "opens_at" LIMIT {count}
+) AS "due"
+"""
+STORE = 'INSERT INTO "perfectqueue_hold" ("id", "queue", "key", "opens_at") VALUES {rows} {change}'
+OPEN = """
+UPDATE "perfectqueue_hold" SET "opens_at" = {now}
+WHERE "key" IN ({keys}) AND ("opens_at" IS NULL OR "opens_at" > {now})
+"""
+MOVE = 'UPDATE "perfectqueue_lane" SET "held" = CASE "id" {held} END WHERE "id" IN ({lanes})'
+SHUT = """
+SELECT "hold"."id", "hold"."key" FROM "perfectqueue_hold" AS "hold"
+WHERE "hold"."id" > %(after)s AND ("hold"."opens_at" IS NULL OR "hold"."opens_at" > {now})
+    AND EXISTS (
+        SELECT 1 FROM "perfectqueue_lane" AS "lane"
+        WHERE "lane"."queue" = "hold"."queue" AND "lane"."held" = "hold"."id"
+    )
+ORDER BY "hold"."id" LIMIT %(limit)s
+"""
+FREE_LIMITED = """
+SELECT DISTINCT "gate", "keys" FROM (
+    SELECT "gate", "keys" FROM "perfectqueue_lane"
+    WHERE "queue" IN ({queues}) AND "held" = 0 AND "open" = TRUE ORDER BY "turn" LIMIT {count}
+) AS "first" WHERE NOT ("gate" = 0)
+"""
+NEXT = """(
+    SELECT "opens_at" FROM "perfectqueue_hold"
+    WHERE "queue" = %({queue})s AND "opens_at" IS NOT NULL ORDER BY "opens_at" LIMIT 1
+)"""
+"""When the first hold of a queue is due."""
+
+
+def hold_id(queue: str, key: str) -> int:
+    """Return the id of a limit's hold in a queue, which is never 0."""
+    return hashed(queue, key) | 1
+
+
+def union(
+    cursor: Any,
+    dialect: Dialect,
+    statements: Sequence[str],
+    values: Mapping[str, Any],
+    now: datetime | None = None,
+) -> list[Row]:
+    """Return the rows of many queries, UNITED of them in one statement."""
+    rows: list[Row] = []
+    for first in range(0, len(statements), UNITED):
+        statement = " UNION ALL ".join(statements[first : first + UNITED])
+        rows += dialect.execute(cursor, statement, values, now=now).fetchall()
+    return rows
+
+
+@dataclass(slots=True)
+class Due:
+    """
+    A hold that is due: the lanes under it that this transaction looks at, and whether there
+    are more.
+    """
+
+    id: int
+    queue: str
+    key: str
+    lanes: list[int] = field(default_factory=list)
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A lane behind limits that this transaction has looked at, and under which hold it was."""
+
+    queue: str
+    keys: Sequence[str]
+    held: int
+    is_open: bool
+
+
+def due_holds(
+    cursor: Any, dialect: Dialect, queues: Sequence[str], count: int, now: datetime | None
+) -> list[Due]:
+    """
+    Return holds that are due, at most ``count``, of those that have been due longest.
+
+    Of many it draws some, so that processors that look at once lock different meters.
+    """
+    names = {f"q{number}": queue for number, queue in enumerate(queues)}
+    due = DUE.replace("{count}", str(SPREAD * count))
+    rows = union(cursor, dialect, [due.replace("{queue}", name) for name in names], names, now)
+    return [Due(*row) for row in random.sample(rows, min(count, len(rows)))]
+
+
+@dataclass(slots=True)
+class Holds:
+    """Which lanes one transaction holds back, and which it lets back into the fair order."""
+
+    due: list[Due] = field(default_factory=list)
+    seen: dict[int, Seen] = field(default_factory=dict)
+
+    def changes(self, meters: Meters, short: Collection[int]) -> dict[int, int]:
+        """Return the lanes whose hold changes, by what their limits let start from now on."""
+        changed = {}
+        for lane, seen in self.seen.items():
+            key = None if lane in short else holding(seen.keys, meters.known)
+            held = hold_id(seen.queue, key) if key else 0
+            if held != seen.held:
+                changed[lane] = held
+        return changed
+
+    def unused(
+        self, meters: Meters, short: Collection[int], changed: Mapping[int, int]
+    ) -> set[str]:
+        """
+        Return the limits that have room which a lane does not use: it is empty, or another
+        limit holds it back now.
+        """
+        left = {lane for lane in self.seen if lane in short or changed.get(lane)}
+        keys = {key for lane in left for key in self.seen[lane].keys}
+        return {key for key in keys if key in meters.known and meters.known[key].room}
+
+    def write(
+        self,
+        cursor: Any,
+        dialect: Dialect,
+        meters: Meters,
+        changed: Mapping[int, int],
+        short: Collection[int],
+    ) -> None:
+        """
+        Store when each hold is to be looked at again; the caller has locked the meters.
+
+        A hold that is not written stays due: it has room for more lanes than were seen.
+        """
+        rows: dict[int, tuple[str, str, datetime | None]] = {}
+        for due in self.due:
+            limit = meters.known.get(due.key)
+            free = [
+                lane
+                for lane in due.lanes
+                if changed.get(lane) == 0 and lane not in short and self.seen[lane].is_open
+            ]
+            if limit and not limit.room:
+                rows[due.id] = due.queue, due.key, opens_at(limit)
+            elif not due.more and changed.keys() >= set(due.lanes):
+                rows[due.id] = due.queue, due.key, None
+            elif limit and limit.moment and limit.room <= len(free):
+                later = limit.moment + timedelta(seconds=RECHECK)
+                rows[due.id] = due.queue, due.key, later
+        for lane, held in changed.items():
+            if held:
+                queue = self.seen[lane].queue
+                key = next(key for key in self.seen[lane].keys if hold_id(queue, key) == held)
+                rows[held] = queue, key, opens_at(meters.known[key])
+        if rows:
+            store(cursor, dialect, rows)
+
+
+def holding(keys: Sequence[str], known: Mapping[str, Allowance]) -> str | None:
+    """Return which of these limits holds back for longest, or None where all have room."""
+    shut = [(key, known[key].wait) for key in keys if key in known and not known[key].room]
+    return max(shut, key=lambda one: (one[1] is None, one[1] or 0.0))[0] if shut else None
+
+
+def opens_at(limit: Allowance) -> datetime | None:
+    """Return when the rate of a limit without room lets the next task start, or None."""
+    if limit.wait is None or limit.moment is None:
+        return None
+    return limit.moment + timedelta(seconds=limit.wait)
+
+
+def store(
+    cursor: Any, dialect: Dialect, holds: Mapping[int, tuple[str, str, datetime | None]]
+) -> None:
+    values: dict[str, Any] = {}
+    rows = []
+    for number, (id_, (queue, key, at)) in enumerate(sorted(holds.items())):
+        values |= {f"q{number}": queue, f"k{number}": key}
+        values[f"t{number}"] = at and dialect.parameter(at)
+        rows.append(f"({id_}, %(q{number})s, %(k{number})s, %(t{number})s)")
+    change = dialect.upsert("perfectqueue_hold", ["id"], {"opens_at": "{new}"})
+    statement = STORE.replace("{rows}", ", ".join(rows)).replace("{change}", change)
+    dialect.execute(cursor, statement, values)
+
+
+def move(cursor: Any, dialect: Dialect, changed: Mapping[int, int]) -> None:
+    """Move lanes between holds and the fair order; who calls has locked their accounts."""
+    held = " ".join(f"WHEN {lane} THEN {hold}" for lane, hold in sorted(changed.items()))
+    statement = MOVE.replace("{held}", held).replace("{lanes}", numbers(sorted(changed)))
+    dialect.execute(cursor, statement)
+
+
+def open_holds(cursor: Any, dialect: Dialect, keys: Collection[str], now: datetime | None) -> int:
+    """
+    Have an acquire look at what these limits hold back; return how many holds that is.
+
+    The caller has locked their meters.
+    """
+    names = {f"k{number}": key for number, key in enumerate(sorted(keys))}
+    statement = OPEN.replace("{keys}", ", ".join(f"%({name})s" for name in names))
+    return int(dialect.execute(cursor, statement, names, now=now).rowcount)
+
+
+def open_all_shut(*, using: str, now: datetime | None = None) -> int:
+    """
+    Open every hold whose limit has room; return how many.
+
+    For limits that were edited past the models' signals, or in a transaction that has yet
+    to be committed.
+    """
+    after, total = FIRST_ID, 0
+    while True:
+        last, opened = open_shut(after, using=using, now=now)
+        total += opened
+        if last is None:
+            return total
+        after = last
+
+
+@repeated
+def open_shut(after: int, *, using: str, now: datetime | None) -> tuple[int | None, int]:
+    """Do it for the next BATCH holds; return where to go on, or None, and how many that is."""
+    with reading(using) as (cursor, dialect):
+        values = {"after": after, "limit": BATCH}
+        rows = dialect.execute(cursor, SHUT, values, now=now).fetchall()
+        known = allowances(cursor, dialect, {key for _id, key in rows}, now)
+    keys = {key for _id, key in rows if key not in known or known[key].room}
+    last = rows[-1][0] if len(rows) == BATCH else None
+    return last, open_again(keys, using=using, now=now) if keys else 0
+
+
+@repeated
+def open_again(keys: Collection[str], *, using: str, now: datetime | None = None) -> int:
+    """Have an acquire look at what these limits hold back; return how many holds that is."""
+    with unit(using) as (cursor, dialect):
+        lock_known(cursor, dialect, keys)
+        return open_holds(cursor, dialect, keys, now)
+
+
+def shut_gates(
+    cursor: Any, dialect: Dialect, queues: Sequence[str], now: datetime | None
+) -> set[int]:
+    """
+    Return the sets of limits, by their hashes, that let no task start, of the first lanes
+    that nothing holds back yet: nobody has looked for tasks there since they were filled.
+    """
+    names = {f"q{number}": queue for number, queue in enumerate(queues)}
+    statement = FREE_LIMITED.replace("{queues}", ", ".join(f"%({name})s" for name in names))
+    rows = dialect.execute(cursor, statement.replace("{count}", str(LANES_PROBED)), names)
+    gates = {gate: json.loads(keys) for gate, keys in rows.fetchall()}
+    known = allowances(cursor, dialect, {key for keys in gates.values() for key in keys}, now)
+    return {gate for gate, keys in gates.items() if holding(keys, known)}

@@ -16,10 +16,10 @@ from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.verdicts import Verdict
 from django_perfectqueue.worker.attempt import log_capture
 from django_perfectqueue.worker.attempt.ending import Ending, announce
-from django_perfectqueue.worker.attempt.event_loop import Coroutines
-from django_perfectqueue.worker.attempt.interrupt_main import Guard
+from django_perfectqueue.worker.attempt.event_loop import EventLoop
+from django_perfectqueue.worker.attempt.interrupt_main import MainThreadInterrupter
 from django_perfectqueue.worker.attempt.runner import Runner
-from django_perfectqueue.worker.database.link import Tidy
+from django_perfectqueue.worker.database.link import ConnectionCleanup
 
 from .held_task import HeldTask
 from .report import Run
@@ -42,14 +42,14 @@ class InlineRunner(Runner):
 
     def __init__(self, dispatch: type[Dispatch]) -> None:
         link: Any = DirectLink()
-        super().__init__(dispatch, link=link, guard=Guard())
-        self.coroutines = CallersLoop()
-        self.drive = self.coroutines.drive
-        self.tidy: CallersTidy = CallersTidy()
+        super().__init__(dispatch, link=link, interrupter=MainThreadInterrupter())
+        self.event_loop = CallersEventLoop()
+        self.drive = self.event_loop.drive
+        self.cleanup: CallersCleanup = CallersCleanup()
 
     def attempt(self, task: HeldTask) -> Run:
         """Run a task and settle it; raise what is to end the whole program."""
-        with quiet(), captured(), self.tidy.watching():
+        with quiet(), captured(), self.cleanup.watching():
             ending = self.run(task)
         if task.notes is not None:
             task.write_notes()
@@ -82,7 +82,7 @@ class DirectLink:
     once = insist
 
 
-class CallersLoop(Coroutines):
+class CallersEventLoop(EventLoop):
     """
     Runs coroutines as async_to_sync() does.
 
@@ -94,7 +94,7 @@ class CallersLoop(Coroutines):
         return awaited(coroutine)
 
 
-class CallersTidy(Tidy):
+class CallersCleanup(ConnectionCleanup):
     """
     Leaves the caller's transactions good, whatever a handler does.
 
@@ -116,8 +116,8 @@ class CallersTidy(Tidy):
         finally:
             self.lift_marks()
 
-    def up(self, *, suspect: bool = False) -> None:
-        super().up(suspect=suspect)
+    def run(self, *, suspect: bool = False) -> None:
+        super().run(suspect=suspect)
         try:
             self.lift_marks()
         finally:

@@ -1,4 +1,4 @@
-"""How one attempt ended, and telling those who listen."""
+"""The result of one attempt, and its signals."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SIGNALS: dict[str, Signal] = {
 @dataclass(slots=True)
 class Ending:
     """
-    One attempt that is over.
+    The result of one attempt.
 
-    ``word`` is what became of the task: finished, retried, snoozed, failed, discarded,
+    ``word`` is the outcome: finished, retried, snoozed, failed, discarded,
     cancelled, released, preempted, left to its lease, or crashed with its processor. With
-    a ``completion`` it has yet to be written.
+    a ``completion`` it is not written yet.
     """
 
     word: str
@@ -42,8 +42,8 @@ class Ending:
     stop: bool = False
 
 
-def heard() -> set[str]:
-    """Return the words by which tasks end for which anyone listens."""
+def outcomes_with_receivers() -> set[str]:
+    """Return the outcomes whose signals have receivers."""
     return {word for word, signal in SIGNALS.items() if signal.receivers}
 
 
@@ -53,7 +53,7 @@ def announce(
     handler: type[Application] | None,
     error: BaseException | None = None,
 ) -> None:
-    """Send the signal for what has become of a task, if anyone listens."""
+    """Send the signal of an outcome, if it has receivers."""
     signal = SIGNALS.get(word)
     if signal is not None and signal.receivers:
         with store.calls_of_others():
@@ -61,7 +61,7 @@ def announce(
 
 
 async def announce_start_async(task: AcquiredTask, handler: type[Application]) -> None:
-    """Send the signal from an event loop: receivers that are functions run in its other thread."""
+    """Send the signal from an event loop; synchronous receivers run in its other thread."""
     if signals.task_started.receivers:
         await signals.asend(
             signals.task_started, TaskNames.of(task.lease), sender=handler, task=task

@@ -34,7 +34,7 @@ class UnreadableError(Exception):
 
 
 def may_be_a_row(error: Exception, dialect: Dialect) -> bool:
-    """Tell whether an error may come from what is in a row, and not from the database."""
+    """Return whether an error may come from what is in a row, and not from the database."""
     return dialect.ailment(error) is Ailment.OTHER
 
 

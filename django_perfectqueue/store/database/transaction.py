@@ -64,7 +64,7 @@ def timely(using: str) -> AbstractContextManager[tuple[Any, Dialect]]:
 
 @contextmanager
 def together(*, using: str) -> Iterator[None]:
-    """Let several verbs be one transaction, or one savepoint of the caller's."""
+    """Run several verbs in one transaction, or in one savepoint of the caller's."""
     with dialect_of(using).writing(connections[using]), transaction.atomic(using=using):
         yield
 
@@ -98,7 +98,7 @@ shared: ContextVar[dict[str, Tries] | None] = ContextVar("shared", default=None)
 
 def one_call() -> Sharing:
     """
-    Let all that is called in here, over and over, be tries of one call.
+    Treat every store call in this block as a try of one operation.
 
     For who waits for a lost database by other rules than PATIENCE: it is told at once, and
     soon of what is lost against others.
@@ -107,7 +107,7 @@ def one_call() -> Sharing:
 
 
 def calls_of_others() -> Sharing:
-    """Let what is called in here be calls like any other, though it is inside of one_call()."""
+    """Treat the store calls in this block as calls of their own, though inside of one_call()."""
     return Sharing(None)
 
 
@@ -197,10 +197,10 @@ class Trouble:
         self.until = began + (PATIENCE_OF_ONE_CALL if self.shared else PATIENCE)
         self.pauses = pauses()
         self.repeats = 0
-        self.told = False
+        self.logged = False
 
     def may_pass(self, error: Error, doubtful: list[Any], known: int) -> bool:
-        """Prepare for one more try, and tell whether there is to be one."""
+        """Prepare for one more try; return whether there is to be one."""
         dialect = dialect_of(self.using)
         if dialect.passes(error):
             del doubtful[known:]
@@ -214,8 +214,8 @@ class Trouble:
 
     def reconnect(self, error: Error) -> None:
         drop(connections[self.using])
-        if not self.told:
-            self.told = True
+        if not self.logged:
+            self.logged = True
             logger.warning(
                 "The connection to the database is lost; trying again."
                 " database=%s seconds=%.0f error=%s: %s",
@@ -227,7 +227,7 @@ class Trouble:
 
 
 def is_callers(connection: Any) -> bool:
-    """Tell whether a transaction may be open that only the caller can repeat."""
+    """Return whether a transaction may be open that only the caller can repeat."""
     if connection.in_atomic_block:
         return True
     if connection.connection is None:

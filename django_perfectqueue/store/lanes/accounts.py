@@ -115,7 +115,7 @@ class Accounts:
     Every lane is locked in the order of its id, once, as the last thing before commit;
     so two transactions that charge the same lanes never wait for each other in a ring.
     What lanes behind gates are charged goes to the account of their user, and is counted
-    by the meters of their limits, which are locked before any lane. ``gated`` tells
+    by the meters of their limits, which are locked before any lane. ``gated`` says
     whether there may be such lanes, ``holds`` which of them were looked at, and ``opened``
     how many holds are due since.
     """
@@ -176,9 +176,9 @@ class Accounts:
         reached: float | None = None,
     ) -> None:
         """
-        A task has left a holder who can't tell of it. Where others know for how many seconds
+        A task has left a holder that has not reported. Where others know for how many seconds
         it ran, these are charged in place of about what was charged in advance. ``reached``
-        is what REACHED tells: service that was given moves the clock, however it ended.
+        is what REACHED reads: service that was given moves the clock, however it ended.
         """
         account = self.of(lane)
         account.running -= 1

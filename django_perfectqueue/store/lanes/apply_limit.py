@@ -1,4 +1,4 @@
-"""Let an edited limit hold for tasks that wait already."""
+"""Apply an edited limit to tasks that wait already."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UPDATE "perfectqueue_lane" SET "virtual_time" = %(floor)s WHERE "id" IN ({accoun
 
 def apply_limit(key: str, *, using: str) -> None:
     """
-    Let what waits behind a limit that was changed start as it now may.
+    Apply a changed limit to the tasks that wait behind it.
 
     A user who was held back takes its place as one that wakes: it has saved no credit.
     Limits themselves are read whenever a task behind them is acquired.

@@ -1,4 +1,4 @@
-"""Let an edited share hold for tasks that wait already."""
+"""Apply an edited share to tasks that wait already."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def correct(
     Write to lanes that hold accounts, and to their copies, the shares that hold for them;
     return the queues of those that changed.
 
-    They are locked in the order of their ids, as everyone does it. ``place`` tells the
+    They are locked in the order of their ids, as everyone does it. ``place`` is the
     virtual time of a queue at which a lane that was shut goes on.
     """
     groups: defaultdict[tuple[str, Share], list[int]] = defaultdict(list)

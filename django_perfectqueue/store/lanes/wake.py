@@ -25,7 +25,7 @@ from .shares import Share, shares_of
 
 SOME = 500
 LAST = 8
-"""How many of the lanes that were served last tell what tasks usually cost."""
+"""From how many of the lanes that were served last the usual cost is taken."""
 
 OWNERS = """
 SELECT "ticket"."lane", "task"."queue", "task"."user", "task"."type", "task"."limits",
@@ -80,7 +80,7 @@ class Owner:
 
     ``since`` is when the first of the tickets was due that are to wait there; no earlier
     than it was submitted, so that no one passes others by a time of their choice.
-    ``is_new`` tells that it has no row, and ``copied`` whether lanes have copies of it.
+    ``is_new`` means that it has no row, and ``copied`` whether lanes have copies of it.
     """
 
     lane: int

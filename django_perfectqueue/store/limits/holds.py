@@ -229,7 +229,7 @@ def open_holds(
     cursor: Cursor, dialect: Dialect, keys: Collection[str], now: datetime | None
 ) -> int:
     """
-    Have an acquire look at what these limits hold back; return how many holds that is.
+    Mark what these limits hold back for the next acquire to look at; return how many holds.
 
     The caller has locked their meters.
     """
@@ -268,7 +268,7 @@ def open_shut(after: int, *, using: str, now: datetime | None) -> tuple[int | No
 
 @repeated
 def open_again(keys: Collection[str], *, using: str, now: datetime | None = None) -> int:
-    """Have an acquire look at what these limits hold back; return how many holds that is."""
+    """Mark what these limits hold back for the next acquire to look at; return how many holds."""
     with unit(using) as (cursor, dialect):
         lock_known(cursor, dialect, keys)
         return open_holds(cursor, dialect, keys, now)

@@ -174,7 +174,7 @@ class Meters:
         self.settle()
 
     def settle(self) -> None:
-        """Have the allowances be what they are once this transaction is committed."""
+        """Set the allowances to what they are once this transaction is committed."""
         for key, limit in self.known.items():
             limit.running = self.before[key][0] + self.running[key]
 

@@ -112,7 +112,7 @@ def write(cursor: Cursor, dialect: Dialect, types: dict[int, str]) -> None:
 
 def unpark(knows: Knows, *, using: str, after: datetime = PARKED_FROM) -> datetime:
     """
-    Have the parked tasks be due whose types are known.
+    Make the parked tasks due whose types are known.
 
     It looks at no more than some hundred types; return where to go on the next time. Costs
     one index look-up when nothing is parked.
@@ -131,7 +131,7 @@ def unpark(knows: Knows, *, using: str, after: datetime = PARKED_FROM) -> dateti
 
 def unpark_some(knows: Knows, *, using: str, after: datetime = PARKED_FROM) -> tuple[datetime, int]:
     """
-    Have some parked tasks of each type that is known be due; return where to go on the next
+    Make some parked tasks of each known type due; return where to go on the next
     time, and how many there were.
 
     For who takes some of them next, beside a worker that does not know them: that one parks
@@ -160,7 +160,7 @@ def next_type(*, using: str, after: datetime) -> tuple[datetime, str] | None:
 
 @repeated
 def admit(until: datetime, *, using: str, limit: int = BATCH) -> int:
-    """Have a batch of the tickets that are parked at one place be due; return how many."""
+    """Make a batch of the tickets that are parked at one place due; return how many."""
     with unit(using) as (cursor, dialect):
         values = {"until": dialect.parameter(until), "limit": limit}
         rows = dialect.execute(cursor, PARKED + dialect.skip_clause(), values).fetchall()

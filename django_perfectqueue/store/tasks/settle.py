@@ -32,7 +32,7 @@ def settles(*words: str) -> Callable[[Settles[P]], Settles[P]]:
 
     A repetition is refused where the commit before it came through and its answer was
     lost: the word is then read from what that commit has written. The first try of a call
-    is refused for good: whoever ended the attempt, it was not this call.
+    is refused for good: another call has ended the attempt.
     """
 
     def decorate(verb: Settles[P]) -> Settles[P]:
@@ -122,7 +122,7 @@ def retry(
     now: datetime | None = None,
 ) -> str:
     """
-    Let a task be tried again after so many seconds, and count the error.
+    Put a task back, to be tried again after so many seconds, and count the error.
 
     Return "retried", or "cancelled" where that was requested. Raise PreemptedError, and write
     nothing, when the lease has passed on.

@@ -105,7 +105,7 @@ def find(queue: str, key: str, *, using: str) -> int:
 
 def force_finish(task_id: int, *, using: str, now: datetime | None = None) -> None:
     """
-    Close a task as finished, whoever holds it; the holder learns it by its next write.
+    Close a task as finished, even if it is held; the holder's next write is refused.
 
     In a transaction of the caller's it is done after the commit. Raise NotFoundError when
     it is gone, AlreadyFinishedError when it has ended.

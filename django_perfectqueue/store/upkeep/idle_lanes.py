@@ -98,7 +98,7 @@ def forget_lanes(
     seconds; return where the next batch begins, or None at the end.
 
     A lane is made anew when its user comes back, at the virtual time of its queue. So while
-    others compete, one that is further ahead than that stays, as do those that tell the
+    others compete, one that is further ahead than that stays, as do those that give the
     time.
 
     Who submits tasks looks after the commit whether their lane is awake, and wakes it, which

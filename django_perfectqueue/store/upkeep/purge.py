@@ -134,8 +134,8 @@ def purgeable(
     Look at up to ``limit`` tasks behind an id for those whose time has passed.
 
     ``retention`` gives the seconds that each outcome is kept; None is for ever. ``over`` is
-    up to which id finished tasks of a queue go, too, as surplus() tells. ``only`` are values
-    of queue, type, user or group that a task must have. ``stopped`` tells that a finished
+    up to which id finished tasks of a queue go, too, as surplus() returns it. ``only`` are values
+    of queue, type, user or group that a task must have. ``stopped`` means that a finished
     task was met whose time has yet to come: those behind it are mostly younger.
     """
     with reading(using) as (cursor, dialect):

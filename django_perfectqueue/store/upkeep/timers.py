@@ -168,7 +168,7 @@ def policies() -> tuple[str, dict[str, str]]:
 
 
 def admit(cursor: Cursor, dialect: Dialect, ids: list[int], accounts: Accounts) -> None:
-    """Let tickets wait in their lanes, and wake those; lock first what is to be charged."""
+    """Put tickets in their lanes, and wake those; lock first what is to be charged."""
     owners = owners_of(cursor, dialect, ids) if ids else []
     if owners:
         accounts.gated = any(owner.copied or owner.keys for owner in owners)

@@ -53,7 +53,7 @@ class Entry:
     """
     What a lane is charged: tasks begun less ended, seconds, and the mean that was measured.
 
-    ``served`` tells that some have begun, and ``finish_tag`` how far those that have ended
+    ``served`` means that some have begun, and ``finish_tag`` how far those that have ended
     bring its virtual time, by what they were charged in advance.
     """
 
@@ -145,16 +145,16 @@ class Dialect(ABC):
 
     @abstractmethod
     def passes(self, error: Exception) -> bool:
-        """Tell whether the same transaction may go well if it is repeated."""
+        """Return whether the same transaction may go well if it is repeated."""
 
     def lost(self, error: Exception) -> bool:
-        """Tell whether the connection is lost, or leads to a server that takes no writes now."""
+        """Return whether the connection is lost, or leads to a server that takes no writes now."""
         return False
 
     def end_idle_transactions(self, cursor: Cursor, seconds: float) -> None:
         """
         Have the server end a transaction of this connection that stands still for so long,
-        and with it the connection; where it can, and has not been told for how long already.
+        and with it the connection; where it can, and the project has set no limit.
         """
         return
 
@@ -255,7 +255,7 @@ class Dialect(ABC):
         raise NotSupportedError("This database takes several statements for it.")
 
     def remove(self, cursor: Cursor, task_id: int) -> None:
-        """Take a task out of its line, since it has ended, and tell those who wait for that."""
+        """Delete the ticket of a task that has ended, and notify those that wait for the end."""
         self.execute(cursor, REMOVE, {"task_id": task_id})
 
     @abstractmethod
@@ -264,11 +264,11 @@ class Dialect(ABC):
     ) -> Sequence[int] | None:
         """
         Write to lanes in the order of their ids; return which of them have copies behind
-        gates, or None where the statement can't tell.
+        gates, or None where the statement can't know.
         """
 
     def copy_accounts(self, cursor: Cursor, accounts: Iterable[int]) -> None:
-        """Let the lanes behind gates carry what their accounts are now."""
+        """Copy the accounts to the lanes with limits that share them."""
         columns = ", ".join(f'"{column}" = "own"."{column}"' for column in ACCOUNT)
         statement = COPY.replace("{columns}", columns)
         self.execute(cursor, statement.replace("{accounts}", numbers(sorted(accounts))))

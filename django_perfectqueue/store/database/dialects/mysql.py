@@ -551,7 +551,7 @@ def literal(value: float | datetime | None) -> str:
 
 
 def reads_committed(connection: Any) -> bool:
-    """Tell whether a connection is at READ COMMITTED; ask the server once, where Django can't."""
+    """Return whether a connection is at READ COMMITTED; ask the server once, where Django can't."""
     if connection.connection is None:
         connection.ensure_connection()
     level = connection.isolation_level

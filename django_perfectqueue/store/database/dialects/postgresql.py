@@ -38,7 +38,7 @@ LOST = {
     "57P03",  # cannot_connect_now: it starts, stops or recovers
     "57P05",  # idle_session_timeout
 }
-# A driver that can't connect tells no code.
+# A driver that can't connect gives no code.
 REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password")
 
 AILMENTS = {
@@ -60,7 +60,7 @@ AILMENTS = {
     "57P02": Ailment.STOPPED,
     "57P03": Ailment.STOPPED,
 }
-# Where another language is set, these are not found, and the error itself tells.
+# Where another language is set, these are not found, and the error itself decides.
 SAID = {
     "starting up": Ailment.STOPPED,
     "shutting down": Ailment.STOPPED,
@@ -606,6 +606,6 @@ def time_sql(name: str, moment: Moment | None) -> str:
 
 
 def state_of(error: Exception) -> str | None:
-    """Return the code by which both drivers tell what has happened, if the server told it."""
+    """Return the code of an error, as both drivers keep it, if the server sent one."""
     cause = error.__cause__
     return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)

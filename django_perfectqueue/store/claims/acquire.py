@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from django.db import connections
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models import State
 
@@ -230,7 +231,7 @@ def take_readable(
     return result
 
 
-def still_held(cursor: Any, dialect: Dialect, leases: list[Lease]) -> list[Lease]:
+def still_held(cursor: Cursor, dialect: Dialect, leases: list[Lease]) -> list[Lease]:
     """
     Return which of these were taken indeed, by a try that got no answer, and are held yet.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from ..arithmetic.fair_order import LANES_PROBED, OpenLane, is_gated, lanes_read
 from ..database.dialects import Dialect
@@ -54,7 +55,7 @@ class Lineup:
 
     def __init__(
         self,
-        cursor: Any,
+        cursor: Cursor,
         dialect: Dialect,
         accounts: Accounts,
         *,

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from django.db.backends.utils import CursorWrapper as Cursor
+
 from ..arithmetic.fair_order import OpenLane, lane_of
 from ..arithmetic.limit_keys import may_hold, split
 from ..arithmetic.multi_lane import Party, Strand
@@ -65,7 +67,7 @@ class Gatekeeper:
     locked, or may be more holds that are due.
     """
 
-    cursor: Any
+    cursor: Cursor
     dialect: Dialect
     accounts: Accounts
     count: int
@@ -80,7 +82,7 @@ class Gatekeeper:
     @classmethod
     def enter(
         cls,
-        cursor: Any,
+        cursor: Cursor,
         dialect: Dialect,
         accounts: Accounts,
         queues: Sequence[str],

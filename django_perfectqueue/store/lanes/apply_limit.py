@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models import Policy
 
@@ -76,7 +76,7 @@ def lift(queue: str, key: str, *, using: str) -> int:
         return len(rows)
 
 
-def raise_to(cursor: Any, dialect: Dialect, accounts: list[int], floor: float) -> None:
+def raise_to(cursor: Cursor, dialect: Dialect, accounts: list[int], floor: float) -> None:
     if not accounts:
         return
     values = {"floor": floor}

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from django.db.backends.utils import CursorWrapper as Cursor
+
 from django_perfectqueue.models import Policy
 
 from ..arithmetic.fair_order import gate_id, is_gated, lane_id, unmeasured
@@ -118,7 +120,7 @@ def wake_sleeping(lanes: Mapping[int, int], *, using: str) -> None:
 
 
 def owners_of(
-    cursor: Any, dialect: Dialect, ids: Sequence[int], condition: str = ""
+    cursor: Cursor, dialect: Dialect, ids: Sequence[int], condition: str = ""
 ) -> list[Owner]:
     """Return the owner of each lane in which these tickets stand."""
     statement = OWNERS.replace("{ids}", numbers(ids)) + condition
@@ -139,7 +141,7 @@ def owners_of(
     return list(owners.values())
 
 
-def wake(cursor: Any, dialect: Dialect, owners: list[Owner], now: datetime | None) -> int:
+def wake(cursor: Cursor, dialect: Dialect, owners: list[Owner], now: datetime | None) -> int:
     """
     Wake lanes, each at the virtual time of its queue, or where it was if that is later;
     return how many that is.
@@ -190,7 +192,7 @@ def wake(cursor: Any, dialect: Dialect, owners: list[Owner], now: datetime | Non
 
 
 def floor(
-    cursor: Any,
+    cursor: Cursor,
     dialect: Dialect,
     queue: str,
     keys: Keys = (),
@@ -249,7 +251,7 @@ def behind(queue: str, keys: Keys) -> str:
     return f"SELECT ({CLOCK}), ({first}), ({USUAL})"
 
 
-def first_open(cursor: Any, dialect: Dialect, queue: str) -> float | None:
+def first_open(cursor: Cursor, dialect: Dialect, queue: str) -> float | None:
     """Return the virtual time of the lane that is served next, of those nothing holds back."""
     statement = FIRST_OPEN.replace("{alike}", alike(queue)).replace("{hold}", "0")
     row = dialect.execute(cursor, statement, {"queue": queue}).fetchone()

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models import PARKED_FROM
 
@@ -96,13 +97,13 @@ def park_line(lane: int, knows: Knows, *, using: str) -> int:
     return len(strange)
 
 
-def types_of(cursor: Any, dialect: Dialect, ids: Collection[int]) -> dict[int, str]:
+def types_of(cursor: Cursor, dialect: Dialect, ids: Collection[int]) -> dict[int, str]:
     if not ids:
         return {}
     return dict(dialect.execute(cursor, TYPES.replace("{ids}", numbers(ids))).fetchall())
 
 
-def write(cursor: Any, dialect: Dialect, types: dict[int, str]) -> None:
+def write(cursor: Cursor, dialect: Dialect, types: dict[int, str]) -> None:
     for type_ in sorted(set(types.values())):
         ids = numbers(sorted(task_id for task_id, own in types.items() if own == type_))
         values = {"until": dialect.parameter(place_of(type_))}

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Concatenate, NamedTuple, ParamSpec
+from typing import Concatenate, NamedTuple, ParamSpec
+
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.models import Attempt, LastEnding, Outcome
@@ -60,7 +62,7 @@ class HeldAttempt:
     ``wait`` is for how many seconds the task has been put off, if it was.
     """
 
-    cursor: Any
+    cursor: Cursor
     dialect: Dialect
     held: Held
     cancel_requested: bool

@@ -9,6 +9,8 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
+from django.db.backends.utils import CursorWrapper as Cursor
+
 from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import Lane, Outcome
@@ -169,7 +171,7 @@ def discard(task_id: int, *, using: str) -> None:
 
 
 def scan(
-    cursor: Any,
+    cursor: Cursor,
     dialect: Dialect,
     retention: Mapping[str, float | None],
     only: Mapping[str, str],
@@ -215,7 +217,7 @@ def newest_id(*, using: str) -> int:
         return int(dialect.execute(cursor, LAST).fetchone()[0] or 0)
 
 
-def forget(cursor: Any, dialect: Dialect, ids: list[int]) -> list[int]:
+def forget(cursor: Cursor, dialect: Dialect, ids: list[int]) -> list[int]:
     """Delete tasks that have ended; return which."""
     statement = DOOMED.replace("{ids}", numbers(ids)) + dialect.skip_clause()
     locked = [task_id for (task_id,) in dialect.execute(cursor, statement).fetchall()]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .dialects import dialect_of
 
 
-def end_idle_transactions(connection: Any, *, after: float) -> None:
+def end_idle_transactions(connection: BaseDatabaseWrapper, *, after: float) -> None:
     """
     Make the server end a transaction that stands still for so many seconds.
 

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_perfectqueue.exceptions import NotMigratedError
 
@@ -226,7 +227,7 @@ class Trouble:
             )
 
 
-def is_callers(connection: Any) -> bool:
+def is_callers(connection: BaseDatabaseWrapper) -> bool:
     """Return whether a transaction may be open that only the caller can repeat."""
     if connection.in_atomic_block:
         return True
@@ -235,7 +236,7 @@ def is_callers(connection: Any) -> bool:
     return not connection.autocommit
 
 
-def drop(connection: Any) -> None:
+def drop(connection: BaseDatabaseWrapper) -> None:
     """Close a connection, whether or not there is still someone at the other end."""
     try:
         connection.close()

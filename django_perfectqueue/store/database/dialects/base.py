@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from django.db import NotSupportedError
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import Completion, Submission
@@ -287,11 +288,11 @@ class Dialect(ABC):
         """Insert the rows whose primary key is not there yet."""
         self.execute(cursor, f"INSERT {into} ON CONFLICT DO NOTHING", parameters)
 
-    def writing(self, connection: Any) -> AbstractContextManager[None]:
+    def writing(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
         """Prepare a connection for a transaction that reads before it writes."""
         return UNPREPARED
 
-    def own(self, connection: Any) -> AbstractContextManager[None]:
+    def own(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
         """Prepare one for a transaction of the store's own, which sees what others commit."""
         return UNPREPARED
 

@@ -66,8 +66,8 @@ if TYPE_CHECKING or HAS_TASKS:
         priority: int = base.DEFAULT_TASK_PRIORITY,
         queue_name: str = base.DEFAULT_TASK_QUEUE_NAME,
         takes_context: bool = False,
-        **words: Any,
-    ) -> Any:
+        **words: object,
+    ) -> object:
         if "run_after" in words:
             raise TypeError("run_after can't be given to @task. Use .using(run_after=...).")
         return task_backends[backend].task_class(

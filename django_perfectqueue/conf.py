@@ -48,74 +48,68 @@ SENSITIVE = (
     "cookie",
 )
 
-Rule = Callable[[Any], str | None]
+Rule = Callable[[object], str | None]
 
 
-def _number(value: Any, least: float, *, whole: bool, above: bool = False) -> str | None:
+def _number(least: float, *, whole: bool = False, above: bool = False) -> Rule:
     kind = "a whole number" if whole else "a number"
     accepted = (int,) if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, accepted) or not math.isfinite(value):
-        return f"must be {kind}"
-    if above and value <= least:
-        return f"must be {kind} above {least:g}"
-    if value < least:
-        return f"must be {kind} of at least {least:g}"
-    return None
+
+    def rule(value: object) -> str | None:
+        if isinstance(value, bool) or not isinstance(value, accepted) or not math.isfinite(value):
+            return f"must be {kind}"
+        if above and value <= least:
+            return f"must be {kind} above {least:g}"
+        return f"must be {kind} of at least {least:g}" if value < least else None
+
+    return rule
 
 
-def _seconds(value: Any) -> str | None:
-    return _number(value, 0, whole=False)
+_seconds = _number(0)
+_positive_seconds = _number(0, above=True)
+_count = _number(0, whole=True)
+_positive = _number(1, whole=True)
+_two_or_more = _number(2, whole=True)
+_characters = _number(1_000, whole=True)
 
 
-def _positive_seconds(value: Any) -> str | None:
-    return _number(value, 0, whole=False, above=True)
+def _must(problem: str, holds: Callable[[Any], bool]) -> Rule:
+    return lambda value: None if holds(value) else problem
 
 
-def _count(value: Any) -> str | None:
-    return _number(value, 0, whole=True)
+_name = _must(
+    "must be a string of 1 to 100 characters",
+    lambda value: isinstance(value, str) and 1 <= len(value) <= 100,
+)
+_path = _must(
+    "must be a dotted path to a class, such as 'myapp.tasks.TaskDispatch'",
+    lambda value: isinstance(value, str) and "." in value,
+)
+_true_or_false = _must("must be True or False", lambda value: isinstance(value, bool))
+_eager = _must(
+    f"must be True, False or '{QUIET}'", lambda value: isinstance(value, bool) or value == QUIET
+)
+_folder = _must(
+    "must be the absolute path of a folder",
+    lambda value: isinstance(value, str | Path) and os.path.isabs(value),
+)
+_paths = _must(
+    "must be a list of dotted paths, such as 'myapp.middleware.Timing'",
+    lambda value: not _texts(value) and all("." in path for path in value),
+)
 
 
-def _positive(value: Any) -> str | None:
-    return _number(value, 1, whole=True)
-
-
-def _two_or_more(value: Any) -> str | None:
-    return _number(value, 2, whole=True)
-
-
-def _characters(value: Any) -> str | None:
-    return _number(value, 1_000, whole=True)
-
-
-def _name(value: Any) -> str | None:
-    if not isinstance(value, str) or not value or len(value) > 100:
-        return "must be a string of 1 to 100 characters"
-    return None
-
-
-def _path(value: Any) -> str | None:
-    if not isinstance(value, str) or "." not in value:
-        return "must be a dotted path to a class, such as 'myapp.tasks.TaskDispatch'"
-    return None
-
-
-def _backoff(value: Any) -> str | None:
+def _backoff(value: object) -> str | None:
     if isinstance(value, str):
         return None if "." in value else "must be a dotted path, such as 'myapp.tasks.backoff'"
     return backoff_problem(value) or None
 
 
-def _texts(value: Any) -> str | None:
+def _texts(value: object) -> str | None:
     if isinstance(value, str) or not isinstance(value, list | tuple):
         return "must be a list of strings"
     if not all(isinstance(text, str) and text for text in value):
         return "must be a list of strings, none of them empty"
-    return None
-
-
-def _paths(value: Any) -> str | None:
-    if _texts(value) or not all("." in path for path in value):
-        return "must be a list of dotted paths, such as 'myapp.middleware.Timing'"
     return None
 
 
@@ -127,23 +121,7 @@ def _words(value: Any) -> str | None:
     return None
 
 
-def _true_or_false(value: Any) -> str | None:
-    return None if isinstance(value, bool) else "must be True or False"
-
-
-def _eager(value: Any) -> str | None:
-    return (
-        None if isinstance(value, bool) or value == QUIET else f"must be True, False or '{QUIET}'"
-    )
-
-
-def _folder(value: Any) -> str | None:
-    if not isinstance(value, str | Path) or not os.path.isabs(value):
-        return "must be the absolute path of a folder"
-    return None
-
-
-def _retention_times(value: Any) -> str | None:
+def _retention_times(value: object) -> str | None:
     statuses = {"finished", "failed", "cancelled", "expired"}
     if not isinstance(value, Mapping) or not set(value) <= statuses:
         return f"must be a dict with keys from {', '.join(sorted(statuses))}"
@@ -154,15 +132,10 @@ def _retention_times(value: Any) -> str | None:
 
 
 def _one_of(*choices: str) -> Rule:
-    def rule(value: Any) -> str | None:
-        if value in choices:
-            return None
-        return f"must be one of {', '.join(map(repr, choices))}"
-
-    return rule
+    return _must(f"must be one of {', '.join(map(repr, choices))}", choices.__contains__)
 
 
-def _policy(value: Any) -> str | None:
+def _policy(value: object) -> str | None:
     names = ", ".join(map(repr, POLICIES))
     if isinstance(value, str):
         return None if value in POLICIES else f"must be one of {names}, or a dict"
@@ -177,14 +150,14 @@ def _policy(value: Any) -> str | None:
 
 
 def _or_none(rule: Rule) -> Rule:
-    def optional(value: Any) -> str | None:
+    def optional(value: object) -> str | None:
         problem = None if value is None else rule(value)
         return f"{problem}, or None" if problem else None
 
     return optional
 
 
-def _setting(default: Any, rule: Rule) -> Any:
+def _setting(default: object, rule: Rule) -> Any:
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata={"rule": rule})
     return field(default=default, metadata={"rule": rule})
@@ -299,14 +272,13 @@ ALIASES = {"max_retries": "max_attempts", "retries": "max_attempts"}
 """What other queues call it."""
 
 
-def nearest(word: str, words: Iterable[str]) -> str:
-    """Return `` Did you mean 'x'?``, or nothing when no word is near."""
-    word = ALIASES.get(word, word)
-    close = difflib.get_close_matches(word, list(words), n=1)
-    return f" Did you mean '{close[0]}'?" if close else ""
+def nearest(word: str, words: Iterable[str], question: str = "Did you mean '%s'?") -> str:
+    """Return `` Did you mean 'x'?``, or an empty text when no word is near."""
+    close = difflib.get_close_matches(ALIASES.get(word, word), list(words), n=1)
+    return f" {question % close[0]}" if close else ""
 
 
-def problems(values: Mapping[str, Any]) -> list[str]:
+def problems(values: Mapping[str, object]) -> list[str]:
     """Return what is wrong with these settings, a sentence each."""
     found = []
     for name, value in values.items():
@@ -321,7 +293,7 @@ def problems(values: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def nearest_value(name: str, value: Any) -> str:
+def nearest_value(name: str, value: object) -> str:
     """Return the nearest right word for a wrong one in a setting that takes certain words."""
     words = WORDS.get(name, ())
     given = value.values() if isinstance(value, Mapping) else [value]
@@ -351,6 +323,6 @@ def options() -> Options:
 
 
 @receiver(setting_changed)
-def _forget(*, setting: str, **kwargs: Any) -> None:
+def _forget(*, setting: str, **kwargs: object) -> None:
     if setting == SETTING:
         options.cache_clear()

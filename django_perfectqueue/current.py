@@ -21,7 +21,7 @@ def progress(
     part: float | None = None, stage: str | None = None, *, of: float | None = None
 ) -> None:
     """
-    Tell how far the task that runs here is; do nothing where none runs.
+    Report the progress of the task that runs here; do nothing where none runs.
 
     Raise ValueError as ``AcquiredTask.progress()`` does.
     """

@@ -12,7 +12,7 @@ class PerfectQueueError(Exception):
 
 class IdempotentError(Exception):
     """
-    Marks an error that a caller who repeats itself may ignore.
+    Marks an error that a caller may ignore when it repeats a call.
 
     What it asked for has been done already.
     """
@@ -74,7 +74,7 @@ class LostError(TaskError):
     """
     The process that ran the task died, or its lease ran out.
 
-    Never raised: a class for what TaskResult.errors tells of such an attempt.
+    Never raised: the class that TaskResult.errors names for such an attempt.
     """
 
 
@@ -82,7 +82,7 @@ class ExpiredError(TaskError):
     """
     The task's time had passed before it could start.
 
-    Never raised: a class for what TaskResult.errors tells of such a task.
+    Never raised: the class that TaskResult.errors names for such a task.
     """
 
 

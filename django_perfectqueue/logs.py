@@ -1,9 +1,9 @@
 """
 Which task a log record is about, for the project's LOGGING.
 
-While a task runs, every record that its thread or coroutine logs can tell the task: those
-of this package, and those of the handler and of all that it calls. Data is never told,
-and what others tell of it can be masked.
+While a task runs, every record that its thread or coroutine logs can name the task: those
+of this package, and those of the handler and of all that it calls. Data is never logged,
+and what others log of it can be masked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PLAIN = logging.Formatter()
 
 
 def context() -> Mapping[str, Any]:
-    """Return what is told of the task that runs here: a value for each of FIELDS."""
+    """Return the log fields of the task that runs here: a value for each of FIELDS."""
     task = running.get()
     if task is None:
         return NOTHING
@@ -59,8 +59,8 @@ class TaskContext(logging.Filter):
 
 
 @contextmanager
-def about(task: Any) -> Iterator[None]:
-    """Have what is logged in here, and called, be about a task, though it does not run here."""
+def about(task: object) -> Iterator[None]:
+    """Attribute the log records of this block to a task, though it does not run here."""
     token = running.set(task)
     try:
         yield
@@ -86,38 +86,38 @@ class Masked(logging.Filter):
 
 def mask(record: logging.LogRecord, task: Any) -> None:
     try:
-        said = record.getMessage()
+        text = record.getMessage()
     except Exception:
-        said = ""  # Whoever formats it will say what is wrong with it.
-    if (told := task.redacted(said)) != said:
-        record.msg, record.args = told, ()
+        text = ""  # The formatter will report the error.
+    if (masked_text := task.redacted(text)) != text:
+        record.msg, record.args = masked_text, ()
     if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
         traceback = PLAIN.formatException(record.exc_info)
-        if (told := task.redacted(traceback)) != traceback:
+        if (masked_text := task.redacted(traceback)) != traceback:
             # Formatters print this, if it is there, in place of what they would make.
-            record.exc_text = told
+            record.exc_text = masked_text
     for name in ("exc_text", "stack_info"):
         if text := getattr(record, name):
             setattr(record, name, task.redacted(text))
     for name, value in vars(record).items():
         if name not in STANDARD:
-            setattr(record, name, shown(name, value, task))
+            setattr(record, name, mask_extra(name, value, task))
 
 
-def shown(name: str, value: Any, task: Any) -> Any:
+def mask_extra(name: str, value: object, task: object) -> object:
     """Return what was given as ``extra`` with stars; in place of what is nested too deep."""
     try:
-        return hidden(masked({name: value})[name], task)
+        return masked_value(masked({name: value})[name], task)
     except RecursionError:
         return STARS
 
 
-def hidden(value: Any, task: Any) -> Any:
+def masked_value(value: object, task: Any) -> object:
     if isinstance(value, str):
         return task.redacted(value)
     if isinstance(value, Mapping):
-        return {name: hidden(inner, task) for name, inner in value.items()}
-    return [hidden(inner, task) for inner in value] if isinstance(value, list) else value
+        return {name: masked_value(inner, task) for name, inner in value.items()}
+    return [masked_value(inner, task) for inner in value] if isinstance(value, list) else value
 
 
 class JsonFormatter(logging.Formatter):
@@ -133,13 +133,13 @@ class JsonFormatter(logging.Formatter):
     host = socket.gethostname()
 
     def format(self, record: logging.LogRecord) -> str:
-        told = self.told(record)
+        facts = self.record_facts(record)
         try:
-            return json.dumps(told, default=repr, allow_nan=False)
+            return json.dumps(facts, default=repr, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
-            return json.dumps({name: plain(value) for name, value in told.items()})
+            return json.dumps({name: plain(value) for name, value in facts.items()})
 
-    def told(self, record: logging.LogRecord) -> dict[str, Any]:
+    def record_facts(self, record: logging.LogRecord) -> dict[str, object]:
         given = {name: value for name, value in vars(record).items() if name not in STANDARD}
         task = {**context(), **given}
         return {
@@ -172,5 +172,5 @@ class JsonFormatter(logging.Formatter):
         return found
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     return value if isinstance(value, str | int | None) else repr(value)

@@ -35,7 +35,7 @@ task_lost = Signal()
 task_preempted = Signal()
 
 
-class Whom(NamedTuple):
+class TaskNames(NamedTuple):
     """Which task a signal is about."""
 
     queue: str
@@ -44,41 +44,41 @@ class Whom(NamedTuple):
     user: str
 
     @classmethod
-    def of(cls, named: Any) -> Whom:
+    def of(cls, named: Any) -> TaskNames:
         """Return the task of a lease, a submission or a row."""
         return cls(named.queue, named.key, named.type, named.user)
 
 
 def is_heard(*signals: Signal) -> bool:
-    """Tell whether anyone listens to one of these where no handler is the sender."""
+    """Return whether a signal has receivers for events without a handler as the sender."""
     return any(signal.receivers and signal.has_listeners(None) for signal in signals)
 
 
 def send(
     signal: Signal,
-    whom: Whom,
+    names: TaskNames,
     *,
-    sender: Any = None,
-    task: Any = None,
+    sender: object = None,
+    task: object = None,
     error: BaseException | None = None,
 ) -> None:
     """Send a signal. What a receiver raises goes to the log, but for Ctrl-C."""
     try:
-        signal.send_robust(sender=sender, task=task, error=error, **whom._asdict())
+        signal.send_robust(sender=sender, task=task, error=error, **names._asdict())
     except KeyboardInterrupt:
         raise
     except BaseException:
-        logger.exception("A receiver would have ended the process. key=%s", printable(whom.key))
+        logger.exception("A receiver would have ended the process. key=%s", printable(names.key))
 
 
-async def asend(signal: Signal, whom: Whom, *, sender: Any, task: Any) -> None:
+async def asend(signal: Signal, names: TaskNames, *, sender: object, task: object) -> None:
     """Do what send() does, from an event loop: receivers that are functions run beside it."""
     try:
-        await signal.asend_robust(sender=sender, task=task, error=None, **whom._asdict())
+        await signal.asend_robust(sender=sender, task=task, error=None, **names._asdict())
     except SystemExit:
-        logger.exception("A receiver would have ended the process. key=%s", printable(whom.key))
+        logger.exception("A receiver would have ended the process. key=%s", printable(names.key))
 
 
-def send_all(signal: Signal, tasks: Iterable[Whom]) -> None:
-    for whom in tasks:
-        send(signal, whom)
+def send_all(signal: Signal, tasks: Iterable[TaskNames]) -> None:
+    for names in tasks:
+        send(signal, names)

@@ -16,8 +16,8 @@ from django_perfectqueue.exceptions import CancelRequestedError, TimeLimitError
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.database.transaction import shared
 from django_perfectqueue.store.limits import limit_cache
-from django_perfectqueue.worker.helpers import reaper as undertaker_module
-from django_perfectqueue.worker.helpers.reaper import Estate, Undertaker
+from django_perfectqueue.worker.helpers import base
+from django_perfectqueue.worker.helpers.reaper import Leftovers, Reaper
 from django_perfectqueue.worker.plan import Plan
 
 from .factories import acquire, after, submit
@@ -192,12 +192,12 @@ class StepTests(TransactionTestCase):
         Queue()["unwanted"].cancel_request()
         routes = {"report": Report, "dropped": Dropped, "again": Again, "unwanted": Report}
         self.told()
-        undertaker = self.undertaker(routes, {lease.task_id: 60.0 for lease in taken})
+        reaper = self.reaper(routes, {lease.task_id: 60.0 for lease in taken})
         with (
-            mock.patch.object(undertaker_module, "take_signals"),
+            mock.patch.object(base, "take_signals"),
             self.assertLogs("django_perfectqueue.supervisor", "ERROR"),
         ):
-            self.assertEqual(undertaker.run(), 0)
+            self.assertEqual(reaper.run(), 0)
         self.assertEqual(
             sorted(self.told()),
             [
@@ -211,17 +211,19 @@ class StepTests(TransactionTestCase):
         kinds = dict.fromkeys(routes, TimeLimitError) | {"unwanted": CancelRequestedError}
         self.assertEqual(noted, kinds)
 
-    def undertaker(self, routes, overdue):
-        estate = Estate(holder=7, worker="host:1", crashed=(), why=store.Failure(), overdue=overdue)
+    def reaper(self, routes, overdue):
+        leftovers = Leftovers(
+            holder=7, worker="host:1", crashed=(), why=store.Failure(), overdue=overdue
+        )
         plan = Plan(
             dispatch=type("Routes", (Dispatch,), {"routes": routes}),
             queues=("default",),
             using="default",
             options=options().replace(TIME_LIMIT=60.0),
         )
-        undertaker = Undertaker(plan, estate, SILENT)
-        self.addCleanup(undertaker.bell.close)
-        return undertaker
+        reaper = Reaper(plan, leftovers, SILENT)
+        self.addCleanup(reaper.wakeup.close)
+        return reaper
 
 
 class CostTests(TransactionTestCase):

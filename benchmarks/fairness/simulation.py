@@ -1,8 +1,8 @@
 """
 Scenarios without a database and without waiting: processors on a clock that is counted.
 
-They take batches as ``runtime/pace.py`` has it, write what has run as the outbox and the
-keeper do, and are woken one by the other. What costs no processor time costs no time.
+They take batches as ``worker/processor/prefetch.py`` does, write completions as its buffer and the
+monitor do, and are woken one by the other. What costs no processor time costs no time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from django_perfectqueue.worker.buffers.completions import LATE
-from django_perfectqueue.worker.processor.prefetch import Pace
+from django_perfectqueue.worker.processor.prefetch import Prefetch
 from django_perfectqueue.worker.processor.processor import TOO_LONG
 
 from .judge import Run
@@ -28,7 +28,7 @@ ALIVE_TIME = 300.0
 
 @dataclass(slots=True, eq=False)
 class Processor:
-    pace: Pace
+    prefetch: Prefetch
     batch: deque[Held] = field(default_factory=deque)
     running: Held | None = None
     taken_at: float = 0.0
@@ -69,7 +69,7 @@ class Simulation:
         self.lines = lines
         self.watch = watch
         self.follow = follow
-        self.processors = [Processor(Pace(prefetch)) for _ in range(processors)]
+        self.processors = [Processor(Prefetch(prefetch)) for _ in range(processors)]
         self.number = itertools.count()
         self.events: list[tuple[float, int, Callable[[float], None]]] = []
         self.began: list[tuple[Task, float, float]] = []
@@ -117,24 +117,24 @@ class Simulation:
 
     def go_on(self, processor: Processor, now: float) -> None:
         """Begin the next task of the batch, or of another batch."""
-        if processor.batch and processor.pace.is_over(now - processor.taken_at):
+        if processor.batch and processor.prefetch.is_over(now - processor.taken_at):
             self.release_rest(processor, now)
         processor.idle = False
         if not processor.batch and not self.fetch(processor, now):
             processor.idle = True
             return
-        if processor.done and (processor.pace.may_be_long(TYPE) or processor.is_late(now)):
+        if processor.done and (processor.prefetch.may_be_long(TYPE) or processor.is_late(now)):
             self.post(processor)
         held = processor.running = processor.batch.popleft()
         self.began.append((held.task, now, now + held.task.seconds))
         self.at(now + held.task.seconds, lambda now: self.end(processor, held, now))
         if processor.done and held.task.seconds > LATE:
             self.at(processor.done[0][2] + LATE, lambda now: self.keep(processor, held))
-        if processor.pace.prefetch is None and held.task.seconds > TOO_LONG:
+        if processor.prefetch.fixed is None and held.task.seconds > TOO_LONG:
             self.at(now + TOO_LONG, lambda now: self.give_back(processor, held, now))
 
     def fetch(self, processor: Processor, now: float) -> bool:
-        limit = processor.pace.limit()
+        limit = processor.prefetch.limit()
         processor.taken_at = now
         number = next(n for n, one in enumerate(self.processors) if one is processor)
         taken = self.lines.acquire(limit, processor.ended(), holder=number)
@@ -145,7 +145,7 @@ class Simulation:
 
     def end(self, processor: Processor, held: Held, now: float) -> None:
         processor.running = None
-        processor.pace.ran(TYPE, held.task.seconds)
+        processor.prefetch.ran(TYPE, held.task.seconds)
         if held.task.releases and not held.lost:
             self.lines.give_up(held)
         else:

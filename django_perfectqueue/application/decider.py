@@ -38,20 +38,20 @@ class Decider:
     def queue(self) -> Queue:
         return self.handler.queue
 
-    def decide(self, decision: str, **given: Any) -> Any:
+    def decide(self, decision: str, **given: object) -> Any:
         """
         Call the method of this name.
 
-        Raise UndefinedDecisionError when there is none.
+        Raise UndefinedDecisionError when it does not exist.
         """
         return self._named(decision)(**given)
 
-    async def adecide(self, decision: str, **given: Any) -> Any:
+    async def adecide(self, decision: str, **given: object) -> Any:
         """Do what decide() does, from a coroutine; a decision that is none runs in a thread."""
         method = self._named(decision)
         return await (method if iscoroutinefunction(method) else sync_to_async(method))(**given)
 
-    def _named(self, decision: str) -> Callable[..., Any]:
+    def _named(self, decision: str) -> Callable[..., object]:
         method = None if decision in RESERVED else getattr(self, decision, None)
         if decision.startswith("__") or not callable(method):
             raise UndefinedDecisionError(

@@ -35,7 +35,7 @@ class Dispatch:
     _found: ClassVar[dict[str, type[Application]]] = {}
     _made: ClassVar[dict[Pattern, type[Application]]] = {}
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         cls._found = {}
         cls._made = {}
@@ -66,7 +66,7 @@ class Dispatch:
 
     @classmethod
     def knows(cls, type_: str) -> bool:
-        """Tell whether a route matches this type."""
+        """Return whether a route matches this type."""
         try:
             cls.handler_for(type_)
         except UnknownTypeError:
@@ -117,29 +117,31 @@ class Dispatch:
     @classmethod
     def handler_at(cls, pattern: Pattern) -> type[Application]:
         if pattern not in cls._made:
-            cls._made[pattern] = cls.made(pattern, cls.routes[pattern])
+            cls._made[pattern] = cls.build_handler(pattern, cls.routes[pattern])
         return cls._made[pattern]
 
     @classmethod
-    def made(cls, pattern: Pattern, route: Route) -> type[Application]:
+    def build_handler(cls, pattern: Pattern, route: Route) -> type[Application]:
         target: Any = route
         if isinstance(target, str):
             try:
                 target = import_string(target)
             except ImportError as error:
-                raise ConfigError(f"{cls.place(pattern)} leads to {route!r}: {error}.") from error
+                raise ConfigError(
+                    f"{cls.describe_route(pattern)} leads to {route!r}: {error}."
+                ) from error
         if isinstance(target, type):
             if issubclass(target, Application):
                 return checked_handler(target)
         elif callable(target):
             return checked_handler(from_function(target))
         raise ConfigError(
-            f"{cls.place(pattern)} leads to {target!r}, which is neither a subclass of"
+            f"{cls.describe_route(pattern)} leads to {target!r}, which is neither a subclass of"
             " Application nor a function."
         )
 
     @classmethod
-    def place(cls, pattern: Pattern) -> str:
+    def describe_route(cls, pattern: Pattern) -> str:
         return f"{cls.__name__}.routes[{in_words(pattern)!r}]"
 
 

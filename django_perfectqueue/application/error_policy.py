@@ -1,4 +1,4 @@
-"""What becomes of a task whose handler has raised: by what was raised, and the handler's rules."""
+"""Decides what becomes of a task whose handler raised an error, by the handler's rules."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Ruling:
 
 def ruling(task: AcquiredTask, handler: Handler, error: BaseException) -> Ruling:
     """
-    Return what becomes of a task whose handler has raised this.
+    Return what becomes of a task whose handler raised this error.
 
     What it asks for itself goes first, then the handler's rule for its class, then its
     backoff, until its attempts are spent.
@@ -84,25 +84,25 @@ def ruling(task: AcquiredTask, handler: Handler, error: BaseException) -> Ruling
 
 
 def follow(task: AcquiredTask, handler: Handler, error: BaseException) -> None:
-    """Settle a task whose handler has raised this."""
+    """Settle a task whose handler raised this error."""
     ruling(task, handler, error).settle(task, failure(error))
 
 
 def cause(error: BaseException) -> BaseException:
-    """Return the error that is told: of a verdict the one that it was raised from, if any."""
+    """Return the error to report: the cause of a verdict, if it has one."""
     if isinstance(error, Verdict) and error.__cause__ is not None:
         return error.__cause__
     return error
 
 
 def failure(error: BaseException) -> store.Failure:
-    """Return what is kept of an error; the plainest where a fuller one can't be had."""
-    told = cause(error)
+    """Return what is stored of an error; a plain form where the full one fails."""
+    source = cause(error)
     try:
         whole = store.Failure.of(error)
-        if told is error:
+        if source is error:
             return whole
-        inner = store.Failure.of(told)
+        inner = store.Failure.of(source)
         message = str(error) or inner.message
         return store.Failure(error=inner.error, message=message, traceback=whole.traceback)
     except Exception:
@@ -113,7 +113,7 @@ def plain_failure(error: BaseException) -> store.Failure:
     return store.Failure(error=path_of(type(cause(error))))
 
 
-def rules_of(handler: Handler) -> dict[str, Any]:
+def rules_of(handler: Handler) -> dict[str, object]:
     return {name: getattr(handler, name, ()) for name in error_rules.RULES}
 
 
@@ -126,13 +126,13 @@ def most_attempts(handler: Handler, *, asked: bool) -> int:
 
 
 def wait_by(
-    waits: Any,
+    waits: object,
     task: AcquiredTask,
     handler: Handler,
     error: BaseException,
 ) -> float | None:
     """
-    Return the seconds until the next try, or None for none.
+    Return the seconds until the next try, or None for no retry.
 
     Asked are the rule of the error's class, the handler and the settings, of which the
     first that has something to say is heard. One that raises or returns nonsense is not.
@@ -150,7 +150,7 @@ def wait_by(
     return usual(handler).wait(task.lease.errors + 1)
 
 
-def own_backoff(handler: Handler) -> Any:
+def own_backoff(handler: Handler) -> object:
     backoff = getattr(handler, "backoff", None)
     if isinstance(handler, type) and not isinstance(backoff, Backoff):
         # What has no instance can't be asked.
@@ -165,7 +165,7 @@ def usual(handler: Handler) -> Backoff:
     return Exponential(options().RETRY_WAIT if first is None else first, longest)
 
 
-def default_backoff() -> Any:
+def default_backoff() -> object:
     """Return BACKOFF, imported where it is a path."""
     backoff = options().BACKOFF
     return backoff_at(backoff) if isinstance(backoff, str) else backoff
@@ -178,30 +178,30 @@ def asked_of(
     error: BaseException,
 ) -> float | None:
     """
-    Return what a backoff says.
+    Return the seconds that a backoff gives.
 
-    Raise TypeError where it is no wait.
+    Raise TypeError for an invalid wait.
     """
-    told = cause(error)
+    source = cause(error)
     if isinstance(backoff, int | float | str | timedelta):
         backoff = Fixed(backoff)
     if isinstance(backoff, Backoff):
         wait: Any = backoff.wait(task.lease.errors + 1)
     elif inspect.ismethod(backoff) and backoff.__self__ is handler:
-        wait = backoff(told)
+        wait = backoff(source)
     else:
-        wait = backoff(told, beside(told, task, handler))
+        wait = backoff(source, beside(source, task, handler))
     return None if wait is None else checked_wait(wait)
 
 
-def beside(error: BaseException, task: AcquiredTask, handler: Handler) -> Any:
-    """Return what a backoff is given beside the error."""
+def beside(error: BaseException, task: AcquiredTask, handler: Handler) -> object:
+    """Return the second argument of a backoff function."""
     if handler is None or isinstance(handler, type):
         return task
     return handler.for_backoff(error)
 
 
-def checked_wait(wait: Any) -> float:
+def checked_wait(wait: object) -> float:
     seconds = wait.total_seconds() if isinstance(wait, timedelta) else wait
     if not is_number(seconds) or not seconds <= LONGEST:
         raise TypeError(f"backoff must return a number of seconds or None, not {wait!r}.")

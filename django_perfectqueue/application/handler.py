@@ -16,7 +16,7 @@ from .coroutine_functions import is_async
 from .decider import Decider
 from .middleware.chain import arounds
 
-Function = Callable[[AcquiredTask], Any]
+Function = Callable[[AcquiredTask], object]
 
 
 class Application:
@@ -54,7 +54,7 @@ class Application:
     TASK_KILL_WAIT, ``float("inf")`` never by force.
     """
 
-    middleware: ClassVar[Sequence[Any]] = ()
+    middleware: ClassVar[Sequence[object]] = ()
     """
     What stands around its run(), the outermost first, within that of MIDDLEWARE and of its
     base classes: functions, objects, classes or dotted paths of either.
@@ -76,7 +76,7 @@ class Application:
 
     interrupter: Callable[[BaseException], None] | None = None
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if "is_async" not in vars(cls):
             cls.is_async = is_async(cls._what_performs())
@@ -87,7 +87,7 @@ class Application:
             )
 
     @classmethod
-    def _what_performs(cls) -> Callable[..., Any]:
+    def _what_performs(cls) -> Callable[..., object]:
         return cls.perform
 
     def __init__(self, task: AcquiredTask) -> None:
@@ -104,7 +104,7 @@ class Application:
             return awaited(self.arun())
         return arounds[type(self)](self)
 
-    async def arun(self) -> Any:
+    async def arun(self) -> object:
         """Do what run() does, where perform() is a coroutine function."""
         return await arounds[type(self)](self)
 
@@ -116,7 +116,7 @@ class Application:
         hooks = (cls.before_perform, cls.after_perform)
         return "perform" if hooks == UNCHANGED else "_perform"
 
-    def _perform(self) -> Any:
+    def _perform(self) -> object:
         """Perform the task, with what comes before and after."""
         ready = self.before_perform()
         if isinstance(ready, CoroutineType):
@@ -130,7 +130,7 @@ class Application:
             if isinstance(after, CoroutineType):
                 awaited(after)
 
-    async def _aperform(self) -> Any:
+    async def _aperform(self) -> object:
         if not await called(self.before_perform):
             return None
         try:
@@ -138,25 +138,25 @@ class Application:
         finally:
             await called(self.after_perform)
 
-    def before_perform(self) -> Any:
+    def before_perform(self) -> object:
         """Return something falsy to finish the task without performing it."""
         return True
 
     def perform(self) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no perform().")
 
-    def after_perform(self) -> Any:
+    def after_perform(self) -> object:
         """Called after perform(), also when that raised."""
 
-    def decide(self, decision: str, **options: Any) -> Any:
+    def decide(self, decision: str, **options: object) -> Any:
         """Ask the decider; raise UndefinedDecisionError when it knows no such decision."""
         return self.decider(self).decide(decision, **options)
 
-    async def adecide(self, decision: str, **options: Any) -> Any:
+    async def adecide(self, decision: str, **options: object) -> Any:
         """Do what decide() does, from a coroutine; the decision may be one or not."""
         return await self.decider(self).adecide(decision, **options)
 
-    def for_backoff(self, error: BaseException) -> Any:
+    def for_backoff(self, error: BaseException) -> object:
         """Return what a backoff that is a function is given beside the error."""
         return self.task
 
@@ -207,14 +207,14 @@ class FunctionApplication(Application):
     function: ClassVar[Function]
 
     @classmethod
-    def _what_performs(cls) -> Callable[..., Any]:
+    def _what_performs(cls) -> Callable[..., object]:
         return getattr(cls, "function", cls.perform)
 
-    def perform(self) -> Any:
+    def perform(self) -> object:
         return type(self).function(self.task)
 
 
-def from_function(function: Function, **attributes: Any) -> type[Application]:
+def from_function(function: Function, **attributes: object) -> type[Application]:
     """Return a handler that calls a function."""
     names = {
         "function": staticmethod(function),
@@ -226,16 +226,16 @@ def from_function(function: Function, **attributes: Any) -> type[Application]:
     return type(name, (FunctionApplication,), {**names, **attributes})
 
 
-def awaited(coroutine: Any) -> Any:
+def awaited(coroutine: object) -> object:
     """Return what a coroutine returns; called where no event loop runs."""
     return async_to_sync(result_of)(coroutine)
 
 
-async def result_of(coroutine: Any) -> Any:
+async def result_of(coroutine: Any) -> object:
     return await coroutine
 
 
-async def called(method: Callable[[], Any]) -> Any:
+async def called(method: Callable[[], Any]) -> object:
     """Call a method of a handler from its coroutine; one that is no coroutine in a thread."""
     if getattr(method, "__func__", None) in UNCHANGED:
         return method()

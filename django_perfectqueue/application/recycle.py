@@ -8,5 +8,5 @@ wanted = threading.Event()
 
 
 def replace_processor() -> None:
-    """Have this process take no more tasks, and another take its place when its last has ended."""
+    """Replace this process by a new one once its running tasks have ended."""
     wanted.set()

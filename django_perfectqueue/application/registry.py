@@ -78,7 +78,7 @@ def handler(*patterns: Pattern, **attributes: Any) -> Callable[[T], T]:
     return register
 
 
-def check_parameters(function: Callable[..., Any]) -> None:
+def check_parameters(function: Callable[..., object]) -> None:
     """Raise ConfigError for a function that can't be called with the task alone."""
     try:
         inspect.signature(function).bind(None)
@@ -91,7 +91,7 @@ def check_parameters(function: Callable[..., Any]) -> None:
         return  # Nobody knows what one written in C takes.
 
 
-def with_attributes(target: type[Application], attributes: dict[str, Any]) -> type[Application]:
+def with_attributes(target: type[Application], attributes: dict[str, object]) -> type[Application]:
     names = {"__module__": target.__module__, "__qualname__": target.__qualname__}
     return type(target.__name__, (target,), {**names, **attributes})
 

@@ -17,8 +17,8 @@ NEVER = math.inf
 
 class TimeLimits(NamedTuple):
     """
-    Seconds: after ``time_limit`` a handler is told to end, and ``kill_wait`` after it was
-    told, for that reason or another, it is ended by force.
+    Seconds: after ``time_limit`` a handler is interrupted, and ``kill_wait`` after that,
+    for this or another reason, it is ended by force.
     """
 
     time_limit: float = NEVER

@@ -31,8 +31,8 @@ from django_perfectqueue.lib.distinct import distinct
 
 from . import registry
 from .checks import is_installed, not_installed
-from .definition import QueueTask, check_words, word
-from .stored_call import Call, words_of
+from .definition import QueueTask, check_options, option_of
+from .stored_call import StoredCall, stored_options
 
 TaskCall = tuple[Any, Iterable[Any], Mapping[str, Any]]
 
@@ -84,9 +84,9 @@ class PerfectQueueBackend(BaseTaskBackend):
             problem = not_installed(self.alias)
             raise ImproperlyConfigured(f"{problem.msg} {problem.hint}")
         super().validate_task(task)
-        check_words(task)
+        check_options(task)
 
-    def enqueue(self, task: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Any:
+    def enqueue(self, task: object, args: Iterable[object], kwargs: Mapping[str, object]) -> Any:
         """
         Store a task in the caller's transaction; return its result, which is to come.
 
@@ -94,7 +94,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         AlreadyExistsError for a ``key`` that is taken.
         """
         result, submission = self.prepared(task, args, kwargs)
-        on_conflict = word(task, "on_conflict")
+        on_conflict = option_of(task, "on_conflict")
         with refusals_as_invalid():
             self.queue(task).submit(**submission, on_conflict=on_conflict)
         if on_conflict == "ignore":
@@ -113,7 +113,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         prepared = [(task, *self.prepared(task, args, kwargs)) for task, args, kwargs in calls]
         by_queue: dict[str, list[dict[str, Any]]] = {}
         for task, _result, submission in prepared:
-            if word(task, "on_conflict") != "raise":
+            if option_of(task, "on_conflict") != "raise":
                 raise InvalidTask("on_conflict is for one task: enqueue_many() raises.")
             by_queue.setdefault(task.queue_name, []).append(submission)
         with refusals_as_invalid(), transaction.atomic(using=self.using):
@@ -129,8 +129,8 @@ class PerfectQueueBackend(BaseTaskBackend):
         return await sync_to_async(self.enqueue_many, thread_sensitive=True)(calls)
 
     def prepared(
-        self, task: Any, args: Iterable[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Any, dict[str, Any]]:
+        self, task: Any, args: Iterable[object], kwargs: Mapping[str, object]
+    ) -> tuple[Any, dict[str, object]]:
         """Return the result of a task that is to be stored, and what to submit for it."""
         path = task.module_path
         definition = registry.definitions.get(path)
@@ -154,31 +154,31 @@ class PerfectQueueBackend(BaseTaskBackend):
             worker_ids=[],
         )
         names = {
-            name: self.named(task, name, result)
+            name: self.task_key(task, name, result)
             for name in ("user", "key")
-            if callable(word(task, name))
+            if callable(option_of(task, name))
         }
-        key = names.get("key") or word(task, "key") or self.new_id()
+        key = names.get("key") or option_of(task, "key") or self.new_id()
         object.__setattr__(result, "id", key)
-        words = words_of(task, task if definition is None else definition, names)
-        call = Call(result.args, result.kwargs, result.enqueued_at, words)
+        task_options = stored_options(task, task if definition is None else definition, names)
+        call = StoredCall(result.args, result.kwargs, result.enqueued_at, task_options)
         submission = {
             "key": key,
             "type": path,
             "data": call.data,
-            "user": names.get("user") or word(task, "user"),
+            "user": names.get("user") or option_of(task, "user"),
             "priority": task.priority,
             "run_at": task.run_after,
-            "expected_at": word(task, "expected_at"),
-            "expires_at": word(task, "expires_at"),
-            "limits": word(task, "limits"),
-            "time_limit": words.get("time_limit"),
+            "expected_at": option_of(task, "expected_at"),
+            "expires_at": option_of(task, "expires_at"),
+            "limits": option_of(task, "limits"),
+            "time_limit": task_options.get("time_limit"),
         }
         return result, submission
 
-    def named(self, task: Any, name: str, result: Any) -> str:
+    def task_key(self, task: object, name: str, result: Any) -> str:
         """Return the name that a task's function makes of the arguments."""
-        made = word(task, name)(tuple(result.args), result.kwargs)
+        made = option_of(task, name)(tuple(result.args), result.kwargs)
         if not isinstance(made, str) or not made:
             raise InvalidTask(f"The function for {name} must return a text, not {made!r}.")
         return made
@@ -190,7 +190,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         raise InvalidTask(f"The id_function must return a UUID or a text, not {made!r}.")
 
     @cached_property
-    def id_function(self) -> Callable[[], Any]:
+    def id_function(self) -> Callable[[], object]:
         given = self.options.get("id_function") or uuid.uuid4
         function: Callable[[], Any] = import_string(given) if isinstance(given, str) else given
         return function
@@ -218,7 +218,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         rows = results.rows_of(result_id, queues, using=self.using)
         if not rows:
             raise TaskResultDoesNotExist(result_id)
-        definition = known(rows[0]["type"])
+        definition = definition_of(rows[0]["type"])
         if definition is None:
             raise TaskResultDoesNotExist(
                 f"{result_id} is of the type '{rows[0]['type']}', which is no task of Django"
@@ -229,7 +229,7 @@ class PerfectQueueBackend(BaseTaskBackend):
         except PayloadError as error:
             raise TaskResultDoesNotExist(f"{result_id}: {error}") from error
 
-    def wait(self, result: Any, timeout: Any = None) -> Any:
+    def wait(self, result: Any, timeout: object = None) -> Any:
         """
         Wait until a task has ended; return its result anew, successful or failed.
 
@@ -247,7 +247,7 @@ class PerfectQueueBackend(BaseTaskBackend):
                 pass
         return self.get_result(found.id)
 
-    async def wait_async(self, result: Any, timeout: Any = None) -> Any:
+    async def wait_async(self, result: Any, timeout: object = None) -> Any:
         """Do what wait() does, without holding up the event loop."""
         found = await sync_to_async(self.get_result)(getattr(result, "id", result))
         if found.is_finished:
@@ -258,7 +258,7 @@ class PerfectQueueBackend(BaseTaskBackend):
                 pass
         return await sync_to_async(self.get_result)(found.id)
 
-    def check(self, **kwargs: Any) -> list[CheckMessage]:
+    def check(self, **kwargs: object) -> list[CheckMessage]:
         """
         Return that the app is not installed, if so.
 
@@ -306,15 +306,15 @@ def discover() -> None:
     )
 
 
-def known(type_: str) -> Any:
+def definition_of(type_: str) -> object:
     """Return the task of this type, or None; its module is looked for where tasks may be."""
     if type_ not in registry.definitions and apps.ready:
         discover()
     return registry.definitions.get(type_)
 
 
-def is_id(value: Any) -> bool:
-    """Tell whether there could be a task with this id."""
+def is_id(value: object) -> bool:
+    """Return whether a value can be the id of a task."""
     from django_perfectqueue.queue import KEY_LENGTH, checked
 
     try:

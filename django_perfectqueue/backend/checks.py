@@ -59,18 +59,18 @@ def not_installed(alias: str) -> CheckMessage:
 
 
 def is_installed() -> bool:
-    """Tell whether the app is installed; until Django has loaded the apps nobody can tell."""
+    """Return whether the app is installed; until Django has loaded the apps nobody can tell."""
     return not apps.apps_ready or apps.is_installed(NAME)
 
 
-def option_problems(place: str, name: str, value: Any) -> Iterator[CheckMessage]:
+def option_problems(place: str, name: str, value: object) -> Iterator[CheckMessage]:
     if name not in OPTIONS:
         yield unknown(place, name, OPTIONS)
     elif problem := RULES[name](value):
         yield error(34, f"{place}['{name}'] {problem}, not {value!r}.", "Mend it, or take it out.")
 
 
-def unknown(place: str, name: Any, names: Sequence[str]) -> CheckMessage:
+def unknown(place: str, name: object, names: Sequence[str]) -> CheckMessage:
     return error(
         33, f"{place} has no '{name}'.{nearest(str(name), names)}", f"There is {', '.join(names)}."
     )
@@ -82,12 +82,12 @@ def database(value: Any) -> str:
     return f"must be one of {', '.join(map(repr, connections))}"
 
 
-def max_attempts(value: Any) -> str:
+def max_attempts(value: object) -> str:
     good = isinstance(value, int) and not isinstance(value, bool) and value > 0
     return "" if good or value is None else "must be a whole number of at least 1"
 
 
-def backoff(value: Any) -> str:
+def backoff(value: object) -> str:
     if value is None:
         return ""
     try:
@@ -96,7 +96,7 @@ def backoff(value: Any) -> str:
         return f"can't be used: {trouble} It must be a function, Exponential(5) or a path to such"
 
 
-def id_function(value: Any) -> str:
+def id_function(value: object) -> str:
     try:
         made = import_string(value) if isinstance(value, str) else value
     except ImportError as trouble:
@@ -104,19 +104,19 @@ def id_function(value: Any) -> str:
     return "" if made is None or callable(made) else "must be a function or a path to one"
 
 
-def time_limit(value: Any) -> str:
+def time_limit(value: object) -> str:
     good = value is None or (is_number(value) and value > 0)
     return "" if good else "must be a number of seconds above 0"
 
 
-def modules(value: Any) -> str:
+def modules(value: object) -> str:
     if not isinstance(value, list | tuple):
         return "must be a list of modules"
     missing = [name for name in value if not is_there(name)]
     return f"names a module that is not there, '{missing[0]}'" if missing else ""
 
 
-def is_there(name: Any) -> bool:
+def is_there(name: object) -> bool:
     try:
         return isinstance(name, str) and find_spec(name) is not None
     except (ImportError, ValueError):

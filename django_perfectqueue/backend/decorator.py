@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     def task(function: Callable[P, R]) -> QueueTask[P, R]: ...
     @overload
     def task(
-        *, takes_context: Literal[True], **words: Any
+        *, takes_context: Literal[True], **task_options: Any
     ) -> Callable[[Callable[Concatenate[compat.TaskContext[Any, Any], P], R]], QueueTask[P, R]]: ...
     @overload
-    def task(**words: Any) -> Callable[[Callable[P, R]], QueueTask[P, R]]: ...
-    def task(function: Any = None, **words: Any) -> Any:
+    def task(**task_options: Any) -> Callable[[Callable[P, R]], QueueTask[P, R]]: ...
+    def task(function: Any = None, **task_options: Any) -> Any:
         """Do what Django's ``@task`` does, and take a backend's own words, too."""
-        return compat.task(function, **words)
+        return compat.task(function, **task_options)
 
 else:
     task = compat.task

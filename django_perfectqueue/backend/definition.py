@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -19,7 +19,7 @@ from . import registry
 P = ParamSpec("P")
 R = TypeVar("R")
 
-ByArguments = Callable[[tuple[Any, ...], dict[str, Any]], str]
+ByArguments = Callable[[tuple[object, ...], dict[str, object]], str]
 """Of a call's arguments, ``(args, kwargs)``, makes a name."""
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ class QueueTask(Base[P, R]):
     limits: Iterable[str] = ()
     """The names of the limits that it keeps to."""
 
-    def __new__(cls, *values: Any, **words: Any) -> Any:
+    def __new__(cls, *values: object, **task_options: object) -> Any:
         """Raise TypeError, with the nearest one, for a word that there is not."""
-        for name in words:
+        for name in task_options:
             if name not in DJANGOS and name not in DEFAULTS:
                 near = nearest(name, (*DJANGOS, *DEFAULTS))
                 raise TypeError(f"A task has no '{name}'.{near} There is {', '.join(DEFAULTS)}.")
@@ -91,7 +91,7 @@ class QueueTask(Base[P, R]):
         queue_name: str | None = None,
         run_after: datetime | None = None,
         backend: str | None = None,
-        **words: Any,
+        **task_options: Any,
     ) -> QueueTask[P, R]:
         """
         Return the same task with other words.
@@ -106,15 +106,17 @@ class QueueTask(Base[P, R]):
             "backend": backend,
         }
         changes = {name: value for name, value in given.items() if value is not None}
-        return replace(self, **changes, **words)
+        return replace(self, **changes, **task_options)
 
-    def enqueue_many(self, calls: Iterable[tuple[Iterable[Any], dict[str, Any]]]) -> list[Any]:
+    def enqueue_many(
+        self, calls: Iterable[tuple[Iterable[object], Mapping[str, object]]]
+    ) -> list[Any]:
         """Enqueue one task for each ``(args, kwargs)``, all or none; return their results."""
         backend: Any = self.get_backend()
         return backend.enqueue_many((self, args, kwargs) for args, kwargs in calls)  # type: ignore[no-any-return]
 
     async def aenqueue_many(
-        self, calls: Iterable[tuple[Iterable[Any], dict[str, Any]]]
+        self, calls: Iterable[tuple[Iterable[object], Mapping[str, object]]]
     ) -> list[Any]:
         """Do what enqueue_many() does."""
         backend: Any = self.get_backend()
@@ -125,37 +127,37 @@ DJANGOS = {field.name for field in fields(Task)}
 DEFAULTS = {field.name: field.default for field in fields(QueueTask) if field.name not in DJANGOS}
 
 
-def word(task: Any, name: str) -> Any:
+def option_of(task: Any, name: str) -> Any:
     """Return one of our words of a task, or its default where the task knows none of them."""
     return getattr(task, name, DEFAULTS[name])
 
 
-def rules_of(task: Any) -> dict[str, Any]:
+def rules_of(task: object) -> dict[str, object]:
     """Return what a task says of the classes of its errors."""
-    return {name: word(task, name) for name in error_rules.RULES}
+    return {name: option_of(task, name) for name in error_rules.RULES}
 
 
-def check_words(task: Any) -> None:
+def check_options(task: Any) -> None:
     """Raise InvalidTask when one of our words has a value that will not do."""
     for name, (is_good, wanted) in RULES.items():
-        value = word(task, name)
+        value = option_of(task, name)
         if value is not None and not is_good(value):
             raise InvalidTask(f"{name} must be {wanted}, not {value!r}.")
     for name, problem in error_rules.problems(rules_of(task)):
         raise InvalidTask(f"{name} {problem}.")
-    if word(task, "atomic") and iscoroutinefunction(task.func):
+    if option_of(task, "atomic") and iscoroutinefunction(task.func):
         raise InvalidTask("A coroutine can't be atomic: Django has no transactions there.")
 
 
-def is_name(value: Any) -> bool:
+def is_name(value: object) -> bool:
     return callable(value) or (isinstance(value, str) and bool(value))
 
 
-def is_positive(value: Any, kinds: tuple[type, ...]) -> bool:
+def is_positive(value: object, kinds: tuple[type, ...]) -> bool:
     return isinstance(value, kinds) and not isinstance(value, bool) and bool(value > 0)  # type: ignore[operator]
 
 
-RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+RULES: dict[str, tuple[Callable[[object], bool], str]] = {
     "max_attempts": (lambda value: is_positive(value, (int,)), "a whole number of at least 1"),
     "backoff": (
         lambda value: not backoff_problem(value),

@@ -20,9 +20,9 @@ from django_perfectqueue.exceptions import CancelRequestedError
 from django_perfectqueue.logs import Masked
 from django_perfectqueue.queue import AcquiredTask
 
-from .definition import rules_of, word
-from .results import FAILED, SUCCESSFUL, change, error_raised, running
-from .stored_call import Call
+from .definition import option_of, rules_of
+from .results import FAILED, SUCCESSFUL, error_from_exception, running_result, set_attributes
+from .stored_call import StoredCall
 
 logger = logging.getLogger("django_perfectqueue.backend")
 
@@ -39,34 +39,36 @@ class DjangoTask(Application):
 
     def __init__(self, task: AcquiredTask) -> None:
         super().__init__(task)
-        self.call = Call.of(task.data)
-        self.backend = task_backends[self.call.words.get("backend", self.definition.backend)]
-        vars(self)["backoff"] = word(self.definition, "backoff") or self.usual_backoff()
+        self.call = StoredCall.of(task.data)
+        self.backend = task_backends[self.call.task_options.get("backend", self.definition.backend)]
+        vars(self)["backoff"] = option_of(self.definition, "backoff") or self.usual_backoff()
         vars(self)["attempts_when_asked"] = self.attempts(options().MAX_ATTEMPTS)
         vars(self)["max_attempts"] = self.attempts(1)
-        if "atomic" in self.call.words and not self.is_async:
-            vars(self)["atomic"] = self.call.words["atomic"]
+        if "atomic" in self.call.task_options and not self.is_async:
+            vars(self)["atomic"] = self.call.task_options["atomic"]
 
     def attempts(self, usual: int) -> int:
         """Return what the call says, or else its definition, or else the backend."""
-        given = self.call.words.get("max_attempts", word(self.definition, "max_attempts"))
+        given = self.call.task_options.get(
+            "max_attempts", option_of(self.definition, "max_attempts")
+        )
         if self.backoff:
             usual = options().MAX_ATTEMPTS
         return int(given or self.backend.options.get("max_attempts") or usual)
 
-    def usual_backoff(self) -> Any:
+    def usual_backoff(self) -> object:
         backoff = self.backend.options.get("backoff")
         return backoff_at(backoff) if isinstance(backoff, str) else backoff
 
-    def for_backoff(self, error: BaseException) -> Any:
+    def for_backoff(self, error: BaseException) -> object:
         """Return the result with this error, as a backoff is given it."""
         if self.task.django_result is None:
-            self.task.django_result = running(self.task, self.call, self.definition)
-        note_error(self.task, error)
+            self.task.django_result = running_result(self.task, self.call, self.definition)
+        add_error(self.task, error)
         return self.task.django_result
 
     def before_perform(self) -> bool:
-        result = running(self.task, self.call, self.definition)
+        result = running_result(self.task, self.call, self.definition)
         self.task.django_result = result
         django_signals.task_started.send_robust(sender=type(self.backend), task_result=result)
         return True
@@ -76,13 +78,13 @@ class DjangoTask(Application):
         context: list[Any] = [TaskContext(task_result=result)] if result.task.takes_context else []
         return [*context, *result.args], result.kwargs
 
-    def perform(self) -> Any:
+    def perform(self) -> object:
         args, kwargs = self.arguments()
         return self.returned(self.task.django_result.task.call(*args, **kwargs))
 
-    def returned(self, value: Any) -> Any:
+    def returned(self, value: object) -> object:
         plain = normalize_json(value)
-        change(self.task.django_result, _return_value=plain)
+        set_attributes(self.task.django_result, _return_value=plain)
         return plain
 
 
@@ -92,7 +94,7 @@ class CoroutineTask(DjangoTask):
     async def before_perform(self) -> bool:  # type: ignore[override]
         return await sync_to_async(super().before_perform)()
 
-    async def perform(self) -> Any:
+    async def perform(self) -> object:
         args, kwargs = self.arguments()
         return self.returned(await self.task.django_result.task.acall(*args, **kwargs))
 
@@ -104,7 +106,7 @@ def handler_of(definition: Any) -> type[DjangoTask]:
     names = {
         "definition": definition,
         "time_limit": time_limit_of(definition),
-        "atomic": word(definition, "atomic"),
+        "atomic": option_of(definition, "atomic"),
         **rules_of(definition),
         "__module__": function.__module__,
         "__qualname__": function.__qualname__,
@@ -112,41 +114,41 @@ def handler_of(definition: Any) -> type[DjangoTask]:
     }
     kind = CoroutineTask if is_async(function) else DjangoTask
     made = type(function.__name__, (kind,), names)
-    for signal, tell in ENDINGS.items():
-        signal.connect(tell, sender=made)
+    for signal, receiver in ENDINGS.items():
+        signal.connect(receiver, sender=made)
     return made
 
 
 def time_limit_of(definition: Any) -> float | None:
     """Return the seconds that an attempt may take by its definition, or else by its backend."""
     usual = task_backends[definition.backend].options.get("time_limit")
-    limit: float | None = word(definition, "time_limit") or usual
+    limit: float | None = option_of(definition, "time_limit") or usual
     return limit
 
 
-def finished(sender: type[DjangoTask], task: AcquiredTask, **kwargs: Any) -> None:
-    tell_end(sender, task, SUCCESSFUL)
+def finished(sender: type[DjangoTask], task: AcquiredTask, **kwargs: object) -> None:
+    send_task_finished(sender, task, SUCCESSFUL)
 
 
 def failed(sender: type[DjangoTask], task: AcquiredTask, **kwargs: Any) -> None:
-    note_error(task, kwargs.get("error"))
-    tell_end(sender, task, FAILED)
+    add_error(task, kwargs.get("error"))
+    send_task_finished(sender, task, FAILED)
 
 
 def cancelled(sender: type[DjangoTask], task: AcquiredTask, **kwargs: Any) -> None:
-    reason = error_raised(CancelRequestedError(f"Task '{task.key}' was cancelled."))
-    note_error(task, kwargs.get("error"))
+    reason = error_from_exception(CancelRequestedError(f"Task '{task.key}' was cancelled."))
+    add_error(task, kwargs.get("error"))
     result = task.django_result
     if result is not None and kind_of_last(result) != reason.exception_class_path:
         result.errors.append(reason)
-    tell_end(sender, task, FAILED)
+    send_task_finished(sender, task, FAILED)
 
 
-def tell_end(kind: type[DjangoTask], task: AcquiredTask, status: Any) -> None:
-    """Tell Django's signal that a task has ended, unless it never began."""
+def send_task_finished(kind: type[DjangoTask], task: AcquiredTask, status: object) -> None:
+    """Send Django's task_finished for a task that has ended, unless it never began."""
     if (result := task.django_result) is None:
         return
-    change(result, status=status, finished_at=timezone.now())
+    set_attributes(result, status=status, finished_at=timezone.now())
     backend = type(task_backends[result.backend])
     django_signals.task_finished.send_robust(sender=backend, task_result=result)
 
@@ -155,11 +157,11 @@ def kind_of_last(result: Any) -> str:
     return str(result.errors[-1].exception_class_path) if result.errors else ""
 
 
-def note_error(task: AcquiredTask, error: BaseException | None) -> None:
-    """Add an error to the result, where this attempt has not left one yet."""
+def add_error(task: AcquiredTask, error: BaseException | None) -> None:
+    """Add an error to the result, where this attempt has not added one yet."""
     result = task.django_result
     if result is not None and error is not None and len(result.errors) < len(result.worker_ids):
-        result.errors.append(error_raised(error))
+        result.errors.append(error_from_exception(error))
 
 
 ENDINGS = {

@@ -1,4 +1,4 @@
-"""What Django's tasks are told of a task: a TaskResult, from its row or while it runs."""
+"""Django's TaskResult of a task, from its row or while it runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from django_perfectqueue.models import Attempt, Outcome, Status, Task
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.queue import GRAVE, AcquiredTask
 
-from .stored_call import Call, variant
+from .stored_call import StoredCall, variant
 
 READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
 FAILED, SUCCESSFUL = TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL
@@ -89,7 +89,7 @@ def result_of(rows: Sequence[Mapping[str, Any]], definition: Any, *, alias: str)
     Raise PayloadError when its data can't be read.
     """
     row = rows[0]
-    tries = [told(row, "attempt_") for row in rows if row["attempt_id"] is not None]
+    tries = [attempt_columns(row, "attempt_") for row in rows if row["attempt_id"] is not None]
     starts = [one["started_at"] for one in tries if one["started_at"]]
     workers = [one["worker"] for one in tries]
     status = STATUSES[row["status"]]
@@ -99,12 +99,12 @@ def result_of(rows: Sequence[Mapping[str, Any]], definition: Any, *, alias: str)
     elif status == RUNNING:
         workers.append(f"{row['holder'] or 0:x}")
     errors = [error_of(one) for one in tries]
-    is_told = bool(tries) and row["grave"] in (tries[-1]["error"], GRAVE)
-    if status == FAILED and not is_told:
-        errors.append(error(row["grave"], row["epitaph"] or ""))
-    result = made(
+    is_in_attempts = bool(tries) and row["grave"] in (tries[-1]["error"], GRAVE)
+    if status == FAILED and not is_in_attempts:
+        errors.append(build_error(row["grave"], row["epitaph"] or ""))
+    result = build_result(
         row["key"],
-        Call.of(decode(row["payload"])),
+        StoredCall.of(decode(row["payload"])),
         definition,
         queue=row["queue"],
         priority=row["priority"],
@@ -118,24 +118,24 @@ def result_of(rows: Sequence[Mapping[str, Any]], definition: Any, *, alias: str)
         worker_ids=workers,
     )
     if status == SUCCESSFUL and row["result_text"] is not None:
-        change(result, _return_value=decode(row["result_text"]))
+        set_attributes(result, _return_value=decode(row["result_text"]))
     return result
 
 
-def running(task: AcquiredTask, call: Call, definition: Any) -> Any:
+def running_result(task: AcquiredTask, call: StoredCall, definition: Any) -> Any:
     """Return the result of a task whose next attempt begins now, in this process."""
     now = timezone.now()
     lease = task.lease
-    tries = earlier(task) if lease.attempt > 1 else []
+    tries = earlier_attempts(task) if lease.attempt > 1 else []
     starts = [one["started_at"] for one in tries if one["started_at"]]
-    return made(
+    return build_result(
         lease.key,
         call,
         definition,
         queue=lease.queue,
         priority=lease.priority,
         created_at=lease.created_at,
-        alias=call.words.get("backend", definition.backend),
+        alias=call.task_options.get("backend", definition.backend),
         status=RUNNING,
         started_at=starts[0] if starts else now,
         last_attempted_at=now,
@@ -145,62 +145,62 @@ def running(task: AcquiredTask, call: Call, definition: Any) -> Any:
     )
 
 
-def earlier(task: AcquiredTask) -> list[dict[str, Any]]:
+def earlier_attempts(task: AcquiredTask) -> list[dict[str, object]]:
     attempts = Attempt.objects.using(task.lease.using).filter(task_id=task.lease.task_id)
     return list(attempts.order_by("id").values(*OF_ATTEMPTS))
 
 
-def made(
+def build_result(
     key: str,
-    call: Call,
+    call: StoredCall,
     definition: Any,
     *,
     queue: str,
     priority: int,
     created_at: datetime,
     alias: str,
-    **facts: Any,
-) -> Any:
+    **facts: object,
+) -> object:
     facts["task"] = variant(definition, call, queue=queue, priority=priority)
     facts["id"] = key
     facts["enqueued_at"] = call.enqueued_at or created_at
     facts["args"], facts["kwargs"] = call.args, call.kwargs
     facts["backend"] = alias
-    return of_plain(facts)
+    return result_from_plain(facts)
 
 
-def of_plain(facts: Mapping[str, Any]) -> Any:
+def result_from_plain(facts: Mapping[str, object]) -> object:
     """
     Return a result of values that have been through JSON.
 
     Its own constructor would bring the arguments into that form once more.
     """
     result = object.__new__(TaskResult)
-    change(result, **USUAL, **facts)
+    set_attributes(result, **USUAL, **facts)
     return result
 
 
-def change(result: Any, **values: Any) -> None:
-    """Change a result, which is frozen for those who are given it."""
+def set_attributes(result: object, **values: object) -> None:
+    """Set attributes of a result, which is frozen for its users."""
     for name, value in values.items():
         object.__setattr__(result, name, value)
 
 
-def told(row: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+def attempt_columns(row: Mapping[str, object], prefix: str) -> dict[str, object]:
     return {name: row[prefix + name] for name in OF_ATTEMPTS}
 
 
-def error_of(attempt: Mapping[str, Any]) -> Any:
-    return error(attempt["error"], attempt["traceback"] or attempt["message"])
+def error_of(attempt: Mapping[str, Any]) -> object:
+    return build_error(attempt["error"], attempt["traceback"] or attempt["message"])
 
 
-def error(name: str, traceback: str) -> Any:
-    """Return an error by its class, or the one that a word of ours stands for."""
+def build_error(name: str, traceback: str) -> object:
+    """Return an error by the path of its class, or by this package's word for it."""
     if "." not in name or not name.replace(".", "_").isidentifier():
         name = path_of(KINDS.get(name, exceptions.TaskError))
     return TaskError(exception_class_path=name, traceback=traceback)
 
 
-def error_raised(raised: BaseException) -> Any:
+def error_from_exception(raised: BaseException) -> Any:
     why = failure(raised)
     return TaskError(exception_class_path=why.error, traceback=why.traceback)

@@ -19,15 +19,15 @@ class Routes(Mapping[Any, Any]):
     matches everything did not mean the tasks of Django.
     """
 
-    def __init__(self, own: Mapping[Any, Any]) -> None:
+    def __init__(self, own: Mapping[object, object]) -> None:
         self.own = own
 
-    def __getitem__(self, pattern: Any) -> Any:
+    def __getitem__(self, pattern: Any) -> object:
         if pattern in self.own:
             return self.own[pattern]
         return handler_of(definitions[pattern])
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         own = list(self.own)
         first = next((n for n, route in enumerate(own) if not isinstance(route, str)), len(own))
         yield from own[:first]

@@ -17,7 +17,7 @@ WORDS = ("run_after", "backend", "takes_context", *DEFAULTS)
 AT, FOR = "at", "for"
 
 
-class Call(NamedTuple):
+class StoredCall(NamedTuple):
     """
     Arguments, when it was enqueued by the clock of the host that did so, and in which
     words the task differed from its definition.
@@ -26,7 +26,7 @@ class Call(NamedTuple):
     args: list[Any]
     kwargs: dict[str, Any]
     enqueued_at: datetime | None
-    words: Mapping[str, Any]
+    task_options: Mapping[str, Any]
 
     @property
     def data(self) -> dict[str, Any]:
@@ -34,12 +34,12 @@ class Call(NamedTuple):
         data: dict[str, Any] = {"args": self.args, "kwargs": self.kwargs}
         if self.enqueued_at:
             data["enqueued_at"] = self.enqueued_at.isoformat()
-        if self.words:
-            data["using"] = {name: packed(value) for name, value in self.words.items()}
+        if self.task_options:
+            data["using"] = {name: packed(value) for name, value in self.task_options.items()}
         return data
 
     @classmethod
-    def of(cls, data: Any) -> Call:
+    def of(cls, data: Any) -> StoredCall:
         """
         Read what ``data`` says.
 
@@ -52,8 +52,8 @@ class Call(NamedTuple):
             at, using = data.get("enqueued_at"), data.get("using", {})
             if not (isinstance(args, list) and isinstance(kwargs, dict)):
                 raise TypeError("args is no list, or kwargs no dict")
-            words = {name: unpacked(value) for name, value in using.items()}
-            return cls(args, kwargs, datetime.fromisoformat(at) if at else None, words)
+            task_options = {name: unpacked(value) for name, value in using.items()}
+            return cls(args, kwargs, datetime.fromisoformat(at) if at else None, task_options)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise PayloadError(
                 "The data is not that of a Django task, such as"
@@ -61,7 +61,7 @@ class Call(NamedTuple):
             ) from error
 
 
-def words_of(task: Any, definition: Any, names: Mapping[str, str]) -> dict[str, Any]:
+def stored_options(task: object, definition: object, names: Mapping[str, str]) -> dict[str, object]:
     """
     Return the words that ``using()`` has changed; ``names`` are what callables have made.
 
@@ -80,24 +80,26 @@ def words_of(task: Any, definition: Any, names: Mapping[str, str]) -> dict[str, 
     return changed
 
 
-def variant(definition: Any, call: Call, *, queue: str, priority: int) -> Any:
+def variant(definition: Any, call: StoredCall, *, queue: str, priority: int) -> object:
     """
     Return the task as it was enqueued.
 
     It is not validated again: what was allowed then may be run, whatever has been changed.
     """
     columns = {"queue_name": queue, "priority": priority}
-    words = {**call.words, **columns}
-    if not call.words and all(getattr(definition, name) == columns[name] for name in columns):
+    task_options = {**call.task_options, **columns}
+    if not call.task_options and all(
+        getattr(definition, name) == columns[name] for name in columns
+    ):
         return definition
     copy = object.__new__(type(definition))
     for field in fields(definition):
-        value = words.get(field.name, getattr(definition, field.name))
+        value = task_options.get(field.name, getattr(definition, field.name))
         object.__setattr__(copy, field.name, value)
     return copy
 
 
-def packed(value: Any) -> Any:
+def packed(value: object) -> object:
     if isinstance(value, datetime):
         return {AT: value.isoformat()}
     if isinstance(value, timedelta):
@@ -105,7 +107,7 @@ def packed(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def unpacked(value: Any) -> Any:
+def unpacked(value: object) -> object:
     if isinstance(value, dict):
         [(kind, given)] = value.items()
         return datetime.fromisoformat(given) if kind == AT else timedelta(seconds=given)

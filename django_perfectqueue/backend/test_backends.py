@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from django_perfectqueue import compat
 
+from .base import TaskCall
 from .definition import QueueTask
 
 
@@ -15,12 +15,10 @@ class Tolerant(compat.BaseTaskBackend):
 
     task_class = QueueTask
 
-    def enqueue_many(self, calls: Iterable[tuple[Any, Iterable[Any], Mapping[str, Any]]]) -> Any:
+    def enqueue_many(self, calls: Iterable[TaskCall]) -> object:
         return [self.enqueue(task, list(args), dict(kwargs)) for task, args, kwargs in calls]
 
-    async def aenqueue_many(
-        self, calls: Iterable[tuple[Any, Iterable[Any], Mapping[str, Any]]]
-    ) -> Any:
+    async def aenqueue_many(self, calls: Iterable[TaskCall]) -> object:
         return [await self.aenqueue(task, list(args), dict(kwargs)) for task, args, kwargs in calls]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from django.core.checks import CheckMessage
 
@@ -12,7 +11,7 @@ from django_perfectqueue import compat
 from .messages import alias_in_force, error
 
 
-def check_backends(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+def check_backends(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
     """Check the backends of this package in TASKS; Django 6 itself asks no backend."""
     if not compat.HAS_TASKS or alias_in_force() is None:
         return []

@@ -19,7 +19,7 @@ UTC = (None, "UTC", "Etc/UTC")
 SQLITE_WAIT = 5.0
 
 
-def check_database_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+def check_database_settings(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
     """Check what DATABASES says of the database that holds the tasks."""
     if (alias := alias_in_force()) is None:
         return []
@@ -72,7 +72,7 @@ def check_database_settings(app_configs: Any = None, **kwargs: Any) -> list[Chec
 
 
 def several_hosts(entry: Mapping[str, Any]) -> bool:
-    """Tell whether PostgreSQL is sought on several hosts, and any of them would do."""
+    """Return whether PostgreSQL has several hosts, any of which is accepted."""
     given = entry["OPTIONS"]
     hosts = (entry["HOST"], given.get("host"), given.get("hostaddr"))
     wanted = given.get("target_session_attrs", "any")
@@ -88,7 +88,7 @@ def unknown_alias(alias: str) -> CheckMessage:
     )
 
 
-def check_sqlite_options(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+def check_sqlite_options(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
     """
     Advise on SQLite where a project is checked as a whole.
 
@@ -118,7 +118,7 @@ def sqlite_advice(alias: str, given: Mapping[str, Any]) -> Iterator[CheckMessage
         )
 
 
-def in_no_file(alias: str, entry: Mapping[str, Any]) -> Iterator[CheckMessage]:
+def in_no_file(alias: str, entry: Mapping[str, object]) -> Iterator[CheckMessage]:
     if in_memory(str(entry["NAME"])):
         yield warning(
             3,
@@ -135,8 +135,8 @@ def bell_problems(folder: str) -> Iterator[CheckMessage]:
     )
     # Where a worker has made its folder already, others need only ring there.
     is_made = os.path.lexists(folder)
-    place, needed = (folder, os.R_OK) if is_made else (parent, os.W_OK)
-    if not (os.path.isdir(place) and os.access(place, needed | os.X_OK)):
+    path, needed = (folder, os.R_OK) if is_made else (parent, os.W_OK)
+    if not (os.path.isdir(path) and os.access(path, needed | os.X_OK)):
         yield warning(
             6,
             f"There can be no bell in '{parent}': it is no folder, or not for this user to write"
@@ -170,7 +170,7 @@ def isolation(alias: str, entry: Mapping[str, Any]) -> Iterator[CheckMessage]:
         )
 
 
-def reads_committed(level: Any) -> bool:
+def reads_committed(level: object) -> bool:
     from django.db.backends.postgresql.psycopg_any import IsolationLevel
 
     return level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)

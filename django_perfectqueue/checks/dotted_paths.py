@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from django.core.checks import CheckMessage
 
@@ -17,56 +17,39 @@ from django_perfectqueue.tracing import otel
 from .messages import alias_in_force, error
 
 
-def check_codecs(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+def check_codecs(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
     """Check that CODECS can be used: their classes, packages and keys."""
     if alias_in_force() is None:
         return []
-    try:
-        codecs.codecs()
-    except ConfigError as trouble:
-        return [error(20, str(trouble), f"Mend {SETTING}['CODECS'].")]
-    return []
+    return config_errors(codecs.codecs, 20, f"Correct {SETTING}['CODECS'].")
 
 
-def check_context(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+def check_context(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
     """Check that what CONTEXT names is there, and what TRACING needs."""
     if alias_in_force() is None:
         return []
-    found = []
-    try:
-        context.providers()
-    except ConfigError as trouble:
-        found.append(error(21, str(trouble), f"Mend {SETTING}['CONTEXT']."))
-    try:
-        if otel.is_on():
-            otel.tracer()
-    except ConfigError as trouble:
-        found.append(error(22, str(trouble), f"Or take TRACING out of {SETTING}."))
+    found = config_errors(context.providers, 21, f"Correct {SETTING}['CONTEXT'].")
+    if otel.is_on():
+        found += config_errors(otel.tracer, 22, f"Or take TRACING out of {SETTING}.")
     return found
 
 
-def check_dispatch(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+def check_dispatch(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
     """
     Check that DISPATCH can be imported.
 
-    It may import much; so it has no tag of ours, and pq_submit does without.
+    It may import much; so it has no tag of this package, and pq_submit skips it.
     """
     if alias_in_force() is None or (path := options().DISPATCH) is None:
         return []
-    try:
-        imported(path, f"{SETTING}['DISPATCH']")
-    except ConfigError as trouble:
-        return [
-            error(
-                11,
-                str(trouble),
-                "Set it to the dotted path of a class, such as 'myapp.tasks.TaskDispatch'.",
-            )
-        ]
-    return []
+    return config_errors(
+        lambda: imported(path, f"{SETTING}['DISPATCH']"),
+        11,
+        "Set it to the dotted path of a class, such as 'myapp.tasks.TaskDispatch'.",
+    )
 
 
-def check_backoff(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+def check_backoff(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
     """
     Check that BACKOFF can be imported.
 
@@ -74,30 +57,30 @@ def check_backoff(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """
     if alias_in_force() is None or not isinstance(path := options().BACKOFF, str):
         return []
-    try:
-        backoff_at(path)
-    except ConfigError as trouble:
-        return [
-            error(
-                14,
-                f"{SETTING}['BACKOFF'] can't be used: {trouble}",
-                "Set it to a function of the error and the task, or to its dotted path.",
-            )
-        ]
-    return []
+    return config_errors(
+        lambda: backoff_at(path),
+        14,
+        "Set it to a function of the error and the task, or to its dotted path.",
+        f"{SETTING}['BACKOFF'] can't be used: ",
+    )
 
 
-def check_middleware(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+def check_middleware(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
     """
     Check that MIDDLEWARE names middleware.
 
-    It may import much; so it has no tag of ours, and pq_submit does without.
+    It may import much; so it has no tag of this package, and pq_submit skips it.
     """
-    if alias_in_force() is None:
-        return []
+    hint = "Name functions of the handler and perform, or classes with around_perform()."
+    return [] if alias_in_force() is None else config_errors(for_all, 15, hint)
+
+
+def config_errors(
+    check: Callable[[], object], number: int, hint: str, before: str = ""
+) -> list[CheckMessage]:
+    """Return the ConfigError that a check raises, as a message."""
     try:
-        for_all()
+        check()
     except ConfigError as trouble:
-        hint = "Name functions of the handler and perform, or classes with around_perform()."
-        return [error(15, str(trouble), hint)]
+        return [error(number, f"{before}{trouble}", hint)]
     return []

@@ -1,4 +1,4 @@
-"""How a problem is told, and where it is sought."""
+"""How a problem is reported, and in which databases it is sought."""
 
 from __future__ import annotations
 

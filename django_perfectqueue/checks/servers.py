@@ -16,7 +16,7 @@ IDLE = 120
 
 
 def check_server(
-    app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any
+    app_configs: object = None, databases: Sequence[str] | None = None, **kwargs: object
 ) -> list[CheckMessage]:
     """Check what only the server can tell. Run with ``check --database`` and by migrate."""
     alias = alias_in_force()
@@ -44,7 +44,7 @@ def check_server(
 
 
 def check_server_settings(
-    app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any
+    app_configs: object = None, databases: Sequence[str] | None = None, **kwargs: object
 ) -> list[CheckMessage]:
     """Check how the server is set up. Run with ``check --database`` and by migrate."""
     alias = alias_in_force()
@@ -66,8 +66,8 @@ def postgresql_server(alias: str, cursor: Any) -> Iterator[CheckMessage]:
             yield forgetful(alias, name, "off", "on")
     yield from short_of_patience(alias, "idle_session_timeout", values, unit=1000)
     level = values["transaction_isolation"]
-    told = "isolation_level" in connections[alias].settings_dict["OPTIONS"]
-    if not told and level not in ("read committed", "read uncommitted"):
+    is_set = "isolation_level" in connections[alias].settings_dict["OPTIONS"]
+    if not is_set and level not in ("read committed", "read uncommitted"):
         yield warning(
             4,
             f"The server of the database '{alias}' has the isolation level '{level}', at which"

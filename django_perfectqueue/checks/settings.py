@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from django.conf import settings
 from django.core import mail
@@ -15,7 +14,7 @@ from django_perfectqueue.conf import SETTING, Options, given, problems
 from .messages import error, warning
 
 
-def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+def check_settings(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
     """Check what needs no database: PERFECTQUEUE itself, and USE_TZ."""
     found = list(misspelt())
     values = given()
@@ -101,5 +100,5 @@ def relations(values: Options) -> Iterator[CheckMessage]:
 
 
 def under_test() -> bool:
-    """Tell whether Django's test environment is set up, which switches DEBUG off."""
+    """Return whether Django's test environment is set up, which switches DEBUG off."""
     return hasattr(mail, "outbox")

@@ -58,18 +58,18 @@ def follow_changes() -> None:
         post_delete.connect(record_deleted, sender=model, dispatch_uid="perfectqueue_record")
 
 
-def remember(*, instance: Any, using: str, **kwargs: Any) -> None:
+def remember(*, instance: Any, using: str, **kwargs: object) -> None:
     """Keep what the row was before."""
     rows = type(instance)._base_manager.using(using)
     instance._former = rows.filter(pk=instance.pk).first() if instance.pk else None
 
 
-def former(instance: Any) -> Any:
+def former(instance: object) -> Any:
     """Return what the row was before it was saved, or None."""
     return getattr(instance, "_former", None)
 
 
-def record_saved(*, instance: Rule, using: str, **kwargs: Any) -> None:
+def record_saved(*, instance: Rule, using: str, **kwargs: object) -> None:
     before = former(instance)
     if before is not None and subject(before) != subject(instance):
         record(before, None, using=using)
@@ -77,7 +77,7 @@ def record_saved(*, instance: Rule, using: str, **kwargs: Any) -> None:
     record(before, instance, using=using)
 
 
-def record_deleted(*, instance: Rule, using: str, **kwargs: Any) -> None:
+def record_deleted(*, instance: Rule, using: str, **kwargs: object) -> None:
     record(instance, None, using=using)
 
 
@@ -102,13 +102,13 @@ def record(before: Rule | None, after: Rule | None, *, using: str) -> None:
 
 def sign(tasks: Iterable[tuple[str, str]], word: str, *, by: str, using: str) -> None:
     """
-    Write down what someone has done to tasks, given by queue and key, after it was done.
+    Record what a person has done to tasks, given by queue and key, after it was done.
 
     It is not in the transactions of these verbs, which lock rows that workers need; so it
     may be missing where the process dies in between.
     """
-    told = {"kind": Change.Kind.TASK.value, "by": as_text(by, LONGEST_NAME), "after": {DID: word}}
-    made = [Change(at=ServerNow(), name=key, queue=queue, **told) for queue, key in tasks]
+    row = {"kind": Change.Kind.TASK.value, "by": as_text(by, LONGEST_NAME), "after": {DID: word}}
+    made = [Change(at=ServerNow(), name=key, queue=queue, **row) for queue, key in tasks]
     if not made:
         return
     rows = Change.objects.using(using)
@@ -117,8 +117,8 @@ def sign(tasks: Iterable[tuple[str, str]], word: str, *, by: str, using: str) ->
         rows.filter(pk__lte=last - CHANGES).delete()
 
 
-def deeds_of(task: Task, *, using: str) -> list[Change]:
-    """Return what people did to a task, the last first; not to an earlier one of its key."""
+def actions_of(task: Task, *, using: str) -> list[Change]:
+    """Return what people did to a task, not to an earlier task of its key; the last first."""
     rows = Change.objects.using(using).filter(
         kind=Change.Kind.TASK, name=task.key, queue=task.queue, at__gte=task.created_at
     )
@@ -131,7 +131,7 @@ def changes_of(rule: Rule, *, using: str) -> QuerySet[Change]:
 
 
 def subject(rule: Rule) -> dict[str, str]:
-    """Return what tells whose changes they are, though the row may be gone and come back."""
+    """Return what identifies a rule's changes, also after the row was deleted and made again."""
     if isinstance(rule, FairShare):
         return {"kind": Change.Kind.SHARE.value, "name": rule.user, "queue": rule.queue}
     if isinstance(rule, QueueShare):

@@ -44,7 +44,7 @@ def share_in_force(user: str, queue: str, *, using: str) -> FairShare:
 
 
 def change_share(
-    user: str, queue: str, given: Mapping[str, Any], *, using: str, by: str = ""
+    user: str, queue: str, given: Mapping[str, object], *, using: str, by: str = ""
 ) -> FairShare:
     """
     Change what is given of a share; one that is new has the rest of the share that held.
@@ -63,7 +63,7 @@ def change_share(
     return changing(FairShare, {"user": user, "queue": queue}, changed, by=by, using=using)
 
 
-def change_weight(queue: str, weight: Any, *, using: str, by: str = "") -> QueueShare:
+def change_weight(queue: str, weight: object, *, using: str, by: str = "") -> QueueShare:
     """
     Change the weight of a queue.
 
@@ -102,24 +102,19 @@ def change_limit(
     return changing(Limit, {"scope": scope, "name": name}, changed, by=by, using=using)
 
 
+@repeated
 def lift_pause(scope: str, name: str, *, using: str, by: str = "") -> Limit | None:
-    """Let the tasks of a limit go on; remove and do not return one that then limits nothing."""
-    owner = {"scope": scope, "name": name}
-
-    @repeated
-    def lift(*, using: str) -> Limit | None:
-        with unit(using), acting(by):
-            row = locked(Limit, owner, using=using)
-            if row is None:
-                return None
-            row.paused = False
-            if limits_nothing(row):
-                row.delete(using=using)
-                return None
-            row.save(using=using)
-            return row
-
-    return lift(using=using)
+    """Unpause a limit; remove it, and return None, where it then limits nothing."""
+    with unit(using), acting(by):
+        row = locked(Limit, {"scope": scope, "name": name}, using=using)
+        if row is None:
+            return None
+        row.paused = False
+        if limits_nothing(row):
+            row.delete(using=using)
+            return None
+        row.save(using=using)
+        return row
 
 
 def limits_nothing(row: Limit) -> bool:
@@ -178,13 +173,13 @@ def locked(kind: type[R], owner: Mapping[str, str], *, using: str) -> R | None:
     return row
 
 
-def changed_row(row: R, given: Mapping[str, Any]) -> R:
+def changed_row(row: R, given: Mapping[str, object]) -> R:
     for name, value in given.items():
         setattr(row, name, value)
     return row
 
 
-def checked_share(given: Mapping[str, Any]) -> dict[str, Any]:
+def checked_share(given: Mapping[str, object]) -> dict[str, object]:
     """Return the given values of a share; raise ConfigError when one can't be."""
     return checked(
         given,
@@ -196,7 +191,7 @@ def checked_share(given: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def checked_limit(given: Mapping[str, Any]) -> dict[str, Any]:
+def checked_limit(given: Mapping[str, object]) -> dict[str, object]:
     """Return the given values of a limit; raise ConfigError when one can't be."""
     return checked(
         given,
@@ -210,7 +205,7 @@ def checked_limit(given: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def refuse_rest_of_rate(given: Mapping[str, Any]) -> None:
+def refuse_rest_of_rate(given: Mapping[str, object]) -> None:
     for name in ("period", "burst"):
         if given.get(name) is not None:
             raise ConfigError(f"A {name} says nothing without a rate: give the rate, too.")
@@ -229,12 +224,12 @@ def refuse_endless_burst(row: Limit) -> None:
 
 
 def checked(
-    given: Mapping[str, Any], kinds: Mapping[str, Callable[[str, Any], Any]]
-) -> dict[str, Any]:
+    given: Mapping[str, object], kinds: Mapping[str, Callable[[str, object], object]]
+) -> dict[str, object]:
     return {name: kinds[name](name, value) for name, value in given.items() if value is not ...}
 
 
-def number(least: float, most: float) -> Callable[[str, Any], float]:
+def number(least: float, most: float) -> Callable[[str, object], float]:
     def check(name: str, value: Any) -> float:
         fits = isinstance(value, int | float) and not isinstance(value, bool)
         if not fits or not math.isfinite(value) or not least <= value <= most:
@@ -246,7 +241,7 @@ def number(least: float, most: float) -> Callable[[str, Any], float]:
     return check
 
 
-def whole_or_none(least: int) -> Callable[[str, Any], int | None]:
+def whole_or_none(least: int) -> Callable[[str, object], int | None]:
     def check(name: str, value: Any) -> int | None:
         fits = isinstance(value, int) and not isinstance(value, bool)
         if value is not None and not (fits and least <= value <= LARGEST):
@@ -259,7 +254,7 @@ def whole_or_none(least: int) -> Callable[[str, Any], int | None]:
     return check
 
 
-def truth(name: str, value: Any) -> bool:
+def truth(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"{name} must be True or False, not {value!r}.")
     return value

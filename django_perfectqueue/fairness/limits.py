@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime
 from functools import partial
 from types import EllipsisType
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
@@ -43,7 +43,7 @@ LENGTH: int = Limit._meta.get_field("name").max_length  # type: ignore[assignmen
 
 def limit(name: str, *, scope: Scope = "name", using: str | None = None) -> Limit | None:
     """
-    Return a limit, or None where there is none.
+    Return a limit, or None if it does not exist.
 
     Raise ConfigError for names that can't be.
     """
@@ -128,7 +128,7 @@ def follow_changes() -> None:
     post_delete.connect(apply, sender=Limit, dispatch_uid="perfectqueue_apply_limit")
 
 
-def apply(*, instance: Limit, using: str, **kwargs: Any) -> None:
+def apply(*, instance: Limit, using: str, **kwargs: object) -> None:
     """Once this is committed, let what waits start as it now may."""
     # What is submitted in the same transaction keeps to it already.
     store.forget_limits(using)

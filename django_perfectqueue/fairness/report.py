@@ -8,17 +8,17 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django_perfectqueue import store
-from django_perfectqueue.models import Span
-from django_perfectqueue.store import Tally, Whose
+from django_perfectqueue.models import Bucket
+from django_perfectqueue.store import Tally, UsageKey
 from django_perfectqueue.store.arithmetic.entitlement import percentile
 from django_perfectqueue.store.database.transaction import patiently, reading
 from django_perfectqueue.store.records.usage import start_of
 from django_perfectqueue.store.records.usage_read import slices, standings, summed_until, sums
 
-WINDOWS: dict[str, tuple[float, tuple[Span, ...]]] = {
+WINDOWS: dict[str, tuple[float, tuple[Bucket, ...]]] = {
     "minute": (60.0, ()),
-    "hour": (3_600.0, (Span.MINUTE,)),
-    "day": (86_400.0, (Span.HOUR, Span.MINUTE)),
+    "hour": (3_600.0, (Bucket.MINUTE,)),
+    "day": (86_400.0, (Bucket.HOUR, Bucket.MINUTE)),
 }
 COUNTED = 1_000
 
@@ -37,7 +37,7 @@ class UserShare:
     counted up to 1,000, and 1,001 says that there is more. ``held`` is why tasks waited
     that were not competing: "paused", "capped" or "limited", or "".
 
-    With ``others`` it stands for all those that are not listed.
+    With ``others`` it sums up all users that are not listed.
     """
 
     user: str = ""
@@ -82,7 +82,7 @@ def balance(
     now: datetime | None = None,
 ) -> Balance:
     """
-    Return who received what in the last minute, hour or day.
+    Return what each user received in the last minute, hour or day.
 
     Those who received most come first. Beyond ``top``, or but for the ``user`` that was
     asked for, all are summed up as the others. The window begins with a whole slice, minute
@@ -100,16 +100,16 @@ def read(
 ) -> Balance:
     until = store.clock(using=using, now=now)
     length, spans = WINDOWS[over]
-    unit = spans[0] if spans else Span.SLICE
+    unit = spans[0] if spans else Bucket.SLICE
     since = start_of(unit, until - timedelta(seconds=length))
     tallies = within(queue, since, until, spans, using=using)
     chosen, rest = parted(tallies, top, user)
     total = summed(tallies.values())
     with reading(using) as (cursor, dialect):
-        facts = standings(cursor, dialect, queue, [whose.user for whose in chosen], COUNTED)
+        facts = standings(cursor, dialect, queue, [key.user for key in chosen], COUNTED)
     shares = [
-        share(tally, total, user=whose.user, **facts.get(whose.user, {}))
-        for whose, tally in chosen.items()
+        share(tally, total, user=key.user, **facts.get(key.user, {}))
+        for key, tally in chosen.items()
     ]
     if rest:
         shares.append(share(summed(rest.values()), total, others=True))
@@ -119,10 +119,10 @@ def read(
 
 
 def within(
-    queue: str, since: datetime, until: datetime, spans: Iterable[Span], *, using: str
-) -> dict[Whose, Tally]:
+    queue: str, since: datetime, until: datetime, spans: Iterable[Bucket], *, using: str
+) -> dict[UsageKey, Tally]:
     """Add up the longest spans there are, and shorter ones for what came after them."""
-    found: dict[Whose, Tally] = {}
+    found: dict[UsageKey, Tally] = {}
     end = until + timedelta(seconds=1)
     with reading(using) as (cursor, dialect):
         for span in spans:
@@ -132,25 +132,25 @@ def within(
     return found
 
 
-def add(totals: dict[Whose, Tally], more: Mapping[Whose, Tally]) -> None:
-    for whose, tally in more.items():
-        totals.setdefault(whose, Tally()).add(tally)
+def add(totals: dict[UsageKey, Tally], more: Mapping[UsageKey, Tally]) -> None:
+    for key, tally in more.items():
+        totals.setdefault(key, Tally()).add(tally)
 
 
 def parted(
-    tallies: Mapping[Whose, Tally], top: int | None, user: str | None
-) -> tuple[dict[Whose, Tally], dict[Whose, Tally]]:
-    """Return those that are to be told of, the largest first, and the others."""
+    tallies: Mapping[UsageKey, Tally], top: int | None, user: str | None
+) -> tuple[dict[UsageKey, Tally], dict[UsageKey, Tally]]:
+    """Return the tallies to list, the largest first, and the others."""
 
-    def size(whose: Whose) -> tuple[float, float, str]:
-        tally = tallies[whose]
-        return -tally.seconds, -tally.entitled, whose.user
+    def size(key: UsageKey) -> tuple[float, float, str]:
+        tally = tallies[key]
+        return -tally.seconds, -tally.entitled, key.user
 
-    named = sorted((whose for whose in tallies if not whose.others), key=size)
+    named = sorted((key for key in tallies if not key.others), key=size)
     if user is not None:
-        named = [whose for whose in named if whose.user == user]
-    chosen = {whose: tallies[whose] for whose in named[:top]}
-    return chosen, {whose: tally for whose, tally in tallies.items() if whose not in chosen}
+        named = [key for key in named if key.user == user]
+    chosen = {key: tallies[key] for key in named[:top]}
+    return chosen, {key: tally for key, tally in tallies.items() if key not in chosen}
 
 
 def summed(tallies: Iterable[Tally]) -> Tally:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from functools import partial
 from types import EllipsisType
-from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
@@ -100,7 +99,7 @@ def set_queue_weight(
 
 
 def reset_queue_weight(queue: str, *, by: str = "", using: str | None = None) -> bool:
-    """Let a queue have the weight 1 again; return whether it had one of its own."""
+    """Give a queue the weight 1 again; return whether it had a weight of its own."""
     owner = {"queue": queue_name(queue)}
     return edit.remove(QueueShare, owner, by=by, using=using or database())
 
@@ -136,8 +135,8 @@ def follow_changes() -> None:
     post_delete.connect(apply, sender=FairShare, dispatch_uid="perfectqueue_apply")
 
 
-def apply(*, instance: FairShare, using: str, **kwargs: Any) -> None:
-    """Let an edited share hold for tasks that wait; one that passes on is taken from the first."""
+def apply(*, instance: FairShare, using: str, **kwargs: object) -> None:
+    """Apply an edited share to waiting tasks."""
     before = audit.former(instance)
     for user in sorted({instance.user, before.user if before else instance.user}):
         transaction.on_commit(partial(store.apply_shares, user, using=using), using=using)

@@ -34,9 +34,11 @@ KINDS = {
 
 
 def rate_of(limit: Limit) -> str:
-    """Return how many may start within what time; nothing where there is no rate."""
-    told = RATES.get(limit.period, gettext_lazy("%(rate)s per %(period)s seconds"))
-    return "" if limit.rate is None else told % {"rate": limit.rate, "period": f"{limit.period:g}"}
+    """Return how many tasks may start in which time; an empty text where there is no rate."""
+    template = RATES.get(limit.period, gettext_lazy("%(rate)s per %(period)s seconds"))
+    return (
+        "" if limit.rate is None else template % {"rate": limit.rate, "period": f"{limit.period:g}"}
+    )
 
 
 def limit_terms(limit: Limit) -> str:

@@ -13,7 +13,7 @@ from django.utils.translation import ngettext
 
 from django_perfectqueue import store
 from django_perfectqueue.inspection.why_waiting import workers_serving
-from django_perfectqueue.lib import durations
+from django_perfectqueue.lib.durations import long_duration
 from django_perfectqueue.models import Worker
 from django_perfectqueue.models.fields import ServerNow
 
@@ -30,7 +30,7 @@ migrated: set[str] = set()
 @dataclass(frozen=True, slots=True)
 class Finding:
     """
-    What one check has found: the word for it, whether it is well, and a sentence.
+    The result of one check: its name, whether it passed, and a sentence.
 
     ``detail`` is what the database said, which is not for everyone.
     """
@@ -41,7 +41,7 @@ class Finding:
     known: dict[str, Any] = field(default_factory=dict)
     detail: str = ""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return it for programs, without the detail."""
         return {"name": self.name, "ok": self.ok, "sentence": self.sentence, **self.known}
 
@@ -93,10 +93,10 @@ def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> I
     others = [] if queues else [name for name in used_queues(using) if name not in asked]
     for queue, wait in store.oldest_due([*asked, *others], using=using).items():
         if queue in asked or wait is not None:
-            yield of_workers(queue, sum(queue in names for names in serving))
-            yield of_oldest(queue, wait, oldest)
-    yield of_clock(store.overdue(using=using))
-    yield of_counters(last_drift(using))
+            yield check_workers(queue, sum(queue in names for names in serving))
+            yield check_oldest(queue, wait, oldest)
+    yield check_clock(store.overdue(using=using))
+    yield check_counters(last_drift(using))
 
 
 def workers_of(using: str) -> list[list[str]]:
@@ -111,54 +111,58 @@ def last_drift(using: str) -> float | None:
     return None if row is None else float((row[0] - row[1]).total_seconds())
 
 
-def of_workers(queue: str, count: int) -> Finding:
+def check_workers(queue: str, count: int) -> Finding:
     known = {"queue": queue, "workers": count}
     if not count:
         return Finding("workers", False, _("No worker serves queue '%s'.") % queue, known)
-    told = ngettext(
+    sentence = ngettext(
         "%(count)d worker serves queue '%(queue)s'.",
         "%(count)d workers serve queue '%(queue)s'.",
         count,
     )
-    return Finding("workers", True, told % {"count": count, "queue": queue}, known)
+    return Finding("workers", True, sentence % {"count": count, "queue": queue}, known)
 
 
-def of_oldest(queue: str, wait: float | None, most: float | None) -> Finding:
+def check_oldest(queue: str, wait: float | None, most: float | None) -> Finding:
     known = {"queue": queue, "seconds": wait, "most": most}
     if wait is None:
         return Finding("oldest", True, _("Nothing waits in queue '%s'.") % queue, known)
-    words = {"queue": queue, "wait": durations.span(wait), "most": durations.span(most or 0.0)}
+    words = {
+        "queue": queue,
+        "wait": long_duration(wait),
+        "most": long_duration(most or 0.0),
+    }
     if most is None or wait <= most:
-        told = _("The oldest due task of queue '%(queue)s' has waited for %(wait)s.")
-        return Finding("oldest", True, told % words, known)
-    told = _("The oldest due task of queue '%(queue)s' has waited for %(wait)s, over %(most)s.")
-    return Finding("oldest", False, told % words, known)
+        sentence = _("The oldest due task of queue '%(queue)s' has waited for %(wait)s.")
+        return Finding("oldest", True, sentence % words, known)
+    sentence = _("The oldest due task of queue '%(queue)s' has waited for %(wait)s, over %(most)s.")
+    return Finding("oldest", False, sentence % words, known)
 
 
-def of_clock(wait: float | None) -> Finding:
+def check_clock(wait: float | None) -> Finding:
     known = {"seconds": wait}
     if wait is None or wait <= OVERDUE:
         return Finding("clock", True, _("Nothing has been left lying."), known)
-    told = _("Leases that lapsed or tasks that fell due %s ago have been left lying.")
-    return Finding("clock", False, told % durations.span(wait), known)
+    sentence = _("Leases that lapsed or tasks that fell due %s ago have been left lying.")
+    return Finding("clock", False, sentence % long_duration(wait), known)
 
 
-def of_counters(ago: float | None) -> Finding:
+def check_counters(ago: float | None) -> Finding:
     known = {"seconds": ago}
     if ago is None or ago > LATELY:
         return Finding("counters", True, _("The counters agree with what runs."), known)
-    told = _(
+    sentence = _(
         "Counters did not agree with what runs and were corrected, the last one %s ago;"
         " the log of the workers names them."
     )
-    return Finding("counters", False, told % durations.span(ago), known)
+    return Finding("counters", False, sentence % long_duration(ago), known)
 
 
 def seconds(text: str) -> float:
     """
     Return a number of seconds.
 
-    Raise ValueError when it is none.
+    Raise ValueError for anything else.
     """
     try:
         number = float(text)

@@ -22,27 +22,27 @@ View = Callable[[HttpRequest], HttpResponse]
 
 
 def probe(view: View) -> View:
-    """Let anyone ask, with no login and no transaction around it."""
+    """Exempt a view from login and from ATOMIC_REQUESTS."""
     open_view: View = login_not_required(require_safe(never_cache(view)))
     return transaction.non_atomic_requests(open_view)
 
 
 @probe
 def live(request: HttpRequest) -> HttpResponse:
-    """Tell that this process answers; what it needs may be away."""
+    """Answer that this process runs; the database may be away."""
     return JsonResponse({"ok": True})
 
 
 @probe
 def ready(request: HttpRequest) -> HttpResponse:
-    """Tell whether tasks can be submitted."""
+    """Answer whether tasks can be submitted."""
     return answer(database_findings(database()))
 
 
 @probe
 def queues(request: HttpRequest) -> HttpResponse:
     """
-    Tell whether tasks are being run, with none ``oldest`` seconds old.
+    Answer whether tasks are run, and none has waited ``oldest`` seconds.
 
     It is about each ``queue`` that is named, or else about all.
     """

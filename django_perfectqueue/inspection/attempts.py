@@ -1,4 +1,4 @@
-"""A task's attempts, in order: those that did not finish it, and the one that did."""
+"""A task's attempts, in order, with the attempt that finished it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Try:
 def tries(task: Task, rows: Sequence[Attempt], *, before: int = 0) -> list[Try]:
     """Return a task's attempts; ``rows`` are those that did not finish it, but the first few."""
     numbers = list(accumulate((1 + row.omitted for row in rows), initial=before))
-    told = [
+    found = [
         Try(
             number=number,
             acquired=row.number,
@@ -67,8 +67,8 @@ def tries(task: Task, rows: Sequence[Attempt], *, before: int = 0) -> list[Try]:
             started_at=task.started_at,
             ended_at=task.ended_at,
         )
-        told.append(success)
-    return told
+        found.append(success)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +76,10 @@ class Episode:
     """
     One acquire: its try, and the journal of its handler.
 
-    It has no try yet while it runs, and never one where it was given back.
+    It has no try while it runs, nor after it was given back.
     """
 
-    told: Try | None
+    attempt: Try | None
     journal: Journal | None
     is_running: bool = False
 
@@ -89,14 +89,14 @@ def journals_of(task: Task, *, using: str) -> list[Journal]:
     return list(Journal.objects.using(using).filter(task_id=task.pk).order_by("number"))
 
 
-def episodes(task: Task, told: Sequence[Try], journals: Sequence[Journal]) -> list[Episode]:
+def episodes(task: Task, attempts: Sequence[Try], journals: Sequence[Journal]) -> list[Episode]:
     """Return a task's attempts with their journals, in order; none of attempts not shown."""
-    tried = {one.acquired: one for one in told}
+    tried = {one.acquired: one for one in attempts}
     known = {journal.number: journal for journal in journals}
-    first = told[0].acquired if told and told[0].number > 1 else 0
+    first = attempts[0].acquired if attempts and attempts[0].number > 1 else 0
     runs = running_number(task)
     return [
-        Episode(told=tried.get(number), journal=known.get(number), is_running=number == runs)
+        Episode(attempt=tried.get(number), journal=known.get(number), is_running=number == runs)
         for number in sorted({*tried, *(number for number in known if number >= first)})
     ]
 
@@ -133,7 +133,7 @@ def remark(task: Task) -> str:
 
 
 def is_put_off(task: Task, ending: LastEnding) -> bool:
-    """Tell whether a task waits for its time because its last attempt ended like this."""
+    """Return whether a task waits for its time because its last attempt ended like this."""
     return task.status == Status.SCHEDULED and task.ticket.last_ending == ending
 
 

@@ -29,7 +29,7 @@ logger = logging.getLogger("django_perfectqueue.ends")
 
 SHARE = 0.1
 SOONEST, LATEST = 0.02, 0.5
-SOONEST_IF_TOLD, LATEST_IF_TOLD = 0.5, 5.0
+SOONEST_IF_NOTIFIED, LATEST_IF_NOTIFIED = 0.5, 5.0
 
 ERRORS: dict[str, type[TaskFailedError]] = {
     Outcome.CANCELLED: TaskCancelledError,
@@ -65,60 +65,60 @@ class End:
         return None if self.result_text is None else codecs.decode(self.result_text)
 
 
-def end_of(queue: str, key: str, *, using: str, timeout: float | None) -> End:
-    """Wait for a task to end; raise what ends_of() does."""
-    with closing(ends_of(queue, [key], using=using, timeout=timeout)) as ends:
+def result_of(queue: str, key: str, *, using: str, timeout: float | None) -> End:
+    """Wait for a task to end; raise what results_of() does."""
+    with closing(results_of(queue, [key], using=using, timeout=timeout)) as ends:
         return next(ends)
 
 
-async def end_of_async(queue: str, key: str, *, using: str, timeout: float | None) -> End:
-    """Do what end_of() does, without holding up the event loop."""
-    async with aclosing(ends_of_async(queue, [key], using=using, timeout=timeout)) as ends:
+async def result_of_async(queue: str, key: str, *, using: str, timeout: float | None) -> End:
+    """Do what result_of() does, without holding up the event loop."""
+    async with aclosing(results_of_async(queue, [key], using=using, timeout=timeout)) as ends:
         return await anext(ends)
 
 
-def ends_of(
+def results_of(
     queue: str, keys: Iterable[str], *, using: str, timeout: float | None
 ) -> Generator[End, None, None]:
     """
     Yield how tasks have ended, each once it has.
 
-    Raise NotFoundError where there is no such task, or none any more; WaitTimeoutError when
+    Raise NotFoundError where no such task exists, or it was deleted; WaitTimeoutError when
     not all have ended after so many seconds; WaitInTransactionError in a transaction.
     """
-    vigil = Vigil(queue, keys, using=using, timeout=timeout)
+    waiter = ResultWaiter(queue, keys, using=using, timeout=timeout)
     try:
         while True:
-            yield from vigil.look()
-            if not vigil.keys:
+            yield from waiter.look()
+            if not waiter.keys:
                 return
-            vigil.check()
-            vigil.wait()
+            waiter.check()
+            waiter.wait()
     finally:
-        vigil.close()
+        waiter.close()
 
 
-async def ends_of_async(
+async def results_of_async(
     queue: str, keys: Iterable[str], *, using: str, timeout: float | None
 ) -> AsyncGenerator[End, None]:
     """
-    Do what ends_of() does, without holding up the event loop.
+    Do what results_of() does, without holding up the event loop.
 
     It polls ever less often, in the thread of asgiref that all coroutines share; between two
     looks it holds no thread and no connection.
     """
-    vigil = Vigil(queue, keys, using=using, timeout=timeout)
-    vigil.ear = None
+    waiter = ResultWaiter(queue, keys, using=using, timeout=timeout)
+    waiter.notices = None
     while True:
-        for end in await sync_to_async(vigil.look)():
+        for end in await sync_to_async(waiter.look)():
             yield end
-        if not vigil.keys:
+        if not waiter.keys:
             return
-        await sync_to_async(vigil.check)()
-        await asyncio.sleep(vigil.pause())
+        await sync_to_async(waiter.check)()
+        await asyncio.sleep(waiter.pause())
 
 
-class Vigil:
+class ResultWaiter:
     """
     Waits for tasks to end, by their keys and ids.
 
@@ -133,23 +133,23 @@ class Vigil:
         self.using = using
         self.timeout = timeout
         self.since = time.monotonic()
-        self.sought = list(dict.fromkeys(map(str, keys)))
+        self.unfound = list(dict.fromkeys(map(str, keys)))
         self.waited_for: dict[int, str] = {}
         self.are_watched = False
-        self.ear = store.end_notices(using)
+        self.notices = store.end_notices(using)
 
     @property
     def keys(self) -> list[str]:
         """The keys of those that have yet to end."""
-        return [*self.waited_for.values(), *self.sought]
+        return [*self.waited_for.values(), *self.unfound]
 
     def look(self) -> list[End]:
         """
         Return the ends of the tasks that have ended since the last look.
 
-        Raise NotFoundError where there is no such task, or none any more.
+        Raise NotFoundError where no such task exists, or it was deleted.
         """
-        if self.sought:
+        if self.unfound:
             self.find()
         live = store.live(list(self.waited_for), using=self.using)
         self.are_watched = all(live.values())
@@ -157,19 +157,19 @@ class Vigil:
         return self.ends(over) if over else []
 
     def find(self) -> None:
-        ids = store.find_all(self.queue, self.sought, using=self.using)
-        if missing := [key for key in self.sought if key not in ids]:
+        ids = store.find_all(self.queue, self.unfound, using=self.using)
+        if missing := [key for key in self.unfound if key not in ids]:
             raise NotFoundError(
-                f"Queue '{self.queue}' has no task with the key {listed(missing)}."
+                f"Queue '{self.queue}' has no task with the key {list_keys(missing)}."
                 " If there was one, it has been deleted."
             )
         self.waited_for |= {task_id: key for key, task_id in ids.items()}
-        self.sought = []
+        self.unfound = []
 
     def ends(self, over: list[int]) -> list[End]:
         """Return the ends of tasks without a ticket; search again for the keys of deleted ones."""
         found = store.ends(over, using=self.using)
-        self.sought += [self.waited_for.pop(task_id) for task_id in over if task_id not in found]
+        self.unfound += [self.waited_for.pop(task_id) for task_id in over if task_id not in found]
         return [
             End(
                 key=self.waited_for.pop(task_id),
@@ -186,11 +186,12 @@ class Vigil:
         """Raise WaitTimeoutError after the timeout, WaitInTransactionError in a transaction."""
         if self.timeout is not None and time.monotonic() >= self.since + self.timeout:
             raise WaitTimeoutError(
-                f"Not ended in queue '{self.queue}' after {self.timeout:g} s: {listed(self.keys)}."
+                f"Not ended in queue '{self.queue}' after {self.timeout:g} s:"
+                f" {list_keys(self.keys)}."
             )
         if store.in_callers_transaction(self.using):
             raise WaitInTransactionError(
-                f"A transaction is open, in which the end of {listed(self.keys)} may never be"
+                f"A transaction is open, in which the end of {list_keys(self.keys)} may never be"
                 " seen; and what was submitted in it does not run before it commits."
                 " Wait after the atomic block; with ATOMIC_REQUESTS all of a view is one."
                 " In a TestCase run the task before, by drain()."
@@ -200,39 +201,43 @@ class Vigil:
         """Wait until the next look is due, or a notification arrives."""
         if self.listen():
             return
-        if self.ear is not None:
-            self.ear.wait(self.pause())
+        if self.notices is not None:
+            self.notices.wait(self.pause())
         else:
             time.sleep(self.pause())
 
     def listen(self) -> bool:
         """Listen for ends, where the database sends them; return whether that has just begun."""
-        if self.ear is None or (self.are_watched and self.ear.hears(self.waited_for)):
+        if self.notices is None or (self.are_watched and self.notices.hears(self.waited_for)):
             return False
-        fresh = not self.ear.hears(self.waited_for)
+        fresh = not self.notices.hears(self.waited_for)
         try:
             if fresh:
-                self.ear.open(self.waited_for)
+                self.notices.open(self.waited_for)
             store.watch(list(self.waited_for), using=self.using)
         except Error as error:
             logger.debug("No ends of tasks are heard. database=%s error=%s", self.using, error)
             self.close()
-            self.ear = None
+            self.notices = None
         return fresh
 
     def pause(self) -> float:
         """Return the seconds until the next look."""
-        told = self.ear is not None and self.are_watched and self.ear.hears(self.waited_for)
-        soonest, latest = (SOONEST_IF_TOLD, LATEST_IF_TOLD) if told else (SOONEST, LATEST)
+        notified = (
+            self.notices is not None and self.are_watched and self.notices.hears(self.waited_for)
+        )
+        soonest, latest = (
+            (SOONEST_IF_NOTIFIED, LATEST_IF_NOTIFIED) if notified else (SOONEST, LATEST)
+        )
         waited = time.monotonic() - self.since
         pause = min(latest, max(soonest, SHARE * waited))
         return pause if self.timeout is None else max(0.0, min(pause, self.timeout - waited))
 
     def close(self) -> None:
-        if self.ear is not None:
-            self.ear.close()
+        if self.notices is not None:
+            self.notices.close()
 
 
-def listed(keys: list[str]) -> str:
+def list_keys(keys: list[str]) -> str:
     more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
     return ", ".join(f"'{key}'" for key in keys[:5]) + more

@@ -22,7 +22,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.fairness import edit
-from django_perfectqueue.lib.durations import per, span
+from django_perfectqueue.lib.durations import long_duration, per
 from django_perfectqueue.models import (
     UNFINISHED,
     Lane,
@@ -91,14 +91,14 @@ class Reason:
     def sentence(self) -> str:
         """The reason in words, in the language of the one who asks."""
         if self.code == Code.POSITION:
-            return in_line(self.position or 1, self.lanes)
+            return describe_position(self.position or 1, self.lanes)
         return str(SENTENCES[self.code]) % {
             **asdict(self),
             "rate": per(self.rate or 0, self.period or 0.0),
-            "wait": span(abs(self.wait or 0.0)),
+            "wait": long_duration(abs(self.wait or 0.0)),
         }
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the code, the sentence and what is known, for programs."""
         known = {name: value for name, value in asdict(self).items() if value not in (None, "")}
         if self.at:
@@ -125,21 +125,21 @@ SENTENCES = {
 }
 
 
-def in_line(position: int, lanes: int | None) -> str:
+def describe_position(position: int, lanes: int | None) -> str:
     """Return a place in line in words."""
     if position > COUNTED:
         many = gettext("More than %s tasks are before it in its user's line.")
-        told = many % grouped(COUNTED)
+        sentence = many % grouped(COUNTED)
     else:
-        told = gettext("It is number %s in its user's line.") % grouped(position)
+        sentence = gettext("It is number %s in its user's line.") % grouped(position)
     if lanes is None:
-        return told
+        return sentence
     if not lanes:
-        return f"{told} " + gettext("Its lane is the next.")
+        return f"{sentence} " + gettext("Its lane is the next.")
     if lanes > COUNTED:
-        return f"{told} " + gettext("More than %s lanes are served before.") % grouped(COUNTED)
+        return f"{sentence} " + gettext("More than %s lanes are served before.") % grouped(COUNTED)
     before = ngettext("%s lane is served before.", "%s lanes are served before.", lanes)
-    return f"{told} " + before % grouped(lanes)
+    return f"{sentence} " + before % grouped(lanes)
 
 
 def grouped(number: int) -> str:
@@ -183,7 +183,7 @@ class Case:
         yield from self.by_a_lapsed_lease()
         yield from self.by_its_user()
         yield from self.by_limits()
-        yield self.place()
+        yield self.check_position()
 
     def in_hand(self) -> Iterator[Reason]:
         if self.ticket.state == State.RUNNING and self.wait > 0:
@@ -198,7 +198,7 @@ class Case:
             yield Reason(code=Code.EXPIRED, at=at, wait=wait)
 
     def by_the_clock(self) -> Iterator[Reason]:
-        """What a worker gave back for its type is told so before it is due again."""
+        """Check whether a worker gave it back because it has no handler for its type."""
         if self.ticket.state != State.SCHEDULED or self.wait <= 0:
             return
         last = self.ticket.last_ending
@@ -277,7 +277,7 @@ class Case:
             )
         return None
 
-    def place(self) -> Reason:
+    def check_position(self) -> Reason:
         return Reason(
             code=Code.POSITION,
             name=self.task.user,
@@ -291,7 +291,7 @@ class Case:
         first = line.order_by("rank", "run_at", "task_id")[:COUNTED]
         # No values_list(), of which Django would order by what is selected, past the index.
         places = ((one.rank, one.run_at, one.pk) for one in first.only("rank", "run_at"))
-        return sum(place < own for place in places)
+        return sum(other < own for other in places)
 
     def lanes_before(self) -> int | None:
         """Return how many open lanes have an earlier turn, or None where it has no turn yet."""
@@ -338,7 +338,7 @@ def next_start(limit: Limit, meter: Meter | None, now: datetime) -> datetime | N
 
 
 def may_know(routes_text: str, type_: str) -> bool:
-    """Tell whether a worker may have a handler for a type; it may where that can't be told."""
+    """Return whether a worker may have a handler for a type; True where that is unknown."""
     routes: dict[str, Any] | None = json.loads(routes_text)
     if routes is None or type_ in routes["types"]:
         return True

@@ -23,7 +23,7 @@ class Assignment:
     """
     A task in the hands of a processor; its names are empty where it is gone by now.
 
-    ``progress``, a part of 1, and ``stage`` are what its handler has told.
+    ``progress``, a part of 1, and ``stage`` are what its handler reported.
     """
 
     task_id: int
@@ -35,15 +35,15 @@ class Assignment:
     progress: float | None = None
     stage: str | None = None
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return it for programs."""
         named = {name: getattr(self, name) or None for name in ("queue", "key", "type", "user")}
-        told = {"progress": self.progress, "stage": self.stage or None}
-        return {"id": self.task_id, **named, "since": self.since.isoformat(), **told}
+        reported = {"progress": self.progress, "stage": self.stage or None}
+        return {"id": self.task_id, **named, "since": self.since.isoformat(), **reported}
 
     @property
     def how_far(self) -> str:
-        """Return what its handler has told, in short."""
+        """Return the progress that its handler reported, in short."""
         part = "" if self.progress is None else f"{self.progress:.0%}"
         return ", ".join(filter(None, [part, self.stage]))
 
@@ -53,7 +53,7 @@ class Processor:
     """
     A processor as it was when its worker was seen.
 
-    ``memory`` is in bytes, and None where the host does not tell. ``counts`` is how many
+    ``memory`` is in bytes, and None where the host does not provide it. ``counts`` is how many
     attempts ended in which way since its worker started, those of former processors in
     the same place among them.
     """
@@ -64,7 +64,7 @@ class Processor:
     counts: dict[str, int]
     runs: list[Assignment]
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return it for programs."""
         return {
             "number": self.number,
@@ -104,13 +104,13 @@ def processor(worker: Worker, seat: dict[str, Any], named: dict[int, Any]) -> Pr
     )
 
 
-def names_of(ids: Iterable[int], *, using: str) -> dict[int, Any]:
+def names_of(ids: Iterable[int], *, using: str) -> dict[int, object]:
     """Return queue, key, type, user and progress of these tasks, without reading their data."""
     known = sorted(ids)
-    told = Journal.objects.filter(task_id=OuterRef("pk"), number=OuterRef("ticket__attempt"))
+    journals = Journal.objects.filter(task_id=OuterRef("pk"), number=OuterRef("ticket__attempt"))
     tasks = Task.objects.using(using).order_by()
-    tasks = tasks.annotate(progress=Subquery(told.values("progress")))
-    tasks = tasks.annotate(stage=Subquery(told.values("stage")))
+    tasks = tasks.annotate(progress=Subquery(journals.values("progress")))
+    tasks = tasks.annotate(stage=Subquery(journals.values("stage")))
     return {
         row.pop("id"): row
         for start in range(0, len(known), AT_ONCE)
@@ -121,11 +121,11 @@ def names_of(ids: Iterable[int], *, using: str) -> dict[int, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Location:
     """
     Which processor has a task: the pid is that processor's.
 
-    ``since`` is when its handler began, and None where the worker has not told that yet.
+    ``since`` is when its handler began, and None until the worker has reported it.
     """
 
     host: str
@@ -137,12 +137,12 @@ class Place:
         words = {"worker": f"{self.host}:{self.pid}", "number": self.processor}
         return _("%(worker)s, processor %(number)d") % words
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return it for programs."""
         return {**asdict(self), "since": self.since.isoformat() if self.since else None}
 
 
-def place_of(task: Task, *, using: str) -> Place | None:
+def location_of(task: Task, *, using: str) -> Location | None:
     """
     Return which processor has a task, by its ticket's holder and the register.
 
@@ -159,7 +159,7 @@ def place_of(task: Task, *, using: str) -> Place | None:
             if seat["holder"] == ticket.holder:
                 runs = processor(worker, seat, {}).runs
                 since = next((one.since for one in runs if one.task_id == task.pk), None)
-                return Place(
+                return Location(
                     host=worker.host, processor=seat["number"], pid=seat["pid"], since=since
                 )
     return None
@@ -167,7 +167,7 @@ def place_of(task: Task, *, using: str) -> Place | None:
 
 def working(*, using: str) -> Counter[tuple[str, str]]:
     """
-    Return how many tasks processors work on, by queue and user, as their workers told last.
+    Return how many tasks processors work on, by queue and user, as their workers reported last.
 
     What they have taken in advance is held, too, but is not among these.
     """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta, timezone
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 UNITS = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}
-SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 LONGEST = 3_155_760_000.0
 """A hundred years, in seconds."""
@@ -17,27 +17,27 @@ LATEST = datetime(9999, 12, 30, tzinfo=timezone.utc)
 
 
 def seconds_in(text: str) -> float | None:
-    """Return the seconds of a text such as "90s", "5m30s" or "1d12h"; None where it is none."""
-    parts = SPAN.findall(text)
+    """Return the seconds of a text such as "90s", "5m30s" or "1d12h"; None for another text."""
+    parts = DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         return None
     return sum(float(number) * SECONDS[unit] for number, unit in parts)
 
 
 def seconds_of(value: timedelta | float | str) -> float | None:
-    """Return the seconds of a wait, from 0 to a hundred years; None where it is none."""
+    """Return the seconds of a wait, from 0 to a hundred years; None for anything else."""
     seconds = seconds_in(value) if isinstance(value, str) else value
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
     return float(seconds) if is_number(seconds) and 0 <= seconds <= LONGEST else None
 
 
-def is_number(value: Any) -> TypeGuard[float]:
-    """Tell whether a value is a number, such as seconds are; True, False and NaN are none."""
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether a value is a number; True, False and NaN are not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value == value
 
 
-def span(seconds: float) -> str:
+def long_duration(seconds: float) -> str:
     """Return a duration in its two largest units."""
     if seconds < 1:
         return f"{max(seconds, 0) * 1000:.0f} ms"
@@ -46,7 +46,7 @@ def span(seconds: float) -> str:
     return " ".join(f"{count} {unit}" for count, unit in largest_units(seconds))
 
 
-def short_span(seconds: float) -> str:
+def short_duration(seconds: float) -> str:
     """Return a duration as people write it: "4ms", "5.2s", "5m30s", "1d12h"."""
     seconds = abs(seconds)
     if seconds < 0.9995:
@@ -71,4 +71,4 @@ def largest_units(seconds: float) -> list[tuple[int, str]]:
 def per(count: int, seconds: float) -> str:
     """Return a rate, such as "10/min"."""
     named = {float(size): unit for unit, size in UNITS.items()}
-    return f"{count}/{named.get(seconds) or span(seconds)}"
+    return f"{count}/{named.get(seconds) or long_duration(seconds)}"

@@ -9,7 +9,7 @@ from django.utils.module_loading import import_string
 from django_perfectqueue.exceptions import ConfigError
 
 
-def imported(path: str, place: str = "") -> Any:
+def imported(path: str, place: str = "") -> object:
     """
     Return what a path leads to.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 
 def printable(text: str) -> str:
     """
@@ -17,5 +15,5 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def on_one_line(text: Any) -> str:
+def on_one_line(text: object) -> str:
     return " ".join(printable(str(text).replace("\n", " ").replace("\t", " ")).split())

@@ -40,7 +40,7 @@ def kill_tree(pid: int) -> None:
     """
     Kill a process and all that it has started, and what these have.
 
-    All are halted first, so that they start nothing more meanwhile.
+    All are halted first, so that they start no further process.
     """
     halt(pid)
     kill_descendants(pid)
@@ -82,7 +82,7 @@ def adopt_orphans() -> None:
 
 
 def mark(holder: int) -> None:
-    """Have what this process starts known as its own, though it may lose its parent."""
+    """Make this process adopt the orphans among its descendants."""
     os.environ[MARK] = str(holder)
 
 
@@ -99,7 +99,7 @@ def reap_orphans(known: Iterable[int]) -> None:
 
 def kill_orphans(known: Iterable[int], *, holder: int, pipe: int) -> None:
     """
-    Kill those adopted that a dead processor has left behind, with all below them.
+    Kill the adopted processes that a dead processor has left behind, and their descendants.
 
     A program that it has started has its mark in its environment, and a process that is a
     mere copy of it has its end of this pipe.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from argparse import ArgumentTypeError
@@ -17,6 +16,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_perfectqueue import conf
 from django_perfectqueue.checks.messages import SQLITE_OPTIONS
 from django_perfectqueue.exceptions import AlreadyExistsError, NotMigratedError, PerfectQueueError
 from django_perfectqueue.health.schema import lacks_tables, unmigrated
@@ -28,12 +28,16 @@ INTERRUPTED = 130
 UNREAD = 141
 
 
+CommandOptions = dict[str, Any]
+"""The options of a command as its parser returns them, by name."""
+
+
 class SummedUpCommand(BaseCommand):
-    """A command that says what it does in ``summary``, in the language of the one who asks."""
+    """A command that says what it does in ``summary``, in the user's language."""
 
     summary: str | Promise = ""
 
-    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: object) -> CommandParser:
         self.help = str(self.summary)
         return super().create_parser(prog_name, subcommand, **kwargs)
 
@@ -67,7 +71,7 @@ class QueueCommand(SummedUpCommand):
     def add_options(self, parser: CommandParser) -> None:
         raise NotImplementedError
 
-    def act(self, **options: Any) -> None:
+    def act(self, options: CommandOptions) -> None:
         raise NotImplementedError
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -79,7 +83,7 @@ class QueueCommand(SummedUpCommand):
         with speaking(using):
             # A database that was never reached is not waited for.
             connections[using].ensure_connection()
-            self.act(**options)
+            self.act(options)
             self.stdout.flush()
 
     def say(self, text: str) -> None:
@@ -89,7 +93,7 @@ class QueueCommand(SummedUpCommand):
     def complain(self, text: str) -> None:
         self.stderr.write(printable(text))
 
-    def print_json(self, value: Any) -> None:
+    def print_json(self, value: object) -> None:
         self.stdout.write(json.dumps(value))
 
 
@@ -133,7 +137,7 @@ def speaking(using: str | None = None) -> Iterator[None]:
 
 
 def fall_silent() -> None:
-    """Let the interpreter flush what nobody reads to where it disturbs nobody."""
+    """Send what the interpreter flushes at exit to /dev/null: the reader is gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -141,7 +145,7 @@ def known_alias(alias: str) -> str:
     """
     Return the alias of a database.
 
-    Raise CommandError, with those that there are, when it is none.
+    Raise CommandError, with the known names, for any other.
     """
     if alias in connections:
         return alias
@@ -153,7 +157,7 @@ def known_alias(alias: str) -> str:
 
 
 def diagnosis(using: str | None, error: Error) -> str:
-    """Tell why a statement failed, in words that say what to do."""
+    """Return why a statement failed, and what to do."""
     if using is None:
         return on_one_line(error)
     connection = connections[using]
@@ -179,6 +183,5 @@ def diagnosis(using: str | None, error: Error) -> str:
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """Return `` Did you mean 'x'?``, or nothing when no word is near."""
-    close = difflib.get_close_matches(word, list(words), n=1)
-    return " " + _("Did you mean '%s'?") % close[0] if close else ""
+    """Return `` Did you mean 'x'?`` in the user's language, or an empty text."""
+    return conf.nearest(word, words, _("Did you mean '%s'?"))

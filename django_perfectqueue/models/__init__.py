@@ -41,7 +41,7 @@ from .status import (
 )
 from .task import Attempt, Journal, JournalQuerySet, Task, TaskManager, TaskQuerySet
 from .ticket import Ticket
-from .usage import WAIT_BUCKETS, Span, Usage
+from .usage import WAIT_BUCKETS, Bucket, Usage
 from .worker import UNSEEN, Worker, WorkerQuerySet
 
 __all__ = [
@@ -65,6 +65,7 @@ __all__ = [
     "UNSEEN",
     "WAIT_BUCKETS",
     "Attempt",
+    "Bucket",
     "Change",
     "DeadLetter",
     "FairShare",
@@ -81,7 +82,6 @@ __all__ = [
     "Outcome",
     "Policy",
     "QueueShare",
-    "Span",
     "State",
     "Status",
     "Task",

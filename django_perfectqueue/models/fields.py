@@ -10,17 +10,20 @@ from django.db import models
 from django_perfectqueue.lib.durations import EARLIEST, LATEST
 
 if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.backends.base.base import BaseDatabaseWrapper as Connection
+    from django.db.models.sql.compiler import SQLCompiler
 
     CharField = models.CharField[str, str]
 else:
     CharField = models.CharField
 
+Sql = tuple[str, tuple[str | int, ...]]
+
 
 class ExactCharField(CharField):
     """Text that is equal only to itself: case, accents and trailing blanks count."""
 
-    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
+    def db_parameters(self, connection: Connection) -> Any:
         parameters = super().db_parameters(connection)
         parameters["collation"] = exact_collation(connection)
         return parameters
@@ -39,16 +42,16 @@ class Unindexed(models.Transform):
     output_field = ExactCharField()
 
     def as_sql(  # type: ignore[override]
-        self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any
-    ) -> Any:
+        self, compiler: SQLCompiler, connection: Connection, **context: object
+    ) -> Sql:
         return compiler.compile(self.lhs)
 
-    def as_sqlite(self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any) -> Any:
+    def as_sqlite(self, compiler: SQLCompiler, connection: Connection, **context: object) -> Sql:
         sql, params = compiler.compile(self.lhs)
         return f"+{sql}", params
 
 
-def exact_collation(connection: BaseDatabaseWrapper) -> str | None:
+def exact_collation(connection: Connection) -> str | None:
     if connection.vendor == "postgresql":
         return "C"
     if connection.vendor == "mysql":
@@ -69,11 +72,11 @@ class ClampedDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
         name, _path, args, kwargs = super().deconstruct()
         return name, "django.db.models.DateTimeField", args, kwargs
 
-    def select_format(self, compiler: Any, sql: str, params: Any) -> Any:
+    def select_format(self, compiler: SQLCompiler, sql: str, params: Any) -> Any:
         marks = READABLE.get(compiler.connection.vendor, "{time}")
         return marks.replace("{time}", sql), [*params] * marks.count("{time}")
 
-    def from_db_value(self, value: datetime | None, *given: Any) -> datetime | None:
+    def from_db_value(self, value: datetime | None, *given: object) -> datetime | None:
         return value if value is None else min(max(value, EARLIEST), LATEST)
 
 
@@ -102,15 +105,17 @@ class ServerNow(models.Func):
     arity = 0
 
     def as_sql(  # type: ignore[override]
-        self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any
-    ) -> Any:
+        self, compiler: SQLCompiler, connection: Connection, **context: object
+    ) -> object:
         from django.utils import timezone
 
         return compiler.compile(models.Value(timezone.now(), output_field=self.output_field))
 
-    def as_postgresql(self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any) -> Any:
+    def as_postgresql(
+        self, compiler: SQLCompiler, connection: Connection, **context: object
+    ) -> object:
         # CLOCK_TIMESTAMP() is volatile, and would keep PostgreSQL from using an index.
         return "STATEMENT_TIMESTAMP()", []
 
-    def as_mysql(self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any) -> Any:
+    def as_mysql(self, compiler: SQLCompiler, connection: Connection, **context: object) -> object:
         return "UTC_TIMESTAMP(6)", []

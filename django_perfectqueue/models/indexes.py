@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from django.core.checks import CheckMessage
 from django.db import models
 
 
-def without_partial_indexes(found: list[Any]) -> list[Any]:
+def without_partial_indexes(found: list[CheckMessage]) -> list[CheckMessage]:
     """Leave out W037: a database without partial indexes gets the whole ones, as intended."""
     return [one for one in found if one.id != "models.W037"]
 
@@ -33,7 +34,7 @@ class PartialIndex(models.Index):
         return path, expressions, {**kwargs, "on": self.on, "whole": self.whole}
 
     def create_sql(
-        self, model: type[models.Model], schema_editor: Any, using: str = "", **kwargs: Any
+        self, model: type[models.Model], schema_editor: Any, using: str = "", **kwargs: object
     ) -> Any:
         if schema_editor.connection.vendor in self.on:
             return super().create_sql(model, schema_editor, using, **kwargs)

@@ -31,5 +31,5 @@ class Kept(models.Model):
     class Meta:
         abstract = True
 
-    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def delete(self, *args: Any, **kwargs: object) -> NoReturn:
         raise TypeError(UNDELETABLE)

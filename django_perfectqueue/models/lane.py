@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.checks import CheckMessage
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
 from django.db.models.functions import Abs
@@ -44,6 +45,9 @@ class Lane(models.Model):
     lets none of its tasks start now, 0 for none: held lanes are not read by who looks for
     tasks, until the limit opens.
     """
+
+    waiting: int  # set by the admin
+    has_worker: bool  # set by the admin
 
     id = models.BigIntegerField(primary_key=True)
     account = models.BigIntegerField(_("account"))
@@ -105,7 +109,7 @@ class Lane(models.Model):
         return printable(f"{self.queue}/{self.user}")
 
     @classmethod
-    def check(cls, **kwargs: Any) -> list[Any]:
+    def check(cls, **kwargs: Any) -> list[CheckMessage]:
         return without_partial_indexes(super().check(**kwargs))
 
 

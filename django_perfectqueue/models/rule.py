@@ -36,6 +36,8 @@ class Limit(models.Model):
         TYPE = "type", _("tasks of this type")
         USER = "user", _("tasks of this user")
 
+    meter: Meter | None  # set by the admin
+
     scope = models.CharField(_("scope"), max_length=5, choices=Scope.choices, default=Scope.NAME)
     name = ExactCharField(_("name"), max_length=LIMIT_LENGTH)
     max_running = models.PositiveIntegerField(

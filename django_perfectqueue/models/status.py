@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Any
 
 from django.db import models
 from django.db.models import Q, Value
@@ -42,7 +41,7 @@ LIVE = tuple(status for status in Status if status.value not in Outcome.values)
 
 PARKED_FROM = datetime(9000, 1, 1, tzinfo=timezone.utc)
 """
-From when on an alarm may be no time, but tell that a ticket is parked: see ``store/tasks/park.py``.
+An ``alarm_at`` from this time on means that a ticket is parked: see ``store/tasks/park.py``.
 """
 
 
@@ -84,7 +83,7 @@ def id_for(status: str | None) -> str:
     """
     Return the column of task ids by which to list what has this status.
 
-    That of the small table which tells the status, lest a database sort all that have it.
+    The id column of the small table that decides the status; by task.id a database sorts all.
     """
     if status in (Status.SCHEDULED, Status.RETRYING, Status.RUNNING):
         return "ticket__task_id"
@@ -94,7 +93,7 @@ def id_for(status: str | None) -> str:
 def live_conditions(now: datetime | None = None, *, to: str = "") -> dict[Status, Q]:
     """Return what holds for the tickets of each live status; ``to`` leads to the ticket."""
 
-    def ticket(**columns: Any) -> Q:
+    def ticket(**columns: object) -> Q:
         return Q(**{f"{to}{column}": value for column, value in columns.items()})
 
     clock = ServerNow() if now is None else Value(now)

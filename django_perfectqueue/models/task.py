@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from django.core.checks import CheckMessage
 from django.db import models
 from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Sum, Value, When
 from django.db.models.functions import Coalesce
@@ -151,7 +152,7 @@ class Task(Kept):
         return printable(self.key)
 
     @classmethod
-    def check(cls, **kwargs: Any) -> list[Any]:
+    def check(cls, **kwargs: Any) -> list[CheckMessage]:
         return without_partial_indexes(super().check(**kwargs))
 
     @property
@@ -173,7 +174,7 @@ class Attempt(models.Model):
     """
     One attempt that did not finish its task.
 
-    The attempt that finishes it is told by the task's own row. Of very many the first and
+    The attempt that finishes it is in the task's own row. Of very many the first and
     the last are kept, as ATTEMPTS_KEPT says; ``omitted`` is how many there were just before
     this one that are not.
     """
@@ -220,7 +221,7 @@ class JournalQuerySet(models.QuerySet["Journal"]):
 
 class Journal(models.Model):
     """
-    What a handler has told during one attempt: how far it is, and what it has logged.
+    The journal of one attempt: its progress and its log.
 
     It is written beside the task, at most every so often, so that telling costs the queue
     nothing. ``number`` is that of the attempt, ``progress`` a part of 1, and ``lines`` the

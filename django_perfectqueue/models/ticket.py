@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.checks import CheckMessage
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
@@ -27,7 +28,7 @@ class Ticket(Kept):
     and fences every write of the one who made it. ``alarm_at`` is when
     the clock has something to do here: the due time of a scheduled task, the end of the
     lease of a running one.
-    ``watched`` tells that someone waits for its end and is to be told at once.
+    ``watched``: a program waits for its end, and is notified at once.
     """
 
     task = models.OneToOneField(
@@ -79,7 +80,7 @@ class Ticket(Kept):
         return str(self.task_id)
 
     @classmethod
-    def check(cls, **kwargs: Any) -> list[Any]:
+    def check(cls, **kwargs: Any) -> list[CheckMessage]:
         return without_partial_indexes(super().check(**kwargs))
 
     @property

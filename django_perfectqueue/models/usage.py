@@ -10,7 +10,7 @@ from .fields import ExactCharField, ReadableDateTimeField
 WAIT_BUCKETS = 28
 
 
-class Span(models.IntegerChoices):
+class Bucket(models.IntegerChoices):
     """The lengths of time that usage is summed over, in seconds."""
 
     SLICE = 10, _("ten seconds")
@@ -35,7 +35,7 @@ class Usage(models.Model):
 
     id = models.BigAutoField(primary_key=True)
     queue = ExactCharField(_("queue"), max_length=100)
-    span = models.SmallIntegerField(_("span"), choices=Span.choices)
+    span = models.SmallIntegerField(_("span"), choices=Bucket.choices)
     start = ReadableDateTimeField(_("start"))
     others = models.BooleanField(_("others"), default=False)
     user = ExactCharField(_("user"), max_length=255, blank=True, default="")

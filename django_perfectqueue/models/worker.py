@@ -16,7 +16,7 @@ UNSEEN = timedelta(seconds=30)
 
 class WorkerQuerySet(models.QuerySet["Worker"]):
     def seen(self, now: datetime) -> WorkerQuerySet:
-        """Keep those that have told lately that they live."""
+        """Keep workers that reported lately."""
         return self.filter(seen_at__gt=now - UNSEEN)
 
     def serving(self, now: datetime) -> WorkerQuerySet:
@@ -71,7 +71,7 @@ class Worker(models.Model):
 
     @property
     def routes(self) -> dict[str, Any] | None:
-        """Its ``types`` and ``patterns``, or None where that can't be told."""
+        """Its ``types`` and ``patterns``, or None where they are unknown."""
         routes: dict[str, Any] | None = json.loads(self.routes_text)
         return routes
 

@@ -40,12 +40,12 @@ class Codec:
 
     name: ClassVar[str] = ""
 
-    def dumps(self, value: Any) -> str:
+    def dumps(self, value: object) -> str:
         """Return a value as text; raise TypeError or ValueError when that can't be."""
         return to_json(value)
 
     def loads(self, text: str) -> Any:
-        """Return what dumps() was given; raise ValueError when it can't be told."""
+        """Return the value that dumps() received; raise ValueError for an unreadable text."""
         return from_json(text)
 
     def seal(self, text: str) -> str:
@@ -53,7 +53,7 @@ class Codec:
         return text
 
     def unseal(self, text: str) -> str:
-        """Return what seal() was given; raise ValueError when it can't be told."""
+        """Return the text that seal() received; raise ValueError for an unreadable text."""
         return text
 
 
@@ -111,7 +111,7 @@ class PickleCodec(Codec):
 
     name = "pickle"
 
-    def dumps(self, value: Any) -> str:
+    def dumps(self, value: object) -> str:
         try:
             return base64.b64encode(pickle.dumps(value)).decode()
         except (pickle.PicklingError, AttributeError) as error:
@@ -145,7 +145,7 @@ def codecs() -> dict[str, Codec]:
     """
     Return the codecs that read, by name; the first of them writes.
 
-    Raise ConfigError when one of CODECS is none.
+    Raise ConfigError when an entry of CODECS is no codec.
     """
     made = [codec_at(path) for path in options().CODECS]
     found = {codec.name: codec for codec in made}
@@ -210,7 +210,7 @@ def decode(text: str) -> Any:
         raise PayloadError(f"The stored text is not JSON: {error}.") from error
 
 
-def read(codec: Codec, text: str) -> Any:
+def read(codec: Codec, text: str) -> object:
     try:
         return codec.loads(unpacked(codec.unseal(text)))
     except UNREADABLE as error:
@@ -231,6 +231,6 @@ def unpacked(text: str) -> str:
 
 
 @receiver(setting_changed)
-def _forget(*, setting: str, **kwargs: Any) -> None:
+def _forget(*, setting: str, **kwargs: object) -> None:
     if setting in (SETTING, "SECRET_KEY", "SECRET_KEY_FALLBACKS"):
         codecs.cache_clear()

@@ -38,7 +38,7 @@ class Provider(NamedTuple):
     the handler does not run, and the attempt ends in that error.
     """
 
-    capture: Callable[[], Any]
+    capture: Callable[[], object]
     restore: Callable[[Any], object]
 
 
@@ -60,7 +60,7 @@ def providers() -> dict[str, Provider]:
     """
     Return what CONTEXT names, by its dotted path.
 
-    Raise ConfigError when one of them is none.
+    Raise ConfigError when an entry is no provider.
     """
     return {path: provider_at(path) for path in options().CONTEXT}
 
@@ -78,7 +78,7 @@ def provider_at(path: str) -> Provider:
     )
 
 
-def captured() -> dict[str, Any]:
+def captured() -> dict[str, object]:
     """Return what a task that is submitted here takes along, by name."""
     values = tracing.captured()
     for path, provider in providers().items():
@@ -87,7 +87,7 @@ def captured() -> dict[str, Any]:
     return values
 
 
-def restore(values: Mapping[str, Any]) -> None:
+def restore(values: Mapping[str, object]) -> None:
     """
     Set in this context what a task has taken along.
 
@@ -103,6 +103,6 @@ def restore(values: Mapping[str, Any]) -> None:
 
 
 @receiver(setting_changed)
-def _forget(*, setting: str, **kwargs: Any) -> None:
+def _forget(*, setting: str, **kwargs: object) -> None:
     if setting == SETTING:
         providers.cache_clear()

@@ -10,17 +10,17 @@ from django.utils import timezone
 
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import InvalidTaskError
-from django_perfectqueue.lib.durations import EARLIEST, LATEST, is_number, seconds_in
-from django_perfectqueue.lib.durations import LONGEST as LONGEST_SPAN
+from django_perfectqueue.lib.durations import EARLIEST, LATEST, seconds_in, seconds_of
+from django_perfectqueue.lib.durations import LONGEST as LONGEST_DURATION
 from django_perfectqueue.payload.names import EVERYONE, LIMIT_LENGTH, LIMITS_LENGTH
 
 from . import codecs, context
 
 OnConflict = Literal["raise", "ignore", "replace"]
 
-Span = timedelta | float | str
+Duration = timedelta | float | str
 
-When = datetime | Span
+When = datetime | Duration
 
 QUEUE_LENGTH, KEY_LENGTH = 100, 255
 
@@ -51,9 +51,9 @@ def checked(name: str, value: Any, length: int) -> str:
     return value
 
 
-def checked_user(value: Any) -> str:
+def checked_user(value: object) -> str:
     """
-    Return a user as it may be stored: an empty text for none.
+    Return a user as it is stored: an empty text for None.
 
     Raise InvalidTaskError when it is no name, or that of everyone.
     """
@@ -65,7 +65,7 @@ def checked_user(value: Any) -> str:
     return user
 
 
-def checked_limits(value: Any) -> tuple[str, ...]:
+def checked_limits(value: object) -> tuple[str, ...]:
     """
     Return names of limits as they may be stored: sorted, each once.
 
@@ -84,7 +84,7 @@ def checked_limits(value: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def checked_priority(value: Any) -> int:
+def checked_priority(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not SMALLEST <= value <= LARGEST:
         raise InvalidTaskError(
             f"The priority must be a whole number from {SMALLEST} to {LARGEST}, not {value!r}."
@@ -92,7 +92,7 @@ def checked_priority(value: Any) -> int:
     return int(value)
 
 
-def checked_span(name: str, value: Span | None) -> float | None:
+def checked_duration(name: str, value: Duration | None) -> float | None:
     """
     Return a length of time in seconds.
 
@@ -100,25 +100,25 @@ def checked_span(name: str, value: Span | None) -> float | None:
     """
     if value is None:
         return None
-    seconds: Any = span(name, value) if isinstance(value, str) else value
-    if isinstance(seconds, timedelta):
-        seconds = seconds.total_seconds()
-    if not is_number(seconds) or not 0 < seconds <= LONGEST_SPAN:
+    if isinstance(value, str):
+        parse_duration(name, value)
+    seconds = seconds_of(value)
+    if not seconds:
         raise InvalidTaskError(
             f"{name} must be a timedelta, seconds or a span such as '5m30s', above 0 and at most"
-            f" {LONGEST_SPAN:.0f} seconds, not {value!r}."
+            f" {LONGEST_DURATION:.0f} seconds, not {value!r}."
         )
-    return float(seconds)
+    return seconds
 
 
 def checked_keys(value: Iterable[str]) -> Iterable[str]:
-    """Return keys; raise ValueError for a single one, whose letters would be taken for keys."""
+    """Return keys; raise ValueError for a single text, whose letters would count as keys."""
     if isinstance(value, str):
         raise ValueError(f"keys must be a list of keys, not {value!r}.")
     return value
 
 
-def checked_timeout(value: Span | None, name: str = "timeout") -> float | None:
+def checked_timeout(value: Duration | None, name: str = "timeout") -> float | None:
     """
     Return a length of time in seconds, such as for how long to wait.
 
@@ -127,13 +127,13 @@ def checked_timeout(value: Span | None, name: str = "timeout") -> float | None:
     if value == 0 or value == timedelta():
         return 0.0
     try:
-        return checked_span(name, value)
+        return checked_duration(name, value)
     except InvalidTaskError as error:
         raise ValueError(str(error).replace("above 0", "0 or above")) from None
 
 
 def encoded(
-    value: Any, name: str = "The data", *, limit: int | None = None, by: str = "MAX_PAYLOAD_SIZE"
+    value: object, name: str = "The data", *, limit: int | None = None, by: str = "MAX_PAYLOAD_SIZE"
 ) -> str:
     """
     Return a value as the text that is stored.
@@ -184,7 +184,7 @@ def moment(
             raise InvalidTaskError(f"{name} must be an aware datetime: {value} has no time zone.")
         return on_the_calendar(name, value)
     if isinstance(value, str):
-        value = span(name, value)
+        value = parse_duration(name, value)
     if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
         raise InvalidTaskError(
             f"{name} must be a datetime, a timedelta, seconds or a span such as '5m30s',"
@@ -215,7 +215,7 @@ def on_the_calendar(name: str, value: datetime) -> datetime:
     )
 
 
-def span(name: str, text: str) -> float:
+def parse_duration(name: str, text: str) -> float:
     """
     Return the seconds of a text such as "90s", "5m30s" or "1d12h".
 

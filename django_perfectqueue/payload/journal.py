@@ -19,7 +19,7 @@ LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) (\S+) (.*?): (.*)",
 
 class Notes:
     """
-    The notes of one attempt.
+    The progress and the log of one attempt.
 
     Taking one costs a few assignments and no lock, from whatever thread: what is atomic in
     Python is enough. The first lines and the last ones are kept, ``size`` characters in all.
@@ -32,14 +32,14 @@ class Notes:
         "left_out",
         "most",
         "next_write",
+        "progress",
         "room",
         "size",
-        "standing",
         "written",
     )
 
     def __init__(self, size: int) -> None:
-        self.standing: tuple[float | None, str] = (None, "")
+        self.progress: tuple[float | None, str] = (None, "")
         self.first: list[str] = []
         self.last: deque[str] = deque()
         self.room = size // FIRST_PART
@@ -50,10 +50,10 @@ class Notes:
         self.written = False
         self.next_write = 0.0
 
-    def tell(self, part: float | None, stage: str | None) -> None:
-        """Note how far it is; what is None stays as it was."""
-        known, doing = self.standing
-        self.standing = (known if part is None else part, doing if stage is None else stage)
+    def set_progress(self, part: float | None, stage: str | None) -> None:
+        """Set the progress; None leaves a value unchanged."""
+        known, doing = self.progress
+        self.progress = (known if part is None else part, doing if stage is None else stage)
         self.changed = True
 
     def add(self, line: str) -> None:
@@ -113,25 +113,25 @@ def is_amount(value: Any) -> bool:
 
 
 def entry(at: float, level: str, source: str, text: str) -> str:
-    """Return a line of the log; those that follow in the text are indented."""
+    """Return a line of the log; further lines of the text are indented."""
     moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at))
     if len(text) > LONGEST_LINE:
         text = text[: LONGEST_LINE - 1] + "…"
-    told = INDENT.join(text.splitlines())
+    entry_text = INDENT.join(text.splitlines())
     # A level is one word, and neither it nor a name makes lines of its own.
     level, source = "-".join(str(level).split()) or "NOTSET", " ".join(source.split())
-    return f"{moment}.{int(at % 1 * 1000):03}Z {level} {source}: {told}"
+    return f"{moment}.{int(at % 1 * 1000):03}Z {level} {source}: {entry_text}"
 
 
 class Line(NamedTuple):
-    """A line of a log as it is read; one that is none of a log has only its text."""
+    """A line of a stored log; a line of another form has only its text."""
 
     text: str
     at: datetime | None = None
     level: str = ""
     source: str = ""
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return it for programs."""
         at = self.at.isoformat() if self.at else None
         return {"at": at, "level": self.level, "logger": self.source, "message": self.text}
@@ -139,10 +139,10 @@ class Line(NamedTuple):
 
 def read(text: str) -> Iterator[Line]:
     """Yield the lines of a log as it is stored."""
-    for told in re.split(r"\n(?!    )", text) if text else ():
-        if found := LINE.fullmatch(told):
+    for entry_text in re.split(r"\n(?!    )", text) if text else ():
+        if found := LINE.fullmatch(entry_text):
             at, level, source, said = found.groups()
             moment = datetime.fromisoformat(at.replace("Z", "+00:00"))
             yield Line(said.replace(INDENT, "\n"), moment, level, source)
         else:
-            yield Line(told)
+            yield Line(entry_text)

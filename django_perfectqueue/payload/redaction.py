@@ -15,8 +15,8 @@ SHORTEST = 4
 CONTAINERS = (dict, list, tuple, Mapping)
 
 
-def is_sensitive(name: Any) -> bool:
-    """Tell whether a name has one of the words of SENSITIVE in it."""
+def is_sensitive(name: object) -> bool:
+    """Return whether a name contains a word of SENSITIVE."""
     return has_word(str(name), tuple(options().SENSITIVE))
 
 
@@ -26,14 +26,14 @@ def has_word(name: str, words: tuple[str, ...]) -> bool:
     return any(word in plain for word in words)
 
 
-def masked(value: Any) -> Any:
+def masked(value: object) -> Any:
     """
     Return a value as JSON holds it, with stars for what is sensitive.
 
     Without recursion, as in secrets_in().
     """
     result: list[Any] = [None]
-    rest: list[tuple[Any, Any, Any]] = [(value, result, 0)]
+    rest: list[tuple[Any, Any, object]] = [(value, result, 0)]
     while rest:
         outer, into, place = rest.pop()
         into[place] = outer
@@ -58,7 +58,7 @@ def without(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
-def secrets_of(value: Any) -> tuple[str, ...]:
+def secrets_of(value: object) -> tuple[str, ...]:
     """Return what is sensitive of a value, as it may stand in a text, the longest first."""
     secrets = secrets_in(value)
     if not secrets:
@@ -67,7 +67,7 @@ def secrets_of(value: Any) -> tuple[str, ...]:
     return tuple(sorted(found, key=len, reverse=True))
 
 
-def secrets_in(value: Any) -> set[str]:
+def secrets_in(value: object) -> set[str]:
     """
     Return what is sensitive, as text; what is very short would hide what is not.
 

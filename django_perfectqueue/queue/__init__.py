@@ -8,20 +8,20 @@ from django_perfectqueue.models.dead_letter import GRAVE
 from django_perfectqueue.payload.inputs import (
     KEY_LENGTH,
     QUEUE_LENGTH,
+    Duration,
     OnConflict,
-    Span,
     When,
     checked,
-    checked_span,
+    checked_duration,
     encoded,
-    span,
+    parse_duration,
 )
 from django_perfectqueue.store.database.alias import database
 
 from .acquired import AcquiredTask, add_line, note_of
 from .deferred import Deferred
 from .queue import Queue, Window
-from .task_handle import Task
+from .task_handle import TaskHandle
 
 __all__ = [
     "GRAVE",
@@ -29,17 +29,17 @@ __all__ = [
     "QUEUE_LENGTH",
     "AcquiredTask",
     "Deferred",
+    "Duration",
     "OnConflict",
     "Queue",
-    "Span",
-    "Task",
+    "TaskHandle",
     "When",
     "Window",
     "add_line",
     "checked",
-    "checked_span",
+    "checked_duration",
     "database",
     "encoded",
     "note_of",
-    "span",
+    "parse_duration",
 ]

@@ -1,4 +1,4 @@
-"""A task in the hands of who runs it."""
+"""A task that a processor or a program has acquired."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.payload import codecs
-from django_perfectqueue.payload.inputs import Span, encoded
+from django_perfectqueue.payload.inputs import Duration, encoded
 from django_perfectqueue.payload.journal import Notes, entry, part_of
 from django_perfectqueue.payload.redaction import secrets_of, without
 from django_perfectqueue.verdicts import SHORTEST_WAIT, Discard, Snooze, wait_of
@@ -57,7 +57,7 @@ class AcquiredTask:
     has passed to another, and AlreadyFinishedError when this object has ended the task. In
     a transaction of the caller's it is settled with that; in an atomic handler they are
     ``deferred``, and written when it has returned. ``django_result`` is what Django's
-    signals are told of one of its tasks. ``notes`` are what it has told by progress() and
+    signals are sent for one of its tasks. ``notes`` are what it has reported by progress() and
     log(), which is written by the worker that runs it, or where there is none by the task
     itself.
     """
@@ -71,8 +71,8 @@ class AcquiredTask:
     deferred: Deferred | None = field(default=None, repr=False, compare=False)
     notes: Notes | None = field(default=None, repr=False, compare=False)
     _writes: bool = field(default=False, repr=False, compare=False)
-    _data: Any = field(default=None, repr=False)
-    _secrets: tuple[Any, tuple[str, ...]] | None = field(default=None, repr=False, compare=False)
+    _data: object = field(default=None, repr=False)
+    _secrets: tuple[object, tuple[str, ...]] | None = field(default=None, repr=False, compare=False)
     _settled: str = field(default="", repr=False)
     _lost: bool = field(default=False, repr=False)
     _doubt: Doubt | None = field(default=None, repr=False, compare=False)
@@ -189,7 +189,7 @@ class AcquiredTask:
         if pulse.cancel_requested:
             raise CancelRequestedError(f"Task '{self.key}' is to be cancelled.")
 
-    def update_data(self, changes: Mapping[str, Any], *, now: datetime | None = None) -> None:
+    def update_data(self, changes: Mapping[str, object], *, now: datetime | None = None) -> None:
         """
         Merge into the stored data, and renew the lease.
 
@@ -217,14 +217,14 @@ class AcquiredTask:
         self, part: float | None = None, stage: str | None = None, *, of: float | None = None
     ) -> None:
         """
-        Tell how far it is: a part of 1, or so much ``of`` so much, and what is being done.
+        Report the progress: a part of 1, or a count ``of`` a total, and the current stage.
 
-        What is None stays as it was told before. It may be called as often as you like: it
+        None leaves a value unchanged. It may be called as often as you like: it
         is noted in memory, and written at most every JOURNAL_INTERVAL, apart from whatever
         transaction is open here. Raise ValueError when it is no such part.
         """
         done = part_of(part, of)
-        self._noted().tell(done, stage if stage is None else self.redacted(str(stage)))
+        self._noted().set_progress(done, stage if stage is None else self.redacted(str(stage)))
         if self._writes:
             self._write_in_time()
 
@@ -236,7 +236,7 @@ class AcquiredTask:
 
     def write_notes(self) -> None:
         """
-        Write at once what has been told; for programs that run it without a worker.
+        Write the progress and the log at once; for programs that run it without a worker.
 
         In a transaction that is open here it has a savepoint of its own. That it can't be
         written is logged, and no more.
@@ -247,7 +247,7 @@ class AcquiredTask:
         apart = connections[using].in_atomic_block
         try:
             with transaction.atomic(using=using) if apart else nullcontext(), store.one_call():
-                store.tell([note], using=using)
+                store.write_journal([note], using=using)
         except Error as error:
             logger.warning(
                 "What a task tells can't be written. key=%s error=%s", printable(self.key), error
@@ -269,7 +269,7 @@ class AcquiredTask:
             known = self._secrets = (self._data, tuple(sorted(secrets, key=len, reverse=True)))
         return known[1]
 
-    def _readable_data(self) -> Any:
+    def _readable_data(self) -> object:
         """Return the data, or None where its codec can't read it, whatever that raises."""
         try:
             return self.data
@@ -286,14 +286,14 @@ class AcquiredTask:
         return self.notes
 
     def _write_in_time(self) -> None:
-        """Write what has been told unless that was done just now, or an event loop runs here."""
-        told = self._noted()
+        """Write the journal unless that was done just now, or an event loop runs here."""
+        notes = self._noted()
         now = time.monotonic()
-        if now >= told.next_write and not in_event_loop():
-            told.next_write = now + options().JOURNAL_INTERVAL
+        if now >= notes.next_write and not in_event_loop():
+            notes.next_write = now + options().JOURNAL_INTERVAL
             self.write_notes()
 
-    def completion(self, result: Any = None) -> store.Completion:
+    def completion(self, result: object = None) -> store.Completion:
         """
         Return what finish() would write.
 
@@ -308,7 +308,7 @@ class AcquiredTask:
         )
 
     @or_deferred
-    def finish(self, result: Any = None, *, now: datetime | None = None) -> None:
+    def finish(self, result: object = None, *, now: datetime | None = None) -> None:
         """
         Close it as finished; on disk when this returns.
 
@@ -324,7 +324,7 @@ class AcquiredTask:
     @or_deferred
     def retry(
         self,
-        wait: Span | None = None,
+        wait: Duration | None = None,
         *,
         why: store.Failure | None = None,
         now: datetime | None = None,
@@ -340,7 +340,7 @@ class AcquiredTask:
             self._settle(store.retry(self.lease, wait=seconds, why=why, **self._terms(now)))
 
     @or_deferred
-    def release(self, delay: Span = 0.0, *, now: datetime | None = None) -> None:
+    def release(self, delay: Duration = 0.0, *, now: datetime | None = None) -> None:
         """
         Give it back: this counts as no attempt, and its user is charged for the time that
         it has run.
@@ -364,7 +364,7 @@ class AcquiredTask:
             self._settle("cancelled" if released.cancelled else "released")
 
     @or_deferred
-    def snooze(self, after: Span, *, now: datetime | None = None) -> None:
+    def snooze(self, after: Duration, *, now: datetime | None = None) -> None:
         """
         Put it off for so long: this counts as no attempt and as no error.
 
@@ -405,8 +405,8 @@ class AcquiredTask:
         *discarded*.
         """
         why = self._for_all_eyes(why or store.Failure(error=DISCARDED, message=reason))
-        told = reason or ": ".join(part for part in (why.error, why.message) if part)
-        grave = self._for_all_eyes(store.Failure(error=GRAVE, message=told))
+        text = reason or ": ".join(part for part in (why.error, why.message) if part)
+        grave = self._for_all_eyes(store.Failure(error=GRAVE, message=text))
         with self._settling():
             store.cancel(self.lease, why=why, grave=grave, **self._terms(now))
             self._settle("discarded")
@@ -419,7 +419,7 @@ class AcquiredTask:
 
     @contextmanager
     def _settling(self) -> Iterator[None]:
-        """Have nobody take the task for lost meanwhile, since it is this that ends it."""
+        """Keep others from taking the task for lost while this call ends it."""
         self.is_settling = True
         try:
             yield
@@ -476,26 +476,26 @@ def add_line(task: AcquiredTask, at: float, level: str, source: str, text: str) 
 
 
 def note_of(task: AcquiredTask) -> store.Note | None:
-    """Return what a task has told, if that has changed since this was called last."""
-    told = task.notes
-    if told is None or not told.changed:
+    """Return a task's journal, if it has changed since the last call."""
+    notes = task.notes
+    if notes is None or not notes.changed:
         return None
-    # In this order: what is told from here on is taken the next time.
-    told.changed = False
-    is_first, told.written = not told.written, True
-    part, stage = told.standing
+    # In this order: a change from here on is written the next time.
+    notes.changed = False
+    is_first, notes.written = not notes.written, True
+    part, stage = notes.progress
     return store.Note(
         task_id=task.lease.task_id,
         key=task.key,
         attempt=task.lease.attempt,
         progress=part,
         stage=stage,
-        lines=told.text(),
+        lines=notes.text(),
         is_first=is_first,
     )
 
 
-def encoded_result(value: Any, *, using: str) -> str:
+def encoded_result(value: object, *, using: str) -> str:
     limit = options().MAX_RESULT_SIZE
     by = "MAX_PAYLOAD_SIZE" if limit is None else "MAX_RESULT_SIZE"
     try:

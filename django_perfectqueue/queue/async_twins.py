@@ -29,7 +29,7 @@ def twin(
 
 
 def in_event_loop() -> bool:
-    """Tell whether a query here would hold up an event loop, which Django refuses."""
+    """Return whether a query here would block an event loop, which Django refuses."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -28,7 +28,7 @@ class Doubt:
         self.committed = True
 
     def is_undone(self) -> bool:
-        """Tell whether the transaction, or the savepoint that it was in, was rolled back."""
+        """Return whether the transaction, or the savepoint that it was in, was rolled back."""
         if self.committed:
             return False
         waiting = list(self.connection.run_on_commit)
@@ -47,7 +47,7 @@ class Act:
     word: str
 
     def __call__(self) -> None:
-        """Do nothing: that it waits for the commit is what tells that it stands."""
+        """Do nothing: an act that waits for the commit was not rolled back."""
 
 
 @dataclass(slots=True)
@@ -65,14 +65,14 @@ class Deferred:
     @property
     def settled(self) -> str:
         """What it settles the task as; nothing where it does not."""
-        return next((act.word for act in self.standing() if act.word), "")
+        return next((act.word for act in self.pending() if act.word), "")
 
     def add(self, do: Callable[[], None], *, word: str = "") -> None:
         act = Act(do, word)
         self.connection.on_commit(act, robust=True)
         self.acts.append(act)
 
-    def standing(self) -> list[Act]:
+    def pending(self) -> list[Act]:
         """Return what was not rolled back."""
         waiting = {
             id(function) for _savepoints, function, *_robust in self.connection.run_on_commit
@@ -80,7 +80,7 @@ class Deferred:
         return [act for act in self.acts if id(act) in waiting]
 
     def write(self) -> None:
-        for act in self.standing():
+        for act in self.pending():
             act.do()
 
 
@@ -100,7 +100,7 @@ def or_deferred(
     verb: Callable[Concatenate[T, P], None],
 ) -> Callable[Concatenate[T, P], None]:
     """
-    Have a verb settle a task, once; where its handler is atomic when that returns.
+    Make a verb settle a task once; for an atomic handler, when the handler returns.
 
     Raise AlreadyFinishedError or PreemptedError when the task was settled before.
     """

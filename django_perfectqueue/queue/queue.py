@@ -14,19 +14,19 @@ from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.fairness import edit
 from django_perfectqueue.fairness.report import UserShare, balance
-from django_perfectqueue.inspection.results import End, ends_of, ends_of_async
+from django_perfectqueue.inspection.results import End, results_of, results_of_async
 from django_perfectqueue.payload.inputs import (
     KEY_LENGTH,
     QUEUE_LENGTH,
+    Duration,
     OnConflict,
-    Span,
     When,
     captured,
     checked,
+    checked_duration,
     checked_keys,
     checked_limits,
     checked_priority,
-    checked_span,
     checked_timeout,
     checked_user,
     encoded,
@@ -39,7 +39,7 @@ from . import retention
 from .acquired import AcquiredTask
 from .async_twins import twin
 from .notify_due import DueWait
-from .task_handle import Task, already, expires_first
+from .task_handle import TaskHandle, already, expires_first
 
 Window = Literal["minute", "hour", "day"]
 
@@ -77,7 +77,7 @@ class Queue:
         self,
         key: str,
         type: str,  # noqa: A002
-        data: Any = None,
+        data: object = None,
         *,
         user: str | None = None,
         run_at: When | None = None,
@@ -85,10 +85,10 @@ class Queue:
         expected_at: When | None = None,
         expires_at: When | None = None,
         limits: Iterable[str] = (),
-        time_limit: Span | None = None,
+        time_limit: Duration | None = None,
         on_conflict: OnConflict = "raise",
         now: datetime | None = None,
-    ) -> Task:
+    ) -> TaskHandle:
         """
         Store a task in the caller's transaction; it may run once that commits.
 
@@ -168,7 +168,7 @@ class Queue:
         self,
         key: str,
         type: str,  # noqa: A002
-        data: Any = None,
+        data: object = None,
         *,
         using: str | None = None,
         user: str | None = None,
@@ -177,7 +177,7 @@ class Queue:
         expected_at: When | None = None,
         expires_at: When | None = None,
         limits: Iterable[str] = (),
-        time_limit: Span | None = None,
+        time_limit: Duration | None = None,
         surroundings: str | None = None,
         now: datetime | None = None,
     ) -> store.Submission:
@@ -204,12 +204,12 @@ class Queue:
             expires_at=ends,
             limits=names,
             lane=store.lane_of(self.name, user, keys),
-            time_limit=None if time_limit is None else checked_span("time_limit", time_limit),
+            time_limit=None if time_limit is None else checked_duration("time_limit", time_limit),
             context=surroundings,
         )
 
-    def __getitem__(self, key: str) -> Task:
-        return Task(self, key)
+    def __getitem__(self, key: str) -> TaskHandle:
+        return TaskHandle(self, key)
 
     def acquire(
         self,
@@ -223,7 +223,7 @@ class Queue:
 
         Raise InvalidTaskError when that is no length of time.
         """
-        alive_time = checked_span("alive_time", alive_time or None) or options().ALIVE_TIME
+        alive_time = checked_duration("alive_time", alive_time or None) or options().ALIVE_TIME
         leases = store.acquire(
             [self.name],
             limit=limit,
@@ -236,7 +236,7 @@ class Queue:
 
     def poll(
         self,
-        timeout: Span | None = 0,
+        timeout: Duration | None = 0,
         *,
         alive_time: float | None = None,
         now: datetime | None = None,
@@ -246,7 +246,7 @@ class Queue:
 
         With a ``timeout``, a timedelta, seconds or a span, wait so long for one; None is for
         ever. Raise WaitInTransactionError when it has to wait in an open transaction,
-        ValueError for a timeout that is none.
+        ValueError for an invalid timeout.
         """
         seconds = checked_timeout(timeout)
         take = partial(self.acquire, 1, alive_time=alive_time, now=now)
@@ -259,7 +259,7 @@ class Queue:
 
     async def apoll(
         self,
-        timeout: Span | None = 0,
+        timeout: Duration | None = 0,
         *,
         alive_time: float | None = None,
         now: datetime | None = None,
@@ -276,7 +276,7 @@ class Queue:
         return taken[0] if taken else None
 
     def consume(
-        self, timeout: Span | None = None, *, alive_time: float | None = None
+        self, timeout: Duration | None = None, *, alive_time: float | None = None
     ) -> Iterator[AcquiredTask]:
         """
         Take one task after another, and wait for the next; end when none has come for so long.
@@ -288,7 +288,7 @@ class Queue:
             yield task
 
     async def consume_async(
-        self, timeout: Span | None = None, *, alive_time: float | None = None
+        self, timeout: Duration | None = None, *, alive_time: float | None = None
     ) -> AsyncIterator[AcquiredTask]:
         """Do what consume() does, without holding up the event loop."""
         while task := await self.apoll(timeout, alive_time=alive_time):
@@ -309,7 +309,7 @@ class Queue:
         """
         Return what each user was entitled to and received in the last minute, hour or day.
 
-        Those who received most come first; those beyond ``top``, or but for one ``user``,
+        The users who received most come first; users beyond ``top``, or but for one ``user``,
         are summed up in a last one with ``others``. What processors did less than ten
         seconds ago may not be in it yet.
 
@@ -334,7 +334,7 @@ class Queue:
 
     def purge(
         self,
-        older_than: Span | None = None,
+        older_than: Duration | None = None,
         *,
         status: str | None = None,
         group: str | None = None,
@@ -360,7 +360,7 @@ class Queue:
         )
         return retention.purge(rule, using=self.using, now=now).total()
 
-    def as_completed(self, keys: Iterable[str], timeout: Span | None = None) -> Iterator[End]:
+    def as_completed(self, keys: Iterable[str], timeout: Duration | None = None) -> Iterator[End]:
         """
         Yield how tasks of these keys have ended, each once it has.
 
@@ -369,29 +369,29 @@ class Queue:
         when not all have ended in time; WaitInTransactionError in an open transaction.
         """
         seconds = checked_timeout(timeout)
-        return ends_of(self.name, checked_keys(keys), using=self.using, timeout=seconds)
+        return results_of(self.name, checked_keys(keys), using=self.using, timeout=seconds)
 
     def as_completed_async(
-        self, keys: Iterable[str], timeout: Span | None = None
+        self, keys: Iterable[str], timeout: Duration | None = None
     ) -> AsyncIterator[End]:
         """Do what as_completed() does, without holding up the event loop."""
         seconds = checked_timeout(timeout)
-        return ends_of_async(self.name, checked_keys(keys), using=self.using, timeout=seconds)
+        return results_of_async(self.name, checked_keys(keys), using=self.using, timeout=seconds)
 
     def pause(self, *, by: str = "") -> None:
         """
-        Start none of its tasks until unpause(); those that run are not disturbed.
+        Start none of its tasks until unpause(); running tasks go on.
 
-        ``by`` is kept as who has done it.
+        ``by`` is recorded as the person who did it.
         """
         edit.change_limit("queue", self.name, {"paused": True}, by=by, using=self.using)
 
     def unpause(self, *, by: str = "") -> None:
-        """Let its tasks go on."""
+        """Start its tasks again."""
         edit.lift_pause("queue", self.name, by=by, using=self.using)
 
     def is_paused(self) -> bool:
-        """Tell whether pause() holds, from wherever it came."""
+        """Return whether the queue is paused, by whatever process."""
         paused = models.Limit.objects.filter(scope="queue", name=self.name, paused=True)
         return store.patiently(paused.using(self.using).exists, using=self.using)
 

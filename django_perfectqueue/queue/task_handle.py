@@ -9,13 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import NotFoundError
-from django_perfectqueue.inspection.results import end_of, end_of_async
+from django_perfectqueue.inspection.results import result_of, result_of_async
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
-from django_perfectqueue.payload.inputs import (
-    Span,
-    checked_priority,
-    checked_timeout,
-)
+from django_perfectqueue.payload.inputs import Duration, checked_priority, checked_timeout
 
 from .async_twins import twin
 
@@ -24,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class TaskHandle:
     """A task by its name: it may or may not exist."""
 
     queue: Queue
@@ -40,14 +36,14 @@ class Task:
         return store.find(self.queue.name, self.key, using=self.using)
 
     def exists(self) -> bool:
-        """Tell whether it is in the queue, or has ended and is retained."""
+        """Return whether it is in the queue, or has ended and is retained."""
         return store.patiently(self.queue.list().filter(key=self.key).exists, using=self.using)
 
     def metadata(self) -> models.Task:
         """
         Return its row with ``status``, times, user, type, data and result.
 
-        Raise NotFoundError when there is none.
+        Raise NotFoundError when it does not exist.
         """
         rows = self.queue.list().select_related("ticket", "dead_letter")
         try:
@@ -69,7 +65,7 @@ class Task:
             lambda: why_waiting(row, using=self.using, now=now), using=self.using
         )
 
-    def wait(self, timeout: Span | None = None) -> Any:
+    def wait(self, timeout: Duration | None = None) -> Any:
         """
         Wait until it has ended; return what its handler returned.
 
@@ -80,17 +76,17 @@ class Task:
         WaitInTransactionError in an open transaction, unless it has ended already.
         """
         seconds = checked_timeout(timeout)
-        return end_of(self.queue.name, self.key, using=self.using, timeout=seconds).result()
+        return result_of(self.queue.name, self.key, using=self.using, timeout=seconds).result()
 
-    async def wait_async(self, timeout: Span | None = None) -> Any:
+    async def wait_async(self, timeout: Duration | None = None) -> Any:
         """Do what wait() does, without holding up the event loop."""
         seconds = checked_timeout(timeout)
-        end = await end_of_async(self.queue.name, self.key, using=self.using, timeout=seconds)
+        end = await result_of_async(self.queue.name, self.key, using=self.using, timeout=seconds)
         return end.result()
 
     def progress(self) -> models.Journal | None:
         """
-        Return what its present attempt has told, or its last one, or None if nothing.
+        Return the journal of its present or last attempt, or None if that wrote none.
 
         Raise NotFoundError when there is no such task.
         """
@@ -148,9 +144,9 @@ class Task:
 
 def expires_first(starts: store.Moment | None, ends: store.Moment | None) -> bool:
     """
-    Tell whether a task ends before it begins.
+    Return whether a task ends before it begins.
 
-    Of a time and a span only the server's clock could tell: the task then expires unrun.
+    A time and a duration are only comparable by the server's clock: such a task expires unrun.
     """
     if isinstance(starts, datetime) and isinstance(ends, datetime):
         return ends <= starts

@@ -39,8 +39,8 @@ from .notify.messages import Call, Ring
 from .notify.postgres import EndNotices, Notices
 from .notify.ring import doorbell, ear, ring
 from .notify.signals import announce
-from .records.journal import tell
-from .records.usage import Tally, Whose, add_usage, clock, folded, note_waiting
+from .records.journal import write_journal
+from .records.usage import Tally, UsageKey, add_usage, clock, folded, note_waiting
 from .records.usage_rollup import roll_up
 from .records.workers import Registration, register, sign_off
 from .tasks.after_commit import steer_waiting
@@ -92,7 +92,7 @@ __all__ = [
     "Surplus",
     "Swept",
     "Tally",
-    "Whose",
+    "UsageKey",
     "acquire",
     "add_usage",
     "ailment",
@@ -163,7 +163,6 @@ __all__ = [
     "submit_all",
     "surplus",
     "take_alone",
-    "tell",
     "together",
     "too_long",
     "unpark",
@@ -171,4 +170,5 @@ __all__ = [
     "update_payload",
     "wanted",
     "watch",
+    "write_journal",
 ]

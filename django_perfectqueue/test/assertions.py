@@ -12,7 +12,7 @@ from django.db import connections
 from django.test import TestCase
 
 from django_perfectqueue.models import Status
-from django_perfectqueue.queue import Queue, Task, database
+from django_perfectqueue.queue import Queue, TaskHandle, database
 
 from .drain import drain
 from .routes import Kind
@@ -33,7 +33,7 @@ class QueueAssertions(UnittestCase):
         *,
         count: int | None = None,
         using: str | None = None,
-        **wanted: Any,
+        **wanted: object,
     ) -> list[SubmittedTask]:
         """
         Assert that tasks like this were submitted, and as many as ``count`` if it is given.
@@ -48,7 +48,7 @@ class QueueAssertions(UnittestCase):
         type: Kind | None = None,  # noqa: A002
         *,
         using: str | None = None,
-        **wanted: Any,
+        **wanted: object,
     ) -> None:
         """Assert that no task like this was submitted."""
         self.assertSubmitted(type, count=0, using=using, **wanted)
@@ -60,7 +60,7 @@ class QueueAssertions(UnittestCase):
         *,
         count: int | None = None,
         using: str | None = None,
-        **wanted: Any,
+        **wanted: object,
     ) -> Iterator[list[SubmittedTask]]:
         """
         Assert the same of what is submitted in here; yield a list of what was, to be filled.
@@ -73,7 +73,7 @@ class QueueAssertions(UnittestCase):
 
     def assertTaskStatus(  # noqa: N802
         self,
-        task: Task | SubmittedTask | str | Any,
+        task: object,
         status: str,
         *,
         queue: Queue | str | None = None,
@@ -92,7 +92,7 @@ class QueueAssertions(UnittestCase):
     def _check(
         self,
         found: list[SubmittedTask],
-        wanted: dict[str, Any],
+        wanted: dict[str, object],
         count: int | None,
         using: str | None,
     ) -> list[SubmittedTask]:
@@ -123,15 +123,15 @@ class QueueTestCase(QueueAssertions, TestCase):
 NAMES = (*PARTS, "user", "queue", "key", "priority")
 
 
-def checked(wanted: dict[str, Any]) -> dict[str, Any]:
+def checked(wanted: dict[str, object]) -> dict[str, object]:
     for name in wanted:
         if name not in NAMES:
             raise TypeError(f"A task can't be looked for by '{name}', only by {', '.join(NAMES)}.")
     return wanted
 
 
-def reference(task: Any, queue: Queue | str | None, using: str | None) -> Task:
-    if isinstance(task, Task):
+def reference(task: Any, queue: Queue | str | None, using: str | None) -> TaskHandle:
+    if isinstance(task, TaskHandle):
         return task
     if isinstance(task, SubmittedTask):
         return task.task
@@ -151,7 +151,7 @@ def why(row: Any) -> str:
 
 
 def hint_at_hooks(using: str | None) -> str:
-    """Tell of what waits for a commit that never comes."""
+    """Return a hint about calls that wait for a commit that never comes."""
     if sources:
         return ""
     hooks = connections[using or database()].run_on_commit
@@ -164,8 +164,8 @@ def hint_at_hooks(using: str | None) -> str:
     )
 
 
-def is_ours(function: Any) -> bool:
-    """Tell whether this package itself has asked on_commit() for a call."""
+def is_ours(function: object) -> bool:
+    """Return whether this package itself registered an on_commit() call."""
     while isinstance(function, partial):
         function = function.func
     return str(getattr(function, "__module__", "")).startswith("django_perfectqueue.")

@@ -13,10 +13,10 @@ from asgiref.sync import sync_to_async
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
 from django_perfectqueue.models import Task, Ticket
-from django_perfectqueue.queue import Queue, Span, checked_span, database
+from django_perfectqueue.queue import Duration, Queue, checked_duration, database
 
 from .held_task import HeldTask
-from .inline_runner import InPlace, is_trouble, raise_error
+from .inline_runner import InlineRunner, is_trouble, raise_error
 from .report import Drained, Run
 from .routes import Kind, types_of, unknown, workers_dispatch
 
@@ -29,7 +29,7 @@ def drain(
     using: str | None = None,
     types: Kind | Iterable[Kind] | None = None,
     now: datetime | None = None,
-    ahead: Span | None = None,
+    ahead: Duration | None = None,
     until: Callable[[Run], bool] | None = None,
     limit: int = LIMIT,
     raise_errors: bool = True,
@@ -56,7 +56,7 @@ def drain(
         using=using or database(),
         types=None if types is None else types_of(types),
         moment=now,
-        ahead=timedelta(seconds=checked_span("ahead", ahead) or 0.0),
+        ahead=timedelta(seconds=checked_duration("ahead", ahead) or 0.0),
         until=until,
         limit=limit,
         raise_errors=raise_errors,
@@ -100,7 +100,7 @@ class Drain:
         self.worker = f"drain:{os.getpid()}"
         # What is held until the end must not come back by the clock meanwhile.
         self.alive_time = options().ALIVE_TIME + self.ahead.total_seconds()
-        self.runner = InPlace(workers_dispatch(self.using))
+        self.runner = InlineRunner(workers_dispatch(self.using))
 
     def travel(self) -> None:
         """Run what is due, then what is due next, until so much time has passed."""
@@ -159,7 +159,7 @@ class Drain:
             raise Until
 
     def give_back(self) -> None:
-        """Let go of what was taken and is not to run: this counts no attempt."""
+        """Release tasks that were taken and are not to run: this counts no attempt."""
         for task in self.others:
             task._let_go()
 

@@ -18,7 +18,7 @@ from .drain import drain
 @contextmanager
 def eager(*, raise_errors: bool = True) -> Iterator[None]:
     """
-    Have all that is submitted in here run when its transaction commits.
+    Run each task submitted in here when its transaction commits.
 
     In a TestCase, whose transaction never does, that is at once; or when this block ends,
     where the submit is inside of a transaction of your own. What handlers raise is raised
@@ -62,5 +62,5 @@ def run_what_waits() -> None:
 
 
 def is_tests_own(connection: Any) -> bool:
-    """Tell whether the only transaction that is open is that of a TestCase."""
+    """Return whether the only open transaction is that of a TestCase."""
     return all(block._from_testcase for block in connection.atomic_blocks)

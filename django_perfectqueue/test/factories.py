@@ -11,7 +11,7 @@ from django_perfectqueue import store
 from django_perfectqueue.conf import nearest, options
 from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.inspection.why_waiting import Case, Code
-from django_perfectqueue.queue import AcquiredTask, Queue, Task
+from django_perfectqueue.queue import AcquiredTask, Queue, TaskHandle
 
 LATER = 3600.0
 AGO = timedelta(seconds=7200)
@@ -23,17 +23,17 @@ numbers = itertools.count(1)
 
 def make_task(
     type: str = "example",  # noqa: A002
-    data: Any = None,
+    data: object = None,
     *,
     status: str = "waiting",
     key: str | None = None,
     queue: Queue | str | None = None,
     using: str | None = None,
-    result: Any = None,
+    result: object = None,
     error: str = "builtins.ValueError",
     message: str = "as the test wants it",
-    **options: Any,
-) -> Task:
+    **options: object,
+) -> TaskHandle:
     """
     Store a task and bring it to a status, as its submitter and a worker would.
 
@@ -59,7 +59,7 @@ class Making:
     """A task that is on its way to its status."""
 
     def __init__(
-        self, queue: Queue, key: str, given: dict[str, Any], result: Any, why: store.Failure
+        self, queue: Queue, key: str, given: dict[str, object], result: object, why: store.Failure
     ) -> None:
         self.queue = queue
         self.key = key
@@ -67,41 +67,41 @@ class Making:
         self.result = result
         self.why = why
 
-    def submit(self, **more: Any) -> Task:
+    def submit(self, **more: Any) -> TaskHandle:
         return self.queue.submit(self.key, **{**self.given, **more})
 
-    def scheduled(self) -> Task:
+    def scheduled(self) -> TaskHandle:
         return self.submit(run_at=self.given.get("run_at", LATER))
 
-    def running(self) -> Task:
+    def running(self) -> TaskHandle:
         return self.take().queue[self.key]
 
-    def stalled(self) -> Task:
+    def stalled(self) -> TaskHandle:
         before = store.clock(using=self.queue.using) - AGO
         self.take(now=before)
         return self.queue[self.key]
 
-    def retrying(self) -> Task:
+    def retrying(self) -> TaskHandle:
         return self.settled(lambda task: task.retry(LATER, why=self.why))
 
-    def finished(self) -> Task:
+    def finished(self) -> TaskHandle:
         return self.settled(lambda task: task.finish(self.result))
 
-    def failed(self) -> Task:
+    def failed(self) -> TaskHandle:
         return self.settled(lambda task: task.fail(why=self.why))
 
-    def cancelled(self) -> Task:
+    def cancelled(self) -> TaskHandle:
         task = self.submit()
         task.cancel_request()
         return task
 
-    def expired(self) -> Task:
+    def expired(self) -> TaskHandle:
         before = store.clock(using=self.queue.using) - AGO
         task = self.submit(now=before, expires_at=1.0)
         self.acquire(None)
         return task
 
-    def settled(self, settle: Callable[[AcquiredTask], None]) -> Task:
+    def settled(self, settle: Callable[[AcquiredTask], None]) -> TaskHandle:
         settle(self.take())
         return self.queue[self.key]
 
@@ -134,7 +134,7 @@ class Making:
                 task._let_go(now=now)
 
 
-WAYS: dict[str, Callable[[Making], Task]] = {
+WAYS: dict[str, Callable[[Making], TaskHandle]] = {
     "waiting": Making.submit,
     "scheduled": Making.scheduled,
     "retrying": Making.retrying,

@@ -8,7 +8,7 @@ from typing import Any
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
-from django_perfectqueue.queue import AcquiredTask, Span
+from django_perfectqueue.queue import AcquiredTask, Duration
 from django_perfectqueue.verdicts import SHORTEST_WAIT, Snooze, wait_of
 
 
@@ -31,16 +31,16 @@ class HeldTask(AcquiredTask):
     def heartbeat(self, *, now: datetime | None = None) -> None:
         super().heartbeat(now=now or self.moment)
 
-    def update_data(self, changes: Mapping[str, Any], *, now: datetime | None = None) -> None:
+    def update_data(self, changes: Mapping[str, object], *, now: datetime | None = None) -> None:
         super().update_data(changes, now=now or self.moment)
 
-    def finish(self, result: Any = None, *, now: datetime | None = None) -> None:
+    def finish(self, result: object = None, *, now: datetime | None = None) -> None:
         super().finish(result, now=now or self.moment)
         self.returned = result
 
     def retry(
         self,
-        wait: Span | None = None,
+        wait: Duration | None = None,
         *,
         why: store.Failure | None = None,
         now: datetime | None = None,
@@ -48,14 +48,14 @@ class HeldTask(AcquiredTask):
         super().retry(wait, why=why, now=now)
         self.wait = options().RETRY_WAIT if wait is None else wait_of("retry()", wait)
 
-    def release(self, delay: Span = 0.0, *, now: datetime | None = None) -> None:
+    def release(self, delay: Duration = 0.0, *, now: datetime | None = None) -> None:
         super().release(delay, now=now)
         self.wait = max(SHORTEST_WAIT, wait_of("release()", delay))
 
     def _let_go(self, wait: float = 0.0, *, now: datetime | None = None) -> None:
         super()._let_go(wait, now=now or self.moment)
 
-    def snooze(self, after: Span, *, now: datetime | None = None) -> None:
+    def snooze(self, after: Duration, *, now: datetime | None = None) -> None:
         super().snooze(after, now=now or self.moment)
         self.wait = Snooze(after).after
 

@@ -16,10 +16,10 @@ from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.verdicts import Verdict
 from django_perfectqueue.worker.attempt import log_capture
 from django_perfectqueue.worker.attempt.ending import Ending, announce
-from django_perfectqueue.worker.attempt.event_loop import Coroutines
-from django_perfectqueue.worker.attempt.interrupt_main import Guard
+from django_perfectqueue.worker.attempt.event_loop import EventLoop
+from django_perfectqueue.worker.attempt.interrupt_main import MainThreadInterrupter
 from django_perfectqueue.worker.attempt.runner import Runner
-from django_perfectqueue.worker.database.link import Tidy
+from django_perfectqueue.worker.database.link import ConnectionCleanup
 
 from .held_task import HeldTask
 from .report import Run
@@ -30,7 +30,7 @@ PUT_OFF = ("retried", "snoozed", "released")
 LOGGERS = ("django_perfectqueue.runner", "django.tasks", "django_tasks")
 
 
-class InPlace(Runner):
+class InlineRunner(Runner):
     """
     Runs tasks where it was made, also inside of the transaction of a test.
 
@@ -42,14 +42,14 @@ class InPlace(Runner):
 
     def __init__(self, dispatch: type[Dispatch]) -> None:
         link: Any = DirectLink()
-        super().__init__(dispatch, link=link, guard=Guard())
-        self.coroutines = CallersLoop()
-        self.drive = self.coroutines.drive
-        self.tidy: CallersTidy = CallersTidy()
+        super().__init__(dispatch, link=link, interrupter=MainThreadInterrupter())
+        self.event_loop = CallersEventLoop()
+        self.drive = self.event_loop.drive
+        self.cleanup: CallersCleanup = CallersCleanup()
 
     def attempt(self, task: HeldTask) -> Run:
         """Run a task and settle it; raise what is to end the whole program."""
-        with quiet(), captured(), self.tidy.watching():
+        with quiet(), captured(), self.cleanup.watching():
             ending = self.run(task)
         if task.notes is not None:
             task.write_notes()
@@ -57,7 +57,7 @@ class InPlace(Runner):
             self.write(ending, ending.completion, task)
         if ending.stop and ending.error is not None:
             raise ending.error
-        return told(ending, task)
+        return run_of(ending, task)
 
     def write(self, ending: Ending, completion: store.Completion, task: HeldTask) -> None:
         if not task.write(completion):
@@ -69,8 +69,8 @@ class InPlace(Runner):
         return not hasattr(task, "cancel_requested") and super().is_held(task)
 
     def is_cancel_requested(self, task: AcquiredTask) -> bool:
-        told: bool | None = getattr(task, "cancel_requested", None)
-        return super().is_cancel_requested(task) if told is None else told
+        run_of: bool | None = getattr(task, "cancel_requested", None)
+        return super().is_cancel_requested(task) if run_of is None else run_of
 
 
 class DirectLink:
@@ -82,7 +82,7 @@ class DirectLink:
     once = insist
 
 
-class CallersLoop(Coroutines):
+class CallersEventLoop(EventLoop):
     """
     Runs coroutines as async_to_sync() does.
 
@@ -90,11 +90,11 @@ class CallersLoop(Coroutines):
     that waits for them, on the connections that have the test's transaction.
     """
 
-    def drive(self, coroutine: Any) -> Any:
+    def drive(self, coroutine: object) -> Any:
         return awaited(coroutine)
 
 
-class CallersTidy(Tidy):
+class CallersCleanup(ConnectionCleanup):
     """
     Leaves the caller's transactions good, whatever a handler does.
 
@@ -116,8 +116,8 @@ class CallersTidy(Tidy):
         finally:
             self.lift_marks()
 
-    def up(self, *, suspect: bool = False) -> None:
-        super().up(suspect=suspect)
+    def run(self, *, suspect: bool = False) -> None:
+        super().run(suspect=suspect)
         try:
             self.lift_marks()
         finally:
@@ -150,7 +150,7 @@ class Mark:
             self.call_hooks()
 
     def is_broken(self) -> bool:
-        """Tell whether the transaction can't go on, or has a block that was left open."""
+        """Return whether the transaction is broken, or has a block that was left open."""
         link = self.link
         left_open = len(link.atomic_blocks) > self.blocks
         return link.needs_rollback or left_open or not link.is_usable()
@@ -171,7 +171,7 @@ class Mark:
                 function()
 
 
-def told(ending: Ending, task: HeldTask) -> Run:
+def run_of(ending: Ending, task: HeldTask) -> Run:
     completion = ending.completion
     stored = completion.result if completion is not None else None
     # What it was settled with before may have been rolled back.
@@ -192,7 +192,7 @@ def told(ending: Ending, task: HeldTask) -> Run:
 
 def is_trouble(run: Run) -> bool:
     """
-    Tell whether an attempt ended in an error that nobody has dealt with otherwise.
+    Return whether an attempt ended in an unhandled error.
 
     A Verdict is what the handler wants, unless it wants what its attempts don't allow.
     """
@@ -223,7 +223,7 @@ def captured() -> Iterator[None]:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """
-    Keep from the screen what the test is told anyway.
+    Keep off the screen what the test receives anyway.
 
     Whoever listens, as assertLogs() does, gets it all the same.
     """
@@ -237,6 +237,6 @@ def quiet() -> Iterator[None]:
             logger.removeHandler(nothing)
 
 
-def only(type_: str, handler: Any) -> type[Dispatch]:
+def only(type_: str, handler: object) -> type[Dispatch]:
     """Return a dispatch that knows nothing but this handler."""
     return type("OneHandler", (Dispatch,), {"routes": {type_: handler}})

@@ -10,7 +10,7 @@ from unittest import mock
 
 from django_perfectqueue import compat, store
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
-from django_perfectqueue.queue import Queue, Task
+from django_perfectqueue.queue import Queue, TaskHandle
 
 from .submitted import SubmittedTask, sources
 
@@ -59,18 +59,18 @@ def recording() -> Iterator[Recording]:
             sources.pop()
 
 
-def stand_ins(recorded: Recording) -> Iterator[tuple[Any, str, Any]]:
+def stand_ins(recorded: Recording) -> Iterator[tuple[object, str, object]]:
     """Yield what is to be replaced, by whose name, and by what."""
 
     def submit(
         self: Queue,
         key: str,
         type: str,  # noqa: A002
-        data: Any = None,
+        data: object = None,
         *,
         on_conflict: str = "raise",
         **options: Any,
-    ) -> Task:
+    ) -> TaskHandle:
         recorded.add(self, on_conflict, self._submission(key, type, data, **options))
         return self[key]
 

@@ -1,4 +1,4 @@
-"""What is told of tasks that were run in a test."""
+"""The report of tasks that were run in a test."""
 
 from __future__ import annotations
 

@@ -14,13 +14,13 @@ from django_perfectqueue.application import Application
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import CancelRequestedError
 from django_perfectqueue.payload.inputs import checked_priority, checked_user
-from django_perfectqueue.queue import AcquiredTask, Queue, Span, checked_span, encoded
+from django_perfectqueue.queue import AcquiredTask, Duration, Queue, checked_duration, encoded
 from django_perfectqueue.queue.acquired import DISCARDED
 from django_perfectqueue.queue.deferred import or_deferred
 from django_perfectqueue.verdicts import Snooze, wait_of
 
 from .held_task import HeldTask
-from .inline_runner import InPlace, is_trouble, only, raise_error
+from .inline_runner import InlineRunner, is_trouble, only, raise_error
 from .report import Run
 from .routes import workers_dispatch
 
@@ -56,14 +56,14 @@ class RehearsedTask(HeldTask):
         if self.cancel_requested:
             raise CancelRequestedError(f"Task '{self.key}' is to be cancelled.")
 
-    def update_data(self, changes: Mapping[str, Any], *, now: datetime | None = None) -> None:
+    def update_data(self, changes: Mapping[str, object], *, now: datetime | None = None) -> None:
         self._refuse_if_settled()
         merged = {**self.data, **changes}
         self.lease = self.lease._replace(payload=encoded(merged))
         self._data = merged
 
     @or_deferred
-    def finish(self, result: Any = None, *, now: datetime | None = None) -> None:
+    def finish(self, result: object = None, *, now: datetime | None = None) -> None:
         self.completion(result)
         self.settle("finished")
         self.returned = result
@@ -71,7 +71,7 @@ class RehearsedTask(HeldTask):
     @or_deferred
     def retry(
         self,
-        wait: Span | None = None,
+        wait: Duration | None = None,
         *,
         why: store.Failure | None = None,
         now: datetime | None = None,
@@ -82,7 +82,7 @@ class RehearsedTask(HeldTask):
         self.why = self._for_all_eyes(why or store.Failure())
 
     @or_deferred
-    def release(self, delay: Span = 0.0, *, now: datetime | None = None) -> None:
+    def release(self, delay: Duration = 0.0, *, now: datetime | None = None) -> None:
         wait = wait_of("release()", delay)
         self.settle("cancelled" if self.cancel_requested else "released")
         self.wait = wait
@@ -100,7 +100,7 @@ class RehearsedTask(HeldTask):
         self.why = self._for_all_eyes(why or store.Failure(error=error, message=message))
 
     @or_deferred
-    def snooze(self, after: Span, *, now: datetime | None = None) -> None:
+    def snooze(self, after: Duration, *, now: datetime | None = None) -> None:
         self.settle("cancelled" if self.cancel_requested else "snoozed")
         self.wait = Snooze(after).after
 
@@ -118,7 +118,7 @@ class RehearsedTask(HeldTask):
 
 def make_acquired(
     type: str = "example",  # noqa: A002
-    data: Any = None,
+    data: object = None,
     *,
     key: str | None = None,
     user: str | None = None,
@@ -154,7 +154,7 @@ def make_acquired(
         priority=checked_priority(priority),
         created_at=now,
         run_at=now,
-        time_limit=checked_span("time_limit", time_limit),
+        time_limit=checked_duration("time_limit", time_limit),
     )
     task = RehearsedTask(lease, alive_time=options().ALIVE_TIME, worker="rehearsal")
     task.cancel_requested = cancel_requested
@@ -163,7 +163,7 @@ def make_acquired(
 
 def run_handler(
     handler: Handler | str,
-    data: Any = None,
+    data: object = None,
     *,
     task: RehearsedTask | None = None,
     raise_errors: bool = True,
@@ -183,7 +183,7 @@ def run_handler(
     if isinstance(handler, str):
         dispatch = workers_dispatch(task.lease.using)
         handler = dispatch.handler_for(handler)
-    run = InPlace(only(task.type, handler)).attempt(task)
+    run = InlineRunner(only(task.type, handler)).attempt(task)
     if raise_errors and is_trouble(run):
         raise_error(run)
     return run

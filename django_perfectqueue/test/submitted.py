@@ -13,7 +13,7 @@ from django.utils import timezone
 from django_perfectqueue import models, store
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.redaction import masked
-from django_perfectqueue.queue import Queue, Task, database
+from django_perfectqueue.queue import Queue, TaskHandle, database
 
 from .routes import Kind, type_of
 
@@ -52,7 +52,7 @@ class SubmittedTask:
         return cls(**{name: getattr(given, name) for name in names}, **values)
 
     @property
-    def task(self) -> Task:
+    def task(self) -> TaskHandle:
         """The task itself, to look at or to steer."""
         return Queue(self.queue, using=self.using)[self.key]
 
@@ -87,9 +87,9 @@ sources: list[Source] = []
 def submitted(
     type: Kind | None = None,  # noqa: A002
     *,
-    data: Any = mock.ANY,
-    args: Any = mock.ANY,
-    kwargs: Any = mock.ANY,
+    data: object = mock.ANY,
+    args: object = mock.ANY,
+    kwargs: object = mock.ANY,
     user: str | None = None,
     queue: str | None = None,
     key: str | None = None,
@@ -128,7 +128,7 @@ def wanting(type: Kind | None = None, **given: Any) -> dict[str, Any]:  # noqa: 
     return wanted
 
 
-def matches(one: SubmittedTask, wanted: Mapping[str, Any]) -> bool:
+def matches(one: SubmittedTask, wanted: Mapping[str, object]) -> bool:
     return all(value == getattr(one, name) for name, value in wanted.items())
 
 
@@ -139,7 +139,7 @@ def everything(using: str | None = None) -> list[SubmittedTask]:
     return [SubmittedTask.of_row(row) for row in rows]
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return a value as JSON would give it back, with what is no JSON left in place."""
     if isinstance(value, Mapping):
         return {str(name): plain(inner) for name, inner in value.items()}

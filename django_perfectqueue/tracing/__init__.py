@@ -1,5 +1,5 @@
 """
-The trace that a task is part of: taken along from its submitter, and told to others.
+The trace that a task is part of: carried over from its submitter, and passed on.
 
 What tells it to OpenTelemetry, which need not be installed, is ``tracing.telemetry``.
 """

@@ -66,21 +66,21 @@ def parent_of(trace: Trace | None) -> Any:
     return TraceContextTextMapPropagator().extract(carrier, Context())
 
 
-def described(operation: str, kind: str | None, queue: str, **attributes: Any) -> dict[str, Any]:
-    told = {
+def described(operation: str, kind: str | None, queue: str, **attributes: object) -> dict[str, Any]:
+    attributes = {
         "messaging.system": SYSTEM,
         "messaging.destination.name": queue,
         "messaging.operation.name": operation,
         "messaging.operation.type": kind,
         **attributes,
     }
-    return {name: value for name, value in told.items() if value not in (None, "")}
+    return {name: value for name, value in attributes.items() if value not in (None, "")}
 
 
 def sends(
     submit: Callable[Concatenate[S, P], R],
 ) -> Callable[Concatenate[S, P], R]:
-    """Have a method of a queue that submits tasks be one span, which the tasks follow."""
+    """Wrap a method of a queue that submits tasks in a span, the parent of the tasks' spans."""
 
     @functools.wraps(submit)
     def sending(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -123,7 +123,7 @@ class Attempt:
         self.span = span
 
     def ended(self, ending: str, error: str = "", message: str = "", stack: str = "") -> None:
-        """Tell what becomes of the task, and the error that an attempt has ended in."""
+        """Set how the attempt ended, and its error, on the span."""
         self.span.set_attribute("perfectqueue.ending", ending)
         if error and ending in FAULTS:
             fail(self.span, error, message, stack)
@@ -138,10 +138,10 @@ def process_span(
     user: str,
     attempt: int,
     due: datetime,
-    values: Mapping[str, Any],
+    values: Mapping[str, object],
 ) -> Iterator[Attempt]:
     """
-    Have an attempt be a span, and its wait before that another.
+    Record a span for an attempt, and one for its wait before that.
 
     Both are children of what has submitted the task, by what that has sent along; the
     attempt has a link to it as well, for those who rather go by links. Where nothing was
@@ -180,19 +180,19 @@ def process_span(
 
 
 def fail(span: Any, error: str, message: str, stack: str = "") -> None:
-    """Note an error on a span, by its class."""
-    told = {
+    """Record an error on a span, by its class."""
+    attributes = {
         "exception.type": error,
         "exception.message": message,
         "exception.stacktrace": stack,
     }
-    span.add_event("exception", {name: text for name, text in told.items() if text})
+    span.add_event("exception", {name: text for name, text in attributes.items() if text})
     span.set_attribute("error.type", error)
     span.set_status(api().StatusCode.ERROR)
 
 
 def flush() -> None:
-    """Have what was told so far sent, before the process ends."""
+    """Send the spans recorded so far, before the process ends."""
     provider = api().get_tracer_provider()
     if hasattr(provider, "force_flush"):
         provider.force_flush(int(FLUSH * 1000))

@@ -35,7 +35,7 @@ MEMBER = re.compile(
 )
 
 traceparent: ContextVar[str | None] = ContextVar("traceparent", default=None)
-"""The ``traceparent`` of what happens here, where OpenTelemetry does not tell it."""
+"""The ``traceparent`` of what happens here, where OpenTelemetry has no span."""
 
 tracestate: ContextVar[str | None] = ContextVar("tracestate", default=None)
 """The ``tracestate`` that goes with it."""
@@ -50,8 +50,8 @@ class Trace(NamedTuple):
     tracestate: str
 
 
-def read(parent: Any, state: Any = None) -> Trace | None:
-    """Return what two headers tell, or None; a ``tracestate`` that is none is left out."""
+def read(parent: Any, state: object = None) -> Trace | None:
+    """Return the trace of two headers, or None; an invalid ``tracestate`` is left out."""
     found = TRACEPARENT.fullmatch(parent) if isinstance(parent, str) else None
     if found is None or len(parent) > LONGEST:
         return None
@@ -62,7 +62,7 @@ def read(parent: Any, state: Any = None) -> Trace | None:
     return Trace(trace_id, span_id, parent, checked_state(state))
 
 
-def checked_state(state: Any) -> str:
+def checked_state(state: object) -> str:
     """Return a ``tracestate`` if it is one, or else an empty text."""
     if not isinstance(state, str) or len(state) > LONGEST:
         return ""
@@ -99,7 +99,7 @@ def of_span() -> Trace | None:
     return Trace(trace_id, span_id, parent, place.trace_state.to_header())
 
 
-def captured() -> dict[str, Any]:
+def captured() -> dict[str, object]:
     """Return what a task is to take along of the trace."""
     if (trace := current()) is None:
         return {}
@@ -107,14 +107,14 @@ def captured() -> dict[str, Any]:
     return {name: value for name, value in values.items() if value}
 
 
-def restore(values: Mapping[str, Any]) -> None:
-    """Have what happens from now on, in this context, happen in the trace of a task."""
+def restore(values: Mapping[str, object]) -> None:
+    """Make the trace of a task the current one in this context."""
     if (trace := taken_along(values)) is not None:
         traceparent.set(trace.traceparent)
         tracestate.set(trace.tracestate or None)
 
 
-def taken_along(values: Mapping[str, Any]) -> Trace | None:
+def taken_along(values: Mapping[str, object]) -> Trace | None:
     """Return the trace that a task has taken along."""
     return read(values.get(PARENT), values.get(STATE))
 

@@ -5,7 +5,7 @@ The processes that run tasks.
                             ├─ listener
                             └─ janitor
 
-The launcher is the command itself; it starts the supervisor as a fresh interpreter and
-passes signals on. The supervisor forks the others, watches them and replaces them, and
-never touches the database. What they hold are leases, never rows.
+The launcher is the command itself. It starts the supervisor as a fresh interpreter and
+forwards signals. The supervisor forks the others, watches them and replaces them. It
+never connects to the database. Processors hold leases, never row locks.
 """

@@ -1,4 +1,4 @@
-"""Which handlers there are: those of a dispatch, or of all apps, and Django's tasks."""
+"""Find the handlers: those of a dispatch or of all apps, and Django's tasks."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 
 def types_of(dispatch: type[Dispatch]) -> list[str]:
-    """Return the types that a dispatch knows, those of Django's tasks last."""
+    """Return the types of a dispatch, those of Django's tasks last."""
     routes = dispatch.load()
     return [in_words(route) for route in sorted(routes, key=lambda r: routes[r].is_djangos)]
 
 
 def found(path: str | None) -> type[Dispatch]:
     if not path:
-        return discovered()
+        return imported(autodiscover)
     try:
         target = import_string(path)
     except ImportError as error:
@@ -47,8 +47,8 @@ def found(path: str | None) -> type[Dispatch]:
 
 def with_django_tasks(dispatch: type[Dispatch], using: str) -> tuple[type[Dispatch], list[str]]:
     """
-    Return a dispatch that also knows Django's tasks, where TASKS names a backend of ours,
-    and the queues in this database that such backends have.
+    Return a dispatch that also has Django's tasks if TASKS names a PerfectQueueBackend, and
+    the queues of such backends in this database.
     """
     from django_perfectqueue.backend import base, routes
 
@@ -62,12 +62,8 @@ def with_django_tasks(dispatch: type[Dispatch], using: str) -> tuple[type[Dispat
     ]
 
 
-def discovered() -> type[Dispatch]:
-    return imported(autodiscover)
-
-
 def imported(discover: Callable[[], T]) -> T:
-    """Import modules of tasks; raise ConfigError, with the place, when one can't be."""
+    """Import task modules; raise ConfigError with file and line if one fails."""
     try:
         return discover()
     except (PerfectQueueError, ImproperlyConfigured, Error):
@@ -79,7 +75,7 @@ def imported(discover: Callable[[], T]) -> T:
 
 
 def advice_on(error: Exception) -> str:
-    """Return what to do where Django's own ``@task`` was given our words, or nothing."""
+    """Return advice if Django's own ``@task`` got options of this package, or nothing."""
     if isinstance(error, TypeError) and str(error).startswith(REFUSED):
         return " " + _(
             "Words such as max_attempts need a PerfectQueueBackend in TASKS; and on Django 6.0"
@@ -89,7 +85,7 @@ def advice_on(error: Exception) -> str:
 
 
 def what_and_where(error: Exception) -> str:
-    """Return in one line what a module raised, and at which of its lines."""
+    """Return the error of a module in one line, with file and line."""
     message, place = str(error), None
     if isinstance(error, SyntaxError) and error.filename:
         message, place = error.msg, (error.filename, error.lineno)

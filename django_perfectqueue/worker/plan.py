@@ -1,4 +1,4 @@
-"""What a worker is to do, as its processes hand it on."""
+"""The configuration of a worker, inherited by all its processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_TYPES = 1_000
 class Plan:
     """
     ``generation`` counts the supervisors that one launcher has started, from 1. ``health``
-    is the address at which the worker tells how it stands, if it is to.
+    is the address of the probe server, if there is one.
     """
 
     dispatch: type[Dispatch]
@@ -36,19 +36,19 @@ class Plan:
 
     @property
     def timeout(self) -> float | None:
-        """How long an answer of the database is waited for, such that leases outlast it."""
+        """The timeout of a database call in seconds, below a quarter of the lease time."""
         alive_time = self.options.ALIVE_TIME
         return timeout_for(self.options.DATABASE_TIMEOUT, alive_time=alive_time)
 
     def handler_for(self, lease: store.Lease) -> type[Application] | None:
-        """Return the handler of a task, or None where there is none or it can't be found."""
+        """Return the handler of a task, or None if the look-up fails."""
         try:
             return self.dispatch.handler_for(lease.type)
         except Exception:
             return None
 
     def time_limits(self, lease: store.Lease) -> TimeLimits:
-        """Return what holds for a task; asked for every one, so that of a type is kept."""
+        """Return the time limits of a task; cached by type."""
         if lease.time_limit is not None:
             return time_limits(self.handler_for(lease), lease.time_limit, self.options)
         try:
@@ -61,5 +61,5 @@ class Plan:
 
 
 def worker_name() -> str:
-    """Return what a task's row calls the process that ran it."""
+    """Return the name of this process in the rows of its tasks."""
     return f"{socket.gethostname()}:{os.getpid()}"

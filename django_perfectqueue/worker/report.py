@@ -1,22 +1,23 @@
-"""What a worker tells the person who started it."""
+"""The lines that a worker prints."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
+from django.core.management.color import Style
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.lib.printable import printable
 
 from .attempt.ending import Ending
+from .shared.slot import COUNTED
 
 LONGEST_WRITE = 4096
 SILENT, USUAL, FULL = 0, 1, 2
 
-Write = Callable[[str], Any]
+Write = Callable[[str], object]
 
 
 class Reporter:
@@ -26,22 +27,11 @@ class Reporter:
     ``verbosity`` 0 prints nothing, 1 a line for every task, 2 also when and where it ran.
     """
 
-    def __init__(self, write: Write, style: Any, verbosity: int = USUAL) -> None:
+    def __init__(self, write: Write, style: Style, verbosity: int = USUAL) -> None:
         self.write = write
         self.verbosity = verbosity
-        paint: dict[str, Callable[[str], str]] = {
-            "finished": style.SUCCESS,
-            "retried": style.WARNING,
-            "snoozed": style.WARNING,
-            "released": style.WARNING,
-            "discarded": style.WARNING,
-            "cancelled": style.WARNING,
-            "preempted": style.WARNING,
-            "left": style.WARNING,
-            "failed": style.ERROR,
-            "crashed": style.ERROR,
-        }
-        self.words = {word: paint[word](f"{word:<9}") for word in paint}
+        paint = {"finished": style.SUCCESS, "failed": style.ERROR, "crashed": style.ERROR}
+        self.words = {word: paint.get(word, style.WARNING)(f"{word:<9}") for word in COUNTED}
         self.bold = style.MIGRATE_HEADING
 
     def say(self, line: str) -> None:
@@ -60,7 +50,7 @@ class Reporter:
     def head(self, line: str) -> None:
         self.say(self.bold(line))
 
-    def tell(self, endings: Sequence[Ending]) -> None:
+    def print_tasks(self, endings: Sequence[Ending]) -> None:
         """Print a line for each task."""
         if self.verbosity >= USUAL and endings:
             for part in in_parts(map(self.line, endings)):
@@ -107,7 +97,7 @@ class Reporter:
 
 
 def in_parts(lines: Iterable[str]) -> Iterable[str]:
-    """Join lines, up to what a pipe takes in one piece, so that processes don't mix theirs."""
+    """Join lines up to the size of an atomic pipe write, so that processes don't mix lines."""
     part: list[str] = []
     size = 0
     for line in lines:

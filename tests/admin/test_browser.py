@@ -130,7 +130,7 @@ class BrowserTests(StaticLiveServerTestCase):
         told = store.Note(
             task_id=task.id, key=task.key, attempt=1, progress=0.4, stage="s" * 99, lines=lines
         )
-        store.tell([told], using="default")
+        store.write_journal([told], using="default")
         fail(held, error="some_package.some_module.errors.ARatherLongError", message="m" * 90)
         running("k2")
         self.open("phone", viewport=PHONE, color_scheme="dark")

@@ -6,7 +6,7 @@ from django.utils import timezone
 
 from django_perfectqueue import store
 from django_perfectqueue.admin.parts import task_story
-from django_perfectqueue.admin.parts.cells import span
+from django_perfectqueue.admin.parts.cells import duration
 from django_perfectqueue.lib import durations
 from django_perfectqueue.models import FairShare, Lane, Task
 from django_perfectqueue.queue import Queue
@@ -41,7 +41,7 @@ class StoryTests(AdminTestCase):
         [told] = run_json("pq_show", "k1")
         self.assertLess(told["waited"], 60)
         shown = dict(self.story(task).context["times"])["waited"]
-        self.assertEqual(shown, durations.span(told["waited"]))
+        self.assertEqual(shown, durations.long_duration(told["waited"]))
 
     def test_one_that_has_expired_says_so(self):
         task = submit("k1", now=None)
@@ -256,4 +256,4 @@ class SpanTests(SimpleTestCase):
             (7_205, "2 h 0 min"),
             (90_000, "1 d 1 h"),
         ):
-            self.assertEqual(span(seconds), words)
+            self.assertEqual(duration(seconds), words)

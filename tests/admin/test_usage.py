@@ -3,7 +3,7 @@ from django.utils import translation
 
 from django_perfectqueue import store
 from django_perfectqueue.models import FairShare, Lane
-from django_perfectqueue.store import Tally, Whose
+from django_perfectqueue.store import Tally, UsageKey
 
 from ..factories import acquire, register, submit_many
 from .staff import AdminTestCase, staff
@@ -17,7 +17,7 @@ def add(queue="default", **seconds):
         tally = Tally(ended=2, seconds=amount)
         tally.wait(1.0)
         tally.wait(1.9)
-        tallies[Whose(queue, others=False, user=user)] = tally
+        tallies[UsageKey(queue, others=False, user=user)] = tally
     store.add_usage(tallies, using="default", at=store.clock(using="default"))
 
 

@@ -31,7 +31,7 @@ from django_perfectqueue.verdicts import Discard, Snooze
 from django_perfectqueue.worker.processor.recycling import Recycling
 
 from ..factories import submit
-from ..worker.crews import CrewTestCase
+from ..worker.crews import ConcurrentTestCase
 from ..worker.runners import runner_for
 from . import surroundings
 
@@ -169,7 +169,7 @@ class ChainTests(SimpleTestCase):
         self.assertEqual(steps, ["own", "perform", "/own"])
 
 
-class ProcessorTests(CrewTestCase):
+class ProcessorTests(ConcurrentTestCase):
     async def coroutine(self, task):
         """Do nothing."""
 
@@ -230,7 +230,7 @@ class RunnerCase(TestCase):
         [task] = Queue().acquire()
         runner = runner_for(from_function(perform, middleware=middleware, **attributes))
         self.addCleanup(runner.bell.close)
-        self.addCleanup(runner.coroutines.close)
+        self.addCleanup(runner.event_loop.close)
         ending = runner.run(task)
         self.assertEqual(ending.word, expect)
         return Queue()[key].metadata()

@@ -28,8 +28,10 @@ class WaitTests(TestCase):
         with self.assertRaises(exceptions.WaitTimeoutError):
             backend.wait(result, timeout=0)
         with (
-            mock.patch("django_perfectqueue.inspection.results.Vigil.check"),
-            mock.patch("django_perfectqueue.inspection.results.Vigil.wait", side_effect=run_due),
+            mock.patch("django_perfectqueue.inspection.results.ResultWaiter.check"),
+            mock.patch(
+                "django_perfectqueue.inspection.results.ResultWaiter.wait", side_effect=run_due
+            ),
         ):
             self.assertEqual(backend.wait(result).return_value, 3)
         with self.assertRaises(compat.TaskResultDoesNotExist):
@@ -38,9 +40,10 @@ class WaitTests(TestCase):
     def test_one_that_is_deleted_meanwhile_is_no_more(self):
         backend, result = compat.task_backends["default"], jobs.add.enqueue(1, 2)
         with (
-            mock.patch("django_perfectqueue.inspection.results.Vigil.check"),
+            mock.patch("django_perfectqueue.inspection.results.ResultWaiter.check"),
             mock.patch(
-                "django_perfectqueue.inspection.results.Vigil.wait", side_effect=Queue().clear
+                "django_perfectqueue.inspection.results.ResultWaiter.wait",
+                side_effect=Queue().clear,
             ),
             self.assertRaises(compat.TaskResultDoesNotExist),
         ):

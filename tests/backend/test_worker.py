@@ -23,7 +23,7 @@ from django_perfectqueue.exceptions import (
 from django_perfectqueue.management.commands import pq_worker
 from django_perfectqueue.models import Attempt
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.worker.helpers.reaper import Estate, Undertaker
+from django_perfectqueue.worker.helpers.reaper import Leftovers, Reaper
 from django_perfectqueue.worker.plan import Plan
 
 from ..application import surroundings
@@ -240,7 +240,7 @@ class ForceTests(TestCase):
     def bury(self):
         """Do what is done for tasks that were ended by force after 60 s."""
         taken = store.acquire(["default"], limit=2, alive_time=300, holder=7, using="default")
-        estate = Estate(
+        leftovers = Leftovers(
             holder=7,
             worker="host:1",
             crashed=(),
@@ -253,12 +253,12 @@ class ForceTests(TestCase):
             using="default",
             options=options(),
         )
-        undertaker = Undertaker(plan, estate, SILENT)
-        self.addCleanup(undertaker.bell.close)
+        reaper = Reaper(plan, leftovers, SILENT)
+        self.addCleanup(reaper.wakeup.close)
         with self.assertLogs("django_perfectqueue.supervisor", "ERROR"):
-            undertaker.settle_overdue()
-        for tell in undertaker.told:
-            tell()
+            reaper.settle_overdue()
+        for announcement in reaper.announcements:
+            announcement()
 
     def test_who_is_ended_by_force_is_tried_as_often_as_the_task_says(self):
         once = jobs.boom.using(time_limit=5).enqueue("x")

@@ -124,10 +124,10 @@ class EndedTests(TestCase):
 
     def test_one_that_was_put_back_between_the_two_looks_is_still_waited_for(self):
         task = submit()
-        vigil = results.Vigil("default", [task.key], using="default", timeout=None)
+        waiter = results.ResultWaiter("default", [task.key], using="default", timeout=None)
         with mock.patch.object(store, "live", return_value={}):
-            self.assertEqual(vigil.look(), [])
-        self.assertEqual(vigil.keys, [task.key])
+            self.assertEqual(waiter.look(), [])
+        self.assertEqual(waiter.keys, [task.key])
 
     def test_more_than_one_statement_can_take_are_found(self):
         with mock.patch.multiple("django_perfectqueue.store.notify.completion", KEYS=2, IDS=3):
@@ -202,7 +202,7 @@ def waiting(task, *, timeout=LONG):
     """Have a thread wait for a task, and begin when it has looked once; end when it has."""
     answers, looked = [], threading.Event()
 
-    class Vigil(results.Vigil):
+    class ResultWaiter(results.ResultWaiter):
         def wait(self):
             looked.set()
             super().wait()
@@ -215,7 +215,7 @@ def waiting(task, *, timeout=LONG):
         finally:
             connections.close_all()
 
-    with mock.patch.object(results, "Vigil", Vigil):
+    with mock.patch.object(results, "ResultWaiter", ResultWaiter):
         thread = threading.Thread(target=wait)
         thread.start()
         try:
@@ -291,7 +291,7 @@ class TellingTests(TransactionTestCase):
 
     def test_who_waits_hears_it_long_before_it_would_look(self):
         task = submit(now=None)
-        slow = mock.patch.multiple(results, SOONEST_IF_TOLD=600.0, LATEST_IF_TOLD=600.0)
+        slow = mock.patch.multiple(results, SOONEST_IF_NOTIFIED=600.0, LATEST_IF_NOTIFIED=600.0)
         with slow, waiting(task, timeout=600) as answers:
             wait_until(lambda: Ticket.objects.get().watched)
             finish(*acquire(now=None), now=None, result="1")
@@ -310,13 +310,13 @@ class TellingTests(TransactionTestCase):
 
     def test_one_that_comes_back_is_watched_again(self):
         task = failed()
-        vigil = results.Vigil("default", [task.key], using="default", timeout=None)
-        self.addCleanup(vigil.close)
+        waiter = results.ResultWaiter("default", [task.key], using="default", timeout=None)
+        self.addCleanup(waiter.close)
         Queue()[task.key].retry()
         for _time in range(2):
             Ticket.objects.update(watched=False)
-            vigil.look()
-            vigil.listen()
+            waiter.look()
+            waiter.listen()
             self.assertTrue(Ticket.objects.get().watched)
 
     def test_a_handler_that_waits_can_be_broken_off(self):
@@ -405,9 +405,9 @@ class TellingTests(TransactionTestCase):
 
 class PauseTests(SimpleTestCase):
     def pauses(self, waited, *, timeout=None, told=False):
-        vigil = mock.Mock(since=0.0, timeout=timeout, are_watched=told)
+        waiter = mock.Mock(since=0.0, timeout=timeout, are_watched=told)
         with mock.patch.object(results.time, "monotonic", return_value=waited):
-            return results.Vigil.pause(vigil)
+            return results.ResultWaiter.pause(waiter)
 
     def test_it_looks_after_a_tenth_of_what_it_has_waited(self):
         waits = {0.0: 0.02, 1.0: 0.1, 4.0: 0.4, 100.0: 0.5}

@@ -41,7 +41,7 @@ class ExecTests(SimpleTestCase):
     def test_a_dispatch_beside_it_is_refused(self):
         options = options_of("tests.tasks.SampleDispatch", "--exec", "true")
         with self.assertRaisesMessage(ConfigError, "but not both"):
-            pq_worker.work_of(options, pq_worker.chosen(options), "default")
+            pq_worker.work_of(options, pq_worker.chosen_options(options), "default")
 
     def test_a_program_that_calls_the_command_hands_it_on(self):
         options = options_of("--exec", "sh -c 'exit 3'", "--burst")
@@ -51,7 +51,7 @@ class ExecTests(SimpleTestCase):
         """
         Those of Django's tasks have handlers; a program for them would be a mistake.
         """
-        values = pq_worker.chosen(options_of())
+        values = pq_worker.chosen_options(options_of())
         _dispatch, queues = pq_worker.work_of(options_of("--exec", "true"), values, "default")
         self.assertEqual(queues, ["default"])
 

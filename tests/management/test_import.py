@@ -640,7 +640,7 @@ class TallyTests(SimpleTestCase):
             tally.leave(Left("k", f"why-{number}"))
         for number in range(move.NAMED + 3):
             tally.leave(Left(f"k{number}", "why-0"))
-            tally.leave(Left(f"k{number}", "why-1", mendable=False, listed=True))
+            tally.leave(Left(f"k{number}", "why-1", fixable=False, listed=True))
         self.assertEqual(len(tally.left), move.REASONS + 1)
         self.assertEqual(tally.left["other reasons"].count, 10)
         lines = pq_import.left_lines(tally)

@@ -2,7 +2,7 @@ from django.test import TestCase, override_settings
 
 from django_perfectqueue import store
 from django_perfectqueue.models import FairShare, Lane
-from django_perfectqueue.store import Tally, Whose
+from django_perfectqueue.store import Tally, UsageKey
 from tests.factories import acquire, submit_many
 
 from .running import refused, run, run_json
@@ -13,7 +13,7 @@ def add(**seconds):
     for user, amount in seconds.items():
         tally = Tally(ended=2, seconds=amount)
         tally.longest, tally.waits[10] = 2.0, 2
-        tallies[Whose("default", others=False, user=user)] = tally
+        tallies[UsageKey("default", others=False, user=user)] = tally
     store.add_usage(tallies, using="default", at=store.clock(using="default"))
 
 

@@ -5,7 +5,7 @@ from unittest import mock
 from django.core.management.base import OutputWrapper
 from django.test import SimpleTestCase
 
-from django_perfectqueue.lib.durations import short_span
+from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.management.terminal.progress import EVERY_COUNT, Progress
 from django_perfectqueue.management.terminal.table import Column, lines, terminal_width
@@ -28,7 +28,7 @@ class WordsTests(SimpleTestCase):
             90_061: "1d1h",
             86_399.9: "1d",
         }.items():
-            self.assertEqual(short_span(seconds), text)
+            self.assertEqual(short_duration(seconds), text)
 
     def test_what_steers_a_terminal_is_spelt_out(self):
         self.assertEqual(printable("a\x1b[0m\n\x9b"), r"a\x1b[0m\n\x9b")

@@ -192,7 +192,7 @@ class TellingTests(TestCase):
 
     def test_that_it_can_not_be_written_harms_nobody(self):
         with (
-            mock.patch.object(store, "tell", side_effect=DatabaseError("full")),
+            mock.patch.object(store, "write_journal", side_effect=DatabaseError("full")),
             self.assertLogs("django_perfectqueue.queue", "WARNING") as log,
         ):
             self.task.progress(0.4)

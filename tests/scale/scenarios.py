@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django.test import Client
 
 from django_perfectqueue import store
-from django_perfectqueue.inspection.results import Vigil
+from django_perfectqueue.inspection.results import ResultWaiter
 from django_perfectqueue.models import Lane, State, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
@@ -123,7 +123,7 @@ def rouse():
 
 def add_usage():
     tallies = {
-        store.Whose("default", others=False, user=f"user{number}"): store.Tally(seconds=1.0)
+        store.UsageKey("default", others=False, user=f"user{number}"): store.Tally(seconds=1.0)
         for number in range(BATCH)
     }
     store.add_usage(tallies, at=store.clock(**USING), **USING)
@@ -167,11 +167,11 @@ def why(task):
 
 
 def look_for_ends(*keys):
-    vigil = Vigil("default", keys, using="default", timeout=0)
-    assert vigil.look()
-    assert vigil.waited_for
-    if vigil.ear is not None:
-        store.watch(list(vigil.waited_for), **USING)
+    waiter = ResultWaiter("default", keys, using="default", timeout=0)
+    assert waiter.look()
+    assert waiter.waited_for
+    if waiter.ear is not None:
+        store.watch(list(waiter.waited_for), **USING)
 
 
 def some_that_ended():

@@ -1,6 +1,6 @@
 """However many names have a limit, an acquire reads the same."""
 
-from ..store import test_holds
+from ..store.limits import test_holds
 
 
 class LimitTests(test_holds.CostTests):

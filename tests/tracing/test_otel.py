@@ -15,7 +15,7 @@ from django_perfectqueue.tracing import otel
 
 from ..factories import submit
 from ..payload.test_context import PARENT, in_context, stored
-from ..worker.crews import CrewTestCase
+from ..worker.crews import ConcurrentTestCase
 from ..worker.runners import RunnerMixin
 
 try:
@@ -191,7 +191,7 @@ class SpanTests(SpanMixin, RunnerMixin, TestCase):
         record = logging.makeLogRecord({"msg": "Hello."})
         with self.tracer.start_as_current_span("view") as view:
             place = view.get_span_context()
-            told = JsonFormatter().told(record)
+            told = JsonFormatter().record_facts(record)
         ids = (told["trace_id"], told["span_id"])
         self.assertEqual(ids, (f"{place.trace_id:032x}", f"{place.span_id:016x}"))
 
@@ -205,7 +205,7 @@ class SpanTests(SpanMixin, RunnerMixin, TestCase):
 
 
 @NEEDED
-class CrewTests(SpanMixin, CrewTestCase):
+class CrewTests(SpanMixin, ConcurrentTestCase):
     def test_each_of_many_at_once_has_a_span_of_its_own(self):
         def function(task):
             return trace.get_current_span().get_span_context().span_id

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, assert_type
 
 from django_perfectqueue.application import Application
-from django_perfectqueue.queue import AcquiredTask, Queue, Task
+from django_perfectqueue.queue import AcquiredTask, Queue, TaskHandle
 from django_perfectqueue.test import (
     Drained,
     QueueTestCase,
@@ -62,7 +62,7 @@ def making() -> None:
         assert_type(recorded, Recording)
         assert_type(recorded[0], SubmittedTask)
     assert_type(submitted("report", data={"n": 1}), list[SubmittedTask])
-    assert_type(make_task("report", status="failed"), Task)
+    assert_type(make_task("report", status="failed"), TaskHandle)
     task = make_acquired("report", {"n": 1}, attempt=2)
     assert_type(task, RehearsedTask)
     assert_type(run_handler(work, task=task), Run)

@@ -11,16 +11,16 @@ from django_perfectqueue.fairness.limits import aset_limit, limit, set_limit
 from django_perfectqueue.fairness.report import UserShare
 from django_perfectqueue.fairness.shares import aset_share, set_share, share
 from django_perfectqueue.inspection.why_waiting import Reason
-from django_perfectqueue.queue import AcquiredTask, Queue, Task
+from django_perfectqueue.queue import AcquiredTask, Queue, TaskHandle
 from django_perfectqueue.store import Lease
 
 
 def submitting(queue: Queue) -> None:
     now = datetime.now(timezone.utc)
     task = queue.submit("k1", "report", {"n": 1}, user="ann", run_at=now, priority=3)
-    assert_type(task, Task)
-    assert_type(queue.submit("k2", "report", run_at="5m", on_conflict="ignore"), Task)
-    assert_type(queue.submit("k3", "report", run_at=timedelta(hours=1), limits=["x"]), Task)
+    assert_type(task, TaskHandle)
+    assert_type(queue.submit("k2", "report", run_at="5m", on_conflict="ignore"), TaskHandle)
+    assert_type(queue.submit("k3", "report", run_at=timedelta(hours=1), limits=["x"]), TaskHandle)
     assert_type(queue.submit_many([{"key": "k4", "type": "report"}]), int)
     queue.submit("k5")  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
     queue.submit("k6", "report", on_conflict="never")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
@@ -28,7 +28,7 @@ def submitting(queue: Queue) -> None:
 
 
 def looking(queue: Queue) -> None:
-    assert_type(queue["k1"], Task)
+    assert_type(queue["k1"], TaskHandle)
     assert_type(queue["k1"].exists(), bool)
     assert_type(queue["k1"].metadata(), models.Task)
     assert_type(queue["k1"].why_waiting(), Reason)
@@ -59,7 +59,7 @@ def acquiring(queue: Queue) -> None:
 
 async def twins(queue: Queue) -> None:
     task = await queue.asubmit("k1", "report", {"n": 1}, user="ann")
-    assert_type(task, Task)
+    assert_type(task, TaskHandle)
     assert_type(await queue.asubmit_many([]), int)
     assert_type(await queue.apoll(), AcquiredTask | None)
     assert_type(await queue.aacquire(2, alive_time=60), list[AcquiredTask])

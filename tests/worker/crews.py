@@ -10,14 +10,14 @@ from django_perfectqueue import conf, store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.plan import Plan
-from django_perfectqueue.worker.process.wakeup import Bell
-from django_perfectqueue.worker.processor.processor import Seat
-from django_perfectqueue.worker.processor.processor_types import processor_of
+from django_perfectqueue.worker.process.wakeup import Wakeup
+from django_perfectqueue.worker.processor.processor import ProcessorResources
+from django_perfectqueue.worker.processor.processor_types import PROCESSOR_TYPES
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.shared.slot import Slot
 
 
-class CrewTestCase(TransactionTestCase):
+class ConcurrentTestCase(TransactionTestCase):
     def processor(self, type_, routes, *, burst=True, **options):
         """Return a processor with these handlers; run it by ``work()``."""
         dispatch = type("SomeDispatch", (Dispatch,), {"routes": routes})
@@ -26,16 +26,16 @@ class CrewTestCase(TransactionTestCase):
         plan = Plan(
             dispatch=dispatch, queues=("default",), using="default", options=values, burst=burst
         )
-        seat = Seat(
+        resources = ProcessorResources(
             number=1,
             holder=store.new_holder(),
             slot=Slot.shared(values.places),
-            bell=Bell(),
-            pulse=self.pipe()[1],
-            lifeline=self.pipe()[0],
+            wakeup=Wakeup(),
+            heartbeat_w=self.pipe()[1],
+            parent_alive=self.pipe()[0],
         )
-        made = processor_of(type_)(plan, seat, Reporter(lambda text: None, no_style(), 0))
-        self.addCleanup(self.close_bells, made)
+        made = PROCESSOR_TYPES[type_](plan, resources, Reporter(lambda text: None, no_style(), 0))
+        self.addCleanup(self.close_wakeups, made)
         return made
 
     def pipe(self):
@@ -48,21 +48,25 @@ class CrewTestCase(TransactionTestCase):
     def work(self, processor):
         """Do what run() does, but leave this process's signals alone; return its exit code."""
         processor.open()
-        processor.keeper.start()
+        processor.monitor.start()
         try:
-            processor.ledger.set_clock()
+            processor.usage.set_clock()
             return processor.work()
         finally:
             processor.close()
 
-    def close_bells(self, processor):
+    def close_wakeups(self, processor):
         """Close what a process of its own would close by ending."""
-        hands = getattr(processor, "hands", None)
-        bells = [processor.seat.bell, processor.keeper.bell, *(hands.bells if hands else ())]
-        if own := getattr(processor, "bell", None):
-            bells.append(own)
-        for bell in bells:
-            bell.close()
+        pool = getattr(processor, "pool", None)
+        wakeups = [
+            processor.resources.wakeup,
+            processor.monitor.wakeup,
+            *(pool.wakeups if pool else ()),
+        ]
+        if own := getattr(processor, "wakeup", None):
+            wakeups.append(own)
+        for wakeup in wakeups:
+            wakeup.close()
 
     def beside(self, act):
         """Do something while the processor works."""

@@ -3,10 +3,10 @@
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.worker.attempt.interrupt_main import Guard
+from django_perfectqueue.worker.attempt.interrupt_main import MainThreadInterrupter
 from django_perfectqueue.worker.attempt.runner import Runner
 from django_perfectqueue.worker.database.link import Link
-from django_perfectqueue.worker.process.wakeup import Bell
+from django_perfectqueue.worker.process.wakeup import Wakeup
 
 from ..factories import submit
 
@@ -17,9 +17,13 @@ def runner_for(perform):
     class OneDispatch(Dispatch):
         routes = {"report": perform}
 
-    bell = Bell()
-    runner = Runner(OneDispatch, link=Link("default", bell, lambda: float("inf")), guard=Guard())
-    runner.bell = bell
+    wakeup = Wakeup()
+    runner = Runner(
+        OneDispatch,
+        link=Link("default", wakeup, lambda: float("inf")),
+        interrupter=MainThreadInterrupter(),
+    )
+    runner.wakeup = wakeup
     return runner
 
 
@@ -28,8 +32,8 @@ class RunnerMixin:
         """Run the task that is due, and write what is to be written; keep both."""
         self.task = Queue().poll()
         runner = runner_for(perform)
-        self.addCleanup(runner.bell.close)
-        self.addCleanup(runner.coroutines.close)
+        self.addCleanup(runner.wakeup.close)
+        self.addCleanup(runner.event_loop.close)
         self.ending = runner.run(self.task)
         if self.ending.completion is not None:
             store.finish([self.ending.completion], using="default")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
@@ -24,7 +22,7 @@ class KindFilter(ValueFilter):
     title = _("kind")
     parameter_name = "kind"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
         return [(kind.value, str(kind.label)) for kind in Change.Kind]
 
 
@@ -39,8 +37,8 @@ class ChangeAdmin(ReadOnlyAdmin):
     search_help_text = _("A user, a key, or a limit such as name:smtp, exactly.")
 
     def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
+        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
+    ) -> tuple[QuerySet[Model], bool]:
         if not search_term:
             return queryset, False
         return queryset.filter(kind__in=Change.Kind.values, name=search_term), False

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
@@ -52,7 +52,7 @@ class DeadLetterAdmin(SteeringAdmin):
     ordering = ["-ended_at", "-pk"]
     actions = ["retry", "purge"]
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         rows = super().get_queryset(request).select_related("task")
         return rows.defer("task__payload", "task__result_text")
 
@@ -66,13 +66,13 @@ class DeadLetterAdmin(SteeringAdmin):
         return [path("retry-group/", view, name="perfectqueue_retry_group"), *super().get_urls()]
 
     def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+        self, request: HttpRequest, extra_context: dict[str, object] | None = None
     ) -> HttpResponse:
         """Offer to retry the group that is chosen."""
         group = request.GET.get("group", "") if may(request, RETRY) else ""
         status = request.GET.get("status", "")
-        told = {"group": group, "group_name": printable(group), "status": status}
-        return super().changelist_view(request, {**told, **(extra_context or {})})
+        context = {"group": group, "group_name": printable(group), "status": status}
+        return super().changelist_view(request, {**context, **(extra_context or {})})
 
     def retry_group(self, request: HttpRequest) -> HttpResponse:
         """Ask whether all that ended for one reason are to be put back in line."""
@@ -93,7 +93,7 @@ class DeadLetterAdmin(SteeringAdmin):
         request: HttpRequest,
         object_id: str,
         form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
+        extra_context: dict[str, object] | None = None,
     ) -> HttpResponse:
         return HttpResponseRedirect(reverse("admin:perfectqueue_task_change", args=[object_id]))
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
@@ -36,7 +35,7 @@ class Counted(OneOrder):
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        lanes: list[Any] = list(self.result_list)
+        lanes: list[Lane] = list(self.result_list)
         with reading(database()) as (cursor, dialect):
             counts = waiting(cursor, dialect, [lane.pk for lane in lanes], COUNTED)
         served = {queue for worker in workers_serving(using=database()) for queue in worker.queues}
@@ -67,15 +66,15 @@ class LaneAdmin(ReadOnlyAdmin):
     search_help_text = _("A user, exactly.")
 
     def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
+        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
+    ) -> tuple[QuerySet[Model], bool]:
         if not search_term:
             return queryset, False
         queues = distinct(Lane.objects.using(database()), "queue")
         ids = {lane(queue, search_term) for queue in queues for lane in (lane_id, lane_of)}
         return queryset.filter(pk__in=ids), False
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
         return Counted
 
     @admin.display(description=_("queue"))
@@ -92,7 +91,7 @@ class LaneAdmin(ReadOnlyAdmin):
         return with_fold(link, lane.queue)
 
     @admin.display(description=_("status"))
-    def standing(self, lane: Any) -> SafeString:
+    def standing(self, lane: Lane) -> SafeString:
         kind, word = stand(lane)
         return format_html('<span class="pq-status pq-{}">{}</span>', kind, word)
 
@@ -101,7 +100,7 @@ class LaneAdmin(ReadOnlyAdmin):
         return NOTHING if lane.max_running is None else lane.max_running
 
     @admin.display(description=_("waiting"))
-    def waiting(self, lane: Any) -> str:
+    def waiting(self, lane: Lane) -> str:
         return f"{COUNTED}+" if lane.waiting > COUNTED else str(lane.waiting)
 
     @admin.display(description=_("virtual time"))
@@ -113,7 +112,7 @@ class LaneAdmin(ReadOnlyAdmin):
         return f"{abs(lane.cost):.2g} s"
 
 
-def stand(lane: Any) -> tuple[str, str]:
+def stand(lane: Lane) -> tuple[str, str]:
     """Return whether a lane is served, as a colour and a word."""
     if not lane.waiting and not lane.running:
         return "cancelled", gettext("nothing waits")

@@ -26,7 +26,7 @@ SCOPES = {"name": _("name"), "queue": _("queue"), "type": _("type"), "user": _("
 
 
 class LimitForm(RuleForm):
-    def clean(self) -> dict[str, Any]:
+    def clean(self) -> dict[str, object]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         if reason := unfit(cleaned.get("scope", ""), cleaned.get("name", "")):
             self.add_error("name", reason)
@@ -36,7 +36,7 @@ class LimitForm(RuleForm):
 
 
 class Metered(ChangeList):
-    """A list whose rows know their meters, read together."""
+    """A list whose rows have their meters, read by one query."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -79,19 +79,19 @@ class LimitAdmin(RuleAdmin):
         ),
     ]
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
         return Metered
 
     @admin.display(description=_("name"), ordering="name")
-    def named(self, limit: Limit) -> Any:
+    def named(self, limit: Limit) -> SafeString | str:
         return paused_badge(printable(limit.name), paused=limit.paused)
 
     @admin.display(description=_("scope"), ordering="scope")
-    def of_scope(self, limit: Limit) -> Any:
+    def of_scope(self, limit: Limit) -> object:
         return SCOPES[limit.scope]
 
     @admin.display(description=_("running"))
-    def running(self, limit: Any) -> int:
+    def running(self, limit: Limit) -> int:
         return limit.meter.running if limit.meter else 0
 
     @admin.display(description=_("rate"))
@@ -103,6 +103,6 @@ class LimitAdmin(RuleAdmin):
         return limit.burst or NOTHING
 
     @admin.display(description=_("next start"))
-    def next(self, limit: Any) -> SafeString | str:
+    def next(self, limit: Limit) -> SafeString | str:
         at = next_at(limit, limit.meter)
         return short(at) if at and at > timezone.now() else NOTHING

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.lib.printable import printable
@@ -40,9 +41,9 @@ class FairShareAdmin(RuleAdmin):
 
     @admin.display(description=_("user"), ordering="user")
     def whose(self, share: FairShare) -> Any:
-        name: Any = printable(share.user) or _("(tasks without a user)")
+        name = printable(share.user) or gettext("(tasks without a user)")
         if share.user == EVERYONE:
-            name = _("(everyone else)")
+            name = gettext("(everyone else)")
         return paused_badge(name, paused=share.paused)
 
     @admin.display(description=_("queue"), ordering="queue")

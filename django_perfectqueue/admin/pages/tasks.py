@@ -9,7 +9,7 @@ from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.html import format_html
@@ -25,7 +25,7 @@ from ..parts.actions import VERBS
 from ..parts.cells import NOTHING, badge, broken_at_dots, next_moment, short, with_fold
 from ..parts.filters import QueueFilter, ReachFilter, StatusFilter, TypeFilter, UserFilter
 from ..parts.search import ids_by_key, one_queue, queue_names
-from ..parts.task_story import tell
+from ..parts.task_story import task_story
 
 
 @admin.register(Task)
@@ -41,7 +41,7 @@ class TaskAdmin(SteeringAdmin):
     )
     search_help_for_one = _("A key or its beginning, upper and lower case told apart.")
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         rows: TaskQuerySet = super().get_queryset(request)  # type: ignore[assignment]
         rows = rows.with_tries().select_related("ticket", "dead_letter")
         return rows.defer("payload", "result_text", "dead_letter__message")
@@ -63,8 +63,8 @@ class TaskAdmin(SteeringAdmin):
         return changelist
 
     def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
+        self, request: HttpRequest, queryset: QuerySet[Model], search_term: str
+    ) -> tuple[QuerySet[Model], bool]:
         if not search_term:
             return queryset, False
         queue = request.GET.get("queue")
@@ -76,9 +76,9 @@ class TaskAdmin(SteeringAdmin):
         request: HttpRequest,
         object_id: str,
         form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
+        extra_context: dict[str, object] | None = None,
     ) -> HttpResponse:
-        """Tell a task's story."""
+        """Show a task's page."""
         task = self.get_object(request, unquote(object_id))
         if not self.has_view_permission(request, task):
             raise PermissionDenied
@@ -97,13 +97,13 @@ class TaskAdmin(SteeringAdmin):
             "preserved_filters": self.get_preserved_filters(request),
             "verbs": self.fitting_verbs(request, task),
             "user_query": urlencode({"user": task.user}),
-            **tell(task, using=database()),
+            **task_story(task, using=database()),
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/perfectqueue/task/story.html", context)
 
-    def fitting_verbs(self, request: HttpRequest, task: Task) -> list[Any]:
+    def fitting_verbs(self, request: HttpRequest, task: Task) -> list[object]:
         status = Status(task.status)
         return [verb for verb in VERBS.values() if status in verb.statuses and may(request, verb)]
 

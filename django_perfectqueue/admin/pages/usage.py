@@ -25,7 +25,7 @@ from django_perfectqueue.queue import QUEUE_LENGTH, database
 from django_perfectqueue.store import oldest_due
 
 from ..parts.base import ReadOnlyAdmin
-from ..parts.cells import NOTHING, span
+from ..parts.cells import NOTHING, duration
 
 TOP = 50
 OVER = {"minute": _("Last minute"), "hour": _("Last hour"), "day": _("Last day")}
@@ -54,7 +54,7 @@ class Row:
 
 @admin.register(Usage)
 class UsageAdmin(ReadOnlyAdmin):
-    """A page of its own in place of the list: the rows mean little one by one."""
+    """A page in place of the list: single rows mean little."""
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.changelist_view)
@@ -62,7 +62,7 @@ class UsageAdmin(ReadOnlyAdmin):
         return [path("", view, name=name)]
 
     def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+        self, request: HttpRequest, extra_context: dict[str, object] | None = None
     ) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
@@ -108,7 +108,7 @@ def unserved(queue: str) -> str:
     if any(queue in worker.queues for worker in workers_serving(using=database())):
         return ""
     wait = oldest_due([queue], using=database())[queue]
-    return "" if wait is None else span(wait)
+    return "" if wait is None else duration(wait)
 
 
 def chosen_queue(request: HttpRequest, queues: list[str]) -> str:
@@ -139,9 +139,9 @@ def rows(shares: list[UserShare], queue: str) -> list[Row]:
             difference=signed(share.difference),
             kind=kind(share.difference),
             waiting=f"{COUNTED}+" if share.waiting > COUNTED else str(share.waiting),
-            seconds=span(share.seconds),
-            p50=NOTHING if share.p50 is None else span(share.p50),
-            p95=NOTHING if share.p95 is None else span(share.p95),
+            seconds=duration(share.seconds),
+            p50=NOTHING if share.p50 is None else duration(share.p50),
+            p95=NOTHING if share.p95 is None else duration(share.p95),
             held=HELD.get(share.held, ""),
         )
         for share in shares

@@ -1,4 +1,4 @@
-"""Workers: who is there, what they serve and run, and who has gone without a word."""
+"""Workers: which are alive, what they serve and run, and which died."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
@@ -21,7 +21,7 @@ from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
 
 from ..parts.base import OneOrder, ReadOnlyAdmin
-from ..parts.cells import NOTHING, short, span
+from ..parts.cells import NOTHING, duration, short
 
 TASKS = 5
 
@@ -57,11 +57,11 @@ class WorkerAdmin(ReadOnlyAdmin):
     list_per_page = 50
     ordering = ["-seen_at"]
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        workers: QuerySet[Any] = super().get_queryset(request).annotate(clock=ServerNow())
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
+        workers: QuerySet[Model] = super().get_queryset(request).annotate(clock=ServerNow())
         return workers
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
         return WithProcessors
 
     @admin.display(description=_("status"))
@@ -118,7 +118,7 @@ def line(worker: Any, processor: Processor, task: Assignment) -> SafeString:
         "number": processor.number,
         "pid": processor.pid,
     }
-    lasts = span((worker.clock - task.since).total_seconds())
+    lasts = duration((worker.clock - task.since).total_seconds())
     words = ", ".join(
         filter(None, [printable(task.type), printable(task.user), lasts, task.how_far])
     )

@@ -10,7 +10,7 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -35,19 +35,19 @@ class SteeringAdmin(ReadOnlyAdmin):
     """Rows whose primary key is a task's id."""
 
     @admin.action(description=FORCE_FINISH.title, permissions=[FORCE_FINISH.name])
-    def force_finish(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+    def force_finish(self, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
         return self.act(request, FORCE_FINISH, queryset)
 
     @admin.action(description=CANCEL.title, permissions=[CANCEL.name])
-    def cancel(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+    def cancel(self, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
         return self.act(request, CANCEL, queryset)
 
     @admin.action(description=RETRY.title, permissions=[RETRY.name])
-    def retry(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+    def retry(self, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
         return self.act(request, RETRY, queryset)
 
     @admin.action(description=PURGE.title, permissions=[PURGE.name])
-    def purge(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+    def purge(self, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
         return self.act(request, PURGE, queryset)
 
     def has_force_finish_permission(self, request: HttpRequest) -> bool:
@@ -71,9 +71,11 @@ class SteeringAdmin(ReadOnlyAdmin):
             transaction.non_atomic_requests(database())(url.callback)
         return urls
 
-    def act(self, request: HttpRequest, verb: Verb, queryset: QuerySet[Any]) -> HttpResponse | None:
+    def act(
+        self, request: HttpRequest, verb: Verb, queryset: QuerySet[Model]
+    ) -> HttpResponse | None:
         """Do a verb to the rows chosen in the list, or ask first."""
-        ids = chosen(request, queryset)
+        ids = chosen_ids(request, queryset)
         if verb.asks(len(ids)):
             return self.ask(request, verb, ids, back=request.get_full_path())
         self.carry_out(request, verb, ids)
@@ -133,9 +135,9 @@ class SteeringAdmin(ReadOnlyAdmin):
         if unseen := len(wanted) - len(seen):
             report.refused["gone"] += unseen
         self.log(request, verb, [task for task in tasks if task.pk in set(report.ids)])
-        self.tell(request, report, capped=len(ids) > CAP)
+        self.show_report(request, report, capped=len(ids) > CAP)
 
-    def log(self, request: HttpRequest, verb: Verb, tasks: Sequence[Any]) -> None:
+    def log(self, request: HttpRequest, verb: Verb, tasks: Sequence[Task]) -> None:
         """Keep who did it in the tasks' histories."""
         if tasks:
             names = [(task.queue, task.key) for task in tasks]
@@ -143,7 +145,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             user: Any = request.user.pk
             LogEntry.objects.log_actions(user, tasks, CHANGE, str(verb.label))
 
-    def tell(self, request: HttpRequest, report: Report, *, capped: bool) -> None:
+    def show_report(self, request: HttpRequest, report: Report, *, capped: bool) -> None:
         if report.done:
             self.message_user(request, report.successes(), messages.SUCCESS)
         if report.refused:
@@ -153,7 +155,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             self.message_user(request, text % {"cap": CAP}, messages.WARNING)
 
 
-def cells_of(task: Any) -> list[str]:
+def cells_of(task: Task) -> list[str]:
     """Return what a task is recognized by."""
     names = [str(task), *map(printable, (task.type, task.user or NOTHING, task.queue))]
     return [badge(task.status), *names]
@@ -163,7 +165,7 @@ def may(request: HttpRequest, verb: Verb) -> bool:
     return bool(request.user.has_perm(verb.permission))
 
 
-def chosen(request: HttpRequest, queryset: QuerySet[Any]) -> list[int]:
+def chosen_ids(request: HttpRequest, queryset: QuerySet[Model]) -> list[int]:
     """
     Return the ids that were ticked, or those of the whole list, up to one more than CAP.
 

@@ -1,4 +1,4 @@
-"""What a person may do with tasks, and how it is told what came of it."""
+"""What a person may do with tasks, and the messages about its outcome."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Verb:
     title: Any
     act: Callable[[int, str], str]
     statuses: frozenset[Status]
-    question: Any
+    question: object
     word: str
     asks_above: int = 0
 
     def asks(self, count: int) -> bool:
-        """Tell whether a person is asked before it is done to so many tasks."""
+        """Return whether this number of tasks needs a confirmation."""
         return count > self.asks_above
 
     @property

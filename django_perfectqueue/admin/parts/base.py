@@ -30,7 +30,7 @@ class QueueAdmin(ModelAdmin):
     class Media:
         css = {"all": ["perfectqueue/admin.css"]}
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         return super().get_queryset(request).using(database())
 
 
@@ -48,7 +48,7 @@ class ReadOnlyAdmin(QueueAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
         return OneOrder
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
@@ -70,5 +70,5 @@ class OneOrder(ChangeList):
         self.full_result_count = self.result_count
         self.within_reach = any(getattr(spec, "is_bounding", False) for spec in self.filter_specs)
 
-    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Model]) -> list[Any]:
         return list(self.model_admin.get_ordering(request))

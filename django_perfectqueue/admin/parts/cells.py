@@ -1,9 +1,8 @@
-"""How a status, a time and a span are shown."""
+"""How a status, a time and a duration are shown."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from django.utils import timezone
 from django.utils.formats import date_format
@@ -39,13 +38,13 @@ def broken_at_dots(type_: str) -> SafeString:
     return format_html_join(mark_safe(".<wbr>"), "{}", parts)
 
 
-def with_fold(shown: Any, *more: str) -> SafeString:
+def with_fold(shown: object, *more: str) -> SafeString:
     """Return a cell that also has what a narrow page shows of other columns."""
-    told = printable(", ".join(filter(None, more)))
-    return format_html('{} <span class="pq-fold pq-quiet">{}</span>', shown, told)
+    parts_shown = printable(", ".join(filter(None, more)))
+    return format_html('{} <span class="pq-fold pq-quiet">{}</span>', shown, parts_shown)
 
 
-def paused_badge(name: Any, *, paused: bool) -> Any:
+def paused_badge(name: str, *, paused: bool) -> SafeString | str:
     """Return a name, with a mark beside it if it is paused."""
     if not paused:
         return name
@@ -65,17 +64,17 @@ def short(value: datetime | None) -> SafeString | str:
     local = template_localtime(value)
     today = template_localtime(timezone.now()).date()
     parts = ["H:i:s"] if local.date() == today else ["Y-m-d", "H:i"]
-    told = [(date_format(local, part),) for part in parts]
-    shown = format_html_join(" ", '<span class="pq-part">{}</span>', told)
+    parts_shown = [(date_format(local, part),) for part in parts]
+    shown = format_html_join(" ", '<span class="pq-part">{}</span>', parts_shown)
     return format_html('<span title="{}">{}</span>', moment(value), shown)
 
 
-def span(seconds: float | None) -> str:
+def duration(seconds: float | None) -> str:
     """Return a duration in its two largest units, or that there is none."""
-    return NOTHING if seconds is None else durations.span(seconds)
+    return NOTHING if seconds is None else durations.long_duration(seconds)
 
 
-def next_moment(task: Task) -> tuple[Any, datetime | None]:
+def next_moment(task: Task) -> tuple[object, datetime | None]:
     """Return the time that matters now, and the word for it."""
     if task.outcome:
         return _("ended"), task.ended_at

@@ -8,7 +8,7 @@ from typing import Any
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import PAGE_VAR, ChangeList
-from django.db.models import Q, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.formats import number_format
 from django.utils.translation import gettext
@@ -29,10 +29,10 @@ FEW = (*DEAD, Status.RUNNING, Status.STALLED)
 class ValueFilter(admin.SimpleListFilter):
     """Keeps the rows whose column, named like the parameter, has exactly the chosen value."""
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
         return []
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         value = self.value()
         if not value:
             return queryset
@@ -44,7 +44,7 @@ class ValueFilter(admin.SimpleListFilter):
         return Q(**{str(self.parameter_name): value})
 
 
-def told(values: Iterable[str]) -> list[tuple[str, str]]:
+def as_choices(values: Iterable[str]) -> list[tuple[str, str]]:
     """Return values to choose from, each with how it is shown."""
     return [(value, printable(value)) for value in values]
 
@@ -53,10 +53,10 @@ class StatusFilter(ValueFilter):
     title = _("status")
     parameter_name = "status"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
         return [(word.value, str(word.label)) for word in Status]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         value = self.value()
         try:
             return queryset.in_status(value) if value else queryset  # type: ignore[attr-defined]
@@ -70,13 +70,13 @@ class EndingFilter(admin.SimpleListFilter):
     title = _("status")
     parameter_name = "status"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
         return [(outcome.value, str(outcome.label)) for outcome in DEAD]
 
     def value(self) -> str:
         return super().value() or Status.FAILED.value
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         value = self.value()
         return queryset if value == ALL else queryset.filter(status=value)
 
@@ -93,28 +93,28 @@ class QueueFilter(ValueFilter):
     title = _("queue")
     parameter_name = "queue"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return told(queue_names(database()))
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
+        return as_choices(queue_names(database()))
 
 
 class LaneQueueFilter(QueueFilter):
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return told(distinct(Lane.objects.using(database()), "queue"))
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
+        return as_choices(distinct(Lane.objects.using(database()), "queue"))
 
 
 class GroupFilter(ValueFilter):
     title = _("group")
     parameter_name = "group"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return told(distinct(DeadLetter.objects.using(database()), "group"))
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
+        return as_choices(distinct(DeadLetter.objects.using(database()), "group"))
 
 
 class TextFilter(ValueFilter):
     """A value that is typed in, since there may be too many to choose from."""
 
     template = "admin/perfectqueue/text_filter.html"
-    hint: Any = ""
+    hint: object = ""
 
     def has_output(self) -> bool:
         return True
@@ -173,14 +173,14 @@ class ReachFilter(ValueFilter):
         """Whether it leaves out what is too far back."""
         return self.has_output() and self.value() != ALL
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         if self.value() == ALL:
             return queryset
         if request.GET.get("status") in LIVE:
             return self.newest_live(queryset)
         return queryset.filter(pk__gt=self.floor(request.GET.get("user", "")))
 
-    def newest_live(self, queryset: QuerySet[Any]) -> QuerySet[Any]:
+    def newest_live(self, queryset: QuerySet[Model]) -> QuerySet[Model]:
         """Look among those that have yet to end, however many that are younger have ended."""
         live = Ticket.objects.using(database()).order_by("-pk").values_list("pk", flat=True)
         floor = next(iter(live[REACH : REACH + 1]), 0)
@@ -212,8 +212,8 @@ class OfTask(ValueFilter):
     """Keeps dead letters by what their tasks have."""
 
     def condition(self, value: str) -> Q:
-        told = super().condition(value)
-        return Q(**{f"task__{name}": sought for name, sought in told.children})  # type: ignore[misc]
+        as_choices = super().condition(value)
+        return Q(**{f"task__{name}": sought for name, sought in as_choices.children})  # type: ignore[misc]
 
 
 class DeadQueueFilter(OfTask, QueueFilter):
@@ -234,7 +234,7 @@ class DeadReachFilter(ReachFilter):
     def has_output(self) -> bool:
         return any(self.request.GET.get(name) for name in ("type", "user", "queue"))
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         if self.value() == ALL or not self.has_output():
             return queryset
         times = DeadLetter.objects.using(database()).order_by("-ended_at")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.core import paginator
 from django.utils.formats import number_format
 
 if TYPE_CHECKING:
-    Paginator = paginator.Paginator[Any]
+    Paginator = paginator.Paginator[object]
 else:
     Paginator = paginator.Paginator
 

@@ -51,7 +51,7 @@ class RuleAdmin(QueueAdmin):
         return self.owner if obj else ()
 
     def formfield_for_dbfield(
-        self, db_field: Any, request: HttpRequest, **kwargs: Any
+        self, db_field: Any, request: HttpRequest, **kwargs: object
     ) -> forms.Field | None:
         """Name the fields that are edited in the list, where they have no label."""
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
@@ -59,7 +59,7 @@ class RuleAdmin(QueueAdmin):
             field.widget.attrs["aria-label"] = db_field.verbose_name
         return field
 
-    def save_model(self, request: HttpRequest, obj: Model, form: Any, change: bool) -> None:
+    def save_model(self, request: HttpRequest, obj: Model, form: object, change: bool) -> None:
         with acting(request):
             obj.save(using=database())
 
@@ -67,24 +67,24 @@ class RuleAdmin(QueueAdmin):
         with acting(request):
             obj.delete(using=database())
 
-    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
         with acting(request):
             queryset.using(database()).delete()
 
     @admin.action(description=_("Pause selected %(verbose_name_plural)s"), permissions=["change"])
-    def pause(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+    def pause(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
         if count := self.set_paused(request, queryset, True, _("Paused.")):
-            told = ngettext("%(count)d was paused.", "%(count)d were paused.", count)
-            self.message_user(request, told % {"count": count}, messages.SUCCESS)
+            history = ngettext("%(count)d was paused.", "%(count)d were paused.", count)
+            self.message_user(request, history % {"count": count}, messages.SUCCESS)
 
     @admin.action(description=_("Unpause selected %(verbose_name_plural)s"), permissions=["change"])
-    def unpause(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+    def unpause(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
         if count := self.set_paused(request, queryset, False, _("Unpaused.")):
-            told = ngettext("%(count)d was unpaused.", "%(count)d were unpaused.", count)
-            self.message_user(request, told % {"count": count}, messages.SUCCESS)
+            history = ngettext("%(count)d was unpaused.", "%(count)d were unpaused.", count)
+            self.message_user(request, history % {"count": count}, messages.SUCCESS)
 
     def set_paused(
-        self, request: HttpRequest, queryset: QuerySet[Any], paused: bool, what: Any
+        self, request: HttpRequest, queryset: QuerySet[Model], paused: bool, what: object
     ) -> int:
         """Pause at most CAP rows, or let them go on; return how many, and tell if it is none."""
         others = list(queryset.filter(paused=not paused)[: CAP + 1])
@@ -106,13 +106,13 @@ class RuleAdmin(QueueAdmin):
         return len(done)
 
     def history_view(
-        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, object] | None = None
     ) -> HttpResponse:
         """Show who has changed it, through whichever door."""
         row = self.get_object(request, unquote(object_id))
         changes = audit.changes_of(row, using=database())[:SHOWN] if row else []
-        told = [(moment(one.at), one.by, difference(one)) for one in changes]
-        return super().history_view(request, object_id, {**(extra_context or {}), "told": told})
+        history = [(moment(one.at), one.by, difference(one)) for one in changes]
+        return super().history_view(request, object_id, {**(extra_context or {}), "told": history})
 
 
 def acting(request: HttpRequest) -> AbstractContextManager[None]:

@@ -17,7 +17,7 @@ def queue_names(using: str, *, limit: int = NAMES) -> list[str]:
 
 
 def one_queue(request: HttpRequest) -> bool:
-    """Tell whether a list shows one queue only: there is no other, or it was chosen."""
+    """Return whether a list shows a single queue: it was chosen, or is the only one."""
     return "queue" in request.GET or len(queue_names(database(), limit=2)) < 2
 
 

@@ -1,4 +1,4 @@
-"""A task told as a story: what it is, where it stands and why, and what became of each attempt."""
+"""The facts of a task's page: what it is, where it stands and why, and each attempt's end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django.utils.timezone import template_localtime  # type: ignore[attr-define
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import PayloadError
-from django_perfectqueue.fairness.audit import deeds_of
+from django_perfectqueue.fairness.audit import actions_of
 from django_perfectqueue.fairness.wording import deed
 from django_perfectqueue.inspection.attempts import (
     Episode,
@@ -28,7 +28,7 @@ from django_perfectqueue.inspection.attempts import (
     waited,
 )
 from django_perfectqueue.inspection.why_waiting import Code, why_waiting
-from django_perfectqueue.inspection.workers import place_of
+from django_perfectqueue.inspection.workers import location_of
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import (
     Attempt,
@@ -44,7 +44,7 @@ from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.journal import Line
 from django_perfectqueue.payload.redaction import STARS, masked
 
-from .cells import NOTHING, badge, moment, next_moment, span
+from .cells import NOTHING, badge, duration, moment, next_moment
 
 EXPLAINED = (Code.ENDED, Code.RUNNING, Code.BLOCKED, Code.STALLED)
 ATTEMPTS = 50
@@ -72,9 +72,9 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One attempt as it is shown; without ``told`` it runs, or does not count."""
+    """One attempt as it is shown; without ``attempt`` it runs, or does not count."""
 
-    told: Try | None
+    attempt: Try | None
     number: int | None
     label: str
     started: str
@@ -85,36 +85,36 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class HowFar:
-    """What a handler has told of its progress; ``percent`` is None where it told no part."""
+    """A handler's progress; ``percent`` is None where it reported no part."""
 
     percent: int | None
     stage: str
     at: str
 
 
-def tell(task: Task, *, using: str, now: datetime | None = None) -> dict[str, Any]:
-    """Return everything that a task's page shows."""
+def task_story(task: Task, *, using: str, now: datetime | None = None) -> dict[str, Any]:
+    """Return the context of a task's page."""
     now = now or timezone.now()
     ticket: Ticket | None = getattr(task, "ticket", None)
     letter: DeadLetter | None = getattr(task, "dead_letter", None)
     lane = Lane.objects.using(using).filter(pk=ticket.lane).first() if ticket else None
     journals = journals_of(task, using=using)
-    told = attempts(task, using)
+    newest = attempts(task, using)
     return {
         "badge": badge(task.status),
         "sentences": [explain(task), *reasons(task, ticket, using)],
-        "about": [*about(task), *place(task, using)],
-        "times": times(task, ticket, told, now),
-        "line": line(task, ticket, lane),
+        "about": [*about(task), *location_facts(task, using)],
+        "times": times(task, ticket, newest, now),
+        "line": position_facts(task, ticket, lane),
         "letter": letter,
         "data": shown(task.payload),
         "result": None if task.result_text is None else shown(task.result_text),
         "context": None if task.context is None else shown(task.context),
-        "deeds": [(moment(one.at), one.by, deed(one)) for one in deeds_of(task, using=using)],
+        "deeds": [(moment(one.at), one.by, deed(one)) for one in actions_of(task, using=using)],
         "progress": how_far(present(task, journals)),
-        "attempts": [as_shown(task, one) for one in episodes(task, told, journals)],
+        "attempts": [attempt_row(task, one) for one in episodes(task, newest, journals)],
         "attempts_shown": ATTEMPTS,
-        "attempts_hidden": bool(told) and told[0].number > 1,
+        "attempts_hidden": bool(newest) and newest[0].number > 1,
     }
 
 
@@ -158,16 +158,16 @@ def about(task: Task) -> list[tuple[str, str]]:
         (_("type"), printable(task.type)),
         (_("priority"), str(task.priority)),
         *([(_("limits"), task.limits.replace(",", ", "))] if task.limits else []),
-        *([(_("time limit"), span(task.time_limit))] if task.time_limit else []),
+        *([(_("time limit"), duration(task.time_limit))] if task.time_limit else []),
         (_("id"), str(task.pk)),
         *([(_("worker"), task.worker)] if task.worker else []),
     ]
 
 
-def place(task: Task, using: str) -> list[tuple[str, str]]:
-    """Return which processor runs a task, and since when, as far as its worker has told."""
+def location_facts(task: Task, using: str) -> list[tuple[str, str]]:
+    """Return which processor runs a task, and since when, as far as its worker has reported."""
     held = task.status in (Status.RUNNING, Status.STALLED)
-    if not held or (found := place_of(task, using=using)) is None:
+    if not held or (found := location_of(task, using=using)) is None:
         return []
     if found.since is None:
         return [(_("held by"), str(found))]
@@ -178,42 +178,42 @@ def times(
     task: Task, ticket: Ticket | None, attempts: Sequence[Try], now: datetime
 ) -> list[tuple[str, str]]:
     """Return its moments in order, and how long it waited and ran."""
-    told = [(_("submitted"), moment(task.created_at))]
+    facts = [(_("submitted"), moment(task.created_at))]
     if task.run_at != task.created_at:
-        told.append((_("wanted at"), moment(task.run_at)))
+        facts.append((_("wanted at"), moment(task.run_at)))
     if task.expected_at:
-        told.append((_("expected at"), moment(task.expected_at)))
+        facts.append((_("expected at"), moment(task.expected_at)))
     if task.expires_at:
-        told.append((_("expires at"), moment(task.expires_at)))
+        facts.append((_("expires at"), moment(task.expires_at)))
     if not task.outcome:
         word, at = next_moment(task)
-        told.append((str(word), moment(at)))
+        facts.append((str(word), moment(at)))
     if ticket and task.status == Status.WAITING:
-        told.append((_("waiting for"), span(seconds(due_at(task), now))))
+        facts.append((_("waiting for"), duration(seconds(due_at(task), now))))
     if (wait := waited(task, attempts)) is not None:
-        told.append((_("waited"), span(wait)))
+        facts.append((_("waited"), duration(wait)))
     if task.started_at:
-        told.append((_("last started"), moment(task.started_at)))
+        facts.append((_("last started"), moment(task.started_at)))
     if task.ended_at:
-        told.append((_("ended"), moment(task.ended_at)))
+        facts.append((_("ended"), moment(task.ended_at)))
     if task.started_at and task.ended_at:
-        told.append((_("ran"), span(seconds(task.started_at, task.ended_at))))
-    return told
+        facts.append((_("ran"), duration(seconds(task.started_at, task.ended_at))))
+    return facts
 
 
-def line(task: Task, ticket: Ticket | None, lane: Lane | None) -> list[tuple[str, str]]:
-    """Return a live task's place in line."""
+def position_facts(task: Task, ticket: Ticket | None, lane: Lane | None) -> list[tuple[str, str]]:
+    """Return a live task's position in its queue."""
     if ticket is None:
         return []
-    told = [
+    facts = [
         *([(_("waits for"), wanted)] if (wanted := waits_for(task, ticket)) else []),
         (_("times acquired"), str(ticket.attempt)),
         (_("errors"), str(ticket.errors)),
         (_("crashes"), str(ticket.crashes)),
     ]
     if lane:
-        told += [(_("user's weight"), f"{lane.weight:g}"), (_("user's running tasks"), runs(lane))]
-    return told
+        facts += [(_("user's weight"), f"{lane.weight:g}"), (_("user's running tasks"), runs(lane))]
+    return facts
 
 
 def runs(lane: Lane) -> str:
@@ -239,31 +239,35 @@ def attempts(task: Task, using: str) -> list[Try]:
     rows: QuerySet[Attempt] = Attempt.objects.using(using).filter(task_id=task.pk)
     newest = list(rows.order_by("-pk")[:ATTEMPTS])[::-1]
     older = rows.filter(pk__lt=newest[0].pk) if len(newest) == ATTEMPTS else rows.none()
-    told = older.aggregate(count=Count("pk"), omitted=Sum("omitted", default=0))
-    return tries(task, newest, before=told["count"] + told["omitted"])
+    facts = older.aggregate(count=Count("pk"), omitted=Sum("omitted", default=0))
+    return tries(task, newest, before=facts["count"] + facts["omitted"])
 
 
-def as_shown(task: Any, episode: Episode) -> Shown:
-    told, journal = episode.told, episode.journal
+def attempt_row(task: Any, episode: Episode) -> Shown:
+    attempt, journal = episode.attempt, episode.journal
     number, label = None, _("not counted")
-    if told:
-        number, label = told.number, told.label
+    if attempt:
+        number, label = attempt.number, attempt.label
     elif episode.is_running:
         number, label = task.tries, _("running")
     return Shown(
-        told=told,
+        attempt=attempt,
         number=number,
         label=label,
-        started=moment(told.started_at or told.ended_at) if told else "",
-        ran=span(seconds(told.started_at, told.ended_at)) if told and told.started_at else NOTHING,
-        log=[said(line) for line in journal.log] if journal else [],
+        started=moment(attempt.started_at or attempt.ended_at) if attempt else "",
+        ran=duration(seconds(attempt.started_at, attempt.ended_at))
+        if attempt and attempt.started_at
+        else NOTHING,
+        log=[said(position_facts) for position_facts in journal.log] if journal else [],
         is_open=episode.is_running,
     )
 
 
-def said(line: Line) -> Said:
-    at = template_localtime(line.at).strftime("%H:%M:%S") if line.at else ""
-    return Said(at=at, level=line.level, source=line.source, text=line.text)
+def said(position_facts: Line) -> Said:
+    at = template_localtime(position_facts.at).strftime("%H:%M:%S") if position_facts.at else ""
+    return Said(
+        at=at, level=position_facts.level, source=position_facts.source, text=position_facts.text
+    )
 
 
 def how_far(journal: Journal | None) -> HowFar | None:
@@ -287,7 +291,7 @@ def shown(text: str) -> Text:
     return Text(pretty[:LONGEST], problem, cut=max(0, len(pretty) - LONGEST))
 
 
-def readable(value: Any) -> str:
+def readable(value: object) -> str:
     pretty = json.dumps(value, ensure_ascii=False, indent=2)
     try:
         pretty.encode()

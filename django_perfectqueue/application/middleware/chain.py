@@ -20,7 +20,7 @@ from ..coroutine_functions import is_async
 if TYPE_CHECKING:
     from ..handler import Application
 
-Perform = Callable[[], Any]
+Perform = Callable[[], object]
 Layer = Callable[[Any, Perform], Any]
 Around = Callable[[Any], Any]
 Given = Layer | type | str | object
@@ -33,7 +33,7 @@ class Arounds(dict[type, Around]):
     """
     By the class of a handler, the function that runs one within its middleware.
 
-    A lookup raises ConfigError when something is no middleware, or not for such handlers.
+    A lookup raises ConfigError for an object that is no middleware, or not for such handlers.
     """
 
     def __missing__(self, kind: type[Application]) -> Around:
@@ -49,7 +49,7 @@ def wrapped(inner: Around, layer: Layer) -> Around:
     return lambda handler: layer(handler, functools.partial(performed, inner, handler))
 
 
-def performed(inner: Around, handler: Application) -> Any:
+def performed(inner: Around, handler: Application) -> object:
     """Do what is within a layer; what is done there by an atomic handler goes with its errors."""
     if not handler.atomic:
         return inner(handler)
@@ -57,9 +57,9 @@ def performed(inner: Around, handler: Application) -> Any:
         return inner(handler)
 
 
-def middleware_of(kind: type[Application]) -> list[Any]:
+def middleware_of(kind: type[Application]) -> list[object]:
     """Return each once, the outermost first: that for all, of the base classes, its own."""
-    found: list[Any] = []
+    found: list[object] = []
     for one in (*for_all(), *own(kind)):
         if not any(one is other for other in found):
             found.append(one)
@@ -67,27 +67,27 @@ def middleware_of(kind: type[Application]) -> list[Any]:
 
 
 @functools.cache
-def for_all() -> tuple[Any, ...]:
+def for_all() -> tuple[object, ...]:
     """
     Return the middleware of all handlers.
 
-    Raise ConfigError when one can't be imported, or is none.
+    Raise ConfigError when one can't be imported, or is no middleware.
     """
-    return tuple(made(path, FOR_ALL) for path in options().MIDDLEWARE)
+    return tuple(build_middleware(path, FOR_ALL) for path in options().MIDDLEWARE)
 
 
-def own(kind: type[Application]) -> Iterator[Any]:
+def own(kind: type[Application]) -> Iterator[object]:
     for base in reversed(kind.__mro__):
         given = vars(base).get("middleware", ())
         place = f"{base.__qualname__}.middleware"
         if not isinstance(given, list | tuple):
             raise ConfigError(f"{place} must be a list, not {given!r}.")
-        yield from (made(one, place) for one in given)
+        yield from (build_middleware(one, place) for one in given)
 
 
-def made(given: Given, place: str) -> Any:
+def build_middleware(given: Given, place: str) -> object:
     """Return the middleware that a function, an object, a class or a dotted path stands for."""
-    target: Any = imported(given, place) if isinstance(given, str) else given
+    target: object = imported(given, place) if isinstance(given, str) else given
     if isinstance(target, type):
         target = instance_of(target, place)
     if not any(halves(target)):
@@ -98,7 +98,7 @@ def made(given: Given, place: str) -> Any:
     return target
 
 
-def instance_of(kind: type, place: str) -> Any:
+def instance_of(kind: type, place: str) -> object:
     try:
         return only_one(kind)
     except TypeError as error:
@@ -109,11 +109,11 @@ def instance_of(kind: type, place: str) -> Any:
 
 
 @functools.cache
-def only_one(kind: type) -> Any:
+def only_one(kind: type) -> object:
     return kind()
 
 
-def halves(middleware: Any) -> tuple[Layer | None, Layer | None]:
+def halves(middleware: object) -> tuple[Layer | None, Layer | None]:
     """Return what it has for handlers that are functions, and for those that are coroutines."""
     around, aaround = (getattr(middleware, name, None) for name in (FUNCTIONS, COROUTINES))
     if around is None and aaround is None and callable(middleware):
@@ -123,7 +123,7 @@ def halves(middleware: Any) -> tuple[Layer | None, Layer | None]:
     return around, aaround
 
 
-def layer_for(kind: type[Application], middleware: Any) -> Layer:
+def layer_for(kind: type[Application], middleware: object) -> Layer:
     around, aaround = halves(middleware)
     if (layer := aaround if kind.is_async else around) is not None:
         return layer
@@ -138,12 +138,12 @@ def layer_for(kind: type[Application], middleware: Any) -> Layer:
     )
 
 
-def name_of(middleware: Any) -> str:
+def name_of(middleware: object) -> str:
     return path_of(middleware if hasattr(middleware, "__qualname__") else type(middleware))
 
 
 @receiver(setting_changed)
-def forget(*, setting: str, **kwargs: Any) -> None:
+def forget(*, setting: str, **kwargs: object) -> None:
     if setting == SETTING:
         for_all.cache_clear()
         arounds.clear()

@@ -22,7 +22,7 @@ logger = logging.getLogger("django_perfectqueue.processor")
 
 class MemoryLimit:
     """
-    Has the processor replaced when it holds so many MiB of memory after a task.
+    Replaces the processor when it holds more than a number of MiB after a task.
 
     It is read after each task of these handlers, whether or not that has failed; so use it
     for those that are known to leak, and MAX_MEMORY_PER_CHILD for all.
@@ -33,13 +33,13 @@ class MemoryLimit:
             raise ValueError(f"A limit of memory must be MiB, above 0, not {mib!r}.")
         self.mib = mib
 
-    def around_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
+    def around_perform(self, handler: Application, perform: Callable[[], object]) -> object:
         try:
             return perform()
         finally:
             self.look(handler)
 
-    async def aaround_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
+    async def aaround_perform(self, handler: Application, perform: Callable[[], Any]) -> object:
         try:
             return await perform()
         finally:

@@ -1,4 +1,4 @@
-"""Telling somebody of the errors that handlers raise."""
+"""Report the errors that handlers raise."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ logger = logging.getLogger("django_perfectqueue.errors")
 def log_error(error: BaseException, facts: Facts) -> None:
     """Log an error with its traceback, and with the task in ``record.task``."""
     logger.error(
-        "A handler raised. %s", in_words(facts), exc_info=error, extra={"task": dict(facts)}
+        "A handler raised. %s", as_text(facts), exc_info=error, extra={"task": dict(facts)}
     )
 
 
 def mail_error(error: BaseException, facts: Facts) -> None:
     """Mail an error to ADMINS, by Django's mail_admins()."""
     subject = f"Task {printable(facts['key'])}: {type(error).__qualname__}"
-    mail_admins(subject, f"{in_words(facts, between=chr(10))}\n\n{facts['traceback']}")
+    mail_admins(subject, f"{as_text(facts, between=chr(10))}\n\n{facts['traceback']}")
 
 
 class ReportErrors:
@@ -48,30 +48,30 @@ class ReportErrors:
     def __init__(self, report: Callable[[Exception, Facts], Any] = log_error) -> None:
         self.report = report
 
-    def around_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
+    def around_perform(self, handler: Application, perform: Callable[[], object]) -> object:
         try:
             return perform()
         except NO_ERRORS:
             raise
         except Exception as error:
-            self.tell(handler, error)
+            self.send_report(handler, error)
             raise
 
-    async def aaround_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
+    async def aaround_perform(self, handler: Application, perform: Callable[[], Any]) -> object:
         try:
             return await perform()
         except NO_ERRORS:
             raise
         except Exception as error:
-            await sync_to_async(self.tell)(handler, error)
+            await sync_to_async(self.send_report)(handler, error)
             raise
 
-    def tell(self, handler: Application, error: Exception) -> None:
+    def send_report(self, handler: Application, error: Exception) -> None:
         facts = facts_of(handler, error)
         try:
             self.report(error, facts)
         except Exception:
-            logger.exception("A reporter of errors raised. %s", in_words(facts))
+            logger.exception("A reporter of errors raised. %s", as_text(facts))
 
 
 def facts_of(handler: Application, error: BaseException) -> Facts:
@@ -87,6 +87,6 @@ def facts_of(handler: Application, error: BaseException) -> Facts:
     }
 
 
-def in_words(facts: Facts, *, between: str = " ") -> str:
-    told = {name: str(value) for name, value in facts.items() if name != "traceback"}
-    return between.join(f"{name}={printable(value)}" for name, value in told.items())
+def as_text(facts: Facts, *, between: str = " ") -> str:
+    texts = {name: str(value) for name, value in facts.items() if name != "traceback"}
+    return between.join(f"{name}={printable(value)}" for name, value in texts.items())

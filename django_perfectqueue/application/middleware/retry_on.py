@@ -48,7 +48,7 @@ class RetryOn:
         self.first = wait
         self.longest = longest
 
-    def around_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
+    def around_perform(self, handler: Application, perform: Callable[[], object]) -> Any:
         try:
             return perform()
         except NO_ERRORS:
@@ -57,7 +57,7 @@ class RetryOn:
             if (wait := self.wait_of(handler, error)) is None:
                 raise
             handler.task.retry(wait, why=store.Failure.of(error))
-            self.tell(handler, error, wait)
+            self.log_retry(handler, error, wait)
 
     async def aaround_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
         try:
@@ -68,7 +68,7 @@ class RetryOn:
             if (wait := self.wait_of(handler, error)) is None:
                 raise
             await handler.task.aretry(wait, why=store.Failure.of(error))
-            self.tell(handler, error, wait)
+            self.log_retry(handler, error, wait)
 
     def wait_of(self, handler: Application, error: Exception) -> float | None:
         """Return the seconds until the next attempt; None where the error is to go up."""
@@ -87,7 +87,7 @@ class RetryOn:
         chance = random.random()  # noqa: S311
         return next_wait(errors, first=first, longest=longest, chance=chance)
 
-    def tell(self, handler: Application, error: Exception, wait: float) -> None:
+    def log_retry(self, handler: Application, error: Exception, wait: float) -> None:
         lease = handler.task.lease
         logger.warning(
             "A task is tried again after an error. queue=%s key=%s type=%s attempt=%s"

@@ -24,7 +24,7 @@ Seconds = Callable[["Application"], float | None]
 
 class TimeLimit:
     """
-    Tells a handler to end after so many seconds.
+    Interrupts a handler after a number of seconds.
 
     ``seconds`` is a number, or a function that makes one of the handler, or None for no
     limit. The handler's ``kill()`` gets a TimeLimitError, as by ``time_limit``; but nothing
@@ -36,11 +36,11 @@ class TimeLimit:
             check(seconds)
         self.seconds = seconds
 
-    def around_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
+    def around_perform(self, handler: Application, perform: Callable[[], object]) -> object:
         with timed(handler, self.seconds_for(handler)):
             return perform()
 
-    async def aaround_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
+    async def aaround_perform(self, handler: Application, perform: Callable[[], Any]) -> object:
         with timed_in_loop(handler, self.seconds_for(handler)):
             return await perform()
 
@@ -51,7 +51,7 @@ class TimeLimit:
         return None if seconds is None else check(seconds)
 
 
-def check(seconds: Any) -> float:
+def check(seconds: object) -> float:
     if not is_number(seconds) or not seconds > 0:
         raise ValueError(f"A time limit must be seconds, above 0, not {seconds!r}.")
     return float(seconds)
@@ -76,7 +76,7 @@ def timed_in_loop(handler: Application, seconds: float | None) -> Iterator[None]
     if seconds is None:
         yield
         return
-    endings: set[Any] = set()
+    endings: set[object] = set()
 
     def end() -> None:
         outcome = kill(handler, seconds)
@@ -90,7 +90,7 @@ def timed_in_loop(handler: Application, seconds: float | None) -> Iterator[None]
         timer.cancel()
 
 
-def kill(handler: Application, seconds: float) -> Any:
+def kill(handler: Application, seconds: float) -> object:
     reason = f"Task '{handler.task.key}' has run for longer than its time limit of {seconds:g} s."
     try:
         return handler.kill(TimeLimitError(reason))

@@ -80,7 +80,7 @@ class CommandHandler(Application):
     folder: ClassVar[str | os.PathLike[str] | None] = None
     """Where it is run; None is where the worker is."""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         check_command(cls)
 
@@ -151,7 +151,7 @@ class CommandHandler(Application):
         finally:
             with self._telling:
                 self._program = None
-        if program.told and self._reason is not None:
+        if program.stop_sent and self._reason is not None:
             raise self._reason
         return completed
 

@@ -85,8 +85,8 @@ class Program:
         self.grace = grace
         self.stdout = Output(keep)
         self.stderr = Output(keep)
-        self.told = False
-        """Whether it was told to stop before it had ended."""
+        self.stop_sent = False
+        """Whether it was asked to stop before it had ended."""
         self.stopping = False
         self.kill_at = float("inf")
         self.lock = threading.Lock()
@@ -96,7 +96,7 @@ class Program:
         self.watched = False
 
     def stop(self) -> None:
-        """Tell it to stop; called from any thread, at any time, and any number of times."""
+        """Ask it to stop; may be called from any thread, at any time, any number of times."""
         with self.lock:
             self.stopping = True
             if self.bell is not None:
@@ -125,7 +125,7 @@ class Program:
         )
 
     def hang_bell(self, opened: ExitStack) -> None:
-        """Have a pipe on which other threads end the waiting."""
+        """Open a pipe by which other threads end the wait."""
         ear, bell = os.pipe()
         opened.callback(os.close, ear)
         opened.callback(self.take_bell_down, bell)
@@ -158,7 +158,7 @@ class Program:
         return process
 
     def watch_end(self, process: subprocess.Popen[bytes], opened: ExitStack) -> None:
-        """Be woken by its end, where the system can; else it is looked for ever so often."""
+        """Wake up at its end, where the system supports that; else poll."""
         if hasattr(os, "pidfd_open"):
             with suppress(OSError):
                 file = os.pidfd_open(process.pid)
@@ -172,7 +172,7 @@ class Program:
         os.set_blocking(file, False)
 
         def read() -> bool:
-            """Tell whether there may be more."""
+            """Return whether there may be more."""
             try:
                 chunk = os.read(file, CHUNK)
             except BlockingIOError:
@@ -195,7 +195,7 @@ class Program:
         os.set_blocking(file, False)
 
         def write() -> None:
-            """Give it some more; one that does not want to read need not."""
+            """Write the next chunk; the program need not read it."""
             try:
                 self.given = self.given[os.write(file, self.given[:CHUNK]) :]
             except BlockingIOError:
@@ -209,14 +209,14 @@ class Program:
         self.selector.register(file, selectors.EVENT_WRITE, write)
 
     def attend(self, process: subprocess.Popen[bytes]) -> None:
-        """Serve it until it has ended, and make it end when it has to."""
+        """Read and write until it has ended; end it when it must stop."""
         while not has_ended(process):
             if self.stopping:
                 self.press(process)
             for key, _events in self.selector.select(self.pause()):
                 key.data()
         self.read_rest()
-        if self.told:
+        if self.stop_sent:
             self.end_survivors(process)
         process.wait()
 
@@ -227,10 +227,10 @@ class Program:
         return None if due == float("inf") else due
 
     def press(self, process: subprocess.Popen[bytes]) -> None:
-        """Ask it to end, and end it when it has not in time."""
+        """Ask it to end; kill it after the grace period."""
         now = time.monotonic()
-        if not self.told:
-            self.told = True
+        if not self.stop_sent:
+            self.stop_sent = True
             self.kill_at = now + self.grace
             terminate_descendants(process.pid)
             send(process.pid, signal.SIGTERM)
@@ -273,7 +273,7 @@ class Program:
 
 def has_ended(process: subprocess.Popen[bytes]) -> bool:
     """
-    Tell whether it has ended, without reaping it where that can be had.
+    Return whether it has ended, without reaping it where the system supports that.
 
     So long no other process has its id, nor its group.
     """

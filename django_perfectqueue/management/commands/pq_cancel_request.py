@@ -1,20 +1,21 @@
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.models import LIVE, TaskQuerySet
-from django_perfectqueue.queue import Task
+from django_perfectqueue.queue import TaskHandle
 
+from ..base import CommandOptions
 from ..tasks.bulk import SelectingCommand
 
 
 class Command(SelectingCommand):
     summary = gettext_lazy("Cancels tasks that have yet to run, and asks running ones to stop.")
     statuses: ClassVar[list[str]] = [status.value for status in LIVE]
-    words = ("cancelled", "requested")
+    outcomes = ("cancelled", "requested")
     page_by = "ticket__task_id"
 
     def all_help(self) -> str:
@@ -23,12 +24,12 @@ class Command(SelectingCommand):
     def status_help(self) -> str:
         return _("%s (any of these).") % ", ".join(self.statuses)
 
-    def steer(self, task: Task) -> tuple[str, str]:
+    def steer(self, task: TaskHandle) -> tuple[str, str]:
         if task.cancel_request():
             return _("Task '%s' is cancelled.") % task.key, "cancelled"
         return _("Task '%s' is running, and is asked to stop.") % task.key, "requested"
 
-    def tasks(self, **options: Any) -> TaskQuerySet:
+    def tasks(self, options: CommandOptions) -> TaskQuerySet:
         tasks = self.queue.list().live()
         return tasks.in_status(options["status"]) if options["status"] else tasks
 
@@ -40,12 +41,12 @@ class Command(SelectingCommand):
         asked = done.get("requested", 0)
         cancelled = count - asked
         text = ngettext("%s task is cancelled.", "%s tasks are cancelled.", cancelled)
-        told = text % cancelled
+        sentence = text % cancelled
         if asked:
             text = ngettext(
                 "%s is running, and is asked to stop.",
                 "%s are running, and are asked to stop.",
                 asked,
             )
-            told += " " + text % asked
-        return told
+            sentence += " " + text % asked
+        return sentence

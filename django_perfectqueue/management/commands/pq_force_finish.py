@@ -3,7 +3,7 @@ from __future__ import annotations
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_perfectqueue.queue import Task
+from django_perfectqueue.queue import TaskHandle
 
 from ..tasks.single import SteeringCommand
 
@@ -14,6 +14,6 @@ class Command(SteeringCommand):
         " heartbeat, and can no longer write to it."
     )
 
-    def steer(self, task: Task) -> tuple[str, str]:
+    def steer(self, task: TaskHandle) -> tuple[str, str]:
         task.force_finish()
         return _("Task '%s' is finished.") % task.key, "finished"

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
-from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
@@ -15,7 +14,7 @@ from django_perfectqueue.lib import durations
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.worker.shared.status_page import LONG_AGO, WorkerStatus, statuses
 
-from ..base import SummedUpCommand, known_alias, speaking
+from ..base import CommandOptions, SummedUpCommand, known_alias, speaking
 
 
 class Command(SummedUpCommand):
@@ -64,31 +63,31 @@ class Command(SummedUpCommand):
         )
         parser.add_argument("--json", action="store_true", help=_("Print one JSON object."))
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: object, **options: object) -> None:
         if options["live"] or options["ready"]:
-            found = [self.of_host(options)]
+            found = [self.check_host(options)]
         else:
             if options["pid_file"]:
                 raise CommandError(_("--pid-file goes with --live or --ready."))
-            found = self.of_queues(options)
-        self.tell(found, options)
+            found = self.check_queues(options)
+        self.print_findings(found, options)
 
-    def of_queues(self, options: dict[str, Any]) -> list[Finding]:
+    def check_queues(self, options: CommandOptions) -> list[Finding]:
         with speaking():
             using = known_alias(options["database"] or queue.database())
             given = options["queues"] or ()
             names = [queue.checked("queue", name, queue.QUEUE_LENGTH) for name in given]
             return list(findings(names, using=using, oldest=options["oldest"]))
 
-    def of_host(self, options: dict[str, Any]) -> Finding:
+    def check_host(self, options: CommandOptions) -> Finding:
         with speaking():
             shown = statuses()
         if options["pid_file"]:
             pid = pid_in(options["pid_file"])
             shown = [one for one in shown if pid in (one.launcher, one.supervisor)]
-        return of_workers(shown, ready=options["ready"])
+        return check_workers(shown, ready=options["ready"])
 
-    def tell(self, found: Sequence[Finding], options: dict[str, Any]) -> None:
+    def print_findings(self, found: Sequence[Finding], options: CommandOptions) -> None:
         wrong = [finding for finding in found if not finding.ok]
         if options["json"]:
             facts = [finding.facts() for finding in found]
@@ -101,17 +100,17 @@ class Command(SummedUpCommand):
             raise CommandError("\n".join(map(in_full, wrong)))
 
 
-def of_workers(shown: Sequence[WorkerStatus], *, ready: bool) -> Finding:
+def check_workers(shown: Sequence[WorkerStatus], *, ready: bool) -> Finding:
     """Return how the worker stands that is best off."""
     if not shown:
         return Finding("worker", False, _("No worker of this user runs on this host."))
     best = max(shown, key=lambda one: (one.is_ready, one.is_live, -one.turned))
     well = best.is_ready if ready else best.is_live
-    return Finding("worker", well, standing_of(best, ready=ready), best.facts())
+    return Finding("worker", well, describe_worker(best, ready=ready), best.facts())
 
 
-def standing_of(worker: WorkerStatus, *, ready: bool) -> str:
-    words = {"pid": worker.supervisor, "time": durations.span(worker.turned)}
+def describe_worker(worker: WorkerStatus, *, ready: bool) -> str:
+    words = {"pid": worker.supervisor, "time": durations.long_duration(worker.turned)}
     if not worker.is_live and worker.turned >= LONG_AGO:
         return _("The worker with pid %(pid)d is gone.") % words
     if not worker.is_live:

@@ -15,7 +15,7 @@ from django_perfectqueue.conf import options as settings
 from django_perfectqueue.exceptions import PerfectQueueError
 from django_perfectqueue.worker.discovery import found, types_of, with_django_tasks
 
-from ..base import INTERRUPTED, QueueCommand, at_least, diagnosis, known_alias
+from ..base import INTERRUPTED, CommandOptions, QueueCommand, at_least, diagnosis, known_alias
 from ..importing import SOURCES, Move, Source, Tally
 from ..importing.move import Reason
 from ..importing.source import Terms, reading
@@ -84,7 +84,7 @@ class Command(QueueCommand):
             help=_("Delete each row there once its task is here. By default they stay."),
         )
 
-    def act(self, **options: Any) -> None:
+    def act(self, options: CommandOptions) -> None:
         source = source_of(self.queue.using, options)
         move = self.move(source, options)
         try:
@@ -99,11 +99,11 @@ class Command(QueueCommand):
         finally:
             self.progress.clear()
         self.report(move)
-        if count := move.tally.mendable:
+        if count := move.tally.fixable:
             text = ngettext("%s task is left behind.", "%s tasks are left behind.", count)
             raise CommandError(text % f"{count:,}")
 
-    def move(self, source: Source, options: dict[str, Any]) -> Move:
+    def move(self, source: Source, options: CommandOptions) -> Move:
         with reading(source.terms.using):
             total = sum(table.count() for table in source.tables)
         self.progress = Progress(self.stderr, _("%s tasks looked at"), total=total)
@@ -131,7 +131,7 @@ class Command(QueueCommand):
             self.say(text)
 
 
-def source_of(using: str, options: dict[str, Any]) -> Source:
+def source_of(using: str, options: CommandOptions) -> Source:
     """Return the source that was asked for; raise ConfigError when it can't be read as it is."""
     terms = Terms(
         using=known_alias(options["from_database"] or using),
@@ -202,11 +202,11 @@ def left_lines(tally: Tally) -> list[str]:
     lines = [_("Not moved:")]
     for why, reason in tally.left.items():
         lines.append(f"  {reason.count:>{width},} {why}")
-        lines += [f"  {'':{width}}   {name}" for name in named(reason)]
+        lines += [f"  {'':{width}}   {name}" for name in describe_reason(reason)]
     return lines
 
 
-def named(reason: Reason) -> list[str]:
+def describe_reason(reason: Reason) -> list[str]:
     more = reason.count - len(reason.names)
     return [*reason.names, _("and %d more") % more] if reason.names and more else reason.names
 
@@ -223,7 +223,7 @@ def as_json(move: Move, notes: list[str]) -> dict[str, Any]:
             {
                 "why": why,
                 "count": reason.count,
-                "mendable": reason.mendable,
+                "fixable": reason.fixable,
                 "names": reason.names,
             }
             for why, reason in tally.left.items()

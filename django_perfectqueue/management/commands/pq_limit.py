@@ -12,13 +12,13 @@ from django_perfectqueue.fairness.audit import changes_of
 from django_perfectqueue.fairness.edit import lift_pause
 from django_perfectqueue.fairness.limits import SCOPES, next_at, owner, remove_limit, set_limit
 from django_perfectqueue.fairness.wording import limit_terms, rate_of
-from django_perfectqueue.lib.durations import short_span
+from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Limit, Meter
 from django_perfectqueue.models.fields import ServerNow
 
-from ..base import at_least, nearest
-from ..queues.rule_command import RuleCommand, changes_for_programs, given, person, rate, some
+from ..base import CommandOptions, at_least, nearest
+from ..queues.rule_command import RuleCommand, changes_for_programs, edits, first_rows, person, rate
 from ..terminal.table import Column
 
 
@@ -57,8 +57,8 @@ class Command(RuleCommand):
         parser.add_argument("--remove", action="store_true", help=_("Take the limit away."))
         self.add_listing(parser)
 
-    def act(self, **options: Any) -> None:
-        changes = given(options, "burst")
+    def act(self, options: CommandOptions) -> None:
+        changes = edits(options, "burst")
         if options["rate"]:
             changes["rate"], changes["period"] = options["rate"]
         if options["no_rate"]:
@@ -67,49 +67,49 @@ class Command(RuleCommand):
         if options["name"] is None:
             self.list_limits(options["limit"])
             return
-        place = named(options["name"])
-        key = f"{place['scope']}:{place['name']}"
+        target = parse_name(options["name"])
+        key = f"{target['scope']}:{target['name']}"
         if options["remove"]:
-            self.remove(place, key)
+            self.remove(target, key)
         elif changes:
-            self.change(place, key, changes)
+            self.change(target, key, changes)
         else:
-            self.show(place, key)
+            self.show(target, key)
 
-    def change(self, place: dict[str, Any], key: str, changes: dict[str, Any]) -> None:
+    def change(self, target: dict[str, Any], key: str, changes: dict[str, Any]) -> None:
         if changes == {"paused": False}:
-            self.unpause(place, key)
+            self.unpause(target, key)
             return
-        self.tell(set_limit(**place, **changes, using=self.queue.using, by=person()))
+        self.print_limit(set_limit(**target, **changes, using=self.queue.using, by=person()))
 
-    def unpause(self, place: dict[str, Any], key: str) -> None:
-        if not self.limits().filter(**place).exists():
+    def unpause(self, target: dict[str, Any], key: str) -> None:
+        if not self.limits().filter(**target).exists():
             raise no_limit(key)
-        left = lift_pause(**place, using=self.queue.using, by=person())
+        left = lift_pause(**target, using=self.queue.using, by=person())
         if left is not None:
-            self.tell(left)
+            self.print_limit(left)
         elif self.as_json:
             self.print_json({"limit": key, "removed": True})
         else:
             self.say(_("Limit '%s' is removed: it was only a pause.") % key)
 
-    def tell(self, limit: Limit) -> None:
+    def print_limit(self, limit: Limit) -> None:
         if self.as_json:
             self.print_json(for_programs(limit))
         else:
             terms = {"key": limit.key, "terms": limit_terms(limit)}
             self.say(_("Limit '%(key)s': %(terms)s.") % terms)
 
-    def remove(self, place: dict[str, Any], key: str) -> None:
-        if not remove_limit(**place, using=self.queue.using, by=person()):
+    def remove(self, target: dict[str, Any], key: str) -> None:
+        if not remove_limit(**target, using=self.queue.using, by=person()):
             raise no_limit(key)
         if self.as_json:
             self.print_json({"limit": key, "removed": True})
         else:
             self.say(_("Limit '%s' is removed.") % key)
 
-    def show(self, place: dict[str, Any], key: str) -> None:
-        row = self.limits().filter(**place).first()
+    def show(self, target: dict[str, object], key: str) -> None:
+        row = self.limits().filter(**target).first()
         if row is None:
             raise no_limit(key)
         meters = self.meters([row])
@@ -122,7 +122,7 @@ class Command(RuleCommand):
         self.print_changes(changes)
 
     def list_limits(self, limit: int) -> None:
-        rows, more = some(self.limits().order_by("scope", "name"), limit)
+        rows, more = first_rows(self.limits().order_by("scope", "name"), limit)
         meters = self.meters(rows)
         if self.as_json:
             for row in rows:
@@ -135,7 +135,7 @@ class Command(RuleCommand):
         if more:
             self.say(_("There are more: --limit 0 lists all."))
 
-    def print_limits(self, rows: list[Any], meters: dict[str, Meter]) -> None:
+    def print_limits(self, rows: list[Limit], meters: dict[str, Meter]) -> None:
         columns = [
             Column(_("limit"), elastic=True),
             Column(_("running"), right=True),
@@ -147,10 +147,10 @@ class Command(RuleCommand):
         ]
         self.print_table(columns, (cells_of(row, meters.get(row.key)) for row in rows))
 
-    def limits(self) -> QuerySet[Any]:
+    def limits(self) -> QuerySet[Limit]:
         return Limit.objects.using(self.queue.using).annotate(clock=ServerNow())
 
-    def meters(self, rows: list[Any]) -> dict[str, Meter]:
+    def meters(self, rows: list[Limit]) -> dict[str, Meter]:
         found: dict[str, Meter] = {}
         for start in range(0, len(rows), 500):
             keys = [row.key for row in rows[start : start + 500]]
@@ -158,7 +158,7 @@ class Command(RuleCommand):
         return found
 
 
-def check_choice(options: dict[str, Any], changes: dict[str, Any]) -> None:
+def check_choice(options: CommandOptions, changes: dict[str, Any]) -> None:
     """Raise CommandError unless the options say one thing."""
     if options["name"] is None and (changes or options["remove"]):
         raise CommandError(_("Say which limit: its name, or a scope and a name."))
@@ -166,7 +166,7 @@ def check_choice(options: dict[str, Any], changes: dict[str, Any]) -> None:
         raise CommandError(_("--remove takes the limit away: it can't be changed as well."))
 
 
-def named(text: str) -> dict[str, Any]:
+def parse_name(text: str) -> dict[str, Any]:
     """
     Return the scope and the name of a limit from SCOPE:NAME, or a name alone.
 
@@ -193,7 +193,7 @@ def no_limit(key: str) -> CommandError:
     )
 
 
-def cells_of(row: Any, meter: Meter | None) -> list[str]:
+def cells_of(row: Limit, meter: Meter | None) -> list[str]:
     return [
         row.key,
         str(meter.running if meter else 0),
@@ -215,10 +215,10 @@ def next_start(row: Any, meter: Meter | None) -> str:
         return "-"
     at = next_at(row, meter)
     wait = (at - row.clock).total_seconds() if at else 0.0
-    return _("in %s") % short_span(wait) if wait > 0 else _("now")
+    return _("in %s") % short_duration(wait) if wait > 0 else _("now")
 
 
-def for_programs(row: Limit, meter: Meter | None = None) -> dict[str, Any]:
+def for_programs(row: Limit, meter: Meter | None = None) -> dict[str, object]:
     at = next_at(row, meter)
     return {
         "limit": row.key,

@@ -9,11 +9,11 @@ from django.db import connections
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_perfectqueue.lib.durations import short_span
+from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.models import Status, Task, TaskQuerySet, id_for
 from django_perfectqueue.models.fields import ServerNow
 
-from ..base import QueueCommand, at_least
+from ..base import CommandOptions, QueueCommand, at_least
 from ..tasks.facts import content, situation, summary
 from ..tasks.hints import no_tasks
 from ..terminal.table import GAP, Column, lines, terminal_width
@@ -56,8 +56,8 @@ class Command(QueueCommand):
         )
         parser.add_argument("--data", action="store_true", help=_("Show what was submitted too."))
 
-    def act(self, **options: Any) -> None:
-        listing = Listing(self.tasks(**options), options["limit"])
+    def act(self, options: CommandOptions) -> None:
+        listing = Listing(self.tasks(options), options["limit"])
         if self.as_json:
             for task in listing:
                 self.print_json(summary(task, with_data=options["data"]))
@@ -70,8 +70,8 @@ class Command(QueueCommand):
         else:
             self.say(no_tasks(self.queue))
 
-    def tasks(self, **options: Any) -> TaskQuerySet:
-        tasks = self.listed(**options).select_related("ticket").with_tries()
+    def tasks(self, options: CommandOptions) -> TaskQuerySet:
+        tasks = self.list_tasks(options).select_related("ticket").with_tries()
         tasks = tasks.annotate(clock=ServerNow())
         if options["status"]:
             tasks = tasks.in_status(options["status"])
@@ -84,7 +84,7 @@ class Command(QueueCommand):
             tasks = behind(tasks, options["after"])
         return tasks.defer("result_text", *(() if options["data"] else ("payload",)))
 
-    def listed(self, **options: Any) -> TaskQuerySet:
+    def list_tasks(self, options: CommandOptions) -> TaskQuerySet:
         """Return the queue's tasks, by the index of keys or else as they come by their ids."""
         if prefix := options["key_prefix"]:
             return self.queue.list().key_begins(prefix)
@@ -160,7 +160,7 @@ def behind(tasks: TaskQuerySet, task_id: int) -> TaskQuerySet:
     return tasks.filter(**{f"{order.lstrip('-')}__{side}": task_id})
 
 
-def narrowed(options: dict[str, Any]) -> bool:
+def narrowed(options: dict[str, object]) -> bool:
     names = ("status", "user", "type", "key_prefix", "after")
     return any(options[name] is not None for name in names)
 
@@ -172,7 +172,7 @@ def cells_of(task: Any, *, with_data: bool) -> list[str]:
         task.type,
         task.user,
         task.status,
-        _("%s ago") % short_span(age),
+        _("%s ago") % short_duration(age),
         situation(task, task.clock),
         str(task.tries),
     ]

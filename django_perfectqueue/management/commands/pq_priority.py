@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-from typing import Any
-
 from django.core.management.base import CommandParser
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_perfectqueue.queue import Task
+from django_perfectqueue.queue import TaskHandle
 
+from ..base import CommandOptions
 from ..tasks.single import SteeringCommand
 
 
@@ -24,11 +23,11 @@ class Command(SteeringCommand):
             "priority", type=int, metavar="N", help=_("Larger goes first among its user's.")
         )
 
-    def act(self, **options: Any) -> None:
+    def act(self, options: CommandOptions) -> None:
         self.priority = options["priority"]
-        super().act(**options)
+        super().act(options)
 
-    def steer(self, task: Task) -> tuple[str, str]:
+    def steer(self, task: TaskHandle) -> tuple[str, str]:
         task.set_priority(self.priority)
         sentence = _("Task '%(key)s' has the priority %(priority)s.")
         return sentence % {"key": task.key, "priority": self.priority}, "reprioritized"

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
@@ -12,7 +11,7 @@ from django_perfectqueue.models import Outcome
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.queue.retention import Rule, purge
 
-from ..base import QueueCommand, at_least
+from ..base import CommandOptions, QueueCommand, at_least
 from ..tasks.hints import no_tasks
 from ..terminal.progress import Progress
 from ..terminal.text import seconds
@@ -69,7 +68,7 @@ class Command(QueueCommand):
         )
         parser.add_argument("--yes", action="store_true", help=_("With --all: mean it."))
 
-    def act(self, **options: Any) -> None:
+    def act(self, options: CommandOptions) -> None:
         check_choice(self.queue, options)
         if options["all"]:
             self.clear(dry_run=options["dry_run"])
@@ -111,7 +110,7 @@ class Command(QueueCommand):
         self.say(text % count + (": " + ", ".join(parts) if parts else "") + ".")
 
 
-def asked(options: Mapping[str, Any]) -> Rule:
+def asked(options: CommandOptions) -> Rule:
     """
     Return the rule that was asked for; by default that of the settings.
 
@@ -130,7 +129,7 @@ def asked(options: Mapping[str, Any]) -> Rule:
         ) from error
 
 
-def check_choice(queue: Queue, options: Mapping[str, Any]) -> None:
+def check_choice(queue: Queue, options: CommandOptions) -> None:
     """Raise CommandError unless the options say one thing, and mean it."""
     if not options["all"]:
         return

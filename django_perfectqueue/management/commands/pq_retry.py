@@ -1,14 +1,15 @@
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from django.core.management.base import CommandParser
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.models import DEAD, Outcome, TaskQuerySet
-from django_perfectqueue.queue import Task
+from django_perfectqueue.queue import TaskHandle
 
+from ..base import CommandOptions
 from ..tasks.bulk import SelectingCommand
 from ..tasks.hints import no_group
 
@@ -20,7 +21,7 @@ class Command(SelectingCommand):
     )
     statuses: ClassVar[list[str]] = [outcome.value for outcome in DEAD]
     choices = ("group", *SelectingCommand.choices)
-    words = ("retried",)
+    outcomes = ("retried",)
     page_by = "dead_letter__task_id"
 
     def add_options(self, parser: CommandParser) -> None:
@@ -37,11 +38,11 @@ class Command(SelectingCommand):
     def status_help(self) -> str:
         return _("%s (failed).") % ", ".join(self.statuses)
 
-    def steer(self, task: Task) -> tuple[str, str]:
+    def steer(self, task: TaskHandle) -> tuple[str, str]:
         task.retry()
         return _("Task '%s' will be tried again.") % task.key, "retried"
 
-    def tasks(self, **options: Any) -> TaskQuerySet:
+    def tasks(self, options: CommandOptions) -> TaskQuerySet:
         tasks = self.queue.list()
         status, group = options["status"], options["group"]
         if group is not None:
@@ -50,7 +51,7 @@ class Command(SelectingCommand):
             tasks = tasks.in_status(status or Outcome.FAILED)
         return tasks
 
-    def none_found(self, **options: Any) -> str:
+    def none_found(self, options: CommandOptions) -> str:
         group = options["group"]
         return "" if group is None else no_group(self.queue, group)
 

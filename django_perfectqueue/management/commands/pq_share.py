@@ -20,7 +20,8 @@ from django_perfectqueue.fairness.wording import queue_of, share_terms, user_of,
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import FairShare, QueueShare
 
-from ..queues.rule_command import RuleCommand, changes_for_programs, given, person, some
+from ..base import CommandOptions
+from ..queues.rule_command import RuleCommand, changes_for_programs, edits, first_rows, person
 from ..terminal.table import Column
 
 
@@ -58,47 +59,47 @@ class Command(RuleCommand):
         )
         self.add_listing(parser)
 
-    def act(self, **options: Any) -> None:
-        changes = given(options, "weight")
+    def act(self, options: CommandOptions) -> None:
+        changes = edits(options, "weight")
         user = "" if options["no_user"] else options["user"]
         if options["of_queue"] is not None:
             check_queue_choice(options, changes)
             self.act_on_queue(options["of_queue"], changes, options["reset"])
             return
         check_choice(options, changes, user)
-        place: dict[str, Any] = {"queue": options["queue"] or "", "using": self.queue.using}
+        scope: dict[str, Any] = {"queue": options["queue"] or "", "using": self.queue.using}
         if user is None:
             self.list_shares(options["queue"], options["limit"])
         elif options["reset"]:
-            self.reset(user, place)
+            self.reset(user, scope)
         elif changes:
-            set_share(user, **changes, **place, by=person())
-            self.tell(user, place)
+            set_share(user, **changes, **scope, by=person())
+            self.print_share(user, scope)
         else:
-            self.show(user, place)
+            self.show(user, scope)
 
-    def reset(self, user: str, place: dict[str, Any]) -> None:
-        if not reset_share(user, **place, by=person()) and not self.as_json:
+    def reset(self, user: str, scope: dict[str, Any]) -> None:
+        if not reset_share(user, **scope, by=person()) and not self.as_json:
             self.say(_("There was no share of its own."))
-        self.tell(user, place)
+        self.print_share(user, scope)
 
-    def tell(self, user: str, place: dict[str, Any]) -> None:
+    def print_share(self, user: str, scope: dict[str, Any]) -> None:
         """Say what holds now."""
-        held = share(user, **place)
+        held = share(user, **scope)
         if self.as_json:
-            self.print_json(for_programs(held, user, place["queue"]))
+            self.print_json(for_programs(held, user, scope["queue"]))
         else:
-            self.say(told(held, user, place["queue"]))
+            self.say(describe_share(held, user, scope["queue"]))
 
-    def show(self, user: str, place: dict[str, Any]) -> None:
-        held = share(user, **place)
-        own = FairShare(user=user, queue=place["queue"])
-        changes = changes_of(own, using=place["using"])
+    def show(self, user: str, scope: dict[str, Any]) -> None:
+        held = share(user, **scope)
+        own = FairShare(user=user, queue=scope["queue"])
+        changes = changes_of(own, using=scope["using"])
         if self.as_json:
-            found = for_programs(held, user, place["queue"])
+            found = for_programs(held, user, scope["queue"])
             self.print_json({**found, "changes": list(changes_for_programs(changes))})
             return
-        self.stdout.write(printable(told(held, user, place["queue"])))
+        self.stdout.write(printable(describe_share(held, user, scope["queue"])))
         if source := source_of(held, own):
             self.stdout.write(printable(source))
         self.print_changes(changes)
@@ -125,7 +126,7 @@ class Command(RuleCommand):
         rows = FairShare.objects.using(self.queue.using).order_by("user", "queue")
         if queue is not None:
             rows = rows.filter(queue=queue)
-        shares, more = some(rows, limit)
+        shares, more = first_rows(rows, limit)
         queues = QueueShare.objects.using(self.queue.using).order_by("queue")
         if queue is not None:
             queues = queues.filter(queue=queue)
@@ -152,7 +153,7 @@ class Command(RuleCommand):
             self.say(_("There are more: --limit 0 lists all."))
 
 
-def check_choice(options: dict[str, Any], changes: dict[str, Any], user: str | None) -> None:
+def check_choice(options: CommandOptions, changes: dict[str, Any], user: str | None) -> None:
     """Raise CommandError unless the options say one thing."""
     if options["no_user"] and options["user"] is not None:
         raise CommandError(_("Give a user or --no-user, not both."))
@@ -162,7 +163,7 @@ def check_choice(options: dict[str, Any], changes: dict[str, Any], user: str | N
         raise CommandError(_("--reset takes the share away: it can't be changed as well."))
 
 
-def check_queue_choice(options: dict[str, Any], changes: dict[str, Any]) -> None:
+def check_queue_choice(options: dict[str, object], changes: dict[str, object]) -> None:
     """Raise CommandError unless the options are about the weight of a queue."""
     if options["no_user"] or options["user"] is not None or options["queue"] is not None:
         raise CommandError(_("--of-queue is a share without a user: name the queue only there."))
@@ -174,9 +175,9 @@ def check_queue_choice(options: dict[str, Any], changes: dict[str, Any]) -> None
         raise CommandError(_("--reset takes the share away: it can't be changed as well."))
 
 
-def told(held: FairShare, user: str, queue: str) -> str:
-    whose = capfirst(user_of(user))
-    return f"{whose}, {queue_of(queue)}: {share_terms(held)}."
+def describe_share(held: FairShare, user: str, queue: str) -> str:
+    owner = capfirst(user_of(user))
+    return f"{owner}, {queue_of(queue)}: {share_terms(held)}."
 
 
 def queue_told(queue: str, weight: float) -> str:
@@ -205,7 +206,7 @@ def cells_of(row: FairShare) -> list[str]:
     ]
 
 
-def for_programs(held: FairShare, user: str, queue: str) -> dict[str, Any]:
+def for_programs(held: FairShare, user: str, queue: str) -> dict[str, object]:
     return {
         "user": user or None,
         "queue": queue or None,

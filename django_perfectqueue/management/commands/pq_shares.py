@@ -10,10 +10,10 @@ from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.conf import options as settings
 from django_perfectqueue.fairness.report import COUNTED, WINDOWS, Balance, UserShare, balance
-from django_perfectqueue.lib.durations import short_span
+from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
 
-from ..base import QueueCommand, at_least
+from ..base import CommandOptions, QueueCommand, at_least
 from ..tasks.facts import iso
 from ..terminal.table import GAP, Column, lines, terminal_width
 
@@ -52,7 +52,7 @@ class Command(QueueCommand):
             help=_("How many users to show, those who received most first (20)."),
         )
 
-    def act(self, **options: Any) -> None:
+    def act(self, options: CommandOptions) -> None:
         over, user = options["over"], options["user"]
         found = balance(
             self.queue.name, over=over, using=self.queue.using, top=options["top"], user=user
@@ -68,16 +68,16 @@ class Command(QueueCommand):
 
     def nothing(self, over: str) -> str:
         words = {"queue": self.queue.name, "when": LAST[over]}
-        told = _("No task of queue '%(queue)s' ran or waited for a worker %(when)s.") % words
+        share_facts = _("No task of queue '%(queue)s' ran or waited for a worker %(when)s.") % words
         if settings().USAGE_TIME == 0:
-            return told + " " + _("It would not be known: USAGE_TIME is 0.")
-        return told + " " + _("Workers write every ten seconds what they did.")
+            return share_facts + " " + _("It would not be known: USAGE_TIME is 0.")
+        return share_facts + " " + _("Workers write every ten seconds what they did.")
 
     def print_balance(self, found: Balance, over: str) -> None:
         words = {
             "queue": found.queue,
             "when": LAST[over],
-            "time": short_span(found.total.seconds),
+            "time": short_duration(found.total.seconds),
         }
         title = _("Queue '%(queue)s' %(when)s: %(time)s of processor time") % words
         self.stdout.write(self.style.MIGRATE_HEADING(printable(title)) + "\n\n")
@@ -113,8 +113,8 @@ def cells(share: UserShare) -> Iterator[str]:
     yield percent(share.received)
     yield signed(share.difference)
     yield str(share.tasks)
-    yield span(share.p50)
-    yield span(share.p95)
+    yield duration(share.p50)
+    yield duration(share.p95)
     yield str(HELD[share.held])
 
 
@@ -133,15 +133,15 @@ def signed(part: float) -> str:
     return f"{rounded:+.1f}%" if rounded else "0.0%"
 
 
-def span(seconds: float | None) -> str:
-    return "-" if seconds is None else short_span(seconds)
+def duration(seconds: float | None) -> str:
+    return "-" if seconds is None else short_duration(seconds)
 
 
 def bounded(count: int) -> str:
     return f"{COUNTED}+" if count > COUNTED else str(count)
 
 
-def summary(found: Balance, over: str) -> dict[str, Any]:
+def summary(found: Balance, over: str) -> dict[str, object]:
     return {
         "queue": found.queue,
         "over": over,
@@ -151,11 +151,11 @@ def summary(found: Balance, over: str) -> dict[str, Any]:
         "tasks": found.total.tasks,
         "wait_p50": found.total.p50,
         "wait_p95": found.total.p95,
-        "shares": [told(share) for share in found.shares],
+        "shares": [share_facts(share) for share in found.shares],
     }
 
 
-def told(share: UserShare) -> dict[str, Any]:
+def share_facts(share: UserShare) -> dict[str, Any]:
     figures = {
         "user": share.user or None,
         "others": share.others,

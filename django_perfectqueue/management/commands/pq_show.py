@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.exceptions import NotFoundError
-from django_perfectqueue.fairness.audit import deeds_of
+from django_perfectqueue.fairness.audit import actions_of
 from django_perfectqueue.fairness.wording import deed
 from django_perfectqueue.inspection.attempts import (
     Episode,
@@ -25,14 +25,14 @@ from django_perfectqueue.inspection.attempts import (
     waited,
 )
 from django_perfectqueue.inspection.why_waiting import Code, Reason, why_waiting
-from django_perfectqueue.inspection.workers import Place, place_of
-from django_perfectqueue.lib.durations import short_span
+from django_perfectqueue.inspection.workers import Location, location_of
+from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.models import Change, Journal, Task, TaskQuerySet
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.journal import Line
 
-from ..base import QueueCommand
+from ..base import CommandOptions, QueueCommand
 from ..tasks.facts import (
     content,
     context_of,
@@ -81,34 +81,34 @@ class Command(QueueCommand):
             "--no-log", action="store_false", dest="log", help=_("Show nothing of that.")
         )
 
-    def act(self, **options: Any) -> None:
+    def act(self, options: CommandOptions) -> None:
         task = self.found(options["key"])
         attempts = tries(task, list(task.attempts.order_by("id")))
         journals = journals_of(task, using=self.queue.using)
-        told = episodes(task, attempts, journals)
+        listed = episodes(task, attempts, journals)
         now_at = present(task, journals)
         reason = why_waiting(task, using=self.queue.using)
-        place = place_of(task, using=self.queue.using) if lease_until(task) else None
-        deeds = deeds_of(task, using=self.queue.using)
+        location = location_of(task, using=self.queue.using) if lease_until(task) else None
+        deeds = actions_of(task, using=self.queue.using)
         if self.as_json:
             facts = story(task, attempts, with_data=not options["no_data"])
-            facts |= {"why": reason.facts(), "runs": place.facts() if place else None}
+            facts |= {"why": reason.facts(), "runs": location.facts() if location else None}
             facts["deeds"] = [deed_facts(one) for one in deeds]
             facts["progress"] = progress_facts(now_at)
             if options["log"] is not False:
-                facts["journals"] = [found for one in told if (found := journal_facts(one))]
+                facts["journals"] = [found for one in listed if (found := journal_facts(one))]
             self.print_json(facts)
             return
         self.print_fields(task, attempts, reason)
-        if place:
-            name = _("runs on") if place.since else _("held by")
-            self.print_field(name, runs_on(place, task.clock))
+        if location:
+            name = _("runs on") if location.since else _("held by")
+            self.print_field(name, runs_on(location, task.clock))
         self.print_deeds(deeds, task.clock)
         if now_at:
             self.print_field(_("progress"), how_far(now_at, task.clock))
-        for episode in told:
+        for episode in listed:
             self.print_episode(task, episode)
-            is_last = episode is told[-1]
+            is_last = episode is listed[-1]
             if episode.journal and (options["log"] or (options["log"] is None and is_last)):
                 self.print_log(episode.journal.log, whole=bool(options["log"]))
         if not options["no_data"]:
@@ -144,15 +144,15 @@ class Command(QueueCommand):
 
     def print_deeds(self, deeds: list[Change], now: datetime) -> None:
         for one in deeds:
-            ago = _("%s ago") % short_span((now - one.at).total_seconds())
+            ago = _("%s ago") % short_duration((now - one.at).total_seconds())
             self.print_field(_("by"), on_one_line(f"{one.by}: {deed(one)}, {ago}"))
 
     def print_field(self, name: str, value: str) -> None:
         self.stdout.write(f"  {padded(name, LABEL - 1)} {value}".rstrip())
 
     def print_episode(self, task: Any, episode: Episode) -> None:
-        if episode.told:
-            self.print_attempt(episode.told)
+        if episode.attempt:
+            self.print_attempt(episode.attempt)
             return
         title = _("Uncounted attempt")
         if episode.is_running:
@@ -160,14 +160,14 @@ class Command(QueueCommand):
         self.stdout.write(self.style.MIGRATE_LABEL(title))
 
     def print_log(self, log: list[Line], *, whole: bool) -> None:
-        shown = log if whole else log[-LAST_LINES:]
-        if len(shown) < len(log):
-            hidden = len(log) - len(shown)
+        listed = log if whole else log[-LAST_LINES:]
+        if len(listed) < len(log):
+            hidden = len(log) - len(listed)
             text = ngettext(
                 "… %d line before these: --log", "… %d lines before these: --log", hidden
             )
             self.stdout.write("  " + text % hidden)
-        for line in shown:
+        for line in listed:
             self.print_line(line)
 
     def print_line(self, line: Line) -> None:
@@ -183,10 +183,10 @@ class Command(QueueCommand):
             self.stdout.write(" " * BELOW + printable(text))
 
     def print_attempt(self, attempt: Try) -> None:
-        span = lasted(attempt.started_at, attempt.ended_at)
+        duration = lasted(attempt.started_at, attempt.ended_at)
         self.stdout.write(
             self.style.MIGRATE_LABEL(_("Attempt %s") % attempt.number)
-            + f": {attempt.label} {local(attempt.ended_at)}{span}"
+            + f": {attempt.label} {local(attempt.ended_at)}{duration}"
             + (", " + printable(attempt.worker) if attempt.worker else "")
         )
         if attempt.error or attempt.message:
@@ -225,7 +225,7 @@ def fields(task: Any, attempts: list[Try], reason: Reason) -> Iterator[tuple[str
     if task.limits:
         yield _("limits"), task.limits.replace(",", ", ")
     if task.time_limit:
-        yield _("time limit"), short_span(task.time_limit)
+        yield _("time limit"), short_duration(task.time_limit)
     yield from times(task, attempts)
     yield _("attempts"), attempts_line(task)
     if task.worker:
@@ -233,7 +233,7 @@ def fields(task: Any, attempts: list[Try], reason: Reason) -> Iterator[tuple[str
     yield "id", str(task.id)
 
 
-def deed_facts(change: Change) -> dict[str, Any]:
+def deed_facts(change: Change) -> dict[str, object]:
     return {"at": iso(change.at), "by": change.by, **(change.after or {})}
 
 
@@ -243,16 +243,16 @@ def is_id(text: str) -> bool:
 
 def how_far(journal: Journal, now: datetime) -> str:
     """Return how far a handler said it is, and when."""
-    ago = _("%s ago") % short_span((now - journal.updated_at).total_seconds())
+    ago = _("%s ago") % short_duration((now - journal.updated_at).total_seconds())
     parts = [bar(journal.progress)] if journal.progress is not None else []
     return "  ".join([*parts, ", ".join(filter(None, [on_one_line(journal.stage), ago]))])
 
 
-def runs_on(place: Place, now: datetime) -> str:
-    if place.since is None:
-        return on_one_line(place)
-    span = short_span((now - place.since).total_seconds())
-    return on_one_line(_("%(place)s, for %(span)s") % {"place": place, "span": span})
+def runs_on(location: Location, now: datetime) -> str:
+    if location.since is None:
+        return on_one_line(location)
+    duration = short_duration((now - location.since).total_seconds())
+    return on_one_line(_("%(place)s, for %(span)s") % {"place": location, "span": duration})
 
 
 def times(task: Task, attempts: list[Try]) -> Iterator[tuple[str, str]]:
@@ -270,9 +270,9 @@ def times(task: Task, attempts: list[Try]) -> Iterator[tuple[str, str]]:
     if task.ended_at:
         yield _("ended"), local(task.ended_at)
     if (wait := waited(task, attempts)) is not None:
-        yield _("waited"), short_span(wait)
+        yield _("waited"), short_duration(wait)
     if (run := ran(attempts)) is not None:
-        yield _("ran"), short_span(run)
+        yield _("ran"), short_duration(run)
 
 
 def attempts_line(task: Any) -> str:
@@ -287,7 +287,7 @@ def attempts_line(task: Any) -> str:
 
 
 def lasted(start: datetime | None, end: datetime) -> str:
-    return " " + _("after %s") % short_span((end - start).total_seconds()) if start else ""
+    return " " + _("after %s") % short_duration((end - start).total_seconds()) if start else ""
 
 
 def why(error: str, message: str) -> str:

@@ -2,18 +2,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from django.core.management.base import CommandParser
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_perfectqueue.lib.durations import short_span
+from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import DEAD, LIVE, Status
 
-from ..base import QueueCommand, at_least
+from ..base import CommandOptions, QueueCommand, at_least
 from ..queues.figures import BOUND, Figures, User, figures
 from ..tasks.hints import no_tasks
 from ..terminal.table import GAP, Column, lines, terminal_width
@@ -37,7 +36,7 @@ class Command(QueueCommand):
             help=_("How many users and how many reasons to show (10)."),
         )
 
-    def act(self, **options: Any) -> None:
+    def act(self, options: CommandOptions) -> None:
         found = figures(self.queue.using, options["queue"])
         for number, one in enumerate(found):
             if self.as_json:
@@ -77,7 +76,7 @@ def counts(found: Figures) -> Iterator[tuple[str, str, str]]:
     for status in LIVE:
         note = ""
         if status == Status.WAITING and found.oldest is not None:
-            note = _("the first has been due for %s") % short_span(found.oldest)
+            note = _("the first has been due for %s") % short_duration(found.oldest)
         held = found.counts[status]
         if status == Status.RUNNING and found.working < held:
             words = {"working": found.working, "held": held - found.working}
@@ -132,7 +131,7 @@ def dead_cells(found: Figures, top: int) -> Iterator[list[str]]:
         yield [status, group or "-", str(count)]
 
 
-def summary(found: Figures, top: int) -> dict[str, Any]:
+def summary(found: Figures, top: int) -> dict[str, object]:
     dead = dead_by_status(found)
     return {
         "queue": found.queue,

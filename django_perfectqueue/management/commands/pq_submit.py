@@ -16,7 +16,7 @@ from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.inspection.why_waiting import may_know, workers_serving
 from django_perfectqueue.lib.printable import on_one_line
 
-from ..base import INTERRUPTED, TAKEN, QueueCommand, diagnosis, nearest
+from ..base import INTERRUPTED, TAKEN, CommandOptions, QueueCommand, diagnosis, nearest
 from ..tasks.tasks_file import TasksFile, parsed
 from ..terminal.progress import Progress
 from ..terminal.text import point, seconds
@@ -111,17 +111,17 @@ class Command(QueueCommand):
             help=_("Run what is due in its queue, as pq_worker --burst does, and tell its result."),
         )
 
-    def act(self, **options: Any) -> None:
-        check_choice(**options)
+    def act(self, options: CommandOptions) -> None:
+        check_choice(options)
         if options["file"]:
             self.submit_file(options["file"], options["on_conflict"], atomic=options["atomic"])
         else:
-            self.submit_one(**options)
+            self.submit_one(options)
         if options["run"]:
             self.run(options["key"])
 
-    def submit_one(self, **options: Any) -> None:
-        word = self.submitted(arguments(**options), options["on_conflict"])
+    def submit_one(self, options: CommandOptions) -> None:
+        word = self.submitted(arguments(options), options["on_conflict"])
         if self.as_json:
             self.print_json({"queue": self.queue.name, "key": options["key"], "done": word})
         else:
@@ -129,7 +129,7 @@ class Command(QueueCommand):
             self.doubt(options["type"])
 
     def doubt(self, type_: str) -> None:
-        """Say that no worker of the queue knows a type, where there are some and all tell."""
+        """Warn that no worker of the queue knows a type, where all workers report their types."""
         here = [
             worker
             for worker in workers_serving(using=self.queue.using)
@@ -138,8 +138,8 @@ class Command(QueueCommand):
         if not here or any(may_know(worker.routes_text, type_) for worker in here):
             return
         known = [name for worker in here for name in (worker.routes or {})["types"]]
-        told = _("No worker that serves its queue knows the type '%s'.") % type_
-        self.complain(told + nearest(type_, known))
+        text = _("No worker that serves its queue knows the type '%s'.") % type_
+        self.complain(text + nearest(type_, known))
 
     def submitted(self, task: dict[str, Any], on_conflict: str) -> str:
         """Submit a task, and return what became of it."""
@@ -155,7 +155,7 @@ class Command(QueueCommand):
         return "submitted"
 
     def run(self, key: str) -> None:
-        """Run what is due, and tell how this task has ended; CommandError unless it finished."""
+        """Run what is due, and print how this task ended; raise CommandError unless it finished."""
         queue, silent = self.queue, self.as_json or not self.verbosity
         self.stdout.flush()
         call_command(
@@ -168,14 +168,14 @@ class Command(QueueCommand):
             stderr=self.stderr,
         )
         task = queue[key].metadata()
-        told = {"key": key, "status": task.status}
+        outcome = {"key": key, "status": task.status}
         if task.status != "finished":
-            raise CommandError(_("Task '%(key)s' is %(status)s.") % told)
+            raise CommandError(_("Task '%(key)s' is %(status)s.") % outcome)
         if self.as_json:
             self.print_json({"queue": queue.name, "key": key, "result": task.result})
         else:
-            told["result"] = json.dumps(task.result, ensure_ascii=False)
-            self.say(on_one_line(_("Task '%(key)s' returned %(result)s.") % told))
+            outcome["result"] = json.dumps(task.result, ensure_ascii=False)
+            self.say(on_one_line(_("Task '%(key)s' returned %(result)s.") % outcome))
 
     def submit_file(self, name: str, on_conflict: str, *, atomic: bool) -> None:
         with opened(name) as source:
@@ -186,7 +186,7 @@ class Command(QueueCommand):
                 {"queue": self.queue.name, "submitted": bulk.stored, "ignored": bulk.ignored}
             )
         else:
-            self.say(counted(bulk.stored, bulk.ignored))
+            self.say(describe_counts(bulk.stored, bulk.ignored))
 
 
 class Bulk:
@@ -239,7 +239,7 @@ class Bulk:
             self.stored_line = self.tasks.line
             self.progress.show(self.read, self.tasks.bytes)
 
-    def chunk(self) -> Iterator[dict[str, Any]]:
+    def chunk(self) -> Iterator[dict[str, object]]:
         for task in self.tasks.chunk():
             self.read += 1
             yield task
@@ -276,7 +276,7 @@ def opened(name: str) -> Iterator[IO[bytes]]:
         yield source
 
 
-def check_choice(**options: Any) -> None:
+def check_choice(options: CommandOptions) -> None:
     """Raise CommandError unless the options say one thing."""
     if options["file"]:
         if any(options[name] is not None for name in OF_ONE):
@@ -296,7 +296,7 @@ def check_choice(**options: Any) -> None:
         raise CommandError(_("Give --time or --in, but not both."))
 
 
-def arguments(**options: Any) -> dict[str, Any]:
+def arguments(options: CommandOptions) -> dict[str, Any]:
     """
     Return the arguments of Queue.submit().
 
@@ -316,7 +316,7 @@ def arguments(**options: Any) -> dict[str, Any]:
     }
 
 
-def payload(text: str) -> Any:
+def payload(text: str) -> object:
     try:
         return parsed(text)
     except InvalidTaskError as error:
@@ -331,7 +331,7 @@ def sentences() -> dict[str, str]:
     }
 
 
-def counted(stored: int, ignored: int) -> str:
+def describe_counts(stored: int, ignored: int) -> str:
     text = ngettext("%s task is submitted.", "%s tasks are submitted.", stored) % stored
     if ignored:
         text += " " + ngettext("%s was there already.", "%s were there already.", ignored) % ignored

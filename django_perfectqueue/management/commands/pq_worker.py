@@ -10,7 +10,6 @@ import sys
 import time
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
@@ -44,7 +43,7 @@ from django_perfectqueue.worker.process.title import set_title
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.supervisor.supervisor import Supervisor
 
-from ..base import SummedUpCommand, at_least, known_alias, speaking
+from ..base import CommandOptions, SummedUpCommand, at_least, known_alias, speaking
 from ..queues.exec import Exec, exec_of
 
 SHOWN = 8
@@ -182,7 +181,7 @@ class Command(SummedUpCommand):
         hold_back()
         super().run_from_argv(argv)
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: object, **options: object) -> None:
         """Be the launcher, or the supervisor when a launcher has started this."""
         check_unpatched()
         if self.started_by_itself:
@@ -198,7 +197,7 @@ class Command(SummedUpCommand):
             sys.exit(code)
         raise CommandError(_("The worker ended with exit code %d.") % code, returncode=code)
 
-    def launch(self, options: dict[str, Any]) -> int:
+    def launch(self, options: CommandOptions) -> int:
         command, environment = same_command(), first_environment()
         for_us = taken_out_of(environment)
         if not self.started_by_itself:
@@ -212,7 +211,7 @@ class Command(SummedUpCommand):
         with speaking():
             launcher = Launcher(
                 command,
-                detach_wait=chosen(options).DETACH_WAIT,
+                detach_wait=chosen_options(options).DETACH_WAIT,
                 environment=environment,
                 echo=echo,
                 pid_file=PidFile(options["pid_file"]) if options["pid_file"] else None,
@@ -221,13 +220,13 @@ class Command(SummedUpCommand):
             return launcher.run()
 
     def stdout_is_ours(self) -> bool:
-        """Tell whether a process that this one starts prints where this one does."""
+        """Return whether a child process prints to the same place."""
         try:
             return bool(self.stdout.fileno() == 1)
         except (AttributeError, OSError, ValueError):
             return False
 
-    def supervise(self, launcher: int, options: dict[str, Any]) -> int:
+    def supervise(self, launcher: int, options: CommandOptions) -> int:
         set_title("supervisor")
         self.check(tags=["perfectqueue"])
         with speaking():
@@ -290,14 +289,16 @@ def staff(options: conf.Options) -> str:
     words = ngettext("%d processor", "%d processors", count) % count
     if options.PROCESSOR_TYPE == "process":
         return words
-    places = options.places
-    more = ngettext("%d task at once in each", "%d tasks at once in each", places) % places
+    concurrency = options.places
+    more = (
+        ngettext("%d task at once in each", "%d tasks at once in each", concurrency) % concurrency
+    )
     return f"{words} ({options.PROCESSOR_TYPE}): {more}"
 
 
-def plan_of(options: dict[str, Any]) -> Plan:
+def plan_of(options: CommandOptions) -> Plan:
     """Return what is to be done; raise ConfigError or InvalidTaskError when it can't be."""
-    values = chosen(options)
+    values = chosen_options(options)
     if values.EAGER:
         raise ConfigError(
             _(
@@ -340,7 +341,7 @@ def check_unpatched() -> None:
             )
 
 
-def check_backoff(backoff: Any) -> None:
+def check_backoff(backoff: object) -> None:
     """Raise ConfigError when the waits of the settings are a path that leads nowhere."""
     try:
         if isinstance(backoff, str):
@@ -350,7 +351,7 @@ def check_backoff(backoff: Any) -> None:
 
 
 def work_of(
-    options: dict[str, Any], values: conf.Options, using: str
+    options: CommandOptions, values: conf.Options, using: str
 ) -> tuple[type[Dispatch], list[str]]:
     """Return the dispatch that was asked for, and the queues that go with it."""
     names = [values.DEFAULT_QUEUE]
@@ -365,7 +366,7 @@ def work_of(
     return dispatch, names
 
 
-def chosen(options: dict[str, Any]) -> conf.Options:
+def chosen_options(options: CommandOptions) -> conf.Options:
     """Return the settings, with what the command line says instead."""
     given = {
         name: options[option] for option, name in OVERRIDES.items() if options[option] is not None
@@ -381,13 +382,13 @@ def chosen(options: dict[str, Any]) -> conf.Options:
     return values
 
 
-def is_there(using: str, seconds: float, say: Callable[[str], Any]) -> bool:
+def is_there(using: str, seconds: float, say: Callable[[str], object]) -> bool:
     """
-    Wait up to so many seconds for a database, and say why; return False on a signal to stop.
+    Wait a number of seconds for a database, and log why; return False on a signal to stop.
 
-    That signal waits for whoever takes it; until then it is only pending.
+    The signal stays pending until it is taken.
     """
-    deadline, told = time.monotonic() + seconds, False
+    deadline, logged = time.monotonic() + seconds, False
     while seconds:
         try:
             check_database(using)
@@ -396,12 +397,12 @@ def is_there(using: str, seconds: float, say: Callable[[str], Any]) -> bool:
                 return False
             if time.monotonic() >= deadline:
                 return True
-            if not told:
+            if not logged:
                 say(
                     _("Waiting up to %(seconds)d s. %(error)s")
                     % {"seconds": seconds, "error": error}
                 )
-            told = True
+            logged = True
             time.sleep(WAIT)
         else:
             return True
@@ -433,7 +434,7 @@ def address(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def arguments(options: dict[str, Any]) -> list[str]:
+def arguments(options: CommandOptions) -> list[str]:
     """Return options as they are written on a command line."""
     words = [options["dispatch"]] if options["dispatch"] else []
     for name in options["queues"] or ():

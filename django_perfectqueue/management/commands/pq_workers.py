@@ -10,12 +10,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.inspection.workers import Assignment, Processor, processors_of
-from django_perfectqueue.lib.durations import short_span
+from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Worker
 from django_perfectqueue.models.fields import ServerNow
 
-from ..base import QueueCommand
+from ..base import CommandOptions, QueueCommand
 from ..terminal.table import GAP, Column, lines, terminal_width
 
 MOST = 1000
@@ -36,7 +36,7 @@ class Command(QueueCommand):
             help=_("Show the processors of each worker, and the tasks that they run."),
         )
 
-    def act(self, **options: Any) -> None:
+    def act(self, options: CommandOptions) -> None:
         rows: Any = Worker.objects.using(self.queue.using).annotate(clock=ServerNow())
         found = [
             worker
@@ -52,7 +52,7 @@ class Command(QueueCommand):
             return
         if found:
             self.print_table(found, processors)
-        self.say(counted(sum(serves(worker) for worker in found)))
+        self.say(count_serving(sum(serves(worker) for worker in found)))
 
     def print_table(self, workers: list[Any], processors: dict[int, list[Processor]]) -> None:
         columns = [
@@ -80,7 +80,7 @@ class Command(QueueCommand):
         words += [f"{count} {_(word)}" for word, count in processor.counts.items()]
         self.stdout.write("  " + self.style.MIGRATE_LABEL(", ".join(words)))
         for task in processor.runs:
-            self.stdout.write(f"    {told(task, now)}")
+            self.stdout.write(f"    {describe_assignment(task, now)}")
 
 
 def cells(workers: list[Any]) -> Iterator[list[str]]:
@@ -94,11 +94,11 @@ def cells(workers: list[Any]) -> Iterator[list[str]]:
             str(worker.processors),
             str(sum(bool(seat["tasks"]) for seat in worker.seats)),
             ago(worker.seen_at, worker.clock),
-            standing(worker),
+            status_of(worker),
         ]
 
 
-def standing(worker: Any) -> str:
+def status_of(worker: Any) -> str:
     if worker.is_gone(worker.clock):
         return _("gone")
     return _("leaving") if worker.leaving else ""
@@ -108,9 +108,9 @@ def serves(worker: Any) -> bool:
     return not (worker.leaving or worker.is_gone(worker.clock))
 
 
-def told(task: Assignment, now: datetime) -> str:
+def describe_assignment(task: Assignment, now: datetime) -> str:
     """Return in a line what a processor runs, and for how long."""
-    span = _("for %s") % short_span((now - task.since).total_seconds())
+    span = _("for %s") % short_duration((now - task.since).total_seconds())
     if not task.key:
         return _("task %(id)d, which is no longer stored, %(span)s") % {
             "id": task.task_id,
@@ -124,10 +124,10 @@ def told(task: Assignment, now: datetime) -> str:
 
 
 def ago(moment: datetime, now: datetime) -> str:
-    return _("%s ago") % short_span((now - moment).total_seconds())
+    return _("%s ago") % short_duration((now - moment).total_seconds())
 
 
-def counted(serving: int) -> str:
+def count_serving(serving: int) -> str:
     if not serving:
         return _("No worker takes tasks. Start one: manage.py pq_worker")
     return ngettext("%s worker takes tasks.", "%s workers take tasks.", serving) % serving

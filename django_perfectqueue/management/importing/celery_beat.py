@@ -10,7 +10,7 @@ from typing import Any
 from django.db import models
 from django.utils.translation import gettext as _
 
-from .source import Found, Left, Source, Table, Terms, call, columns_of, model_of
+from .source import Columns, Found, Left, Source, Table, Terms, call, columns_of, model_of
 
 CLOCKED = "django_celery_beat_clockedschedule"
 KINDS = ("crontab", "interval", "solar")
@@ -19,7 +19,7 @@ KINDS = ("crontab", "interval", "solar")
 class PeriodicTasks(Table):
     name = "django_celery_beat_periodictask"
 
-    def columns(self) -> dict[str, models.Field[Any, Any]]:
+    def columns(self) -> Columns:
         columns_of(CLOCKED, self.terms.using)
         clocked = model_of(
             CLOCKED,
@@ -47,7 +47,7 @@ class PeriodicTasks(Table):
             "solar_id": models.IntegerField(null=True),
         }
 
-    def more_columns(self) -> dict[str, models.Field[Any, Any]]:
+    def more_columns(self) -> Columns:
         return {
             "expire_seconds": models.IntegerField(null=True),
             "headers": models.TextField(null=True),
@@ -65,9 +65,9 @@ class PeriodicTasks(Table):
             kind = next((kind for kind in KINDS if getattr(row, f"{kind}_id") is not None), "")
             why = _("recurring: there is no scheduler yet")
             name = f"{row.name}: {row.task}"
-            return Left(name, why, kind, mendable=False, listed=True)
+            return Left(name, why, kind, fixable=False, listed=True)
         if row.total_run_count:
-            return Left(row.name, _("that have run"), mendable=False)
+            return Left(row.name, _("that have run"), fixable=False)
         try:
             args, kwargs = json.loads(row.args or "[]"), json.loads(row.kwargs or "{}")
             headers = json.loads(getattr(row, "headers", None) or "{}")
@@ -80,7 +80,7 @@ class PeriodicTasks(Table):
             return Left(row.name, _("with what a task here has not: %s") % "headers")
         return self.clocked_task(row, call(args, kwargs))
 
-    def clocked_task(self, row: Any, data: dict[str, Any]) -> Found | Left:
+    def clocked_task(self, row: Any, data: dict[str, object]) -> Found | Left:
         clocked: Any = self.clocked.filter(pk=row.clocked_id).first()
         if clocked is None:
             return Left(row.name, _("with a time that is not in the table '%s'") % CLOCKED)

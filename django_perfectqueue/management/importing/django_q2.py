@@ -17,7 +17,7 @@ from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from .source import Found, Left, Source, Table, Terms, call
+from .source import Columns, Found, Left, Source, Table, Terms, call
 
 ONCE = "O"
 KINDS = {
@@ -69,7 +69,7 @@ class Packages(Table):
 
     name = "django_q_ormq"
 
-    def columns(self) -> dict[str, models.Field[Any, Any]]:
+    def columns(self) -> Columns:
         return {
             "id": models.IntegerField(primary_key=True),
             "key": models.CharField(max_length=100),
@@ -99,7 +99,7 @@ class Packages(Table):
 class Schedules(Table):
     name = "django_q_schedule"
 
-    def columns(self) -> dict[str, models.Field[Any, Any]]:
+    def columns(self) -> Columns:
         return {
             "id": models.IntegerField(primary_key=True),
             "name": models.CharField(max_length=100, null=True),
@@ -112,13 +112,13 @@ class Schedules(Table):
             "next_run": models.DateTimeField(null=True),
         }
 
-    def more_columns(self) -> dict[str, models.Field[Any, Any]]:
+    def more_columns(self) -> Columns:
         return {
             "cluster": models.CharField(max_length=100, null=True),
             "intended_date_kwarg": models.CharField(max_length=100, null=True),
         }
 
-    def wanted(self, rows: Any) -> Any:
+    def wanted(self, rows: Any) -> object:
         queue = self.terms.queue
         rows = rows.filter(Q(cluster=queue)) if queue else rows
         return rows.exclude(repeats=0).exclude(next_run=None)
@@ -132,7 +132,7 @@ class Schedules(Table):
         if row.schedule_type != ONCE:
             kind = KINDS.get(row.schedule_type, row.schedule_type)
             why = _("recurring: there is no scheduler yet")
-            return Left(name, why, kind, mendable=False, listed=True)
+            return Left(name, why, kind, fixable=False, listed=True)
         try:
             package = package_of(row)
         except UNREADABLE as error:
@@ -154,7 +154,7 @@ class Reference:
 
     path: ClassVar[str]
 
-    def __new__(cls, *args: Any) -> Reference:
+    def __new__(cls, *args: object) -> Reference:
         raise pickle.UnpicklingError(_("it holds %s") % cls.path)
 
 
@@ -165,7 +165,7 @@ class Unpickler(pickle.Unpickler):
     See "Restricting Globals" in the documentation of pickle.
     """
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         path = f"{module}.{name}"
         return HARMLESS.get((module, name)) or type("Reference", (Reference,), {"path": path})
 
@@ -175,7 +175,7 @@ class Serializer:
         return Unpickler(io.BytesIO(data)).load()
 
 
-def opened(payload: str) -> dict[str, Any]:
+def opened(payload: str) -> dict[str, object]:
     """
     Return the package of a task.
 
@@ -205,7 +205,7 @@ def found(row: int, package: dict[str, Any]) -> Found | Left:
     return Found(row, task)
 
 
-def package_of(schedule: Any) -> dict[str, Any]:
+def package_of(schedule: Any) -> dict[str, object]:
     """Return the package of a task that a schedule would make."""
     kwargs = named_arguments(schedule.kwargs)
     options = kwargs.pop("q_options", None) or {}
@@ -224,7 +224,7 @@ def package_of(schedule: Any) -> dict[str, Any]:
     }
 
 
-def arguments(text: str | None) -> list[Any]:
+def arguments(text: str | None) -> list[object]:
     """Return positional arguments that were written as ``1, 'two'``."""
     if not text:
         return []
@@ -248,8 +248,8 @@ def named_arguments(text: str | None) -> dict[str, Any]:
     return value
 
 
-def is_plain(value: Any) -> bool:
-    """Tell whether JSON can hold a value, so that it comes back as it was but for tuples."""
+def is_plain(value: object) -> bool:
+    """Return whether a value survives JSON unchanged, tuples aside."""
     if isinstance(value, dict):
         return all(isinstance(name, str) and is_plain(one) for name, one in value.items())
     if isinstance(value, list | tuple):

@@ -11,7 +11,7 @@ from typing import Any
 from django.db import models
 from django.utils.translation import gettext as _
 
-from .source import Found, Left, Source, Table, Terms, call
+from .source import Columns, Found, Left, Source, Table, Terms, call
 
 WAITING = ("READY", "NEW")
 RUNNING = "RUNNING"
@@ -21,7 +21,7 @@ ANY_TIME = datetime(9998, 1, 1, tzinfo=timezone.utc)
 class Results(Table):
     name = "django_tasks_database_dbtaskresult"
 
-    def columns(self) -> dict[str, models.Field[Any, Any]]:
+    def columns(self) -> Columns:
         # Where databases know no UUID its form differs; as text each is compared with its like.
         return {
             "id": models.CharField(max_length=36, primary_key=True),

@@ -28,7 +28,7 @@ class Reason:
     """Why so many rows stay where they are, with the names of some, or of all."""
 
     count: int = 0
-    mendable: bool = False
+    fixable: bool = False
     names: list[str] = field(default_factory=list)
 
 
@@ -49,13 +49,13 @@ class Tally:
             why = _("other reasons")
         reason = self.left.setdefault(why, Reason())
         reason.count += 1
-        reason.mendable = reason.mendable or row.mendable
+        reason.fixable = reason.fixable or row.fixable
         if len(reason.names) < (LISTED if row.listed else NAMED):
             reason.names.append(f"{row.name} ({row.detail})" if row.detail else row.name)
 
     @property
-    def mendable(self) -> int:
-        return sum(reason.count for reason in self.left.values() if reason.mendable)
+    def fixable(self) -> int:
+        return sum(reason.count for reason in self.left.values() if reason.fixable)
 
 
 class Move:
@@ -112,7 +112,7 @@ class Move:
                 return
             after = rows[-1].pk
 
-    def batch(self, table: Table, after: Any) -> list[Any]:
+    def batch(self, table: Table, after: object) -> list[Any]:
         """Move the next rows, and return them; what is rolled back does not count."""
         before = deepcopy(self.tally)
         try:
@@ -133,7 +133,7 @@ class Move:
     def remaining(self) -> int | None:
         return None if self.limit is None else max(0, self.limit - self.tally.stored)
 
-    def take(self, table: Table, rows: Sequence[Any]) -> None:
+    def take(self, table: Table, rows: Sequence[object]) -> None:
         by_queue: dict[str, list[Found]] = {}
         for row in rows:
             self.tally.looked += 1

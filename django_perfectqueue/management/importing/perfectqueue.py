@@ -13,7 +13,7 @@ from typing import Any
 from django.db import models
 from django.utils.translation import gettext as _
 
-from .source import Found, Left, Source, Table, Terms
+from .source import Columns, Found, Left, Source, Table, Terms
 
 GZIP = b"\x1f\x8b"
 LARGEST = 64 * 2**20
@@ -40,7 +40,7 @@ class Tasks(Table):
         self.name = terms.table or "perfectqueue"
         self.caps: dict[str, int] = {}
 
-    def columns(self) -> dict[str, models.Field[Any, Any]]:
+    def columns(self) -> Columns:
         return {
             "id": models.CharField(max_length=256, primary_key=True),
             "timeout": models.IntegerField(),
@@ -48,7 +48,7 @@ class Tasks(Table):
             "created_at": models.IntegerField(null=True),
         }
 
-    def more_columns(self) -> dict[str, models.Field[Any, Any]]:
+    def more_columns(self) -> Columns:
         return {
             "resource": models.CharField(max_length=256, null=True),
             "max_running": models.IntegerField(null=True),
@@ -92,7 +92,7 @@ class PerfectQueue(Source):
             ) % (shown + more)
 
 
-def unpacked(stored: Any) -> dict[str, Any]:
+def unpacked(stored: Any) -> dict[str, object]:
     """
     Return the data of a task, the type among them.
 

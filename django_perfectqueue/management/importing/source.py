@@ -1,11 +1,11 @@
-"""What other queues have in common: tables, whose rows are tasks or are left where they are."""
+"""What other queues have in common: tables, whose rows are tasks or stay where they are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from django.apps import apps
 from django.apps.registry import Apps
@@ -14,6 +14,9 @@ from django.utils.translation import gettext as _
 
 from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import ConfigError, PerfectQueueError
+
+Columns: TypeAlias = "dict[str, models.Field[Any, Any]]"
+"""The columns of a table that are read, by their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +42,14 @@ class Left:
     """
     A row that is not moved, and why: the same words for all of a kind.
 
-    ``detail`` is what differs between them. ``mendable`` tells that someone can do something
+    ``detail`` is what differs between them. ``fixable`` tells that someone can do something
     about it, and ``listed`` that each of its kind is named.
     """
 
     name: str
     why: str
     detail: str = ""
-    mendable: bool = True
+    fixable: bool = True
     listed: bool = False
 
 
@@ -77,18 +80,18 @@ class Table:
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
 
-    def columns(self) -> dict[str, models.Field[Any, Any]]:
+    def columns(self) -> Columns:
         """Return the columns that it must have."""
         raise NotImplementedError
 
-    def more_columns(self) -> dict[str, models.Field[Any, Any]]:
+    def more_columns(self) -> Columns:
         return {}
 
-    def read(self, row: Any) -> Found | Left:
+    def read(self, row: object) -> Found | Left:
         """Return what a row means."""
         raise NotImplementedError
 
-    def wanted(self, rows: Any) -> Any:
+    def wanted(self, rows: object) -> Any:
         """Return those rows, as a QuerySet, that may be tasks."""
         return rows
 
@@ -121,14 +124,14 @@ class Table:
         found: int = self.wanted(self.rows).count()
         return found
 
-    def page(self, after: Any, size: int, *, lock: bool) -> list[Any]:
+    def page(self, after: object, size: int, *, lock: bool) -> list[object]:
         """Return the next rows; locked ones, if they are to be deleted, where that can be."""
         rows = self.wanted(self.rows).order_by("pk")
         if lock:
             rows = locked(rows, self.terms.using)
         return list((rows if after is None else rows.filter(pk__gt=after))[:size])
 
-    def delete(self, ids: Sequence[Any]) -> int:
+    def delete(self, ids: Sequence[object]) -> int:
         count: int = self.rows.filter(pk__in=ids).delete()[0]
         return count
 
@@ -206,7 +209,7 @@ def ours() -> set[str]:
     return {model._meta.db_table for model in apps.get_app_config("perfectqueue").get_models()}
 
 
-def model_of(table: str, columns: dict[str, models.Field[Any, Any]]) -> type[models.Model]:
+def model_of(table: str, columns: dict[str, models.Field[object, object]]) -> type[models.Model]:
     """Return a model for a table of others, which no registry of models knows."""
     meta = type(
         "Meta",
@@ -216,8 +219,8 @@ def model_of(table: str, columns: dict[str, models.Field[Any, Any]]) -> type[mod
     return type("Row", (models.Model,), {"Meta": meta, "__module__": __name__, **columns})
 
 
-def locked(rows: Any, using: str) -> Any:
-    """Have rows locked; those that someone else has locked are being worked on."""
+def locked(rows: Any, using: str) -> object:
+    """Lock rows; rows locked by others are being worked on."""
     features = connections[using].features
     if not features.has_select_for_update:
         return rows
@@ -227,7 +230,7 @@ def locked(rows: Any, using: str) -> Any:
     )
 
 
-def call(args: Iterable[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+def call(args: Iterable[object], kwargs: dict[str, object]) -> dict[str, object]:
     """
     Return the data of a task that calls a function, as those of Django's tasks are.
 

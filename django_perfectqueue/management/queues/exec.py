@@ -26,7 +26,7 @@ def exec_of(text: str) -> type[Exec]:
     """
     Return the dispatch for a program with its arguments, written as for a shell.
 
-    Raise ConfigError when it is none, or can't be found.
+    Raise ConfigError when it is no command, or is not found.
     """
     words = split(text)
     if shutil.which(words[0]) is None:

@@ -51,7 +51,7 @@ class Figures:
     """
     What is in one queue.
 
-    ``working`` is how many of those that are held a handler works on, as workers told last;
+    ``working`` is how many of those that are held a handler works on, as workers reported last;
     the others were taken in advance. ``finished`` and ``dead``, by status and group, are
     counted up to BOUND: one more says that there are more. ``oldest`` is the seconds that
     the first of those that wait has been due for.
@@ -99,14 +99,14 @@ def add_live(found: dict[str, Figures], using: str, queue: str | None) -> None:
 
 
 def add_working(found: dict[str, Figures], using: str) -> None:
-    """Count what handlers work on; what is told may be older than what is held."""
+    """Count what handlers work on; the workers' reports may be older than the leases."""
     for (queue, user), count in working(using=using).items():
         if (one := found.get(queue)) is None:
             continue
         one.working += count
-        for whose in one.users:
-            if whose.user == user:
-                whose.working = min(count, whose.running)
+        for figures in one.users:
+            if figures.user == user:
+                figures.working = min(count, figures.running)
     for one in found.values():
         one.working = min(one.working, one.counts["running"] + one.counts["stalled"])
 

@@ -8,21 +8,22 @@ import re
 import socket
 from argparse import ArgumentTypeError
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from django.core.management.base import CommandParser
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.fairness.wording import difference
 from django_perfectqueue.models import Change
-from django_perfectqueue.queue import span
+from django_perfectqueue.queue import parse_duration
 
-from ..base import QueueCommand, at_least
+from ..base import CommandOptions, QueueCommand, at_least
 from ..terminal.table import GAP, Column, lines, terminal_width
 from ..terminal.text import local
 
+M = TypeVar("M", bound=Model)
 SHOWN = 10
 RATE = re.compile(r"(\d+)/(.+)")
 NUMBER = re.compile(r"\d+(\.\d+)?")
@@ -78,15 +79,15 @@ class RuleCommand(QueueCommand):
             self.stdout.write(GAP.join(cells).rstrip())
 
     def print_changes(self, changes: QuerySet[Change]) -> None:
-        told = list(changes[:SHOWN])
-        if told:
+        latest = list(changes[:SHOWN])
+        if latest:
             self.stdout.write("")
             columns = [Column(_("changed")), Column(_("by"), elastic=True), Column(_("what"))]
-            rows = ([local(one.at), one.by or "-", difference(one)] for one in told)
+            rows = ([local(one.at), one.by or "-", difference(one)] for one in latest)
             self.print_table(columns, rows)
 
 
-def given(options: dict[str, Any], *names: str) -> dict[str, Any]:
+def edits(options: CommandOptions, *names: str) -> dict[str, Any]:
     """Return what a person has said of these, and of the cap."""
     said = {name: options[name] for name in (*names, "paused") if options[name] is not None}
     if options["no_cap"] or options["max_running"] is not None:
@@ -94,13 +95,13 @@ def given(options: dict[str, Any], *names: str) -> dict[str, Any]:
     return said
 
 
-def some(rows: QuerySet[Any], limit: int) -> tuple[list[Any], bool]:
+def first_rows(rows: QuerySet[M], limit: int) -> tuple[list[M], bool]:
     """Return the first rows, and whether there are more."""
     found = list(rows[: limit + 1] if limit else rows)
     return (found[:limit], True) if limit and len(found) > limit else (found, False)
 
 
-def changes_for_programs(changes: QuerySet[Change]) -> Iterator[dict[str, Any]]:
+def changes_for_programs(changes: QuerySet[Change]) -> Iterator[dict[str, object]]:
     for one in changes[:SHOWN]:
         yield {
             "at": one.at.isoformat(),
@@ -123,7 +124,7 @@ def rate(text: str) -> tuple[int, float]:
     """
     Return how many, and within how many seconds, from a text such as "10/min" or "10/60".
 
-    Raise ArgumentTypeError when it is none.
+    Raise ArgumentTypeError for anything else.
     """
     found = RATE.fullmatch(text)
     if not found or not int(found[1]):
@@ -138,7 +139,7 @@ def seconds(period: str, text: str) -> float:
         if period in words:
             period = f"1{unit}"
     try:
-        return span("period", period)
+        return parse_duration("period", period)
     except InvalidTaskError as error:
         raise no_rate(text) from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
@@ -12,7 +12,7 @@ from django_perfectqueue.exceptions import IdempotentError, NotFoundError, NotSu
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import TaskQuerySet
 
-from ..base import at_least
+from ..base import CommandOptions, at_least
 from ..terminal.progress import Progress
 from .single import SteeringCommand
 
@@ -30,7 +30,7 @@ class SelectingCommand(SteeringCommand):
     """
 
     statuses: ClassVar[Sequence[str]]
-    words: ClassVar[tuple[str, ...]]
+    outcomes: ClassVar[tuple[str, ...]]
     choices: ClassVar[tuple[str, ...]] = ("all", "type", "user")
     page_by: ClassVar[str]
 
@@ -60,7 +60,7 @@ class SelectingCommand(SteeringCommand):
     def status_help(self) -> str:
         raise NotImplementedError
 
-    def tasks(self, **options: Any) -> TaskQuerySet:
+    def tasks(self, options: CommandOptions) -> TaskQuerySet:
         """Return the tasks that this command may be about, by status."""
         raise NotImplementedError
 
@@ -68,29 +68,29 @@ class SelectingCommand(SteeringCommand):
         """Return a sentence about how often steer() has said each word, or would say one."""
         raise NotImplementedError
 
-    def act(self, **options: Any) -> None:
-        if not self.chooses(**options):
+    def act(self, options: CommandOptions) -> None:
+        if not self.chooses(options):
             self.steer_all(options["keys"])
             return
-        chosen = self.chosen(**options)
-        if not chosen.exists() and (why := self.none_found(**options)) and not self.as_json:
+        chosen = self.choose_tasks(options)
+        if not chosen.exists() and (why := self.none_found(options)) and not self.as_json:
             self.say(why)
             return
         keys = self.keys_of(chosen, options["limit"])
         if options["dry_run"]:
-            self.tell(keys)
+            self.print_keys(keys)
         else:
             self.steer_many(keys)
 
-    def chooses(self, **options: Any) -> bool:
+    def chooses(self, options: CommandOptions) -> bool:
         """
-        Tell whether tasks are chosen otherwise than by their keys.
+        Return whether tasks are chosen by filters and not by keys.
 
         Raise CommandError unless the options say one thing.
         """
         given = [name for name in self.choices if options[name] not in (None, False)]
         if given and options["keys"]:
-            raise CommandError(_("Give keys, or %s, but not both.") % self.listed())
+            raise CommandError(_("Give keys, or %s, but not both.") % self.list_choices())
         if given:
             return True
         for option in ("status", "limit", "dry_run"):
@@ -98,24 +98,24 @@ class SelectingCommand(SteeringCommand):
                 name = option.replace("_", "-")
                 raise CommandError(
                     _("--%(option)s is for %(choices)s.")
-                    % {"option": name, "choices": self.listed()}
+                    % {"option": name, "choices": self.list_choices()}
                 )
         if not options["keys"]:
-            raise CommandError(_("Which tasks? Give their keys, or %s.") % self.listed())
+            raise CommandError(_("Which tasks? Give their keys, or %s.") % self.list_choices())
         return False
 
-    def listed(self) -> str:
+    def list_choices(self) -> str:
         *others, last = (f"--{name}" for name in self.choices)
         return _("%(these)s or %(last)s") % {"these": ", ".join(others), "last": last}
 
-    def chosen(self, **options: Any) -> TaskQuerySet:
-        tasks = self.tasks(**options)
+    def choose_tasks(self, options: CommandOptions) -> TaskQuerySet:
+        tasks = self.tasks(options)
         for name in ("type", "user"):
             if options[name] is not None:
                 tasks = tasks.filter(**{name: options[name]})
         return tasks.order_by(self.page_by)
 
-    def none_found(self, **options: Any) -> str:
+    def none_found(self, options: CommandOptions) -> str:
         """Return what to say where no task is found, beside that."""
         return ""
 
@@ -132,7 +132,7 @@ class SelectingCommand(SteeringCommand):
             last = page[-1][0]
             left = None if left is None else left - size
 
-    def tell(self, keys: Iterator[str]) -> None:
+    def print_keys(self, keys: Iterator[str]) -> None:
         count = 0
         for key in keys:
             count += 1
@@ -148,8 +148,8 @@ class SelectingCommand(SteeringCommand):
 
     def steer_many(self, keys: Iterator[str]) -> None:
         progress = Progress(self.stderr, _("%s tasks"))
-        done = dict.fromkeys(self.words, 0)
-        unsigned: dict[str, list[str]] = {word: [] for word in self.words}
+        done = dict.fromkeys(self.outcomes, 0)
+        unsigned: dict[str, list[str]] = {word: [] for word in self.outcomes}
         try:
             for number, key in enumerate(keys, 1):
                 try:

@@ -1,4 +1,4 @@
-"""What can be told about a task, for people and for programs."""
+"""The facts about a task, for people and for programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.inspection.attempts import Episode, Try, due_at, remark, waited
-from django_perfectqueue.lib.durations import short_span
+from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.models import DeadLetter, Journal, Status, Task, Ticket
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.redaction import masked
@@ -34,19 +34,19 @@ def situation(task: Task, now: datetime) -> str:
     """Return what a task waits for, or when it ended, seen from now."""
     held_until = lease_until(task)
     if held_until:
-        away = short_span((held_until - now).total_seconds())
+        away = short_duration((held_until - now).total_seconds())
         return (_("leased for %s") if held_until > now else _("lapsed %s ago")) % away
     if task.ended_at:
-        return _("ended %s ago") % short_span((now - task.ended_at).total_seconds())
+        return _("ended %s ago") % short_duration((now - task.ended_at).total_seconds())
     if task.status == Status.BLOCKED:
         return ""
     if task.expires_at and task.expires_at <= now:
-        return _("expired %s ago") % short_span((now - task.expires_at).total_seconds())
+        return _("expired %s ago") % short_duration((now - task.expires_at).total_seconds())
     wait = (due_at(task) - now).total_seconds()
-    return (_("due in %s") if wait > 0 else _("due for %s")) % short_span(wait)
+    return (_("due in %s") if wait > 0 else _("due for %s")) % short_duration(wait)
 
 
-def summary(task: Any, *, with_data: bool) -> dict[str, Any]:
+def summary(task: Any, *, with_data: bool) -> dict[str, object]:
     facts = {
         "id": task.id,
         "queue": task.queue,
@@ -82,14 +82,14 @@ def story(task: Any, attempts: Sequence[Try], *, with_data: bool) -> dict[str, A
         "message": letter.message if letter else None,
         "waited": waited(task, attempts),
         "ran": ran(attempts),
-        "history": [told(attempt) for attempt in attempts],
+        "history": [attempt_facts(attempt) for attempt in attempts],
     }
     if not with_data:
         return facts
     return facts | content("result", task.result_text) | context_of(task)
 
 
-def told(attempt: Try) -> dict[str, Any]:
+def attempt_facts(attempt: Try) -> dict[str, Any]:
     return {
         "attempt": attempt.number,
         "ending": attempt.ending,
@@ -102,7 +102,7 @@ def told(attempt: Try) -> dict[str, Any]:
     }
 
 
-def progress_facts(journal: Journal | None) -> dict[str, Any] | None:
+def progress_facts(journal: Journal | None) -> dict[str, object] | None:
     if journal is None:
         return None
     return {
@@ -112,20 +112,20 @@ def progress_facts(journal: Journal | None) -> dict[str, Any] | None:
     }
 
 
-def journal_facts(episode: Episode) -> dict[str, Any] | None:
-    """Return what an attempt has told; ``attempt`` is None of one that does not count or runs."""
+def journal_facts(episode: Episode) -> dict[str, object] | None:
+    """Return an attempt's journal; ``attempt`` is None if it is not counted or still runs."""
     if episode.journal is None:
         return None
     return {
         "acquired": episode.journal.number,
-        "attempt": episode.told.number if episode.told else None,
+        "attempt": episode.attempt.number if episode.attempt else None,
         "running": episode.is_running,
         **(progress_facts(episode.journal) or {}),
         "log": [line.facts() for line in episode.journal.log],
     }
 
 
-def content(name: str, text: str | None) -> dict[str, Any]:
+def content(name: str, text: str | None) -> dict[str, object]:
     """Return stored JSON as it was given; where it can't be read, its text under another name."""
     if text is None:
         return {name: None}
@@ -135,7 +135,7 @@ def content(name: str, text: str | None) -> dict[str, Any]:
         return {f"broken_{name}": text}
 
 
-def context_of(task: Task) -> dict[str, Any]:
+def context_of(task: Task) -> dict[str, object]:
     """Return what a task has taken along of its submitter's surroundings, for all eyes."""
     return {name: masked(value) for name, value in content("context", task.context).items()}
 

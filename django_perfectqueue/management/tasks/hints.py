@@ -1,4 +1,4 @@
-"""What to tell someone who asked for a task, a queue or a group that isn't there."""
+"""Hints for a task, a queue or a group that does not exist."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.lib.distinct import distinct
-from django_perfectqueue.models import DeadLetter, TaskQuerySet
-from django_perfectqueue.models import Task as Row
-from django_perfectqueue.queue import Queue, Task
+from django_perfectqueue.models import DeadLetter, Task, TaskQuerySet
+from django_perfectqueue.queue import Queue, TaskHandle
 
 from ..base import nearest
 
@@ -20,7 +19,7 @@ LISTED = 10
 
 
 @contextmanager
-def with_hint(task: Task) -> Iterator[None]:
+def with_hint(task: TaskHandle) -> Iterator[None]:
     """Add to a NotFoundError where the task may be found."""
     try:
         yield
@@ -28,9 +27,9 @@ def with_hint(task: Task) -> Iterator[None]:
         raise NotFoundError(f"{error}{hint(task)}") from error
 
 
-def hint(task: Task) -> str:
+def hint(task: TaskHandle) -> str:
     """Name the other queue that has the key, or else the nearest key; by an index or not at all."""
-    elsewhere = Row.objects.using(task.using).filter(queue__in=queues(task.using), key=task.key)
+    elsewhere = Task.objects.using(task.using).filter(queue__in=queues(task.using), key=task.key)
     for queue in elsewhere.values_list("queue", flat=True)[:1]:
         return " " + str(_("Queue '%s' has one.") % queue)
     return nearest(task.key, neighbours(task))
@@ -38,7 +37,7 @@ def hint(task: Task) -> str:
 
 def queues(using: str) -> list[str]:
     """Return the names of the queues that have tasks."""
-    return distinct(TaskQuerySet(Row, using=using), "queue")
+    return distinct(TaskQuerySet(Task, using=using), "queue")
 
 
 def no_tasks(queue: Queue) -> str:
@@ -49,8 +48,8 @@ def no_tasks(queue: Queue) -> str:
 def no_group(queue: Queue, group: str) -> str:
     """Say that no task ended for this reason, and for which ones others did."""
     text = _("No task of queue '%(queue)s' ended for the reason '%(group)s'.")
-    told = text % {"queue": queue.name, "group": group}
-    return told + instead(group, groups(queue))
+    sentence = text % {"queue": queue.name, "group": group}
+    return sentence + instead(group, groups(queue))
 
 
 def instead(word: str, words: list[str]) -> str:
@@ -64,7 +63,7 @@ def groups(queue: Queue) -> list[str]:
     return distinct(DeadLetter.objects.using(queue.using).filter(task__queue=queue.name), "group")
 
 
-def neighbours(task: Task) -> list[str]:
+def neighbours(task: TaskHandle) -> list[str]:
     keys = task.queue.list().values_list("key", flat=True)
     above = keys.filter(key__gt=task.key).order_by("key")[:NEIGHBOURS]
     below = keys.filter(key__lt=task.key).order_by("-key")[:NEIGHBOURS]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
@@ -11,9 +10,9 @@ from django.utils.translation import gettext as _
 from django_perfectqueue.exceptions import TaskError
 from django_perfectqueue.fairness import audit
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.queue import Task
+from django_perfectqueue.queue import TaskHandle
 
-from ..base import QueueCommand
+from ..base import CommandOptions, QueueCommand
 from ..queues.rule_command import person
 from .hints import with_hint
 
@@ -29,10 +28,10 @@ class SteeringCommand(QueueCommand):
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("keys", metavar="KEY", nargs="+", help=_("Keys of the tasks."))
 
-    def act(self, **options: Any) -> None:
+    def act(self, options: CommandOptions) -> None:
         self.steer_all(options["keys"])
 
-    def steer(self, task: Task) -> tuple[str, str]:
+    def steer(self, task: TaskHandle) -> tuple[str, str]:
         raise NotImplementedError
 
     def steer_all(self, keys: Iterable[str]) -> None:
@@ -61,7 +60,7 @@ class SteeringCommand(QueueCommand):
         names = ((self.queue.name, key) for key in keys)
         audit.sign(names, word, by=person(), using=self.queue.using)
 
-    def refused(self, task: Task) -> str:
+    def refused(self, task: TaskHandle) -> str:
         """Steer one task; return why it could not be done, or nothing."""
         try:
             with with_hint(task):

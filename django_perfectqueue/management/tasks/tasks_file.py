@@ -6,7 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO
 
 from django.utils.translation import gettext as _
 
@@ -47,11 +47,11 @@ class TasksFile:
             return None
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
-    def chunk(self) -> Iterator[dict[str, Any]]:
+    def chunk(self) -> Iterator[dict[str, object]]:
         """
-        Yield the next tasks, as many as go well into one transaction.
+        Yield the next tasks, in batches that fit one transaction.
 
-        Raise InvalidTaskError when a line is none.
+        Raise InvalidTaskError when a line is no task.
         """
         count, start = 0, self.bytes
         while count < CHUNK and self.bytes - start < CHUNK_BYTES:
@@ -65,7 +65,7 @@ class TasksFile:
                 yield task_of(text)
 
 
-def task_of(text: bytes) -> dict[str, Any]:
+def task_of(text: bytes) -> dict[str, object]:
     """
     Return the arguments of Queue.submit() that a line gives.
 
@@ -88,7 +88,7 @@ def task_of(text: bytes) -> dict[str, Any]:
     return task
 
 
-def parsed(text: bytes | str) -> Any:
+def parsed(text: bytes | str) -> object:
     """
     Return what a JSON text says.
 

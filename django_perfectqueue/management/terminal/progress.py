@@ -7,7 +7,7 @@ import time
 from django.core.management.base import OutputWrapper
 from django.utils.translation import gettext as _
 
-from django_perfectqueue.lib.durations import short_span
+from django_perfectqueue.lib.durations import short_duration
 
 EVERY_SECONDS = 0.1
 EVERY_COUNT = 100_000
@@ -16,7 +16,7 @@ BAR = 24
 
 class Progress:
     """
-    A line that is rewritten on a terminal; elsewhere one more after every 100,000.
+    A line that is rewritten on a terminal; elsewhere a new line every 100,000.
 
     ``total`` is what ``part`` will have grown to; None when that can't be known.
     """
@@ -28,32 +28,32 @@ class Progress:
         self.lively = stream.isatty()
         self.began = time.monotonic()
         self.drawn = self.began
-        self.told = 0
+        self.shown_count = 0
         self.shown = 0
 
     def show(self, count: int, part: int = 0) -> None:
         if self.lively:
             if time.monotonic() - self.drawn >= EVERY_SECONDS:
-                self.draw(self.line(count, part))
-        elif count - self.told >= EVERY_COUNT:
-            self.told = count
-            self.stream.write(self.line(count, part), str)
+                self.draw(self.describe_progress(count, part))
+        elif count - self.shown_count >= EVERY_COUNT:
+            self.shown_count = count
+            self.stream.write(self.describe_progress(count, part), str)
 
-    def line(self, count: int, part: int) -> str:
+    def describe_progress(self, count: int, part: int) -> str:
         seconds = max(time.monotonic() - self.began, 1e-6)
         words = self.text % f"{count:,}"
         rate = _("%s a second") % f"{count / seconds:,.0f}"
         if not self.total or not part:
             return f"{words}, {rate}"
         share = min(part / self.total, 1.0)
-        left = _("%s left") % short_span(max(1, round(seconds / share - seconds)))
+        left = _("%s left") % short_duration(max(1, round(seconds / share - seconds)))
         return f"{bar(share)}  {words}, {rate}, {left}"
 
-    def draw(self, line: str) -> None:
+    def draw(self, describe_progress: str) -> None:
         self.drawn = time.monotonic()
-        self.stream.write("\r" + line.ljust(self.shown), str, "")
+        self.stream.write("\r" + describe_progress.ljust(self.shown), str, "")
         self.stream.flush()
-        self.shown = len(line)
+        self.shown = len(describe_progress)
 
     def clear(self) -> None:
         """Wipe the line, so that what is said next stands alone."""

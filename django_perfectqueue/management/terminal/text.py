@@ -19,9 +19,9 @@ NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 def point(name: str, value: Any) -> datetime | str | None:
     """
-    Return a time that was written as unix seconds, ISO 8601 or a span such as "5m30s".
+    Return a time that was written as unix seconds, ISO 8601 or a duration such as "5m30s".
 
-    A span is returned as it is. Raise InvalidTaskError when it is none of these.
+    A duration is returned as it is. Raise InvalidTaskError for anything else.
     """
     if value is None:
         return None
@@ -38,7 +38,7 @@ def seconds(name: str, span: str | None) -> float | None:
     """
     Return the seconds of a span such as "5m30s".
 
-    Raise InvalidTaskError when it is none.
+    Raise InvalidTaskError for anything else.
     """
     found = None if span is None else seconds_in(span)
     if span is not None and found is None:
@@ -51,7 +51,7 @@ def seconds(name: str, span: str | None) -> float | None:
 
 def unix_time(name: str, value: Any) -> datetime:
     """
-    Return the time so many seconds after 1970.
+    Return the time of a number of seconds since 1970.
 
     Raise InvalidTaskError when it is no number, or out of reach.
     """
@@ -78,7 +78,7 @@ def iso_time(name: str, value: str) -> datetime:
     return moment
 
 
-def no_time(name: str, value: Any) -> InvalidTaskError:
+def no_time(name: str, value: object) -> InvalidTaskError:
     return InvalidTaskError(
         _(
             "%(name)s must be unix seconds, ISO 8601 with an offset, or a span such as"

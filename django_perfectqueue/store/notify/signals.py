@@ -9,7 +9,7 @@ from typing import Any
 from django.db import connections, transaction
 from django.dispatch import Signal
 
-from django_perfectqueue.signals import Whom, is_heard, send_all
+from django_perfectqueue.signals import TaskNames, is_heard, send_all
 
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
@@ -29,7 +29,7 @@ def announce(signal: Signal, tasks: Iterable[Any], *, using: str) -> None:
     such a transaction commits.
     """
     if is_heard(signal):
-        after_commit(signal, [Whom.of(task) for task in tasks], using=using)
+        after_commit(signal, [TaskNames.of(task) for task in tasks], using=using)
 
 
 def announce_ids(
@@ -41,13 +41,13 @@ def announce_ids(
         return
     every = numbers(sorted({task_id for _signal, ids in heard for task_id in ids}))
     rows = dialect.execute(cursor, WHOM.replace("{ids}", every)).fetchall()
-    known = {task_id: Whom(*names) for task_id, *names in rows}
+    known = {task_id: TaskNames(*names) for task_id, *names in rows}
     for signal, ids in heard:
         tasks = [known[task_id] for task_id in ids if task_id in known]
         after_commit(signal, tasks, using=cursor.db.alias)
 
 
-def after_commit(signal: Signal, tasks: list[Whom], *, using: str) -> None:
+def after_commit(signal: Signal, tasks: list[TaskNames], *, using: str) -> None:
     connection = connections[using]
     act = partial(send, signal, tasks)
     if connection.in_atomic_block:
@@ -56,6 +56,6 @@ def after_commit(signal: Signal, tasks: list[Whom], *, using: str) -> None:
         act()
 
 
-def send(signal: Signal, tasks: list[Whom]) -> None:
+def send(signal: Signal, tasks: list[TaskNames]) -> None:
     with calls_of_others():
         send_all(signal, tasks)

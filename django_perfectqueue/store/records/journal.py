@@ -34,7 +34,7 @@ FORGET = 'DELETE FROM "perfectqueue_journal" WHERE {over}'
 
 
 @repeated
-def tell(notes: Sequence[Note], *, using: str, now: datetime | None = None) -> None:
+def write_journal(notes: Sequence[Note], *, using: str, now: datetime | None = None) -> None:
     """
     Write what attempts have reported, in place of their earlier reports.
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from django.db import connections
 
-from django_perfectqueue.models import WAIT_BUCKETS, Span
+from django_perfectqueue.models import WAIT_BUCKETS, Bucket
 
 from ..arithmetic.entitlement import bucket_of
 from ..database.dialects import Dialect
@@ -40,7 +40,7 @@ LIMIT %(limit)s
 """
 
 
-class Whose(NamedTuple):
+class UsageKey(NamedTuple):
     """A user in a queue, or with ``others`` those who have no row of their own."""
 
     queue: str
@@ -103,7 +103,7 @@ class Tally:
             self.waits[number] += count
 
 
-Tallies = Mapping[Whose, Tally]
+Tallies = Mapping[UsageKey, Tally]
 
 
 def clock(*, using: str, now: datetime | None = None) -> datetime:
@@ -117,24 +117,24 @@ def start_of(span: int, moment: datetime) -> datetime:
     return moment - (moment - EPOCH) % timedelta(seconds=int(span))
 
 
-def folded(tallies: Tallies, most: int) -> dict[Whose, Tally]:
+def folded(tallies: Tallies, most: int) -> dict[UsageKey, Tally]:
     """
     Return so many tallies, and what is in the others under the name of the others.
 
     Those stay that received most, or were entitled to it.
     """
 
-    def size(whose: Whose) -> tuple[bool, float, Whose]:
-        tally = tallies[whose]
-        return whose.others, -max(tally.seconds, tally.entitled), whose
+    def size(usage_key: UsageKey) -> tuple[bool, float, UsageKey]:
+        tally = tallies[usage_key]
+        return usage_key.others, -max(tally.seconds, tally.entitled), usage_key
 
-    kept: dict[Whose, Tally] = {}
-    for number, whose in enumerate(sorted(tallies, key=size)):
-        if number < most and not whose.others:
-            kept[whose] = tallies[whose]
+    kept: dict[UsageKey, Tally] = {}
+    for number, usage_key in enumerate(sorted(tallies, key=size)):
+        if number < most and not usage_key.others:
+            kept[usage_key] = tallies[usage_key]
         else:
-            others = Whose(whose.queue, others=True, user="")
-            kept.setdefault(others, Tally()).add(tallies[whose])
+            others = UsageKey(usage_key.queue, others=True, user="")
+            kept.setdefault(others, Tally()).add(tallies[usage_key])
     return kept
 
 
@@ -154,7 +154,7 @@ def write_slice(tallies: Tallies, *, using: str, at: datetime) -> None:
     with unit(using) as (cursor, dialect):
         if dialect.asynchronous_commit and not lasting:
             dialect.execute(cursor, "SELECT 1" + dialect.asynchronous_commit)
-        write(cursor, dialect, Span.SLICE, start_of(Span.SLICE, at), tallies, SUM)
+        write(cursor, dialect, Bucket.SLICE, start_of(Bucket.SLICE, at), tallies, SUM)
 
 
 @repeated
@@ -170,14 +170,14 @@ def note_waiting(*, using: str, now: datetime | None = None, limit: int = MOST_R
         rows = dialect.execute(cursor, statement, {"limit": limit + 1}).fetchall()
         if not rows:
             return 0
-    tallies: dict[Whose, Tally] = {}
+    tallies: dict[UsageKey, Tally] = {}
     for queue, user, held, paused, max_running, running in rows[:limit]:
-        tally = tallies.setdefault(Whose(queue, others=False, user=user), Tally())
+        tally = tallies.setdefault(UsageKey(queue, others=False, user=user), Tally())
         word = standing(bool(held), paused, max_running, running)
         setattr(tally, word, 1)
     if len(rows) > limit:
         for queue in {row[0] for row in rows}:
-            tallies[Whose(queue, others=True, user="")] = Tally(eager=1)
+            tallies[UsageKey(queue, others=True, user="")] = Tally(eager=1)
     write_slice(tallies, using=using, at=clock(using=using, now=now))
     return len(rows[:limit])
 
@@ -209,10 +209,10 @@ def write(
     everyone = sorted(tallies)
     for first in range(0, len(everyone), ROWS_A_STATEMENT):
         rows, values = [], {"start": dialect.parameter(start)}
-        for number, whose in enumerate(everyone[first : first + ROWS_A_STATEMENT]):
-            values[f"q{number}"], values[f"u{number}"] = whose.queue, whose.user
-            others = "TRUE" if whose.others else "FALSE"
-            amounts = ", ".join(map(repr, tallies[whose].amounts()))
+        for number, usage_key in enumerate(everyone[first : first + ROWS_A_STATEMENT]):
+            values[f"q{number}"], values[f"u{number}"] = usage_key.queue, usage_key.user
+            others = "TRUE" if usage_key.others else "FALSE"
+            amounts = ", ".join(map(repr, tallies[usage_key].amounts()))
             rows.append(
                 f"(%(q{number})s, {int(span)}, %(start)s, {others}, %(u{number})s, {amounts})"
             )

@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
-from django_perfectqueue.models import Span
+from django_perfectqueue.models import Bucket
 
 from ..arithmetic.entitlement import Contender, entitlements
 from ..arithmetic.fair_order import lane_id
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
-from .usage import AMOUNTS, Tally, Whose
+from .usage import AMOUNTS, Tally, UsageKey
 
 LANES_A_STATEMENT = 1_000
 COUNTS_A_STATEMENT = 100
@@ -84,37 +84,37 @@ def first_since(
 
 def sums(
     cursor: Any, dialect: Dialect, queue: str, span: int, since: datetime, until: datetime
-) -> dict[Whose, Tally]:
+) -> dict[UsageKey, Tally]:
     """Return what everyone got in spans of this length: since, and before."""
     values = place(dialect, queue, span, since, until)
     return {
-        Whose(queue, bool(others), user): Tally.of(amounts)
+        UsageKey(queue, bool(others), user): Tally.of(amounts)
         for others, user, *amounts in dialect.execute(cursor, SUMS, values).fetchall()
     }
 
 
 def slices(
     cursor: Any, dialect: Dialect, queue: str, since: datetime, until: datetime
-) -> dict[Whose, Tally]:
+) -> dict[UsageKey, Tally]:
     """Return what everyone got in the slices of some time, and was entitled to in each."""
-    values = place(dialect, queue, Span.SLICE, since, until)
+    values = place(dialect, queue, Bucket.SLICE, since, until)
     rows = dialect.execute(cursor, ROWS, values).fetchall()
     terms = terms_of(
         cursor, dialect, queue, {user for _start, others, user, *_ in rows if not others}
     )
-    totals: dict[Whose, Tally] = {}
+    totals: dict[UsageKey, Tally] = {}
     for _start, some in groupby(rows, key=lambda row: row[0]):
         tallies = {
-            Whose(queue, bool(others), user): Tally.of(amounts)
+            UsageKey(queue, bool(others), user): Tally.of(amounts)
             for _start, others, user, *amounts in some
         }
         entitle(tallies, terms)
-        for whose, tally in tallies.items():
-            totals.setdefault(whose, Tally()).add(tally)
+        for usage_key, tally in tallies.items():
+            totals.setdefault(usage_key, Tally()).add(tally)
     return totals
 
 
-def entitle(tallies: dict[Whose, Tally], terms: dict[str, Terms]) -> None:
+def entitle(tallies: dict[UsageKey, Tally], terms: dict[str, Terms]) -> None:
     """
     Say what each was entitled to within one slice.
 
@@ -122,19 +122,19 @@ def entitle(tallies: dict[Whose, Tally], terms: dict[str, Terms]) -> None:
     those who are not told apart. Where more waited than were looked at, everyone else who
     got something is taken to have waited for more.
     """
-    many = any(whose.others and tally.eager for whose, tally in tallies.items())
+    many = any(usage_key.others and tally.eager for usage_key, tally in tallies.items())
     contenders = {}
-    for whose, tally in tallies.items():
-        if whose.others:
+    for usage_key, tally in tallies.items():
+        if usage_key.others:
             tally.entitled = tally.seconds
             continue
-        its = terms.get(whose.user, Terms())
-        most = {} if its.max_running is None else {"most": float(its.max_running * Span.SLICE)}
+        its = terms.get(usage_key.user, Terms())
+        most = {} if its.max_running is None else {"most": float(its.max_running * Bucket.SLICE)}
         held = tally.paused or tally.capped
         eager = not held and bool(tally.eager or (many and tally.seconds > 0))
-        contenders[whose] = Contender(tally.seconds, its.weight, eager, **most)
-    for whose, seconds in entitlements(contenders).items():
-        tallies[whose].entitled = seconds
+        contenders[usage_key] = Contender(tally.seconds, its.weight, eager, **most)
+    for usage_key, seconds in entitlements(contenders).items():
+        tallies[usage_key].entitled = seconds
 
 
 def terms_of(cursor: Any, dialect: Dialect, queue: str, users: Iterable[str]) -> dict[str, Terms]:

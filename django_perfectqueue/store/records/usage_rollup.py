@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django_perfectqueue.lib.distinct import distinct
-from django_perfectqueue.models import Span, Usage
+from django_perfectqueue.models import Bucket, Usage
 
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
 from ..database.transaction import repeated, unit
-from .usage import LATEST, MOST_ROWS, Tally, Whose, clock, folded, start_of, write
+from .usage import LATEST, MOST_ROWS, Tally, UsageKey, clock, folded, start_of, write
 from .usage_read import first_since, slices, summed_until, sums
 
 GRACE = 15.0
@@ -39,22 +39,22 @@ def roll_up(*, using: str, keep: float | None, now: datetime | None = None) -> N
     """
     moment = clock(using=using, now=now)
     for queue in distinct(Usage._default_manager.using(using), "queue", limit=None):
-        if sum_up(queue, Span.MINUTE, Span.SLICE, using=using, now=moment):
-            delete(queue, Span.SLICE, SLICES_KEPT, using=using, now=moment)
-            if sum_up(queue, Span.HOUR, Span.MINUTE, using=using, now=moment):
-                delete(queue, Span.MINUTE, MINUTES_KEPT, using=using, now=moment)
+        if sum_up(queue, Bucket.MINUTE, Bucket.SLICE, using=using, now=moment):
+            delete(queue, Bucket.SLICE, SLICES_KEPT, using=using, now=moment)
+            if sum_up(queue, Bucket.HOUR, Bucket.MINUTE, using=using, now=moment):
+                delete(queue, Bucket.MINUTE, MINUTES_KEPT, using=using, now=moment)
         if keep is not None:
-            delete(queue, Span.HOUR, keep, using=using, now=moment)
+            delete(queue, Bucket.HOUR, keep, using=using, now=moment)
 
 
-def sum_up(queue: str, span: Span, part: Span, *, using: str, now: datetime) -> bool:
+def sum_up(queue: str, span: Bucket, part: Bucket, *, using: str, now: datetime) -> bool:
     """Sum up the spans that are over and have not been, in order; return whether that was all."""
     turns = range(SPANS_A_ROUND)
     return not all(sum_up_next(queue, span, part, using=using, now=now) for _turn in turns)
 
 
 @repeated
-def sum_up_next(queue: str, span: Span, part: Span, *, using: str, now: datetime) -> bool:
+def sum_up_next(queue: str, span: Bucket, part: Bucket, *, using: str, now: datetime) -> bool:
     """Sum up the oldest span that has not been; return whether there was one that is over."""
     with unit(using) as (cursor, dialect):
         since = summed_until(cursor, dialect, queue, span) or now - LONG_AGO
@@ -71,14 +71,14 @@ def sum_up_next(queue: str, span: Span, part: Span, *, using: str, now: datetime
 
 
 def parts(
-    cursor: Any, dialect: Dialect, queue: str, part: Span, since: datetime, until: datetime
-) -> dict[Whose, Tally]:
-    if part == Span.SLICE:
+    cursor: Any, dialect: Dialect, queue: str, part: Bucket, since: datetime, until: datetime
+) -> dict[UsageKey, Tally]:
+    if part == Bucket.SLICE:
         return slices(cursor, dialect, queue, since, until)
     return sums(cursor, dialect, queue, part, since, until)
 
 
-def delete(queue: str, span: Span, keep: float, *, using: str, now: datetime) -> None:
+def delete(queue: str, span: Bucket, keep: float, *, using: str, now: datetime) -> None:
     """Delete what is older than so many seconds, or a good part of it."""
     before = now - timedelta(seconds=keep)
     for _batch in range(BATCHES):
@@ -87,7 +87,7 @@ def delete(queue: str, span: Span, keep: float, *, using: str, now: datetime) ->
 
 
 @repeated
-def delete_batch(queue: str, span: Span, before: datetime, *, using: str) -> int:
+def delete_batch(queue: str, span: Bucket, before: datetime, *, using: str) -> int:
     """Delete a bounded number of rows; return how many. Those that someone holds are left."""
     with unit(using) as (cursor, dialect):
         values = {

@@ -1,1 +1,1 @@
-"""Run one task, and settle it."""
+"""Run one attempt of a task and settle the task."""

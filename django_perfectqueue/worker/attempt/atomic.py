@@ -6,7 +6,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Application, time_limits
@@ -16,7 +16,7 @@ from django_perfectqueue.queue import Deferred
 
 from ..database.link import AwayError
 from .ending import Ending
-from .fork_guard import only_here
+from .fork_guard import exit_returning_fork
 from .traceback import from_handler
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_perfectqueue.runner")
 
 
-class Atomic:
+class AtomicAttempt:
     """
     One attempt of a task whose handler is atomic.
 
-    What the handler writes and what becomes of its task are committed together, or not at
-    all. When the answer to that commit is lost the database is asked what has come of it.
+    The handler's writes and the result of the task are committed together, or not at all.
+    When the answer to that commit is lost, the database is asked for the outcome.
     """
 
     def __init__(self, runner: Runner, running: Running, handler: Application) -> None:
@@ -44,10 +44,10 @@ class Atomic:
         self.ending = self.in_doubt = False
         self.word = ""
 
-    def perform(self, run: Callable[[], Any]) -> Ending:
+    def perform(self, run: Callable[[], object]) -> Ending:
         try:
             self.begin()
-            result = only_here(run)
+            result = exit_returning_fork(run)
             self.running.active = False
             if self.is_left():
                 return self.leave()
@@ -69,13 +69,13 @@ class Atomic:
         return not self.handler.auto_finish and not (deferred and deferred.settled)
 
     def leave(self) -> Ending:
-        """Undo what was done for a task that was not settled: it will be done again."""
+        """Roll back an attempt that did not settle its task: the task runs again."""
         self.undo()
         self.task.restore(self.before)
         return self.runner.after_return(self.task, self.handler, None)
 
-    def end(self, result: Any) -> None:
-        """Write what becomes of the task, and commit."""
+    def end(self, result: object) -> None:
+        """Write the result of the task, and commit."""
         task, deferred = self.task, self.task.deferred
         assert deferred is not None
         task.deferred = None
@@ -88,6 +88,7 @@ class Atomic:
             self.joint.hasten()
             deferred.write()
             self.word = task.settled
+            # From here until the answer, only the database knows whether it is committed.
             self.in_doubt = True
             self.joint.commit()
 
@@ -98,18 +99,18 @@ class Atomic:
         self.task.settled = self.word
         try:
             self.call_hooks()
-            self.runner.tidy.up(suspect=self.running.is_suspect)
+            self.runner.cleanup.run(suspect=self.running.is_suspect)
         except BaseException as error:
-            self.runner.tidy.up(suspect=True)
+            self.runner.cleanup.run(suspect=True)
             return self.runner.after_error(self.task, self.handler, from_handler(error))
         return self.runner.after_return(self.task, self.handler, None)
 
     def call_hooks(self) -> None:
-        """Call what the handler gave to on_commit(), within its time limit."""
+        """Call the handler's on_commit() hooks within its time limit."""
         if self.joint.hooks:
             self.running.active = True
             try:
-                self.runner.guard.call(self.running, self.joint.call_hooks)
+                self.runner.interrupter.call(self.running, self.joint.call_hooks)
             finally:
                 self.running.active = False
 
@@ -122,7 +123,7 @@ class Atomic:
             return runner.leave(task, handler, error)
         if outcome == self.expected:
             logger.warning(
-                "The answer to a commit was lost, but it had come through. key=%s error=%s",
+                "The answer to a commit was lost, but the task is committed. key=%s error=%s",
                 printable(task.key),
                 type(error).__qualname__,
             )
@@ -130,7 +131,7 @@ class Atomic:
         task.restore(self.before)
         if outcome != store.STILL_HELD:
             return runner.preempted(task, handler, error)
-        if self.is_no_fault_of_its(error):
+        if self.is_uncounted(error):
             return runner.settle(task, handler, lambda: task._let_go(self.delay), error)
         return runner.after_error(task, handler, from_handler(error))
 
@@ -140,13 +141,13 @@ class Atomic:
             self.joint.abandon()
         else:
             self.joint.roll_back()
-        self.runner.tidy.up(suspect=suspect)
+        self.runner.cleanup.run(suspect=suspect)
         self.running.alone = False
         self.task.deferred = None
         self.task.settled = ""
 
     def outcome(self) -> str:
-        """Return what the database says of the attempt, where there was a commit."""
+        """Return the outcome of the attempt by the database, if a commit was sent."""
         if not self.in_doubt:
             return store.STILL_HELD
         terms = {"using": self.task.lease.using, "worker": self.task.worker}
@@ -154,13 +155,13 @@ class Atomic:
 
     @property
     def expected(self) -> str:
-        """The outcome that the commit was to write: to discard a task is to cancel it."""
+        """The outcome that the commit writes: a discarded task is stored as cancelled."""
         return "cancelled" if self.word == "discarded" else self.word
 
-    def is_no_fault_of_its(self, error: BaseException) -> bool:
+    def is_uncounted(self, error: BaseException) -> bool:
         """
-        Tell whether the attempt is not to be counted: the database was lost, or others were in
-        the way of its end. Not for ever: a handler may well be what ends its connections.
+        Return whether the attempt does not count: the connection was lost, or the commit
+        lost a race. At most MAX_CRASHES times, since the handler may cause it.
         """
         if self.uncounted >= options().MAX_CRASHES:
             return False
@@ -169,12 +170,12 @@ class Atomic:
 
     @property
     def uncounted(self) -> int:
-        """How many attempts there were that have not been counted; snoozes are among them."""
+        """The number of uncounted attempts, snoozes included."""
         return self.task.lease.attempt - self.task.lease.tries
 
     @property
     def delay(self) -> float:
-        """Return for how long to wait: the first time not at all."""
+        """Seconds until the next attempt: none the first time."""
         if not self.uncounted:
             return 0.0
         wait = self.handler.retry_wait

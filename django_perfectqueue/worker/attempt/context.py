@@ -1,4 +1,4 @@
-"""The context in which a task runs: what a handler sets there is gone with it."""
+"""The context in which a task runs; it ends with the attempt."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from django_perfectqueue.queue import AcquiredTask
 
 def prepare() -> None:
     """
-    Make what this thread keeps in its context, and its tasks are to share.
+    Create the caches in the context of this thread, whose tasks share them.
 
-    Django's caches are of a context, and with them their connections: made in a task's own,
-    each task would connect anew.
+    Django keeps caches and their connections per context. Created in the context of a
+    task, each task would open new connections.
     """
     for alias in caches:
         with contextlib.suppress(Exception):
@@ -25,7 +25,7 @@ def prepare() -> None:
 
 
 def context_for(task: AcquiredTask) -> Context:
-    """Return a new context for a task, as this thread's is while it runs none; logs name it."""
+    """Return a copy of this context for a task, by which logs name the task."""
     fresh = copy_context()
     fresh.run(running.set, task)
     return fresh
@@ -33,9 +33,9 @@ def context_for(task: AcquiredTask) -> Context:
 
 def restore(task: AcquiredTask) -> None:
     """
-    Set in this context what a task has taken along of its submitter's.
+    Set the context values that the submitter stored with a task.
 
-    Raise PayloadError when that can't be read, and whatever a provider raises.
+    Raise PayloadError if they can't be read, and any exception of a provider.
     """
     if task.lease.context is not None:
         context.restore(task.context)

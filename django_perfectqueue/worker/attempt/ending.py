@@ -1,4 +1,4 @@
-"""How one attempt ended, and telling those who listen."""
+"""The result of one attempt, and its signals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.dispatch import Signal
 from django_perfectqueue import signals, store
 from django_perfectqueue.application import Application
 from django_perfectqueue.queue import AcquiredTask
-from django_perfectqueue.signals import Whom
+from django_perfectqueue.signals import TaskNames
 
 SIGNALS: dict[str, Signal] = {
     "finished": signals.task_finished,
@@ -26,11 +26,11 @@ SIGNALS: dict[str, Signal] = {
 @dataclass(slots=True)
 class Ending:
     """
-    One attempt that is over.
+    The result of one attempt.
 
-    ``word`` is what became of the task: finished, retried, snoozed, failed, discarded,
+    ``word`` is the outcome: finished, retried, snoozed, failed, discarded,
     cancelled, released, preempted, left to its lease, or crashed with its processor. With
-    a ``completion`` it has yet to be written.
+    a ``completion`` it is not written yet.
     """
 
     word: str
@@ -42,8 +42,8 @@ class Ending:
     stop: bool = False
 
 
-def heard() -> set[str]:
-    """Return the words by which tasks end for which anyone listens."""
+def outcomes_with_receivers() -> set[str]:
+    """Return the outcomes whose signals have receivers."""
     return {word for word, signal in SIGNALS.items() if signal.receivers}
 
 
@@ -53,18 +53,20 @@ def announce(
     handler: type[Application] | None,
     error: BaseException | None = None,
 ) -> None:
-    """Send the signal for what has become of a task, if anyone listens."""
+    """Send the signal of an outcome, if it has receivers."""
     signal = SIGNALS.get(word)
     if signal is not None and signal.receivers:
         with store.calls_of_others():
-            signals.send(signal, Whom.of(task.lease), sender=handler, task=task, error=error)
+            signals.send(signal, TaskNames.of(task.lease), sender=handler, task=task, error=error)
 
 
 async def announce_start_async(task: AcquiredTask, handler: type[Application]) -> None:
-    """Send the signal from an event loop: receivers that are functions run in its other thread."""
+    """Send the signal from an event loop; synchronous receivers run in its other thread."""
     if signals.task_started.receivers:
-        await signals.asend(signals.task_started, Whom.of(task.lease), sender=handler, task=task)
+        await signals.asend(
+            signals.task_started, TaskNames.of(task.lease), sender=handler, task=task
+        )
 
 
 def announce_start(task: AcquiredTask, handler: type[Application]) -> None:
-    signals.send(signals.task_started, Whom.of(task.lease), sender=handler, task=task)
+    signals.send(signals.task_started, TaskNames.of(task.lease), sender=handler, task=task)

@@ -7,44 +7,45 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, TypeGuard
 
 from .sync_calls import SyncCalls
 
 logger = logging.getLogger("django_perfectqueue.runner")
 
-Work = Coroutine[Any, Any, Any]
+Work = Coroutine[Any, Any, object]
 
 
-def is_coroutine(value: Any) -> bool:
+def is_coroutine(value: object) -> TypeGuard[Work]:
     return inspect.iscoroutine(value)
 
 
-class Coroutines:
+class EventLoop:
     """
-    Runs coroutines one after another, in one loop: what they keep for the next goes on living.
+    Runs coroutines one after another in one loop, so that they can share clients and pools.
 
-    Another thread may have one given up: it is cancelled, at most once, and the reason is
-    raised in place of its CancelledError.
+    Another thread can interrupt one: it is cancelled at most once, and the reason is raised
+    in place of its CancelledError.
     """
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.sync_calls = SyncCalls()
         self.token: object = None
-        self.task: asyncio.Task[Any] | None = None
+        self.task: asyncio.Task[object] | None = None
         self.wanted: tuple[object, BaseException] | None = None
         self.reason: BaseException | None = None
 
-    def call(self, token: object, function: Callable[[], Work]) -> Any:
+    def call(self, token: object, function: Callable[[], Work]) -> object:
         self.token = token
         try:
             return self.drive(function())
         finally:
             self.token = None
 
-    def drive(self, coroutine: Work) -> Any:
-        """Run a coroutine to its end; return its result, or raise what it has raised."""
+    def drive(self, coroutine: Work) -> object:
+        """Run a coroutine; return its result or raise its exception."""
         loop = self.opened()
         self.sync_calls.enter()
         task = self.task = loop.create_task(coroutine)
@@ -60,15 +61,15 @@ class Coroutines:
             self.task = self.reason = None
             self.sync_calls.tidy()
 
-    def end(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
-        """End a task that something else has taken the loop from, such as sys.exit() beside it."""
+    def end(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[object]) -> None:
+        """Cancel a task whose loop was stopped, as by sys.exit() in another task."""
         if not task.done():
             task.cancel()
             with contextlib.suppress(BaseException):
                 loop.run_until_complete(task)
 
     def interrupt(self, token: object, reason: BaseException) -> None:
-        """Cancel the call with this token, if it has not ended by then; from any thread."""
+        """Cancel the call with this token unless it has ended; from any thread."""
         self.wanted = token, reason
         if self.loop is not None:
             self.loop.call_soon_threadsafe(self.deliver)
@@ -82,7 +83,7 @@ class Coroutines:
         self.wanted = None
 
     def spawn(self, coroutine: Work) -> None:
-        """Start a coroutine beside the one that runs; called from other threads."""
+        """Start a coroutine beside the running one; called from other threads."""
         if self.loop is not None:
             asyncio.run_coroutine_threadsafe(coroutine, self.loop).add_done_callback(log_error)
 
@@ -98,13 +99,13 @@ class Coroutines:
         self.sync_calls.close()
 
 
-def log_error(future: Any) -> None:
+def log_error(future: Future[object]) -> None:
     if not future.cancelled() and (error := future.exception()) is not None:
         logger.error("A handler's kill() raised.", exc_info=error)
 
 
 def close_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Close a loop that has stopped, with what handlers have left in it."""
+    """Cancel the tasks left in a stopped loop, and close it."""
     try:
         left = asyncio.all_tasks(loop)
         for task in left:
@@ -112,6 +113,6 @@ def close_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(asyncio.wait(left, timeout=1.0) if left else asyncio.sleep(0))
         loop.run_until_complete(loop.shutdown_asyncgens())
     except BaseException:
-        logger.exception("What handlers have left in their event loop did not end well.")
+        logger.exception("Tasks left in the event loop by handlers raised at its end.")
     finally:
         loop.close()

@@ -1,14 +1,16 @@
-"""Keeping to one process."""
+"""Guard against forks in handlers."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
+
+R = TypeVar("R")
 
 
-def only_here(run: Callable[[], Any]) -> Any:
-    """Run a handler, and end a process that it has forked and that comes back as well."""
+def exit_returning_fork(run: Callable[[], R]) -> R:
+    """Run a handler; exit a child that it forked and that returns, too."""
     pid = os.getpid()
     try:
         return run()

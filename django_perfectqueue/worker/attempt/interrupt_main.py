@@ -1,4 +1,4 @@
-"""Breaking a handler off from outside."""
+"""Interrupt a handler in the main thread."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ R = TypeVar("R")
 SIGNAL = signal.SIGURG
 
 
-class Guard:
+class MainThreadInterrupter:
     """
-    Lets another thread raise an exception in what the main thread runs, and nowhere else.
+    Lets another thread raise an exception in a call of the main thread, and only there.
 
     Each call has a token. Its exception is raised at most once, inside the call, by a
-    signal, so that it breaks off sleeping and waiting too. SIGURG, because by default it
-    does nothing: one that comes late or from elsewhere does no harm.
+    signal, which also interrupts sleeping and waiting. The signal is SIGURG, which is ignored
+    by default: a late or foreign one does no harm.
     """
 
     def __init__(self) -> None:
@@ -34,6 +34,7 @@ class Guard:
     def call(self, token: object, function: Callable[[], R]) -> R:
         try:
             self._inside = token
+            # The interrupt may have come before the call, when its signal found nobody inside.
             if self._wanted is not None:
                 self._deliver()
             return function()
@@ -41,7 +42,7 @@ class Guard:
             self._inside = None
 
     def interrupt(self, token: object, reason: BaseException) -> None:
-        """Raise the reason inside the call with this token, if it has not ended by then."""
+        """Raise the reason inside the call with this token, unless it has ended."""
         self._wanted = token, reason
         if self._thread:
             signal.pthread_kill(self._thread, SIGNAL)

@@ -1,4 +1,4 @@
-"""Breaking off what another thread than the main one runs."""
+"""Interrupt a handler in a thread other than the main one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ raise_in.argtypes = (ctypes.c_ulong, ctypes.py_object)
 NOTHING = ctypes.py_object()
 
 
-class ThreadGuard:
+class ThreadInterrupter:
     """
-    Lets other threads raise an exception in what its own thread runs, and nowhere else.
+    Lets other threads raise an exception in a call of the thread that created it.
 
-    As Guard does by a signal, which only the main thread can have. The interpreter raises
-    it before the next instruction: so a call into C is not broken off, sleeping neither.
-    It is made in the thread for which it is.
+    Signals reach only the main thread; here the interpreter raises the exception before its
+    next instruction. So calls into C are not interrupted, not even sleeping.
     """
 
     def __init__(self) -> None:
@@ -37,7 +36,7 @@ class ThreadGuard:
     def call(self, token: object, function: Callable[[], R]) -> R:
         try:
             self._inside = token
-            # Whoever takes it out of there raises it: this thread, or the one that sends it.
+            # pop() is atomic: exactly one thread gets the reason, this one or the sender.
             if (reason := self._wanted.pop(token, None)) is not None:
                 self._inside = None
                 raise reason
@@ -46,7 +45,7 @@ class ThreadGuard:
             self._leave()
 
     def interrupt(self, token: object, reason: BaseException) -> None:
-        """Raise the reason inside the call with this token, if it has not ended by then."""
+        """Raise the reason inside the call with this token, unless it has ended."""
         with self._senders:
             self._wanted[token] = reason
             try:
@@ -54,16 +53,16 @@ class ThreadGuard:
                 if self._inside is token and self._wanted.pop(token, None) is not None:
                     self._inside = None
                     self._sent = True
-                    raise_in(self._thread, ctypes.py_object(kind_that_is(reason)))
+                    raise_in(self._thread, ctypes.py_object(class_returning(reason)))
             finally:
                 self._sending = False
 
     def _leave(self) -> None:
-        """Leave a call; what was sent and has not come by then comes no more."""
+        """Leave a call; withdraw an exception that was sent and not raised yet."""
         try:
             self._close()
         except BaseException:
-            # It came in the middle of this, and there is only one: nothing disturbs any more.
+            # The exception arrived within _close(). There is only one, so the second run ends.
             self._close()
 
     def _close(self) -> None:
@@ -76,7 +75,7 @@ class ThreadGuard:
         self._wanted.clear()
 
 
-def kind_that_is(reason: BaseException) -> type[BaseException]:
-    """Return a class whose only instance is this one: the interpreter takes no instance."""
+def class_returning(reason: BaseException) -> type[BaseException]:
+    """Return a class whose instance is ``reason``: the C function accepts only classes."""
     kind = type(reason)
     return type(kind.__name__, (kind,), {"__new__": lambda cls, *args, **kwargs: reason})

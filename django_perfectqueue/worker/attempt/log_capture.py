@@ -1,4 +1,4 @@
-"""Keeps what handlers log, beside what the project's own logging does with it."""
+"""Store what handlers log, beside the project's own logging."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ OWN = ("django_perfectqueue", "django.tasks", "django_tasks")
 BELOW = tuple(f"{name}." for name in OWN)
 
 
-class Capture(logging.Handler):
+class LogCapture(logging.Handler):
     """
     Adds each record that is logged while a task runs to the notes of its attempt.
 
-    It stands at the root logger, and takes no lock: an attempt that is broken off here, or
-    a process that is forked, leaves none behind. What is logged where nobody else handles
-    it goes where it would go without this handler.
+    It is a handler of the root logger and takes no lock, since an interrupt or a fork would
+    leave it locked. Records without another handler go to ``logging.lastResort``, as they
+    would without this one.
     """
 
     def __init__(self, level: str) -> None:
@@ -36,7 +36,7 @@ class Capture(logging.Handler):
         return True
 
     def is_alone(self, name: str) -> bool:
-        """Tell whether no other handler gets the records of a logger."""
+        """Return whether no other handler gets the records of a logger."""
         logger: logging.Logger | None = logging.getLogger(name)
         while logger is not None:
             if any(handler is not self for handler in logger.handlers):
@@ -48,14 +48,14 @@ class Capture(logging.Handler):
         task = running.get()
         if task is None or os.getpid() != self.pid:
             return
-        # What is logged on the way, by a codec perhaps, is no one's.
+        # A codec may log while a line is added: such a record belongs to no task.
         token = running.set(None)
         try:
             add_line(task, record.created, record.levelname, record.name, said(record))
         except PerfectQueueError:
-            raise  # The attempt is broken off, in this very moment.
+            raise  # An interrupt of the attempt, raised at this point.
         except Exception:
-            return  # Those who print it say what is wrong with it.
+            return  # The other handlers report a record that can't be formatted.
         finally:
             running.reset(token)
 
@@ -84,13 +84,13 @@ def place_of(error: BaseException) -> str:
 
 
 def begin(level: str | None) -> None:
-    """Keep records from this level on; None keeps none."""
+    """Store records from this level on; with None, store nothing."""
     end()
     if level is not None:
-        logging.getLogger().addHandler(Capture(level))
+        logging.getLogger().addHandler(LogCapture(level))
 
 
 def end() -> None:
     root = logging.getLogger()
-    for handler in [one for one in root.handlers if isinstance(one, Capture)]:
+    for handler in [one for one in root.handlers if isinstance(one, LogCapture)]:
         root.removeHandler(handler)

@@ -1,4 +1,4 @@
-"""Run one task, and decide what becomes of it."""
+"""Run one task, and decide its outcome."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from django_perfectqueue.signals import task_started
 from django_perfectqueue.tracing import otel
 from django_perfectqueue.verdicts import Verdict
 
-from ..database.link import AwayError, Link, Tidy
-from .atomic import Atomic
+from ..database.link import AwayError, ConnectionCleanup, Link
+from .atomic import AtomicAttempt
 from .context import restore
 from .ending import Ending, announce, announce_start
-from .event_loop import Coroutines, is_coroutine
-from .fork_guard import only_here
+from .event_loop import EventLoop, Work, is_coroutine
+from .fork_guard import exit_returning_fork
 from .traceback import from_handler
-from .tracing import tell, traced
+from .tracing import end_span, traced
 
 logger = logging.getLogger("django_perfectqueue.runner")
 logger.addFilter(logs.Masked())
@@ -48,41 +48,41 @@ LEVELS = {"failed": (logging.ERROR, True), "retried": (logging.WARNING, True)}
 @dataclass(slots=True, eq=False)
 class Running:
     """
-    An attempt that is going on.
+    An attempt in progress.
 
-    ``seat`` is its place on the slot, and ``spawn`` starts a coroutine in the event loop
-    in which the handler runs, if it runs in one. It ``is_suspect`` when it may have been
-    broken off in the middle of a statement. As long as it is ``alone`` nobody else can
-    write to the database, and so take its task away.
+    ``index`` is its position in the slot. ``spawn`` starts a coroutine in the event loop of
+    the handler, if it has one. It ``is_suspect`` if an interrupt may have hit a statement in
+    progress. While it is ``alone``, it holds the only write lock of the database, so no
+    other process can take its task.
     """
 
     task: AcquiredTask
-    seat: int = 0
+    index: int = 0
     handler: Application | None = None
     active: bool = True
-    told: set[type[BaseException]] = field(default_factory=set)
-    spawn: Callable[[Any], None] | None = None
+    reasons_sent: set[type[BaseException]] = field(default_factory=set)
+    spawn: Callable[[Work], None] | None = None
     is_suspect: bool = False
     alone: bool = False
 
     def kill(self, reason: BaseException) -> None:
-        """Have the handler give up, for each kind of reason once; called from other threads."""
+        """Interrupt the handler, once for each type of reason; called from other threads."""
         handler = self.handler
-        if handler is None or not self.active or type(reason) in self.told:
+        if handler is None or not self.active or type(reason) in self.reasons_sent:
             return
-        self.told.add(type(reason))
+        self.reasons_sent.add(type(reason))
         self.is_suspect = True
-        # Before the handler ends: its lease has lapsed, even if nobody has taken the task yet.
+        # Set before the handler ends: the lease expired, even if no other took the task yet.
         self.task._lost |= isinstance(reason, PreemptedError)
         with logs.about(self.task):
             try:
-                outcome: Any = handler.kill(reason)
+                outcome: object = handler.kill(reason)
                 if is_coroutine(outcome):
                     self.begin(outcome)
             except Exception:
                 logger.exception("A handler's kill() raised. %s", about(self.task))
 
-    def begin(self, coroutine: Any) -> None:
+    def begin(self, coroutine: Work) -> None:
         if self.spawn is not None:
             self.spawn(coroutine)
             return
@@ -90,24 +90,24 @@ class Running:
         raise TypeError("kill() is a coroutine function, and perform() is none.")
 
 
-class Interruptible(Protocol):
-    """Lets another thread raise an exception inside of a call in this one, once."""
+class Interrupter(Protocol):
+    """Lets another thread raise an exception once inside of a call in this thread."""
 
-    def call(self, token: Any, function: Callable[[], Any]) -> Any: ...
+    def call(self, token: object, function: Callable[[], Any]) -> object: ...
 
-    def interrupt(self, token: Any, reason: BaseException) -> None: ...
+    def interrupt(self, token: object, reason: BaseException) -> None: ...
 
 
 class Runner:
     """
     Runs tasks one after another in the thread that made it.
 
-    Whatever a handler does, ``run()`` returns, the task is settled or ready to be, and
-    the connections are as they were. Coroutines run in an event loop of this thread,
-    unless there is another way to ``drive`` them to their end.
+    ``run()`` returns whatever a handler does. The task is then settled or has a completion,
+    and the connections are clean. Coroutines run in an event loop of this thread unless
+    ``drive`` runs them elsewhere.
 
-    What is in ``stops`` gives the task back and ends the process. KeyboardInterrupt is not:
-    a worker takes its signals itself, so no Ctrl-C raises it there, only a handler.
+    Exceptions in ``stops`` release the task and end the process. KeyboardInterrupt is not
+    one: a worker handles SIGINT itself, so only a handler can raise it.
     """
 
     stops: tuple[type[BaseException], ...] = (ProcessStopError,)
@@ -117,15 +117,15 @@ class Runner:
         dispatch: type[Dispatch],
         *,
         link: Link,
-        guard: Interruptible,
-        drive: Callable[[Any], Any] | None = None,
+        interrupter: Interrupter,
+        drive: Callable[[Work], object] | None = None,
     ) -> None:
         self.dispatch = dispatch
         self.link = link
-        self.guard = guard
-        self.coroutines = Coroutines()
-        self.drive = drive or self.coroutines.drive
-        self.tidy = Tidy()
+        self.interrupter = interrupter
+        self.event_loop = EventLoop()
+        self.drive = drive or self.event_loop.drive
+        self.cleanup = ConnectionCleanup()
         self.running: Running | None = None
         self.left: set[type[Application]] = set()
         self.is_traced = otel.is_on()
@@ -134,7 +134,7 @@ class Runner:
         return self.attend(Running(task))
 
     def attend(self, running: Running) -> Ending:
-        """Run a task in a context of its own, from its handler's making to its settling."""
+        """Create the handler, run it and settle the task, in a new context."""
         begin = self.begin_traced if self.is_traced else self.begin
         context = copy_context()
         context.run(current.set, running.task)
@@ -147,7 +147,7 @@ class Runner:
     def begin_traced(self, running: Running) -> Ending:
         with traced(running.task) as attempt:
             ending = self.begin(running)
-            tell(attempt, ending)
+            end_span(attempt, ending)
         return ending
 
     def begin(self, running: Running) -> Ending:
@@ -159,52 +159,52 @@ class Runner:
         except UnknownTypeError as error:
             return self.settle(task, None, lambda: task.release(options().RETRY_WAIT), error)
         except BaseException as error:
-            self.tidy.up()
+            self.cleanup.run()
             return self.after_error(task, None, error)
         return self.perform(running, handler)
 
     def perform(self, running: Running, handler: Application) -> Ending:
         task = running.task
-        run: Callable[[], Any] = handler.run
-        guard = self.guard
+        run: Callable[[], object] = handler.run
+        interrupter = self.interrupter
         if handler.is_async:
-            run, guard = handler.arun, self.coroutines
-            running.spawn = self.coroutines.spawn
-        handler.interrupter = functools.partial(interrupt, guard, running)
+            run, interrupter = handler.arun, self.event_loop
+            running.spawn = self.event_loop.spawn
+        handler.interrupter = functools.partial(interrupt, interrupter, running)
         running.handler = handler
         if task_started.receivers:
             announce_start(task, type(handler))
-        call = functools.partial(guard.call, running, run)
+        call = functools.partial(interrupter.call, running, run)
         if handler.atomic:
-            return Atomic(self, running, handler).perform(call)
+            return AtomicAttempt(self, running, handler).perform(call)
         try:
-            result = only_here(call)
+            result = exit_returning_fork(call)
             running.active = False
-            self.tidy.up(suspect=running.is_suspect)
+            self.cleanup.run(suspect=running.is_suspect)
             return self.after_return(task, handler, result)
         except BaseException as error:
             running.active = False
-            self.tidy.up(suspect=running.is_suspect)
+            self.cleanup.run(suspect=running.is_suspect)
             return self.after_error(task, handler, from_handler(error))
 
-    def after_return(self, task: AcquiredTask, handler: Application, result: Any) -> Ending:
+    def after_return(self, task: AcquiredTask, handler: Application, result: object) -> Ending:
         kind = type(handler)
         if task.settled:
             announce(task.settled, task, kind)
             return Ending(task.settled, task, kind, task.seconds)
         if not kind.auto_finish:
-            self.warn_of_leaving(task, kind)
+            self.warn_unsettled(task, kind)
             return Ending("left", task, kind, task.seconds)
         completion = task.completion(result)
         seconds = completion.ended - completion.started
         return Ending("finished", task, kind, seconds, completion)
 
-    def warn_of_leaving(self, task: AcquiredTask, kind: type[Application]) -> None:
+    def warn_unsettled(self, task: AcquiredTask, kind: type[Application]) -> None:
         if kind not in self.left:
             self.left.add(kind)
             logger.warning(
-                "A handler returned without settling its task; it comes back when its lease"
-                " lapses. handler=%s %s",
+                "A handler returned without settling its task; it runs again when its lease"
+                " expires. handler=%s %s",
                 kind.__qualname__,
                 about(task),
             )
@@ -234,37 +234,33 @@ class Runner:
             return self.settle(task, handler, lambda: task.fail(why=why), error)
         if handler is not None and not isinstance(error, Verdict):
             error = self.ask(handler, error)
-        self.tidy.up()
+        self.cleanup.run()
         what = None if task.settled else ruling_for(task, handler, error)
-        self.tidy.up()
+        self.cleanup.run()
         return self.settle(task, handler, lambda: carry_out(what, task, error), error)
 
     def is_held(self, task: AcquiredTask) -> bool:
         """
-        Tell whether a task is held for sure, whatever its handler was refused: it may have
-        settled the task twice in a transaction that was rolled back, or held another as well.
+        Return whether the database confirms the lease. A handler may raise PreemptedError
+        without losing it: by settling twice in a rolled-back transaction, or for another task.
         """
-        terms: dict[str, Any] = {"alive_time": None, "using": task.lease.using}
         try:
-            [pulse] = self.link.once(lambda: store.heartbeat([task.lease], **terms))
+            return self.link.once(lambda: pulse_of(task)).held
         except Error:
-            self.tidy.up(suspect=True)
+            self.cleanup.run(suspect=True)
             return False
-        return pulse.held
 
     def is_cancel_requested(self, task: AcquiredTask) -> bool:
-        terms: dict[str, Any] = {"alive_time": None, "using": task.lease.using}
         try:
-            [pulse] = self.link.insist(lambda: store.heartbeat([task.lease], **terms))
+            return self.link.insist(lambda: pulse_of(task)).cancel_requested
         except AwayError:
             return False
-        return pulse.cancel_requested
 
     def ask(self, handler: Application, error: BaseException) -> BaseException:
         """
-        Let the decider settle the task, or raise what is to become of it; return what holds.
+        Let the decider settle the task or raise a verdict; return the error that applies.
 
-        What else it raises is not worth a processor.
+        Other exceptions of the decider are logged, and must not end the processor.
         """
         try:
             decision = handler.decide("unexpected_error_raised", error=error)
@@ -289,7 +285,7 @@ class Runner:
         verb: Callable[[], None],
         error: BaseException,
     ) -> Ending:
-        """Write what becomes of a task, unless that has been done, and tell of it."""
+        """Write the outcome of a task unless it is settled; log it and send its signal."""
         try:
             if not task.settled:
                 self.link.insist(verb)
@@ -310,35 +306,41 @@ class Runner:
     def preempted(
         self, task: AcquiredTask, handler: Application | None, error: BaseException
     ) -> Ending:
-        logger.warning("A task was taken away while it ran; nothing is written. %s", about(task))
+        logger.warning("A task lost its lease while it ran; no result is written. %s", about(task))
         announce("preempted", task, kind_of(handler), error)
         return Ending("preempted", task, kind_of(handler), task.seconds, error=error)
 
 
-def interrupt(guard: Interruptible, running: Running, reason: BaseException) -> None:
+def pulse_of(task: AcquiredTask) -> store.Pulse:
+    """Ask the database about a task's lease, without renewing it."""
+    [pulse] = store.heartbeat([task.lease], alive_time=None, using=task.lease.using)
+    return pulse
+
+
+def interrupt(interrupter: Interrupter, running: Running, reason: BaseException) -> None:
     running.is_suspect = True
-    guard.interrupt(running, reason)
+    interrupter.interrupt(running, reason)
 
 
 def ruling_for(
     task: AcquiredTask, handler: Application | type[Application] | None, error: BaseException
 ) -> Ruling:
-    """Return what is to become of a task, whatever its handler's rules and its verdict do."""
+    """Return the ruling on an error; by default rules if the handler's rules raise."""
     for asked in (handler, None):
         try:
             return ruling(task, asked, error)
         except BaseException:
-            logger.exception("A handler's rules will not do; the usual ones hold. %s", about(task))
+            logger.exception("A handler's rules raised; the default rules apply. %s", about(task))
     return ruling(task, None, Exception())
 
 
 def carry_out(what: Ruling | None, task: AcquiredTask, error: BaseException) -> None:
-    """Settle a task; with the plainest reason where a fuller one can't be stored."""
+    """Settle a task; with a plain reason if the full one can't be stored."""
     for why in (failure(error), plain_failure(error)):
         try:
             return None if what is None else what.settle(task, why)
         except ValueError:
-            logger.exception("The reason for an error can't be stored as it is. %s", about(task))
+            logger.exception("An error can't be stored; a plain message is used. %s", about(task))
     return None
 
 
@@ -359,7 +361,7 @@ def log_ending(task: AcquiredTask, error: BaseException) -> None:
 
 
 def about(task: AcquiredTask) -> str:
-    """Return which task it is, for the log: never what is in it."""
+    """Return the names of a task for the log, never its data."""
     lease = task.lease
     return printable(
         f"queue={lease.queue} key={lease.key} type={lease.type} user={lease.user}"

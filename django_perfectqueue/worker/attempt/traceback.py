@@ -1,4 +1,4 @@
-"""Leaving out of a traceback how a handler was called."""
+"""Remove the frames of this package from a traceback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OURS = __name__.partition(".")[0]
 
 
 def from_handler(error: Raised) -> Raised:
-    """Have an error's traceback begin in the handler; it stays whole if none of it is there."""
+    """Cut a traceback to begin in the handler; keep it whole if no frame is the handler's."""
     entry = error.__traceback__
     while entry is not None and is_ours(entry):
         entry = entry.tb_next

@@ -1,9 +1,8 @@
-"""Tells an attempt to OpenTelemetry."""
+"""OpenTelemetry spans of attempts."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
 
 from django.utils import timezone
 
@@ -16,7 +15,7 @@ from .ending import Ending
 
 
 def traced(task: AcquiredTask) -> AbstractContextManager[otel.Attempt]:
-    """Have an attempt be a span of the trace that its submitter was in."""
+    """Return a span for an attempt, in the trace of its submitter."""
     lease = task.lease
     due = max(lease.created_at, lease.run_at)
     return otel.process_span(
@@ -26,20 +25,20 @@ def traced(task: AcquiredTask) -> AbstractContextManager[otel.Attempt]:
         user=lease.user,
         attempt=lease.tries,
         due=due if due <= timezone.now() else lease.created_at,
-        values=taken_along(task),
+        values=context_values(task),
     )
 
 
-def taken_along(task: AcquiredTask) -> dict[str, Any]:
-    """Return what a task has taken along, or nothing where that can't be read."""
+def context_values(task: AcquiredTask) -> dict[str, object]:
+    """Return the context values of a task; none if they can't be read."""
     try:
         return task.context
     except PayloadError:
         return {}
 
 
-def tell(attempt: otel.Attempt, ending: Ending) -> None:
-    """Tell on the span of an attempt how that has ended."""
+def end_span(attempt: otel.Attempt, ending: Ending) -> None:
+    """Write the result of an attempt to its span."""
     if ending.error is None:
         attempt.ended(ending.word)
         return

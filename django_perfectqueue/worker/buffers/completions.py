@@ -1,4 +1,4 @@
-"""Tasks whose handlers have returned, until the database knows of it."""
+"""Buffer of completions that are not written yet."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from ..attempt.ending import Ending
 LATE = 0.05
 MOST_CHARACTERS = 1_000_000
 
-Posted = Callable[[Sequence[Ending]], None]
+OnWritten = Callable[[Sequence[Ending]], None]
 
 
 @dataclass(slots=True)
-class Post:
-    """One transaction's worth of completions; ``refused`` are those it did not accept."""
+class CompletionBatch:
+    """The completions of one transaction; it adds those that it refuses to ``refused``."""
 
     completions: list[store.Completion]
     refused: list[store.Completion] = field(default_factory=list)
 
 
-class Outbox:
+class Completions:
     """
-    Endings to be written in one go with their neighbours.
+    Completions that one transaction writes together.
 
-    One thread posts at a time. What could not be posted goes first the next time;
-    writing it twice does no harm.
+    One thread writes at a time. After an error the batch goes first the next time. Writing
+    a completion twice does no harm.
     """
 
-    def __init__(self, posted: Posted) -> None:
-        self.posted = posted
+    def __init__(self, on_written: OnWritten) -> None:
+        self.on_written = on_written
         self.waiting: deque[Ending] = deque()
-        self.posting_now: list[Ending] = []
+        self.being_written: list[Ending] = []
         self.characters = 0
         self.lock = threading.Lock()
 
@@ -47,17 +47,12 @@ class Outbox:
             self.characters += len(completion.result)
 
     def is_late(self, now: float, *, after: float = LATE) -> bool:
-        """Tell whether the oldest has waited so long that it should go by itself."""
-        if self.characters >= MOST_CHARACTERS:
-            return True
-        try:
-            oldest = self.waiting[0].completion
-        except IndexError:
-            return False
-        return oldest is not None and now >= oldest.ended + after
+        """Return whether to write them without an acquire: the oldest waits, or they are large."""
+        late_at = self.late_at(after=after)
+        return self.characters >= MOST_CHARACTERS or (late_at is not None and now >= late_at)
 
     def late_at(self, *, after: float = LATE) -> float | None:
-        """Return when the oldest will have waited so long, by the monotonic clock."""
+        """Return when the oldest has waited ``after`` seconds, by the monotonic clock."""
         try:
             oldest = self.waiting[0].completion
         except IndexError:
@@ -65,30 +60,32 @@ class Outbox:
         return None if oldest is None else oldest.ended + after
 
     def fences(self) -> set[tuple[int, int]]:
-        """Return the fences of the leases under which these ended."""
-        return {ending.task.lease.fence for ending in (*self.posting_now, *self.waiting)}
+        """Return the fences of the leases of all unwritten completions."""
+        return {ending.task.lease.fence for ending in (*self.being_written, *self.waiting)}
 
     @contextmanager
-    def post(self) -> Iterator[Post]:
-        """Give all that waits to a transaction; keep it when the transaction raises."""
+    def batch(self) -> Iterator[CompletionBatch]:
+        """Hand all completions to a transaction; keep them when it raises."""
         with self.lock:
             endings = self.take()
-            post = Post([done.completion for done in endings if done.completion is not None])
+            batch = CompletionBatch(
+                [done.completion for done in endings if done.completion is not None]
+            )
             try:
-                yield post
+                yield batch
             except BaseException:
                 self.waiting.extendleft(reversed(endings))
                 raise
             finally:
-                self.posting_now = []
+                self.being_written = []
         if endings:
-            mark(endings, post.refused)
-            self.posted(endings)
+            mark(endings, batch.refused)
+            self.on_written(endings)
 
     def take(self) -> list[Ending]:
-        taken = self.posting_now = []
+        taken = self.being_written = []
         while self.waiting:
-            # In both for a moment, and never in neither: fences() is asked from elsewhere.
+            # Append before popleft: fences() runs in other threads and must miss none.
             taken.append(self.waiting[0])
             self.waiting.popleft()
         self.characters = 0

@@ -1,4 +1,4 @@
-"""What a processor holds."""
+"""The leases and attempts of a processor."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..attempt.runner import Running
 
 class InHand:
     """
-    The batch of leases that wait to run, and the attempts that run; asked from any thread.
+    The batch of leases that wait to run, and the running attempts; for any thread.
 
-    While it is ``unsure`` nothing of the batch may run: the answer to a release was lost, so
-    another may have some of it.
+    While it is ``unsure``, nothing of the batch may run: the answer to a release was lost,
+    so another processor may hold some of the leases.
     """
 
     def __init__(self, running: Callable[[], list[Running]]) -> None:
@@ -24,7 +24,7 @@ class InHand:
         self.unsure = False
 
     def leases(self) -> list[store.Lease]:
-        """Return the leases of what is running and of what is to run next."""
+        """Return the leases of the running attempts and of the batch."""
         running = [one.task.lease for one in self.running() if not one.task.settled]
         return running + list(self.batch)
 
@@ -38,14 +38,14 @@ class InHand:
             lease = self.batch.popleft()
         except IndexError:
             return None
-        # Set by another thread before it gives back what it has taken out of the batch.
+        # Checked after the pop: another thread sets it before it puts leases back.
         if self.unsure:
             self.batch.appendleft(lease)
             return None
         return lease
 
     def take_batch(self) -> list[store.Lease]:
-        """Take all out of the batch, though others take from it as well."""
+        """Empty the batch, while other threads may take from it."""
         taken = []
         while self.batch:
             try:
@@ -55,7 +55,7 @@ class InHand:
         return taken
 
     def put_back(self, leases: Iterable[store.Lease]) -> None:
-        """Put back into the batch what may have been let go, or not: the answer was lost."""
+        """Put leases back into the batch whose release was not confirmed."""
         self.unsure = True
         self.batch.extendleft(reversed(list(leases)))
 

@@ -1,4 +1,4 @@
-"""What handlers have told, until the database knows of it."""
+"""Buffer of progress and log lines that are not written yet."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MOST = 1_000
 SHORTEST, LONGEST = 1.0, 60.0
 
 
-class Scribe:
+class JournalBuffer:
     """
-    Writes down how far tasks are and what they have logged: all of a processor together.
+    Writes the progress and log lines of all tasks of a processor together.
 
-    Of those that run, at most once an interval, and of one that has ended, once more. One
-    thread writes at a time, and another does not wait for it. What can't be written is
-    tried again ever less often, and of what has ended not for ever.
+    A running task is written at most once an ``interval``, and once more at its end. One
+    thread writes at a time; others do not wait for it. A failed write is retried with
+    exponential backoff. Notes of ended tasks are limited in number; the oldest are dropped.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class Scribe:
         self.lock = threading.Lock()
 
     def keep(self, task: AcquiredTask) -> None:
-        """Keep what an attempt that has ended has told last."""
+        """Keep the last note of an attempt that has ended."""
         if (note := note_of(task)) is not None:
             if not self.left:
                 self.left_at = time.monotonic()
             self.left.append(note)
 
     def is_due(self, now: float) -> bool:
-        """Tell whether there is something to write that its thread does not write by itself."""
+        """Return whether a note of a running or an ended task is due."""
         if now < self.not_before:
             return False
         if self.left and now >= self.left_at + LATE:
@@ -58,14 +58,14 @@ class Scribe:
         return now >= self.next_look and any(has_news(one.task, now) for one in self.running())
 
     def hurry(self) -> None:
-        """Let a failure hold up the next write no longer: it is the last one."""
+        """Skip the backoff for the last write."""
         self.not_before = 0.0
 
     def write(self) -> None:
         """
-        Write what there is, in a statement; raise a database error.
+        Write all due notes in one statement; raise a database error.
 
-        Unless another thread is about to, or it has failed just now.
+        Do nothing during backoff, or while another thread writes.
         """
         if time.monotonic() < self.not_before or not self.lock.acquire(blocking=False):
             return
@@ -76,18 +76,18 @@ class Scribe:
             self.lock.release()
 
     def take(self) -> list[store.Note]:
-        """Take what has ended, and of what runs that which has news; of each the last."""
+        """Take the notes of ended tasks and the changed ones of running tasks; the last of each."""
         now = time.monotonic()
         notes = [self.left.popleft() for _note in range(len(self.left))]
         if now >= self.next_look:
-            told = [note_of(one.task) for one in self.running() if has_news(one.task, now)]
-            notes += [note for note in told if note is not None]
+            changed = [note_of(one.task) for one in self.running() if has_news(one.task, now)]
+            notes += [note for note in changed if note is not None]
             self.next_look = now + self.interval
         return list({(note.task_id, note.attempt): note for note in notes}.values())
 
     def send(self, notes: list[store.Note]) -> None:
         try:
-            store.tell(notes, using=self.using)
+            store.write_journal(notes, using=self.using)
         except Error as error:
             self.failures += 1
             pause = min(LONGEST, SHORTEST * 2.0 ** min(self.failures, 10))
@@ -99,6 +99,6 @@ class Scribe:
 
 
 def has_news(task: AcquiredTask, now: float) -> bool:
-    """Tell whether a task that runs has told something, and is none of those that end at once."""
+    """Return whether a running task has a changed note and is not a short one."""
     notes = task.notes
     return notes is not None and notes.changed and now - task.started >= YOUNG

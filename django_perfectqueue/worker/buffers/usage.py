@@ -1,4 +1,4 @@
-"""What a processor has given to whom, until the database knows of it."""
+"""Buffer of processor time and waiting times that are not written yet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 
 from django_perfectqueue import store
 from django_perfectqueue.queue import AcquiredTask
-from django_perfectqueue.store import Tally, Whose
+from django_perfectqueue.store import Tally, UsageKey
 from django_perfectqueue.store.records.usage import MOST_ROWS
 
 INTERVAL = 10.0
@@ -19,32 +19,32 @@ LAST_ROWS = 10_000
 MOST_ENDED = 1_000
 
 
-class Ledger:
+class UsageBuffer:
     """
-    The processor time of each user, and how long its tasks had waited.
+    The processor time of each user, and how long the user's tasks waited.
 
-    It is gathered in memory and written every ten seconds, also for a task that goes on.
-    What can't be written is lost and never counted twice, and no task is disturbed by it.
+    It is written every ten seconds, for running tasks as well. A failed write is lost and
+    never counted twice, and does not affect tasks.
     """
 
     def __init__(self, *, using: str, kept: bool) -> None:
         self.using = using
         self.kept = kept
-        self.tallies: dict[Whose, Tally] = {}
+        self.tallies: dict[UsageKey, Tally] = {}
         self.ended: list[tuple[str, str, list[float], float]] = []
         self.current: dict[int, AcquiredTask] = {}
-        self.booked_until: dict[int, float] = {}
+        self.counted_until: dict[int, float] = {}
         self.ahead = 0.0
         self.lock = threading.Lock()
         self.next_write = time.monotonic() + INTERVAL
 
     def set_clock(self) -> None:
-        """Learn by how much the server's clock is ahead of this host's."""
+        """Measure by how much the server's clock is ahead of this host's."""
         if self.kept:
             self.ask_time()
 
     def ask_time(self) -> datetime:
-        """Return the server's time, and remember the difference."""
+        """Return the server's time, and store the difference."""
         before = time.monotonic()
         moment = store.clock(using=self.using)
         self.ahead = moment.timestamp() - (before + time.monotonic()) / 2
@@ -54,22 +54,22 @@ class Ledger:
         self.current[id(task)] = task
 
     def end(self, task: AcquiredTask, ended: float) -> None:
-        """Book what is left of a task that was begun."""
+        """Count the rest of a task's time at its end."""
         with self.lock:
             del self.current[id(task)]
-            booked = self.booked_until.pop(id(task), None)
+            counted = self.counted_until.pop(id(task), None)
             if not self.kept:
                 return
-            lease, since, waits = task.lease, booked, []
+            lease, since, waits = task.lease, counted, []
             if since is None:
                 since = task.started
                 waits = [since + self.ahead - lease.run_at.timestamp()]
             self.ended.append((lease.queue, lease.user, waits, max(0.0, ended - since)))
             if len(self.ended) >= MOST_ENDED:
-                self.book_ended()
+                self.count_ended()
 
-    def book_ended(self) -> None:
-        """Book the tasks that have ended, those of a user together."""
+    def count_ended(self) -> None:
+        """Add the ended tasks to the tallies, those of a user together."""
         users = defaultdict(list)
         for queue, user, waits, seconds in self.ended:
             users[queue, user].append((waits, seconds))
@@ -81,21 +81,20 @@ class Ledger:
             tally.wait(*[wait for waits, _seconds in some for wait in waits])
 
     def tally(self, queue: str, user: str) -> Tally:
-        return self.tallies.setdefault(Whose(queue, False, user), Tally())
+        return self.tallies.setdefault(UsageKey(queue, False, user), Tally())
 
     def is_due(self, now: float) -> bool:
         return self.kept and now >= self.next_write
 
     def is_overdue(self, now: float) -> bool:
-        """Tell whether a task takes so long that someone else had better write meanwhile."""
+        """Return whether a running task keeps the main thread from writing."""
         return self.is_due(now - OVERDUE) and bool(self.current)
 
     def write(self, *, last: bool = False) -> None:
         """
-        Write what was gathered; of more than 1,000 users those with most time first.
+        Write the tallies; of more than 1,000 users those with the most time first.
 
-        Raise a database error. Unless it came when the server was asked for its time, what
-        was to be written is lost.
+        Raise a database error. The batch is then lost, unless reading the clock failed.
         """
         self.next_write = time.monotonic() + INTERVAL
         if self.kept and (self.tallies or self.ended or self.current):
@@ -103,36 +102,35 @@ class Ledger:
             taken = self.take_last() if last else self.take()
             store.add_usage(taken, using=self.using, at=moment)
 
-    def take(self) -> dict[Whose, Tally]:
+    def take(self) -> dict[UsageKey, Tally]:
         """
-        Take what is to be written now.
+        Take the largest tallies.
 
-        What others have waits for their turn; of far too many the smallest are told apart
-        no longer.
+        The rest stays for the next write. Beyond 10,000 users the smallest are merged.
         """
         with self.lock:
-            self.book_current()
-            ranked = sorted(self.tallies, key=lambda whose: -self.tallies[whose].seconds)
-            taken = {whose: self.tallies.pop(whose) for whose in ranked[:MOST_ROWS]}
+            self.count_current()
+            ranked = sorted(self.tallies, key=lambda usage_key: -self.tallies[usage_key].seconds)
+            taken = {usage_key: self.tallies.pop(usage_key) for usage_key in ranked[:MOST_ROWS]}
             if len(self.tallies) > MOST_USERS:
                 self.tallies = store.folded(self.tallies, MOST_USERS)
-                others = [whose for whose in self.tallies if whose.others]
-                taken.update({whose: self.tallies.pop(whose) for whose in others})
+                others = [usage_key for usage_key in self.tallies if usage_key.others]
+                taken.update({usage_key: self.tallies.pop(usage_key) for usage_key in others})
             return taken
 
-    def take_last(self) -> dict[Whose, Tally]:
+    def take_last(self) -> dict[UsageKey, Tally]:
         with self.lock:
-            self.book_current()
+            self.count_current()
             taken, self.tallies = store.folded(self.tallies, LAST_ROWS), {}
             return taken
 
-    def book_current(self) -> None:
-        """Book what has ended, and what the tasks that run have taken so far."""
-        self.book_ended()
+    def count_current(self) -> None:
+        """Count ended tasks, and the time of running tasks so far."""
+        self.count_ended()
         now = time.monotonic()
         for task in list(self.current.values()):
             tally = self.tally(task.lease.queue, task.lease.user)
-            if id(task) not in self.booked_until:
+            if id(task) not in self.counted_until:
                 tally.wait(task.started + self.ahead - task.lease.run_at.timestamp())
-            tally.seconds += max(0.0, now - self.booked_until.get(id(task), task.started))
-            self.booked_until[id(task)] = now
+            tally.seconds += max(0.0, now - self.counted_until.get(id(task), task.started))
+            self.counted_until[id(task)] = now

@@ -1,12 +1,12 @@
-"""How a worker connects: never without end, and with a line that notices its own death."""
+"""Connection settings of a worker: a connect timeout and TCP keepalives."""
 
 from __future__ import annotations
 
 import os
 import socket
-from typing import Any
 
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
 from django_perfectqueue import store
@@ -20,9 +20,9 @@ ID, IDLE_ID = "perfectqueue.keepalive", "perfectqueue.idle"
 
 def prepare(using: str, *, idle_limit: float | None = None) -> None:
     """
-    Set, for this process and those that it forks, what the project leaves open.
+    Set defaults for this process and its forks; settings of the project stay.
 
-    A connection that stands still in a transaction for ``idle_limit`` seconds loses its locks.
+    The server ends transactions that are idle for ``idle_limit`` seconds.
     """
     entry = connections[using].settings_dict
     elsewhere = "service" in entry["OPTIONS"] or "PGCONNECT_TIMEOUT" in os.environ
@@ -34,31 +34,31 @@ def prepare(using: str, *, idle_limit: float | None = None) -> None:
 
 
 def end_idle_transactions(using: str, limit: float) -> None:
-    """Have the server be told of it on each connection that is made from now on."""
+    """Set the idle-in-transaction timeout on each connection opened from now on."""
 
-    def tell(connection: Any, **kwargs: object) -> None:
+    def set_limit(connection: BaseDatabaseWrapper, **kwargs: object) -> None:
         if connection.alias == using:
             store.end_idle_transactions(connection, after=limit)
 
-    connection_created.connect(tell, weak=False, dispatch_uid=IDLE_ID)
+    connection_created.connect(set_limit, weak=False, dispatch_uid=IDLE_ID)
 
 
-def keep_alive(sender: Any, connection: Any, **kwargs: Any) -> None:
+def keep_alive(sender: object, connection: BaseDatabaseWrapper, **kwargs: object) -> None:
     """
-    Have the system find out within a minute that the other end is gone.
+    Let TCP keepalives detect a dead peer within a minute.
 
-    Else it asks after two hours, and only then a query of a handler's ends that waits for a
-    host that has died. What the project has set itself stays.
+    The system's default is two hours, for which a handler's query would wait. Settings of
+    the project stay.
     """
     given = connection.settings_dict["OPTIONS"]
     if any(name.startswith(("keepalives", "tcp_user")) or name == "service" for name in given):
         return
-    line = socket_of(connection.connection)
-    if line is None:
+    peer = socket_of(connection.connection)
+    if peer is None:
         return
-    with line:
-        if line.family in (socket.AF_INET, socket.AF_INET6):
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    with peer:
+        if peer.family in (socket.AF_INET, socket.AF_INET6):
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in PROBES.items():
                 if hasattr(socket, name):
-                    line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+                    peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -10,9 +10,10 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from django.db import Error, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.dispatch import receiver
 
@@ -20,9 +21,9 @@ from django_perfectqueue import store
 from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.payload.redaction import STARS
 
-from ..process.wakeup import Bell
+from ..process.wakeup import Wakeup
 from ..shared.outage import Outage
-from .socket_handle import Wire
+from .socket_handle import SocketHandle
 
 R = TypeVar("R")
 
@@ -39,7 +40,7 @@ class AwayError(Exception):
 
 
 def close_for_fork() -> None:
-    """Close every connection, and the pools behind them: none may be shared with a child."""
+    """Close all connections and pools: a child must not share a socket."""
     for connection in connections.all(initialized_only=True):
         connection.close()
         if close_pool := getattr(connection, "close_pool", None):
@@ -48,23 +49,22 @@ def close_for_fork() -> None:
 
 class Link:
     """
-    One thread's way to the database, over which a verb is repeated until it is done.
+    One thread's access to the database, which repeats a call until it succeeds.
 
-    Only for verbs that may be repeated when the answer to their commit was lost. It waits
-    instead of the store, for as long as it takes. What goes wrong is logged once for all
-    links that share the ``outage``.
+    Only for calls that may be repeated when the answer to their commit was lost. The retries
+    of the link replace those of the store. Links that share an ``outage`` log it once.
     """
 
     def __init__(
         self,
         using: str,
-        bell: Bell,
+        wakeup: Wakeup,
         patience: Callable[[], float],
         *,
         outage: Outage | None = None,
     ) -> None:
         self.using = using
-        self.bell = bell
+        self.wakeup = wakeup
         self.patience = patience
         self.outage = Outage() if outage is None else outage
         self.number = next(numbers)
@@ -72,17 +72,17 @@ class Link:
         self.away_since = 0.0
         self.waits = 0
         self.what = store.Ailment.UNREACHABLE
-        self.said = ""
+        self.error_text = ""
         self.calling_since = 0.0
-        self.wire: Wire | None = None
+        self.socket_handle: SocketHandle | None = None
         self.silent = False
         self.returned: Callable[[], None] = lambda: None
 
     def insist(self, verb: Callable[[], R]) -> R:
         """
-        Call until it raises no database error.
+        Repeat a call until it raises no database error.
 
-        Raise AwayError when patience, in seconds since the trouble began, is at an end.
+        Raise AwayError ``patience()`` seconds after the first error.
         """
         with store.one_call():
             while True:
@@ -93,7 +93,7 @@ class Link:
                 self.wait()
 
     def once(self, verb: Callable[[], R]) -> R:
-        """Call it, and log when that ends a time of trouble."""
+        """Call once, and log if this ends an outage."""
         outer = self.calling_since
         self.calling_since = time.monotonic()
         try:
@@ -103,7 +103,7 @@ class Link:
                     self.returned()
                 result = verb()
         except PreemptedError:
-            # That is an answer, too.
+            # The database has answered: the outage is over.
             if self.away_since:
                 self.back()
             raise
@@ -114,7 +114,7 @@ class Link:
         return result
 
     def connect(self) -> None:
-        """Have a connection that leads to where it should, and its wire at hand."""
+        """Open a connection, replace an outdated one, and duplicate its socket."""
         connection = connections[self.using]
         reconnect_at = self.outage.reconnect_at.value
         if self.connected_after != reconnect_at and not connection.in_atomic_block:
@@ -122,21 +122,21 @@ class Link:
             discard(connection)
         if connection.connection is None:
             connection.ensure_connection()
-        if self.wire is None or self.wire.connection is not connection.connection:
-            self.let_go()
-            self.wire = Wire(connection.connection, self.using)
-        self.wire.asked = False
+        if self.socket_handle is None or self.socket_handle.connection is not connection.connection:
+            self.close_handle()
+            self.socket_handle = SocketHandle(connection.connection, self.using)
+        self.socket_handle.cancel_sent = False
 
-    def let_go(self) -> None:
-        if self.wire is not None:
-            self.wire.close()
-        self.wire = None
+    def close_handle(self) -> None:
+        if self.socket_handle is not None:
+            self.socket_handle.close()
+        self.socket_handle = None
 
     def trouble(self, error: Error) -> None:
-        """Give the connection up, and log the trouble unless that has been done."""
+        """Drop the connection, and log the error unless it is known."""
         self.what = self.ailment(error)
-        self.said = f"{type(error).__name__}: {self.in_one_line(error)}"
-        self.let_go()
+        self.error_text = f"{type(error).__name__}: {self.in_one_line(error)}"
+        self.close_handle()
         discard(connections[self.using])
         if not self.away_since:
             self.away_since = time.monotonic()
@@ -149,13 +149,13 @@ class Link:
         return store.Ailment.SILENT if silent else store.ailment(error, using=self.using)
 
     def log_trouble(self) -> None:
-        """Log what goes wrong for the second time: the first may have been the connection's."""
+        """Log the second error in a row: the first may come from a stale connection."""
         still = "still " if self.outage.is_on and self.what.passes else ""
         is_news = self.waits > 0 and self.outage.is_news(self.what, self.away_since)
         lead = f"is {still}away" if self.what.passes else "can't be used"
         logger.log(
             logging.ERROR if is_news else logging.DEBUG,
-            "The database %s: %s. Tasks are kept; the worker tries again and again."
+            "The database %s: %s. Tasks are kept; the worker keeps retrying."
             " database=%s process=%s pid=%s seconds=%.0f error=%s",
             lead,
             self.what.words,
@@ -163,21 +163,21 @@ class Link:
             self.outage.process,
             os.getpid(),
             time.monotonic() - self.away_since,
-            self.said,
+            self.error_text,
         )
 
     def wait(self) -> None:
         if time.monotonic() - self.away_since >= self.patience():
             raise AwayError(f"The database '{self.using}' is away.")
-        self.bell.wait(self.pause())
+        self.wakeup.wait(self.pause())
 
     def pause(self) -> float:
         """
-        Return how long to wait for the next try: ever longer, and never in step.
+        Return the pause before the next try: exponential backoff with jitter.
 
-        The first comes at once: the server may be there, and only the connection have been
-        dead for long. The longest lets it be noticed within two seconds that the server is
-        back; a person who has something to mend may be given a little more.
+        The first retry comes at once, as only the connection may have been stale. The limit
+        of one second bounds the delay after an outage. Errors that an operator must fix have
+        a limit of five seconds.
         """
         self.waits += 1
         if self.waits == 1:
@@ -187,7 +187,7 @@ class Link:
         return longest * random.uniform(0.5, 1.0)  # noqa: S311
 
     def back(self) -> None:
-        """Log that the trouble of this process is over, or that a call had to be repeated."""
+        """Log the end of an outage, or that a call had to be repeated."""
         seconds = self.outage.leave(self.number)
         self.away_since = 0.0
         if seconds is not None:
@@ -201,39 +201,38 @@ class Link:
             return
         logger.log(
             logging.WARNING if self.outage.is_slip_news() else logging.DEBUG,
-            "A call to the database failed, and has been repeated: %s."
+            "A call to the database failed and was repeated: %s."
             " database=%s process=%s pid=%s error=%s",
             self.what.words,
             self.using,
             self.outage.process,
             os.getpid(),
-            self.said,
+            self.error_text,
         )
 
     def in_one_line(self, error: BaseException) -> str:
-        """Return what an error says, without the password, whoever has put it there."""
+        """Return the message of an error in one line, without the password."""
         password = str(connections[self.using].settings_dict["PASSWORD"] or "")
-        said = in_one_line(error)
-        return said.replace(password, STARS) if password else said
+        text = in_one_line(error)
+        return text.replace(password, STARS) if password else text
 
 
 def in_one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-class Tidy:
-    """Leaves a thread's connections as a handler should find them: open, in no transaction."""
+class ConnectionCleanup:
+    """Resets a thread's connections after a handler: no transaction stays open."""
 
-    def __init__(self, left_alone: Iterable[Any] | None = None) -> None:
+    def __init__(self, left_alone: Iterable[BaseDatabaseWrapper] | None = None) -> None:
         open_now = (link for link in mine.links if link.in_atomic_block)
         self.left_alone = set(open_now if left_alone is None else left_alone)
 
-    def up(self, *, suspect: bool = False) -> None:
+    def run(self, *, suspect: bool = False) -> None:
         """
-        Roll back what a handler left open, and drop what may be broken.
+        Close connections with an open transaction or an error; the server rolls back.
 
-        ``suspect`` is every connection after an interruption, which may have come in the
-        middle of a statement.
+        With ``suspect``, close all: an interruption may have hit a statement in progress.
         """
         for link in mine.links:
             if link.connection is None or link in self.left_alone:
@@ -244,24 +243,24 @@ class Tidy:
                 discard(link)
 
 
-class Opened(threading.local):
-    """The connections that a thread has opened so far; ``connections.all()`` costs more."""
+class OpenConnections(threading.local):
+    """The connections that a thread has opened; cheaper than ``connections.all()``."""
 
     def __init__(self) -> None:
-        self.links: list[Any] = list(connections.all(initialized_only=True))
+        self.links: list[BaseDatabaseWrapper] = list(connections.all(initialized_only=True))
 
 
-mine = Opened()
+mine = OpenConnections()
 
 
 @receiver(connection_created, dispatch_uid="perfectqueue_opened")
-def note_opened(*, connection: Any, **kwargs: Any) -> None:
+def note_opened(*, connection: BaseDatabaseWrapper, **kwargs: object) -> None:
     if connection not in mine.links:
         mine.links.append(connection)
 
 
-def discard(link: Any) -> None:
-    """Close a connection, in whatever state it is; the server rolls back what was open."""
+def discard(link: BaseDatabaseWrapper) -> None:
+    """Close a connection in any state; the server rolls back its transaction."""
     link.in_atomic_block = False
     link.closed_in_transaction = False
     link.needs_rollback = False
@@ -274,8 +273,8 @@ def discard(link: Any) -> None:
         link.connection = None
 
 
-def close_for_good(link: Any) -> None:
-    """Have a pool not lend the same connection out again."""
+def close_for_good(link: BaseDatabaseWrapper) -> None:
+    """Close a pooled connection itself, so that the pool does not reuse it."""
     if link.settings_dict["OPTIONS"].get("pool"):
         with contextlib.suppress(Exception):
             link.connection.close()

@@ -1,4 +1,4 @@
-"""The socket below a connection, in hand where the driver is stuck in it."""
+"""Break off a blocked database call from another thread, through its socket."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import socket
 import threading
 import weakref
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING
 
 from django_perfectqueue.store.notify.postgres import apart
+
+if TYPE_CHECKING:
+    from _typeshed import HasFileno
 
 CANCEL = """
 SELECT pg_cancel_backend(pid) FROM pg_stat_activity
@@ -22,15 +25,15 @@ WHERE pid = %s AND wait_event_type = 'Lock' AND usename = current_user
 logger = logging.getLogger("django_perfectqueue.database")
 
 
-class Wire:
+class SocketHandle:
     """
-    A second handle on a connection's socket.
+    A duplicate of a connection's socket descriptor.
 
-    Made by the thread that has the connection; the driver may refuse to tell others. Being
-    a handle of its own, it never comes to mean another file when the driver closes its.
+    The thread that uses the connection creates it, since drivers are not thread-safe. A
+    duplicate never refers to another file, as a closed and reused descriptor would.
     """
 
-    def __init__(self, connection: Any, using: str) -> None:
+    def __init__(self, connection: HasFileno, using: str) -> None:
         self.connection = connection
         self.using = using
         self.backend = getattr(getattr(connection, "info", None), "backend_pid", None)
@@ -38,16 +41,16 @@ class Wire:
         if self.socket is not None:
             weakref.finalize(self, self.socket.close)
         self.lock = threading.Lock()
-        self.asked = False
+        self.cancel_sent = False
 
-    def ask(self) -> None:
+    def cancel_query(self) -> None:
         """
-        Have the server break off the waiting of this connection for a lock, by another one.
+        Cancel the statement on the server if it waits for a lock, without waiting for that.
 
-        On PostgreSQL: it would not notice that its client has gone, and stay with what it
-        holds. Returns at once; psycopg2's own cancel() would stop every thread meanwhile.
+        Only on PostgreSQL, whose backend would not notice the closed socket and keep its
+        locks. A connection of its own is used: psycopg2's cancel() blocks all threads.
         """
-        self.asked = True
+        self.cancel_sent = True
         if self.backend is not None:
             threading.Thread(target=self.cancel, name="cancel", daemon=True).start()
 
@@ -58,22 +61,22 @@ class Wire:
         except Exception as error:
             logger.debug("A statement could not be cancelled. %s", type(error).__name__)
 
-    def cut(self) -> None:
-        """Shut the socket down: who waits for an answer gets an error."""
+    def shutdown(self) -> None:
+        """Shut the socket down: a call that waits for an answer gets an error."""
         with self.lock, contextlib.suppress(OSError):
             if self.socket is not None:
                 self.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let go of the handle."""
+        """Close the duplicate; the connection stays open."""
         with self.lock:
             if self.socket is not None:
                 self.socket.close()
             self.socket = None
 
 
-def socket_of(connection: Any) -> socket.socket | None:
-    """Return a handle of one's own on a connection's socket; None where it has none."""
+def socket_of(connection: HasFileno) -> socket.socket | None:
+    """Return a duplicate of a connection's socket; None without a socket."""
     try:
         copy = os.dup(connection.fileno())
     except Exception:

@@ -1,4 +1,4 @@
-"""Breaks off what waits for an answer of the database that does not come."""
+"""Break off database calls that get no answer."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from collections.abc import Sequence
 
 from .link import Link
 
-logger = logging.getLogger("django_perfectqueue.watch")
+logger = logging.getLogger("django_perfectqueue.watchdog")
 
 GRACE = 2.0
 LEAST = 5.0
 
 
-class Watch:
+class Watchdog:
     """
-    Looks, from another thread, how long each link has been waiting.
+    Checks from another thread how long each link has waited for an answer.
 
-    After ``timeout`` seconds the server is asked to give up waiting for locks, and two
-    seconds later the socket is shut down: a network that drops everything without a word, or a
-    server that hangs, would be waited for without end. Sooner where the link has less
-    patience, as when the worker stops.
+    After ``timeout`` seconds it cancels the wait for a lock; two seconds later it shuts the
+    socket down. Otherwise a link would wait forever for a network that drops packets or for
+    a server that hangs. A link with less patience, as at a stop, gets less time.
     """
 
     def __init__(self, links: Sequence[Link], timeout: float | None) -> None:
@@ -32,13 +31,13 @@ class Watch:
         self.ended = threading.Event()
 
     def add(self, link: Link) -> None:
-        """Look after another link, too."""
+        """Check another link, too."""
         self.links.append(link)
 
     def start(self) -> None:
-        """Look every few seconds, in a thread of its own."""
+        """Check every few seconds in a new thread."""
         if self.timeout is not None:
-            threading.Thread(target=self.run, name="watch", daemon=True).start()
+            threading.Thread(target=self.run, name="watchdog", daemon=True).start()
 
     def run(self) -> None:
         assert self.timeout is not None
@@ -47,23 +46,23 @@ class Watch:
             try:
                 self.look(time.monotonic())
             except Exception:
-                logger.exception("The watch stumbled.")
+                logger.exception("The connection watchdog raised an exception and continues.")
 
     def stop(self) -> None:
         self.ended.set()
 
     def look(self, now: float) -> None:
         for link in self.links:
-            since, wire = link.calling_since, link.wire
-            if self.timeout is None or not since or wire is None:
+            since, socket_handle = link.calling_since, link.socket_handle
+            if self.timeout is None or not since or socket_handle is None:
                 continue
             waited = now - since
             if waited >= self.limit(link):
                 link.silent = True
-                if not wire.asked:
-                    wire.ask()
+                if not socket_handle.cancel_sent:
+                    socket_handle.cancel_query()
                 elif waited >= self.limit(link) + min(GRACE, self.timeout):
-                    wire.cut()
+                    socket_handle.shutdown()
 
     def limit(self, link: Link) -> float:
         assert self.timeout is not None
@@ -71,5 +70,5 @@ class Watch:
 
 
 def timeout_for(timeout: float | None, *, alive_time: float) -> float | None:
-    """Return how long to wait for an answer, such that leases outlast it."""
+    """Return the timeout in seconds, below a quarter of the lease time."""
     return None if timeout is None else min(timeout, max(LEAST, alive_time / 4))

@@ -1,1 +1,1 @@
-"""The processes beside the processors."""
+"""The helper processes of a worker, beside its processors."""

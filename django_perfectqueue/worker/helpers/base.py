@@ -1,41 +1,44 @@
-"""What the processes beside the processors have in common."""
+"""The base class of helper processes."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from django.db import connections
 
 from ..database.link import AwayError, Link
-from ..database.watchdog import Watch
+from ..database.watchdog import Watchdog
 from ..plan import Plan
 from ..process import output
 from ..process.signals import REOPEN_LOGS, reopen_logs, take_signals
-from ..process.wakeup import Bell, readable
+from ..process.wakeup import Wakeup, readable
+
+if TYPE_CHECKING:
+    from _typeshed import HasFileno
 
 LAST_TRIES = 2.0
 
 
-class Attendant:
+class HelperProcess:
     """
-    A process that looks after the database for all processors of a supervisor.
+    A process that serves all processors of a supervisor.
 
-    It ends by any signal that ends them, and with its supervisor.
+    It ends at any stop signal, and when its supervisor dies.
     """
 
-    def __init__(self, plan: Plan, *, lifeline: int) -> None:
+    def __init__(self, plan: Plan, *, parent_alive: int) -> None:
         self.plan = plan
-        self.lifeline = lifeline
-        self.bell = Bell()
+        self.parent_alive = parent_alive
+        self.wakeup = Wakeup()
         self.stopping = False
         self.orphaned = False
-        self.link = Link(plan.using, self.bell, self.patience, outage=plan.outage)
-        self.watch = Watch([self.link], plan.timeout)
+        self.link = Link(plan.using, self.wakeup, self.patience, outage=plan.outage)
+        self.watchdog = Watchdog([self.link], plan.timeout)
         self.logs_moved = False
 
     def run(self) -> int:
         take_signals(self.on_signal)
-        self.watch.start()
+        self.watchdog.start()
         try:
             self.work()
         except AwayError:
@@ -46,29 +49,31 @@ class Attendant:
         return 0
 
     def work(self) -> None:
-        """Do what it is there for, until it is to stop."""
+        """Do the work of the helper until it stops."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Put away what it has made."""
+        """Release the resources of the helper."""
 
     def on_signal(self, signum: int, frame: object) -> None:
         if signum == REOPEN_LOGS:
             self.logs_moved = True
         else:
             self.stopping = True
-        self.bell.ring()
+        self.wakeup.wake()
 
     def patience(self) -> float:
         return LAST_TRIES if self.stopping else float("inf")
 
-    def wait(self, seconds: float, *files: Any) -> None:
-        """Wait so long, or for a signal, or until one of these has something to read."""
+    def wait(self, seconds: float, *files: HasFileno) -> None:
+        """Wait up to ``seconds``, for a signal, or until one of the files is readable."""
         if self.logs_moved:
             self.logs_moved = False
             reopen_logs()
         output.push()
         numbers = [file.fileno() for file in files]
-        if self.lifeline in readable([self.bell.ear, self.lifeline, *numbers], seconds):
+        if self.parent_alive in readable(
+            [self.wakeup.read_fd, self.parent_alive, *numbers], seconds
+        ):
             self.stopping = self.orphaned = True
-        self.bell.wait(0)
+        self.wakeup.wait(0)

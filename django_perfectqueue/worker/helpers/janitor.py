@@ -1,4 +1,4 @@
-"""The process that serves what no acquire does: clocks, sleeping lanes, and the old."""
+"""The process for timers, idle lanes, usage roll-up and retention."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from django.db import connections
 
@@ -20,11 +19,11 @@ from django_perfectqueue.store.upkeep.timers import BATCH as LANES
 
 from ..plan import Plan
 from ..shared.wakeups import Wakeups
-from .base import Attendant
+from .base import HelperProcess
 from .lease_proxy import LeaseProxy
 from .recounter import Recounter
-from .registration import Presence
-from .usage_rollup import Bookkeeper
+from .registration import WorkerRegistration
+from .usage_rollup import UsageRollup
 
 logger = logging.getLogger("django_perfectqueue.database")
 
@@ -36,25 +35,27 @@ MOSTLY_OVER = BATCH // 2
 ENDED = ("finished", "failed", "cancelled", "expired")
 
 
-class Janitor(Attendant):
+class Janitor(HelperProcess):
     """
-    Answers alarms, has the books kept and counters compared, and deletes what retention
-    lets go, in small batches; and keeps telling other hosts that its worker is there.
+    Fires due timers, rolls up usage, checks counters, deletes old tasks in small batches,
+    and renews the registration of its worker.
 
-    Processors do the former themselves when they acquire; but all may be busy for long.
-    While one is free the listener sees to it. It also stands in for a processor that can't
-    look after what it holds, until the last of them has ended.
+    Processors fire timers when they acquire, but all may be busy for long. While one is free,
+    the listener wakes it. The janitor also renews leases by proxy, until the last processor
+    has ended.
     """
 
-    def __init__(self, plan: Plan, wakeups: Wakeups, presence: Presence, *, lifeline: int) -> None:
-        super().__init__(plan, lifeline=lifeline)
+    def __init__(
+        self, plan: Plan, wakeups: Wakeups, registration: WorkerRegistration, *, parent_alive: int
+    ) -> None:
+        super().__init__(plan, parent_alive=parent_alive)
         self.wakeups = wakeups
-        self.presence = presence
+        self.registration = registration
         self.lease_proxy = LeaseProxy(plan, wakeups, self.link)
         self.purge = Purge(plan)
         self.idle_lanes = IdleLanes(plan.using)
-        self.bookkeeper = Bookkeeper(plan)
-        self.recounter = Recounter(plan.using, self.link, presence)
+        self.usage_rollup = UsageRollup(plan)
+        self.recounter = Recounter(plan.using, self.link, registration)
         self.parked = Parked(plan)
         self.file = file_identity(plan.using)
         self.rounds = Rounds(SWEEP_INTERVAL / 2)
@@ -62,10 +63,10 @@ class Janitor(Attendant):
     def work(self) -> None:
         next_purge = time.monotonic()
         while not self.stopping:
-            self.look_at_file()
-            self.look_after()
+            self.check_file()
+            self.keep_leases()
             self.sweep()
-            self.link.insist(self.bookkeeper.work)
+            self.link.insist(self.usage_rollup.work)
             self.recounter.work()
             self.link.insist(self.parked.work)
             if time.monotonic() >= next_purge:
@@ -73,31 +74,31 @@ class Janitor(Attendant):
                 next_purge = time.monotonic() + self.plan.options.PURGE_INTERVAL
             pause = min(SWEEP_INTERVAL, self.plan.options.PURGE_INTERVAL)
             self.rest(pause * random.uniform(0.8, 1.0))  # noqa: S311
-        # Who stops all processes of a service tells this one too soon.
+        # A service manager may stop all processes at once; leases still need renewal.
         while self.wakeups.is_at_work() and not self.orphaned:
-            self.look_after()
-            self.wait(self.lease_proxy.pause, self.presence.board)
-        self.presence.end(self.link)
+            self.keep_leases()
+            self.wait(self.lease_proxy.pause, self.registration.status_page)
+        self.registration.end(self.link)
 
-    def look_after(self) -> None:
-        """Do what must not wait until the rest is done."""
-        self.presence.tell(self.link)
+    def keep_leases(self) -> None:
+        """Do what must not wait for the long work: registration and leases by proxy."""
+        self.registration.renew(self.link)
         self.lease_proxy.look()
 
     def rest(self, seconds: float) -> None:
-        """Wait, but for what must not."""
+        """Wait; meanwhile keep the registration and the leases."""
         until = time.monotonic() + seconds
         while not self.stopping and (left := until - time.monotonic()) > 0:
-            self.wait(min(left, self.lease_proxy.pause), self.presence.board)
-            self.look_after()
+            self.wait(min(left, self.lease_proxy.pause), self.registration.status_page)
+            self.keep_leases()
 
-    def look_at_file(self) -> None:
-        """Have all connect anew where another file is in the place of a SQLite database."""
+    def check_file(self) -> None:
+        """Reconnect all processes when the file of a SQLite database was replaced."""
         before, now = self.file, file_identity(self.plan.using)
         self.file = now or before
         if before and now and before != now:
             logger.error(
-                "The database's file was replaced; the worker goes on with the new one."
+                "The database's file was replaced; the worker uses the new one."
                 " database=%s What ran meanwhile may run again.",
                 self.plan.using,
             )
@@ -107,14 +108,14 @@ class Janitor(Attendant):
         more = not (self.wakeups.has_free() and self.wakeups.is_tended())
         while more and not self.stopping:
             more = self.link.insist(lambda: store.answer_alarms(using=self.plan.using))
-            self.look_after()
+            self.keep_leases()
         if self.rounds.are_due():
             began = time.monotonic()
             self.rouse()
             self.rounds.began(began)
 
     def rouse(self) -> None:
-        """Wake what sleeps with work in it."""
+        """Wake idle lanes that have tasks."""
         for _batch in range(MOST_ROUSED):
             if self.stopping or self.link.insist(self.rouse_some) < LANES:
                 return
@@ -123,25 +124,25 @@ class Janitor(Attendant):
         return store.rouse(using=self.plan.using)
 
     def purge_some(self) -> None:
-        """Delete batch after batch, for no longer than half of the time there is."""
+        """Delete batches for at most half of PURGE_INTERVAL."""
         deadline = time.monotonic() + self.plan.options.PURGE_INTERVAL / 2
         self.link.insist(self.purge.begin)
         for _batch in range(MOST_BATCHES):
             if self.stopping or time.monotonic() > deadline:
                 return
-            self.look_after()
+            self.keep_leases()
             if not self.link.insist(self.purge.batch):
                 break
         while not self.stopping and time.monotonic() <= deadline:
-            self.look_after()
+            self.keep_leases()
             if not self.link.insist(self.idle_lanes.batch):
                 return
 
 
 class Parked:
     """
-    Has parked tasks be due again: every RETRY_WAIT those whose type is known here, and every
-    RETRY_WAIT_LIMIT all of them, for programs that are no workers, and so that they expire.
+    Unparks tasks: every RETRY_WAIT those of types known here, and every RETRY_WAIT_LIMIT all
+    of them, so that other programs can take them and so that they expire.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -151,7 +152,7 @@ class Parked:
         self.reached = self.all_reached = PARKED_FROM
 
     def work(self) -> None:
-        """Do what is due; called every few seconds."""
+        """Unpark a batch if one is due; called every few seconds."""
         now, options = time.monotonic(), self.plan.options
         if now >= self.all_at:
             using, after = self.plan.using, self.all_reached
@@ -166,18 +167,18 @@ class Parked:
 
 class IdleLanes:
     """
-    Deletes lanes, holds and meters that nobody needs any more.
+    Deletes unused lanes, holds and meters.
 
-    It goes through them once in ROUND, so that those in use are seldom made anew.
+    It scans them once in ROUND, so that those in use are seldom recreated.
     """
 
     def __init__(self, using: str) -> None:
         self.using = using
         self.next_round = time.monotonic() + ROUND * random.uniform(0.0, 1.0)  # noqa: S311
-        self.left: list[tuple[Callable[..., Any], Any]] = []
+        self.left: list[tuple[Callable[..., int | str | None], int | str]] = []
 
     def batch(self) -> bool:
-        """Look at one batch, if a round is due; return whether it goes on."""
+        """Scan one batch if a round is due; return whether the round continues."""
         if not self.left:
             if time.monotonic() < self.next_round:
                 return False
@@ -197,12 +198,12 @@ class IdleLanes:
 @dataclass
 class Purge:
     """
-    Deletes with two hands.
+    Deletes old tasks at two positions.
 
-    The front one goes up from the oldest task and stops where they begin to be too
-    young. What it has passed, because it was alive then or is kept for longer, is left
-    to the slow one, which goes round and round: a batch at a time, and on at once where
-    most of what it finds is over, as after a backlog that was submitted at one go.
+    ``front`` moves up from the oldest task and stops at tasks that are too young. ``slow``
+    scans the tasks that ``front`` passed because they were alive or are kept for longer.
+    It moves one batch a round, and goes on while most of a batch was deleted, as after a
+    backlog.
     """
 
     plan: Plan
@@ -212,24 +213,24 @@ class Purge:
     at_front: bool = field(default=True, init=False)
 
     def begin(self) -> None:
-        """Start a round: the slow hand, then the front one."""
+        """Start a round: first ``slow``, then ``front``."""
         self.at_front = False
         if self.plan.options.RETENTION_COUNT is not None:
             self.count(self.plan.options.RETENTION_COUNT)
 
     def count(self, keep: int) -> None:
         """
-        Find out which tasks are too many, once there may be enough of them to be worth it.
+        Find the tasks beyond RETENTION_COUNT, once enough new tasks were submitted.
 
-        A tenth as many new tasks as rows were read the last time: so a submit costs no more
-        than ten of them, and no more than a tenth too many are kept.
+        Enough is a tenth of the rows read the last time. So a submit costs at most ten row
+        reads, and at most a tenth too many are kept.
         """
         newest, known = store.newest_id(using=self.plan.using), self.surplus
         if known is None or newest - known.newest >= known.read / 10:
             self.surplus = store.surplus(keep, using=self.plan.using)
 
     def batch(self) -> bool:
-        """Delete one batch; return whether the round goes on."""
+        """Delete one batch; return whether the round continues."""
         if not self.at_front:
             self.at_front = not (self.front and self.slow_batch())
             return True
@@ -240,7 +241,7 @@ class Purge:
         return True
 
     def slow_batch(self) -> bool:
-        """Move the slow hand; return whether it is to go on at once."""
+        """Delete at ``slow``; return whether to go on at once."""
         swept = self.swept(self.slow)
         if swept.reached is None or swept.reached >= self.front:
             self.slow = 0
@@ -260,7 +261,7 @@ class Purge:
 
 
 def file_identity(using: str) -> tuple[int, int] | None:
-    """Return what tells the file of a SQLite database from another at the same path."""
+    """Return device and inode of a SQLite database; None elsewhere."""
     if connections[using].vendor != "sqlite":
         return None
     try:

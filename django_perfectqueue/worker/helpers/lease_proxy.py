@@ -1,4 +1,4 @@
-"""Renews the leases of a processor that can't do so itself."""
+"""Renew the leases of a processor that can't do so itself."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SEEN_WITHIN = 6.0
 
 class LeaseProxy:
     """
-    Renews the leases of processors whose handlers keep Python's lock.
+    Renews the leases of processors whose handlers hold the interpreter lock.
 
-    Code in C that never lets go of the lock stops the monitor thread as well as everything
-    else in its process. As long as the supervisor sees such a processor alive, what it holds
-    is renewed from here, and a cancel is noticed. What stands still loses its leases.
+    C code that never releases the lock also stops the monitor thread. While the supervisor
+    sees that the processor computes, the proxy renews its leases and notices cancel
+    requests. A processor that does not compute loses its leases.
     """
 
     def __init__(self, plan: Plan, wakeups: Wakeups, link: Link) -> None:
@@ -32,11 +32,11 @@ class LeaseProxy:
         self.alive_time = plan.options.ALIVE_TIME
         self.interval = plan.options.TASK_HEARTBEAT_INTERVAL
         self.pause = min(LONGEST_SILENCE, self.alive_time / (2 * RENEWALS))
-        self.slots = [slot for slot, _bell in wakeups.bells]
+        self.slots = [slot for slot, _wakeup in wakeups.processors]
         self.link = link
 
     def look(self) -> None:
-        """Do what there is to be done now; to be called every ``pause`` seconds."""
+        """Renew the leases that need it; to be called every ``pause`` seconds."""
         now = time.monotonic()
         for slot in self.slots:
             silent = slot.pid and now - slot.beat_at >= self.pause
@@ -44,7 +44,7 @@ class LeaseProxy:
                 self.stand_in(slot, slot.holder, now)
 
     def stand_in(self, slot: Slot, holder: int, now: float) -> None:
-        # What may have lapsed by now may be another's: nobody may say here that it is held.
+        # An expired lease may be another's by now, so it must not be renewed here.
         if self.alive_time / RENEWALS <= now - slot.renewed_at < self.alive_time:
             self.renew(slot, holder, now)
         if slot.called or now - slot.asked_at >= self.interval:
@@ -54,17 +54,17 @@ class LeaseProxy:
     def renew(self, slot: Slot, holder: int, now: float) -> None:
         using, alive_time = self.using, self.alive_time
         self.link.insist(lambda: store.renew(holder, using=using, alive_time=alive_time))
-        # Another processor may sit here by now.
+        # Another processor may use the slot by now.
         if slot.holder == holder:
             slot.renewed_at = max(slot.renewed_at, now)
         logger.warning(
-            "A handler keeps Python's lock; its lease is renewed from outside. pid=%s task_ids=%s",
+            "A handler holds Python's lock; the janitor renews its lease. pid=%s task_ids=%s",
             slot.pid,
             [task.task_id for task in slot.tasks],
         )
 
     def note_cancels(self, slot: Slot, holder: int) -> None:
-        """Note who is to stop, so that the supervisor ends it by force when it does not."""
+        """Record stop requests in the slot, which the supervisor enforces."""
         ids = [task.task_id for task in slot.tasks]
         wanted = self.link.insist(lambda: store.wanted(holder, ids, using=self.using))
         if slot.holder == holder:

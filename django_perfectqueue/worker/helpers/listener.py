@@ -1,4 +1,4 @@
-"""The process that hears of work, and wakes one processor for it."""
+"""The process that receives notifications of new tasks and wakes a processor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django_perfectqueue import store
 
 from ..plan import Plan
 from ..shared.wakeups import Wakeups
-from .base import Attendant
+from .base import HelperProcess
 
 logger = logging.getLogger("django_perfectqueue.listener")
 
@@ -24,19 +24,18 @@ WHILE_BUSY = 0.1
 MARGIN = 0.002
 
 
-class Listener(Attendant):
+class Listener(HelperProcess):
     """
-    Hears the bell of the database, knows what the clock has next, and looks for the rest.
+    Receives the database's notifications, waits for the next due time, and polls.
 
-    It looks only while a processor is free, in one statement: soon after it has found
-    something that no one had rung for, and else less and less often, down to once every
-    POLL_INTERVAL.
+    It polls only while a processor is free, in one statement: soon after a poll has found a
+    task without a notification, and else less and less often, down to POLL_INTERVAL.
     """
 
-    def __init__(self, plan: Plan, wakeups: Wakeups, *, lifeline: int) -> None:
-        super().__init__(plan, lifeline=lifeline)
+    def __init__(self, plan: Plan, wakeups: Wakeups, *, parent_alive: int) -> None:
+        super().__init__(plan, parent_alive=parent_alive)
         self.wakeups = wakeups
-        self.ear: store.Datagrams | store.Notices | None = None
+        self.notifications: store.Datagrams | store.Notices | None = None
         self.longest = plan.options.POLL_INTERVAL
         self.shortest = min(self.longest, max(SOONEST, self.longest / STEPS))
         self.pause = self.shortest
@@ -44,71 +43,70 @@ class Listener(Attendant):
 
     def work(self) -> None:
         if self.plan.options.BELL:
-            self.ear = store.ear(self.plan.using)
+            self.notifications = store.ear(self.plan.using)
         while not self.stopping:
             self.link.insist(self.attend)
             self.wakeups.tend()
             pause = max(0.0, min(LONGEST_WAIT, self.look_at - time.monotonic()))
-            self.wait(pause, *self.ears())
+            self.wait(pause, *self.sources())
 
-    def ears(self) -> list[store.Datagrams | store.Notices]:
-        return [self.ear] if self.ear is not None else []
+    def sources(self) -> list[store.Datagrams | store.Notices]:
+        return [self.notifications] if self.notifications is not None else []
 
     def attend(self) -> None:
-        """Do what there is to be done now; anew from the start after trouble."""
-        if self.ear is not None and not self.ear.is_open:
-            self.open_ear()
-        self.take(self.heard())
+        """Handle notifications and polls; after an error the link repeats it from the start."""
+        if self.notifications is not None and not self.notifications.is_open:
+            self.start_listening()
+        self.take(self.received())
         if time.monotonic() >= self.look_at:
             self.look()
-            # What came with the answer will not make the connection readable again.
-            self.take(self.heard())
+            # Notifications that arrived with the answer don't make the socket readable.
+            self.take(self.received())
 
-    def open_ear(self) -> None:
-        """Listen, and look at what was not heard so far; without an ear where that fails."""
-        assert self.ear is not None
+    def start_listening(self) -> None:
+        """Listen, and poll for earlier tasks; poll only, where listening fails."""
+        assert self.notifications is not None
         self.look_at = 0.0
         try:
-            self.ear.open()
+            self.notifications.open()
         except OSError as error:
-            self.go_without(f"no socket can be made. {error}")
+            self.poll_only(f"no socket can be made. {error}")
             return
-        if isinstance(self.ear, store.Notices):
-            self.prove(self.ear)
+        if isinstance(self.notifications, store.Notices):
+            self.prove(self.notifications)
 
-    def prove(self, ear: store.Notices) -> None:
-        """Find out whether notifications arrive."""
-        ear.prove()
+    def prove(self, notices: store.Notices) -> None:
+        """Test whether notifications arrive."""
+        notices.prove()
         deadline = time.monotonic() + PROOF_WAIT
-        while not (self.stopping or ear.proven) and time.monotonic() < deadline:
-            self.wait(deadline - time.monotonic(), ear)
-            self.take(ear.hear())
-        if not (self.stopping or ear.proven):
-            ear.give_up()
-            self.go_without(
+        while not (self.stopping or notices.proven) and time.monotonic() < deadline:
+            self.wait(deadline - time.monotonic(), notices)
+            self.take(notices.hear())
+        if not (self.stopping or notices.proven):
+            notices.give_up()
+            self.poll_only(
                 "no notification arrives. There seems to be a pooler in transaction mode before"
                 " the database; give the worker a connection without it, or in session mode."
             )
 
-    def go_without(self, why: str) -> None:
-        """Say why the bell is not heard, and look for tasks from now on."""
+    def poll_only(self, why: str) -> None:
+        """Log why notifications don't arrive, and poll from now on."""
         logger.warning(
-            "The worker can't hear the bell, and looks for tasks instead: %s"
-            " database=%s seconds=%s",
+            "The worker gets no notifications and polls instead: %s database=%s seconds=%s",
             why,
             self.plan.using,
             self.longest,
         )
-        self.ear = None
+        self.notifications = None
 
-    def heard(self) -> Iterable[store.Ring | store.Call]:
-        return self.ear.hear() if self.ear is not None else ()
+    def received(self) -> Iterable[store.Ring | store.Call]:
+        return self.notifications.hear() if self.notifications is not None else ()
 
-    def take(self, heard: Iterable[store.Ring | store.Call]) -> None:
+    def take(self, messages: Iterable[store.Ring | store.Call]) -> None:
         """
-        Wake a processor for each ring, or see to it that one is woken in time; pass calls on.
+        Wake a processor for each task, now or when it is due; pass on calls to holders.
         """
-        for ring in heard:
+        for ring in messages:
             if isinstance(ring, store.Call):
                 self.wakeups.call(ring.holder)
                 continue
@@ -119,11 +117,11 @@ class Listener(Attendant):
                 self.look_at = min(self.look_at, now + ring.delay + MARGIN)
             else:
                 self.wakeups.wake_one()
-                # Who looked now would see that same task, and wake another for it.
+                # A poll now would find the same task, and wake another processor for it.
                 self.look_at = max(self.look_at, now + GRACE)
 
     def look(self) -> None:
-        """See whether there is something to take, and wake a processor for it."""
+        """Poll for due tasks, and wake a processor for them."""
         wait = min(self.shortest, WHILE_BUSY)
         if self.wakeups.has_free():
             outlook = store.look(self.plan.queues, using=self.plan.using)
@@ -137,5 +135,5 @@ class Listener(Attendant):
         self.look_at = time.monotonic() + wait
 
     def close(self) -> None:
-        if self.ear is not None:
-            self.ear.close()
+        if self.notifications is not None:
+            self.notifications.close()

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from ..plan import Plan
 from ..shared.status_page import StatusPage, WorkerStatus, statuses
-from .base import Attendant
+from .base import HelperProcess
 
 logger = logging.getLogger("django_perfectqueue.health")
 
@@ -25,24 +25,24 @@ SOON = 0.5
 MOST_AT_ONCE = 32
 
 
-class Receptionist(Attendant):
+class ProbeServer(HelperProcess):
     """
-    Answers ``/live`` and ``/ready`` over HTTP, by what is on the board.
+    Answers ``/live`` and ``/ready`` over HTTP, from the status page.
 
-    It waits for no task and no database. While one worker follows another, both have the
-    same port, and each answers for both.
+    It waits for no task and no database. During a restart both workers share the port, and
+    each answers for both.
     """
 
-    def __init__(self, plan: Plan, board: StatusPage, *, lifeline: int) -> None:
-        super().__init__(plan, lifeline=lifeline)
-        self.board = board
+    def __init__(self, plan: Plan, status_page: StatusPage, *, parent_alive: int) -> None:
+        super().__init__(plan, parent_alive=parent_alive)
+        self.status_page = status_page
 
     def work(self) -> None:
         assert self.plan.health is not None
         try:
-            server = Desk(self.plan.health, self.board)
+            server = ProbeHTTPServer(self.plan.health, self.status_page)
         except OSError as error:
-            logger.error("Probes get no answer: %s:%s: %s", *self.plan.health, error)
+            logger.error("The probe server can't listen at %s:%s: %s", *self.plan.health, error)
             return
         with server:
             while not self.stopping:
@@ -51,27 +51,27 @@ class Receptionist(Attendant):
                 server.handle_request()
 
 
-class Desk(ThreadingHTTPServer):
+class ProbeHTTPServer(ThreadingHTTPServer):
     """
-    Listens at an address that its predecessor may still have.
+    An HTTP server at an address that its predecessor may still use.
 
-    Whoever sends a request byte by byte has a few seconds for all of it, and makes way for
-    others before that: of too many connections the oldest goes, for a probe takes a moment.
+    A request must arrive within a few seconds. Beyond 32 connections the oldest is closed,
+    so that slow clients don't block probes.
     """
 
     daemon_threads = True
     timeout = 0
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], board: StatusPage) -> None:
-        self.board = board
-        self.since: dict[Any, float] = {}
+    def __init__(self, address: tuple[str, int], status_page: StatusPage) -> None:
+        self.status_page = status_page
+        self.since: dict[socket.socket, float] = {}
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
-        super().__init__(address, Answer)
+        super().__init__(address, ProbeRequestHandler)
 
     def server_bind(self) -> None:
-        """Bind without a look-up of the host's name, which may take long."""
+        """Bind without the reverse DNS query of the base class, which may be slow."""
         if hasattr(socket, "SO_REUSEPORT"):
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         socketserver.TCPServer.server_bind(self)
@@ -93,32 +93,32 @@ class Desk(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def hang_up_late(self, now: float) -> None:
-        """End the connections that take too long."""
+        """Shut down connections that take too long."""
         for request, since in list(self.since.items()):
             if now - since > LONGEST_REQUEST:
                 hang_up(request)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        logger.debug("A probe broke off.", exc_info=True)
+    def handle_error(self, request: object, client_address: object) -> None:
+        logger.debug("A probe was aborted.", exc_info=True)
 
 
-class Answer(BaseHTTPRequestHandler):
+class ProbeRequestHandler(BaseHTTPRequestHandler):
     """One probe."""
 
-    server: Desk
+    server: ProbeHTTPServer
     timeout = LONGEST_REQUEST
     server_version = "perfectqueue"
     sys_version = ""
 
     def do_GET(self) -> None:
-        shown = best(self.server.board.status)
-        asked = {"/live": shown.is_live, "/ready": shown.is_ready}
-        well = asked.get(urlsplit(self.path).path)
-        if well is None:
+        status = best(self.server.status_page.status)
+        probes = {"/live": status.is_live, "/ready": status.is_ready}
+        passed = probes.get(urlsplit(self.path).path)
+        if passed is None:
             self.send_error(HTTPStatus.NOT_FOUND)
             return
-        content = json.dumps({"ok": well, **shown.facts()}).encode()
-        self.send_response(HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE)
+        content = json.dumps({"ok": passed, **status.facts()}).encode()
+        self.send_response(HTTPStatus.OK if passed else HTTPStatus.SERVICE_UNAVAILABLE)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.send_header("Cache-Control", "no-store")
@@ -128,26 +128,26 @@ class Answer(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET  # noqa: N815
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         logger.debug(format, *args)
 
 
-def hang_up(request: Any) -> None:
-    """End a connection whose thread waits for it; that closes it then."""
+def hang_up(request: socket.socket) -> None:
+    """Shut a connection down; its thread gets an error and closes it."""
     with contextlib.suppress(OSError):
         request.shutdown(socket.SHUT_RDWR)
 
 
 def best(own: WorkerStatus) -> WorkerStatus:
-    """Return how the worker stands that is best off, of those that answer at the same port."""
+    """Return the best status of the workers that share the port."""
     others = [one for one in statuses() if one.port == own.port]
     return max([own, *others], key=lambda one: (one.is_ready, one.is_live))
 
 
 def refusal(address: tuple[str, int]) -> str:
-    """Return why nobody can listen there, or nothing."""
+    """Return why the address can't be used, or an empty text."""
     try:
-        Desk(address, board=None).server_close()  # type: ignore[arg-type]
+        ProbeHTTPServer(address, status_page=None).server_close()  # type: ignore[arg-type]
     except (OSError, OverflowError) as error:
         return str(error)
     return ""

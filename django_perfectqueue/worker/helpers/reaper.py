@@ -1,4 +1,4 @@
-"""The short-lived process that gives back what a dead processor held."""
+"""The short-lived process that releases the tasks of a dead processor."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
-
-from django.db import connections
+from typing import TypedDict
 
 from django_perfectqueue import logs, store
 from django_perfectqueue.application import Application
@@ -24,12 +22,10 @@ from django_perfectqueue.queue import GRAVE, AcquiredTask
 
 from ..attempt.ending import Ending, announce
 from ..attempt.runner import about, ruling_for
-from ..database.link import AwayError, Link
-from ..database.watchdog import Watch
+from ..database.link import AwayError
 from ..plan import Plan
-from ..process.signals import REOPEN_LOGS, take_signals
-from ..process.wakeup import Bell
 from ..report import Reporter
+from .base import HelperProcess
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
 logger.addFilter(logs.Masked())
@@ -40,12 +36,12 @@ TIMED_OUT = path_of(TimeLimitError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estate:
+class Leftovers:
     """
-    What a processor has left: what it held, and the tasks it died of, if it did.
+    The leases of a dead processor, and the tasks that crashed with it.
 
-    ``overdue`` are the tasks for which it was killed, as they did not end when told to, with
-    the seconds for which they had run; ``seconds`` are those of all that it had begun.
+    ``overdue`` maps the tasks for which it was killed, since they ignored an interrupt, to
+    their running time. ``seconds`` has the running times of all started tasks.
     """
 
     holder: int
@@ -56,71 +52,63 @@ class Estate:
     seconds: Mapping[int, float] = field(default_factory=dict)
 
 
-class Undertaker:
+class Terms(TypedDict):
+    seconds: float
+    using: str
+    worker: str
+
+
+class Reaper(HelperProcess):
     """
-    Gives back at once what would else come back only with its lease, and settles what was
-    ended by force.
+    Releases the tasks of a dead processor before their leases expire, and settles those that
+    were killed.
 
     It is a process of its own, so that the supervisor never waits for a database.
     """
 
-    def __init__(self, plan: Plan, estate: Estate, reporter: Reporter) -> None:
-        self.plan = plan
-        self.estate = estate
+    def __init__(self, plan: Plan, leftovers: Leftovers, reporter: Reporter) -> None:
+        super().__init__(plan, parent_alive=-1)  # It waits only for the database.
+        self.leftovers = leftovers
         self.reporter = reporter
-        self.bell = Bell()
-        self.stopping = False
-        self.told: list[Callable[[], None]] = []
-        self.link = Link(plan.using, self.bell, self.patience, outage=plan.outage)
-        self.watch = Watch([self.link], plan.timeout)
+        self.announcements: list[Callable[[], None]] = []
 
-    def run(self) -> int:
-        take_signals(self.on_signal)
-        self.watch.start()
+    def work(self) -> None:
         try:
             unclear = self.settle_overdue()
-            crashed = (*self.estate.crashed, *unclear)
+            crashed = (*self.leftovers.crashed, *unclear)
             lost = self.link.insist(lambda: self.held(crashed)) if crashed else []
             self.link.insist(lambda: self.give_back(crashed))
-            self.tell(lost)
+            self.report_crashed(lost)
         except AwayError:
-            logger.debug("The database is away; what is left comes back with its lease.")
-        for tell in self.told:
-            tell()
-        connections.close_all()
-        return 0
-
-    def on_signal(self, signum: int, frame: object) -> None:
-        if signum != REOPEN_LOGS:
-            self.stopping = True
-            self.bell.ring()
+            logger.debug("The database is away; the tasks run again when their leases expire.")
+        for announcement in self.announcements:
+            announcement()
 
     def patience(self) -> float:
-        """Try as long as it is of use: then the leases have run out."""
+        """Retry until the leases have expired."""
         return LAST_TRIES if self.stopping else self.plan.options.ALIVE_TIME
 
     def settle_overdue(self) -> tuple[int, ...]:
-        """Write what becomes of what was ended by force; return what was not for either reason."""
-        if not self.estate.overdue:
+        """Settle the killed tasks; return the ids of those without a known reason."""
+        if not self.leftovers.overdue:
             return ()
-        holder, ids = self.estate.holder, self.estate.overdue
-        found = self.link.insist(lambda: store.in_hand(holder, ids, using=self.plan.using))
+        found = self.link.insist(lambda: self.held(tuple(self.leftovers.overdue)))
         return tuple(lease.task_id for lease, cancel in found if not self.settle(lease, cancel))
 
     def settle(self, lease: store.Lease, cancel: bool) -> bool:
-        """Write what its handler would have written; tell whether that is known."""
+        """Settle a killed task as its handler would have; return whether the reason is known."""
         limit, wait = self.plan.time_limits(lease)
         force = f"It had not ended {wait:g} s after it was told to, so its processor was killed."
         error: TaskError
         if cancel:
             error = CancelRequestedError(f"Someone asked for it. {force}")
             word, verb = "cancel requested", self.cancelling
-        elif self.estate.overdue[lease.task_id] >= limit:
+        elif self.leftovers.overdue[lease.task_id] >= limit:
             error = TimeLimitError(f"Its time limit is {limit:g} s. {force}")
             word, verb = "timed out", self.timing_out
         else:
             return False
-        task = AcquiredTask(lease, worker=self.estate.worker)
+        task = AcquiredTask(lease, worker=self.leftovers.worker)
         handler = self.handler_for(task)
         try:
             self.link.insist(lambda: prepare(handler, error))
@@ -128,13 +116,14 @@ class Undertaker:
             task.settled = self.link.insist(act)
         except PreemptedError:
             logger.warning(
-                "A task was taken away before it was ended by force. key=%s", printable(lease.key)
+                "A killed task had lost its lease. key=%s",
+                printable(lease.key),
             )
         else:
             kind = handler if isinstance(handler, type) or handler is None else type(handler)
-            self.told.append(partial(announce, task.settled, task, kind, error))
+            self.announcements.append(partial(announce, task.settled, task, kind, error))
             logger.error(
-                "A task was ended by force: %s, %s. key=%s type=%s",
+                "A task was killed with its processor: %s, %s. key=%s type=%s",
                 word,
                 task.settled,
                 printable(lease.key),
@@ -151,16 +140,17 @@ class Undertaker:
     def timing_out(
         self, task: AcquiredTask, handler: Handler, error: TaskError
     ) -> Callable[[], str]:
-        """Count an error, and have it tried again by its handler's rules, or end it."""
+        """Count an error; retry or end the task by its handler's rules."""
+        terms = self.terms(task.lease)
         why = store.Failure(error=TIMED_OUT, message=str(error))
         grave = store.Failure(error=GRAVE, message=f"{TIMED_OUT}: {error}")
         with logs.about(task):
             what = ruling_for(task, handler, error)
         if what.word == "retry":
-            return lambda: self.retry(task.lease, what.wait, why)
+            return lambda: store.retry(task.lease, wait=what.wait, why=why, **terms)
         if what.word == "discard":
             return lambda: self.cancel(task.lease, why, grave=grave)
-        return lambda: self.fail(task.lease, why)
+        return lambda: store.fail(task.lease, why=why, **terms)
 
     def cancel(
         self, lease: store.Lease, why: store.Failure, *, grave: store.Failure | None = None
@@ -168,57 +158,51 @@ class Undertaker:
         word = store.cancel(lease, why=why, grave=grave, **self.terms(lease))
         return "discarded" if grave else word
 
-    def retry(self, lease: store.Lease, wait: float, why: store.Failure) -> str:
-        return store.retry(lease, wait=wait, why=why, **self.terms(lease))
-
-    def fail(self, lease: store.Lease, why: store.Failure) -> str:
-        return store.fail(lease, why=why, **self.terms(lease))
-
     def handler_for(self, task: AcquiredTask) -> Handler:
-        """Return the handler of a task: made for it, it may have other rules than its class."""
+        """Return the handler for a task; an instance may have other rules than its class."""
         kind = self.plan.handler_for(task.lease)
         try:
             return None if kind is None else kind(task)
         except Exception:
-            logger.debug("A handler can't be made. type=%s", printable(task.type), exc_info=True)
+            logger.debug("A handler can't be created. type=%s", printable(task.type), exc_info=True)
             return kind
 
-    def terms(self, lease: store.Lease) -> dict[str, Any]:
+    def terms(self, lease: store.Lease) -> Terms:
         return {
-            "seconds": self.estate.overdue[lease.task_id],
+            "seconds": self.leftovers.overdue[lease.task_id],
             "using": self.plan.using,
-            "worker": self.estate.worker,
+            "worker": self.leftovers.worker,
         }
 
-    def held(self, crashed: tuple[int, ...]) -> list[store.InHand]:
-        return store.in_hand(self.estate.holder, crashed, using=self.plan.using)
+    def held(self, ids: tuple[int, ...]) -> list[store.InHand]:
+        return store.in_hand(self.leftovers.holder, ids, using=self.plan.using)
 
-    def tell(self, lost: list[store.InHand]) -> None:
-        """Log and print of which tasks the processor died."""
+    def report_crashed(self, lost: list[store.InHand]) -> None:
+        """Log and print the tasks that crashed."""
         for lease, _cancel in lost:
-            task = AcquiredTask(lease, worker=self.estate.worker)
-            logger.error("A task crashed: %s %s", self.estate.why.message, about(task))
-            seconds = self.estate.seconds.get(lease.task_id, 0.0)
-            self.reporter.tell([Ending("crashed", task, None, seconds)])
+            task = AcquiredTask(lease, worker=self.leftovers.worker)
+            logger.error("A task crashed: %s %s", self.leftovers.why.message, about(task))
+            seconds = self.leftovers.seconds.get(lease.task_id, 0.0)
+            self.reporter.print_tasks([Ending("crashed", task, None, seconds)])
 
     def give_back(self, crashed: tuple[int, ...]) -> int:
         return store.give_back(
-            self.estate.holder,
+            self.leftovers.holder,
             using=self.plan.using,
             alive_time=self.plan.options.ALIVE_TIME,
             loss=store.Loss(
-                why=self.estate.why,
-                worker=self.estate.worker,
+                why=self.leftovers.why,
+                worker=self.leftovers.worker,
                 crashed=crashed,
-                seconds=self.estate.seconds,
+                seconds=self.leftovers.seconds,
             ),
         )
 
 
 def prepare(handler: Handler, error: TaskError) -> None:
-    """Let a handler note the error while its attempt is not among those that have ended."""
+    """Let a handler record the error before its attempt is stored as ended."""
     try:
         if isinstance(handler, Application):
             handler.for_backoff(error)
     except Exception:
-        logger.debug("A handler can't note an error.", exc_info=True)
+        logger.debug("A handler raised while it recorded an error.", exc_info=True)

@@ -1,4 +1,4 @@
-"""Has the counters of what runs compared with the tickets, now and then."""
+"""Compare the counters of running tasks with the tickets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from django_perfectqueue import store
 
 from ..database.link import Link
-from .registration import Presence
+from .registration import WorkerRegistration
 
 logger = logging.getLogger("django_perfectqueue.janitor")
 
@@ -18,21 +18,21 @@ LEAST_REST = 1000
 
 class Recounter:
     """
-    Compares some counters at a time; all of them when the worker starts and then once in
-    INTERVAL, or less often, so that it rests LEAST_REST times as long as it takes.
+    Compares some counters at a time: all of them at the start of the worker and then once in
+    INTERVAL. It pauses for at least LEAST_REST times its running time.
 
-    A counter that differs is corrected, logged, and told in the worker's row of the register.
+    A counter that differs is corrected, logged, and noted in the worker's registration.
     """
 
-    def __init__(self, using: str, link: Link, presence: Presence) -> None:
+    def __init__(self, using: str, link: Link, registration: WorkerRegistration) -> None:
         self.using = using
         self.link = link
-        self.presence = presence
+        self.registration = registration
         self.position = store.Position()
         self.due_at = 0.0
 
     def work(self) -> None:
-        """Do what is due; called every few seconds."""
+        """Compare some counters if due; called every few seconds."""
         if time.monotonic() < self.due_at:
             return
         began = time.monotonic()
@@ -41,9 +41,9 @@ class Recounter:
         pause = INTERVAL if self.position == store.Position() else 0.0
         self.due_at = now + max(pause, LEAST_REST * (now - began))
         for drift in corrected:
-            logger.error("A counter did not agree with what runs, and was corrected. %s", drift)
+            logger.error("A counter differed from the running tasks and was corrected. %s", drift)
         if corrected:
-            self.presence.tell_of_drift(now)
+            self.registration.note_drift(now)
 
     def recount(self) -> tuple[store.Position, list[store.Drift]]:
         return store.recount(self.position, using=self.using)

@@ -1,4 +1,4 @@
-"""What a worker tells the other hosts of itself."""
+"""The registration of a worker in the database, for other hosts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
@@ -23,38 +22,38 @@ INTERVAL = 10.0
 DECIDES = ("handler_for", "knows", "look_up")
 
 
-class Presence:
+class WorkerRegistration:
     """
-    Keeps a worker's row in the register young, over its janitor's connection.
+    Renews a worker's row, over its janitor's connection.
 
-    With the row goes what each of its processors does at that moment, and its holder, by
-    which the tasks that it has taken are known as its own.
+    The row has the current tasks of each processor, and its holder, which identifies the
+    leases of the processor.
     """
 
     def __init__(
-        self, worker: store.Registration, board: StatusPage, slots: Sequence[Slot]
+        self, worker: store.Registration, status_page: StatusPage, slots: Sequence[Slot]
     ) -> None:
         self.worker = worker
-        self.board = board
+        self.status_page = status_page
         self.slots = slots
         self.due_at = 0.0
         self.leaving = False
         self.drifted_at: float | None = None
         self.holders: list[int] = []
 
-    def tell(self, link: Link) -> None:
-        """Say that the worker is there, leaving, or has a new processor, or was said long ago."""
+    def renew(self, link: Link) -> None:
+        """Write the row when it is old, the worker leaves or a processor was replaced."""
         holders = [slot.holder for slot in self.slots]
-        news = (self.board.status.leaving and not self.leaving) or holders != self.holders
+        news = (self.status_page.status.leaving and not self.leaving) or holders != self.holders
         if time.monotonic() >= self.due_at or news:
-            self.board.bell.wait(0)
-            self.leaving, self.holders = self.board.status.leaving, holders
+            self.status_page.wakeup.wait(0)
+            self.leaving, self.holders = self.status_page.status.leaving, holders
             link.insist(lambda: self.write(link.using))
-            self.board.reach()
+            self.status_page.reach()
             self.due_at = time.monotonic() + INTERVAL
 
-    def tell_of_drift(self, at: float) -> None:
-        """Write soon into the register that a counter had to be corrected."""
+    def note_drift(self, at: float) -> None:
+        """Record that a counter was corrected; the row is written soon."""
         self.drifted_at, self.due_at = at, 0.0
 
     def write(self, using: str) -> None:
@@ -63,12 +62,12 @@ class Presence:
         store.register(self.worker, seats=seats, leaving=self.leaving, drifted=drifted, using=using)
 
     def end(self, link: Link) -> None:
-        """Say that all its tasks have ended."""
+        """Sign off: all tasks have ended."""
         link.insist(lambda: store.sign_off(self.worker, using=link.using))
 
 
-def registration(plan: Plan) -> store.Registration:
-    """Return what is told of the worker whose supervisor this process is."""
+def registration_of(plan: Plan) -> store.Registration:
+    """Return the registration of the worker whose supervisor this process is."""
     return store.Registration(
         host=socket.gethostname(),
         pid=os.getpid(),
@@ -81,12 +80,12 @@ def registration(plan: Plan) -> store.Registration:
     )
 
 
-def seats_of(slots: Sequence[Slot]) -> list[dict[str, Any]]:
-    """Return what is told of each processor, as ``Worker.seats`` has it."""
+def seats_of(slots: Sequence[Slot]) -> list[dict[str, object]]:
+    """Return the facts of each processor, in the form of ``Worker.seats``."""
     return [{"number": number, **seat_of(slot)} for number, slot in enumerate(slots, 1) if slot.pid]
 
 
-def seat_of(slot: Slot) -> dict[str, Any]:
+def seat_of(slot: Slot) -> dict[str, object]:
     now = time.monotonic()
     return {
         "pid": slot.pid,
@@ -99,8 +98,8 @@ def seat_of(slot: Slot) -> dict[str, Any]:
     }
 
 
-def routes_of(dispatch: type[Dispatch]) -> dict[str, Any] | None:
-    """Return the types and the patterns of a dispatch; None where it decides by itself."""
+def routes_of(dispatch: type[Dispatch]) -> dict[str, object] | None:
+    """Return the types and patterns of a dispatch; None if it overrides the look-up."""
     if any(
         getattr(dispatch, name).__func__ is not Dispatch.__dict__[name].__func__ for name in DECIDES
     ):

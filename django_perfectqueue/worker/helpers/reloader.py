@@ -1,4 +1,4 @@
-"""The process that watches the code, in development."""
+"""The process that watches the source files, in development."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 from django.utils.autoreload import StatReloader, autoreload_started
 
 from ..process.signals import REOPEN_LOGS, take_signals
-from ..process.wakeup import Bell, readable
+from ..process.wakeup import Wakeup, readable
 
-logger = logging.getLogger("django_perfectqueue.watcher")
+logger = logging.getLogger("django_perfectqueue.reloader")
 
 INTERVAL = 0.5
 
 
-class Watch:
+class SourceFiles:
     """
-    The files of which a generation is made, as they were when it loaded them.
+    The source files of a generation, with their times at its start.
 
-    That is what Django's own server watches: all modules, and what its apps ask for, such as
-    templates; and besides what lies beside the project's modules, so that the error in a
-    new file is found to be mended, though no generation could load it.
+    As in runserver these are all modules, and files that apps add, such as templates. The
+    other files beside the project's modules are added, so that a fix to a new module that
+    could not be imported is noticed, too.
     """
 
     def __init__(self) -> None:
@@ -36,40 +36,42 @@ class Watch:
         self.seen = dict(self.reloader.snapshot_files())
 
     def changed(self) -> Path | None:
-        """Return a file that has been changed since the last look."""
+        """Return a file that changed since the last call."""
         now = dict(self.reloader.snapshot_files())
         changed = [file for file, time in now.items() if self.seen.get(file, time) != time]
         self.seen.update(now)
         return min(changed, default=None)
 
 
-class Watcher:
-    """Tells when a file has changed; it ends by any signal, and with its supervisor."""
+class Reloader:
+    """Calls ``on_change`` for changed files; ends at any stop signal or with its supervisor."""
 
-    def __init__(self, watch: Watch, tell: Callable[[Path], None], *, lifeline: int) -> None:
-        self.watch = watch
-        self.tell = tell
-        self.lifeline = lifeline
-        self.bell = Bell()
+    def __init__(
+        self, files: SourceFiles, on_change: Callable[[Path], None], *, parent_alive: int
+    ) -> None:
+        self.files = files
+        self.on_change = on_change
+        self.parent_alive = parent_alive
+        self.wakeup = Wakeup()
         self.stopping = False
 
     def run(self) -> int:
         take_signals(self.on_signal)
         while not self.stopping:
-            if file := self.watch.changed():
-                self.tell(file)
-            if self.lifeline in readable([self.bell.ear, self.lifeline], INTERVAL):
+            if file := self.files.changed():
+                self.on_change(file)
+            if self.parent_alive in readable([self.wakeup.read_fd, self.parent_alive], INTERVAL):
                 break
-            self.bell.wait(0)
+            self.wakeup.wait(0)
         return 0
 
     def on_signal(self, signum: int, frame: object) -> None:
         self.stopping = self.stopping or signum != REOPEN_LOGS
-        self.bell.ring()
+        self.wakeup.wake()
 
 
 def project_files() -> Iterator[Path]:
-    """Yield the files of all modules but those of Python and of installed packages."""
+    """Yield the files of the modules outside of Python and installed packages."""
     others = installed()
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)

@@ -1,4 +1,4 @@
-"""Has it noted who waits, and summed up what users received."""
+"""Record waiting users, and roll up the usage of users."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ SUM_INTERVAL = 60.0
 QUIET = 3.0
 
 
-class Bookkeeper:
+class UsageRollup:
     """
-    Keeps the books of all queues, a little at a time.
+    Records waiting users and sums up usage for all queues, in small steps.
 
-    Any number of hosts may do the same at once: it comes to the same. While nobody waits
-    it is done less often, QUIET times so.
+    Several hosts may do so at once with the same result. While no user waits, the intervals
+    are QUIET times as long.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -28,7 +28,7 @@ class Bookkeeper:
         self.pause = QUIET
 
     def work(self) -> None:
-        """Do what is due; called every few seconds."""
+        """Do the steps that are due; called every few seconds."""
         if self.keep == 0:
             return
         now = time.monotonic()

@@ -12,8 +12,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from django.core.management.base import OutputWrapper
 from django.utils.translation import gettext as _
 
 from ..process import output
@@ -28,7 +28,7 @@ from ..process.signals import (
     RESTART_NOW,
     STOP,
     STOP_NOW,
-    Mailbox,
+    SignalQueue,
     held_back,
     hold_back,
     reopen_logs,
@@ -49,12 +49,16 @@ class Generation:
     """
     One supervisor, in a fresh interpreter, with the code and settings of its start.
 
-    It tells by a byte that it is taking tasks, and sees by the end of the same socket
-    that its launcher is gone.
+    It sends a byte when it takes tasks. When the launcher dies, the socket closes, and the
+    supervisor stops.
     """
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], *, echo: Sequence[Any] = ()
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        echo: Sequence[OutputWrapper] = (),
     ) -> None:
         self.socket, theirs = socket.socketpair()
         self.socket.setblocking(False)
@@ -80,8 +84,8 @@ class Generation:
         return [pipe.fileno() for pipe in pipes if pipe is not None]
 
     @property
-    def ears(self) -> list[int]:
-        """What it may be heard from, while it runs."""
+    def sources(self) -> list[int]:
+        """The descriptors to wait on while it runs."""
         if self.code() is not None:
             return []
         return [*self.outputs, *([] if self.gone else [self.socket.fileno()])]
@@ -98,7 +102,7 @@ class Generation:
         self.answered = self.answered or bool(said)
 
     def has_answered(self) -> bool:
-        """Tell whether it has said anything since this was asked, and ask it to."""
+        """Return whether it answered since the last call, and request another answer."""
         self.listen()
         answered, self.answered = self.answered, False
         with contextlib.suppress(OSError):
@@ -107,9 +111,9 @@ class Generation:
 
     def send(self, signum: int) -> None:
         """
-        Send a signal; one that stops ends at once who does not hear yet.
+        Send a signal; a stop kills a supervisor that does not handle signals yet.
 
-        That one has begun nothing, and may be waiting for a database that does not answer.
+        It has started no task, and may be waiting for a database that does not answer.
         """
         self.listen()
         if signum in (STOP, STOP_NOW, DETACH) and not self.hears:
@@ -128,13 +132,13 @@ class Generation:
         return 128 - code if code < 0 else code
 
     def relay(self) -> None:
-        """Copy what it has printed to where the caller wants it."""
+        """Copy its output to ``echo``."""
         for file, writer in zip(self.outputs, self.echo, strict=True):
             if text := drain(file):
                 writer.write(text.decode(errors="replace"), ending="")
 
     def close(self) -> None:
-        """Let go of it; it may go on without this process."""
+        """Close the pipes; the process may go on."""
         self.relay()
         self.socket.close()
         if self.process.poll() is None:
@@ -146,10 +150,10 @@ class Generation:
 
 class Launcher:
     """
-    Stands between a service manager and the supervisor.
+    The process between a service manager and the supervisor.
 
-    A restart starts another generation, with new code and settings, and only when that
-    takes tasks is the old one told to stop; when it doesn't start, the old one stays.
+    A restart starts another generation with new code and settings. Once that takes tasks,
+    the old one gets the stop signal. If it does not start, the old one stays.
     """
 
     def __init__(
@@ -158,7 +162,7 @@ class Launcher:
         *,
         detach_wait: float,
         environment: Mapping[str, str] | None = None,
-        echo: Sequence[Any] = (),
+        echo: Sequence[OutputWrapper] = (),
         pid_file: PidFile | None = None,
         notifier: Notifier | None = None,
     ) -> None:
@@ -169,7 +173,7 @@ class Launcher:
         self.announced = False
         self.environment = os.environ if environment is None else environment
         self.echo = echo
-        self.mailbox = Mailbox()
+        self.signal_queue = SignalQueue()
         self.started = 0
         self.older: list[Generation] = []
         self.next: Generation | None = None
@@ -196,11 +200,11 @@ class Launcher:
 
     def launch(self) -> int:
         before = {signum: signal.getsignal(signum) for signum in (*ALL, DUMP, signal.SIGCHLD)}
-        # A signal that comes when it is over is left to the caller; the command itself ends.
+        # Signals that arrive after the end go to the restored handlers.
         with held_back():
             self.notifier.starting()
             self.current = self.start()
-            self.mailbox.open(signal.SIGCHLD)
+            self.signal_queue.open(signal.SIGCHLD)
             try:
                 return self.stay()
             finally:
@@ -217,7 +221,7 @@ class Launcher:
     def stay(self) -> int:
         while True:
             self.wait()
-            for signum in self.mailbox.read():
+            for signum in self.signal_queue.read():
                 self.pass_on(signum)
             self.hand_over()
             self.attend()
@@ -231,7 +235,7 @@ class Launcher:
                 return 0
 
     def forget_ended(self) -> None:
-        """Let go of the older generations that have ended."""
+        """Close the older generations that have ended."""
         for old in [old for old in self.older if old.code() is not None]:
             self.older.remove(old)
             old.close()
@@ -239,10 +243,10 @@ class Launcher:
     def wait(self) -> None:
         output.push()
         generations = self.generations()
-        ears = [ear for one in generations for ear in one.ears]
+        sources = [file for one in generations for file in one.sources]
         tick = min(TICK, self.notifier.interval or TICK)
         pause = min(tick, max(0.0, self.leave_at - time.monotonic()))
-        readable([self.mailbox.ear, *ears], pause)
+        readable([self.signal_queue.read_fd, *sources], pause)
         for one in generations:
             one.listen()
             one.relay()
@@ -251,7 +255,7 @@ class Launcher:
         return [self.current, *self.older, *([self.next] if self.next else [])]
 
     def pass_on(self, signum: signal.Signals) -> None:
-        """Do what a signal says; no restart undoes a stop."""
+        """Handle a signal; a restart after a stop is ignored."""
         signum = self.meant_by(signum)
         if signum in (RESTART, RESTART_NOW):
             if not self.stopping:
@@ -273,7 +277,7 @@ class Launcher:
             self.leave_at = float("inf")
 
     def detach(self) -> None:
-        """Leave soon, and at once when it is asked for again; the generations go on."""
+        """Leave after ``detach_wait`` seconds, at a second signal at once; generations go on."""
         again = self.leave_at < float("inf")
         self.leave_at = time.monotonic() + (0.0 if again else self.detach_wait)
         if self.pid_file is not None:
@@ -305,7 +309,7 @@ class Launcher:
             sys.stdout.flush()
 
     def restart(self, stop_old_by: signal.Signals) -> None:
-        """Start the next generation, or once more after the one that is starting already."""
+        """Start the next generation; during a restart, remember to restart again."""
         self.stop_old_by = stop_old_by
         if self.next is not None:
             self.once_more = stop_old_by
@@ -336,7 +340,7 @@ class Launcher:
                 self.restart(again)
 
     def give_up(self, code: int) -> None:
-        """Go on with the generation that there is."""
+        """Keep the current generation after a failed restart."""
         assert self.next is not None
         if not self.stopping:
             logger.error("The restart failed; the worker goes on as before. code=%s", code)
@@ -346,7 +350,7 @@ class Launcher:
         self.next = None
 
     def attend(self) -> None:
-        """Tell the service manager how it goes."""
+        """Report the state to the service manager."""
         if self.stopping:
             return
         if not self.announced and self.next is None and self.current.is_ready():
@@ -354,20 +358,20 @@ class Launcher:
             self.notifier.ready(self.current.process.pid)
         due = self.announced and self.notifier.is_due(time.monotonic())
         if due and self.current.has_answered():
-            self.notifier.pat()
+            self.notifier.ping_watchdog()
 
     def close(self) -> None:
-        self.mailbox.close()
+        self.signal_queue.close()
         for one in self.generations():
             one.close()
 
 
 def first_environment() -> dict[str, str]:
     """
-    Return the environment as this process got it.
+    Return the environment with which this process was started.
 
-    What settings have put into it since, out of an .env file say, would keep the next
-    generation from reading that file's new values.
+    Variables that settings have added since, as from an .env file, would hide the file's new
+    values from the next generation.
     """
     with contextlib.suppress(OSError):
         entries = Path("/proc/self/environ").read_bytes().rstrip(b"\0").split(b"\0")

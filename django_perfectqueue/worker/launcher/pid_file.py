@@ -1,4 +1,4 @@
-"""The file that tells which process the worker is."""
+"""The file with the pid of the worker."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class PidFile:
     """
     A file with the launcher's pid, and a lock on it that ends with the launcher.
 
-    The lock alone says whether a worker has it: what a killed one has left behind holds
-    up no other, whoever has its pid by now.
+    Only the lock decides whether a worker uses it: the file of a killed worker does not block
+    another, even if its pid was reused.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -28,7 +28,7 @@ class PidFile:
         self.file = -1
 
     def take(self) -> None:
-        """Write it; raise ConfigError when a living worker has it, or it can't be written."""
+        """Write it; raise ConfigError if a worker holds the lock, or it can't be written."""
         try:
             while self.file < 0:
                 self.file = self.locked(os.O_CREAT)
@@ -51,8 +51,8 @@ class PidFile:
         """
         Return the file, open and locked; -1 when it has been replaced meanwhile.
 
-        A link is not followed: in a folder for everyone it may be anyone's. Raise
-        BlockingIOError when another has the lock.
+        Symbolic links are not followed: in a shared folder another user may create one. Raise
+        BlockingIOError if another process holds the lock.
         """
         flags |= os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
         file = os.open(self.path, flags, 0o644)
@@ -73,7 +73,7 @@ class PidFile:
             return False
 
     def check(self) -> None:
-        """Raise ConfigError rather than overwrite what is no pid file."""
+        """Raise ConfigError if the file is not a pid file."""
         ours = os.fstat(self.file)
         text = os.pread(self.file, LONGEST, 0) if stat.S_ISREG(ours.st_mode) else b"no file"
         if ours.st_size >= LONGEST or not (text.strip().isdigit() or not text.strip()):
@@ -90,13 +90,13 @@ class PidFile:
             return ""
 
     def let_go(self) -> None:
-        """Leave it as it is, and let a successor have it."""
+        """Release the lock and keep the file."""
         if self.file >= 0:
             os.close(self.file)
             self.file = -1
 
     def remove(self) -> None:
-        """Delete it, unless it is a successor's by now."""
+        """Delete it, unless a successor has written it."""
         with contextlib.suppress(OSError):
             if self.file < 0:
                 self.file = self.locked()

@@ -1,4 +1,4 @@
-"""What the launcher tells a service manager, by the protocol of systemd's sd_notify(3)."""
+"""Notifications to a service manager, by the protocol of systemd's sd_notify(3)."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ MICROSECOND = 1e-6
 
 class Notifier:
     """
-    Says when tasks are being taken, when a restart is under way, and when it stops.
+    Notifies a service manager of starts, restarts and stops.
 
-    Without a service manager that asks for it, it says nothing. The worker's pid never
-    changes, so it is never told.
+    Without NOTIFY_SOCKET it sends nothing. It never sends MAINPID, since the pid of the
+    launcher does not change.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         given = environment or {}
         self.address = given.get("NOTIFY_SOCKET", "")
         self.interval = watchdog_interval(given)
-        self.next_pat = 0.0
+        self.next_ping = 0.0
 
     def starting(self) -> None:
-        self.tell(status(_("Starting.")))
+        self.notify(status(_("Starting.")))
 
     def ready(self, supervisor: int) -> None:
         text = _("Taking tasks. The supervisor has the pid %d.") % supervisor
-        self.tell("READY=1", status(text))
+        self.notify("READY=1", status(text))
 
     def restarting(self) -> None:
         moment = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        self.tell("RELOADING=1", f"MONOTONIC_USEC={moment}", status(_("Restarting.")))
+        self.notify("RELOADING=1", f"MONOTONIC_USEC={moment}", status(_("Restarting.")))
 
     def restart_failed(self) -> None:
         text = _("The restart failed; the worker goes on as before. The log tells why.")
-        self.tell("READY=1", status(text))
+        self.notify("READY=1", status(text))
 
     def stopping(self) -> None:
-        self.tell("STOPPING=1", status(_("Stopping once the running tasks have ended.")))
+        self.notify("STOPPING=1", status(_("Stopping once the running tasks have ended.")))
 
     def is_due(self, now: float) -> bool:
-        """Tell whether the watchdog is to be patted now; some three times in its patience."""
-        if not self.interval or now < self.next_pat:
+        """Return whether a watchdog notification is due: three in each watchdog interval."""
+        if not self.interval or now < self.next_ping:
             return False
-        self.next_pat = now + self.interval
+        self.next_ping = now + self.interval
         return True
 
-    def pat(self) -> None:
-        self.tell("WATCHDOG=1")
+    def ping_watchdog(self) -> None:
+        self.notify("WATCHDOG=1")
 
-    def tell(self, *lines: str) -> None:
+    def notify(self, *lines: str) -> None:
         if not self.address:
             return
         address = f"\0{self.address[1:]}" if self.address.startswith("@") else self.address
@@ -74,7 +74,7 @@ def status(text: str) -> str:
 
 
 def watchdog_interval(environment: Mapping[str, str]) -> float:
-    """Return a third of the watchdog's patience in seconds; 0 where there is none for us."""
+    """Return a third of the watchdog interval in seconds; 0 without a watchdog."""
     asked = environment.get("WATCHDOG_USEC", "")
     whom = environment.get("WATCHDOG_PID", str(os.getpid()))
     if not asked.isdecimal() or whom != str(os.getpid()):
@@ -84,8 +84,8 @@ def watchdog_interval(environment: Mapping[str, str]) -> float:
 
 def taken_out_of(environment: dict[str, str]) -> dict[str, str]:
     """
-    Take out of an environment, and return, what is meant for this process alone.
+    Remove from an environment, and return, the variables for this process alone.
 
-    What a handler starts must not speak for the worker.
+    Programs started by handlers must not notify in the worker's name.
     """
     return {name: environment.pop(name) for name in NAMES if name in environment}

@@ -28,57 +28,58 @@ Body = Callable[[], int]
 @dataclass(slots=True, eq=False)
 class Child:
     """
-    A process that a supervisor has forked, and what it has been told.
+    A process that a supervisor forked, with the stop signals sent to it.
 
-    Told to stop, it is told again every so often, and killed with all that it has
-    started when that takes longer than a limit. One with a ``pulse`` shows that it goes on.
+    A stop is repeated at an interval. After a limit the process and its descendants are
+    killed. With a ``pulse`` the process shows that it is alive.
     """
 
     pid: int
     pulse: Pulse | None = None
     born: float = field(default_factory=time.monotonic)
     stopping_since: float | None = None
-    told_at: float = 0.0
+    signalled_at: float = 0.0
     killed: bool = False
 
     def stop(self) -> None:
-        """Ask it to end when its task has."""
+        """Ask it to end after its task."""
         if self.stopping_since is None:
-            self.stopping_since = self.told_at = time.monotonic()
+            self.stopping_since = self.signalled_at = time.monotonic()
             send(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it now, and all that it has started."""
+        """Kill it and all its descendants."""
         now = time.monotonic()
         self.stopping_since = self.stopping_since or now
-        self.told_at = now
+        self.signalled_at = now
         self.killed = True
         kill_tree(self.pid)
 
     def press(self, now: float, *, interval: float, limit: float | None) -> None:
-        """Say it again, or no longer ask."""
+        """Repeat the stop after ``interval`` seconds; kill after ``limit`` seconds."""
         if self.stopping_since is None:
             return
         over = limit is not None and now - self.stopping_since >= limit
         if over and not self.killed:
             self.kill()
-        elif now - self.told_at < interval:
+        elif now - self.signalled_at < interval:
             return
         elif self.killed:
             self.kill()
         else:
-            self.told_at = now
+            self.signalled_at = now
             send(self.pid, signal.SIGTERM)
 
     def silence(self, now: float) -> float:
-        """Return for how many seconds it has stood still."""
+        """Return the seconds since its last sign of life."""
         return 0.0 if self.pulse is None else max(0.0, now - self.pulse.at.value)
 
     def reap(self) -> int | None:
         """
         Return its exit code, negative for a signal, once it is dead.
 
-        What it has started goes before it is reaped: so long no other process has its id.
+        Its descendants are killed before it is reaped: until then no other process can have
+        its id.
         """
         if CAN_LOOK_FIRST:
             ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -97,9 +98,9 @@ class Child:
 
 def fork(body: Body, pulse: Pulse | None = None) -> Child:
     """
-    Run something in a process of its own, which ends with it.
+    Run a function in a forked process; its result is the exit code.
 
-    It begins with its signals held back, until it has said what to do with them.
+    Signals stay blocked in the child until it installs its handlers.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -137,7 +138,7 @@ class Restarts:
     """
     When the successor of a child may be forked, by the monotonic clock.
 
-    A child that dies younger than ``limit`` seconds is replaced later and later.
+    The wait grows while children die younger than ``limit`` seconds.
     """
 
     limit: float
@@ -150,7 +151,7 @@ class Restarts:
         self.next_at = next_fork(child.born, deaths=self.deaths, limit=self.limit)
 
     def postpone(self, now: float) -> None:
-        """Wait a little: it could not be forked."""
+        """Retry a failed fork after a pause."""
         self.next_at = now + max(1.0, self.limit)
 
 
@@ -158,8 +159,8 @@ def next_fork(born: float, *, deaths: int, limit: float) -> float:
     """
     Return when the successor of a child may be forked.
 
-    At once when that one had lived for a while, or died early for the first time; else
-    later and later, so that what can't live does not eat the machine.
+    At once after a child that lived for ``limit`` seconds, and after the first early death.
+    Further early deaths double the wait, so that crash loops do not use up the machine.
     """
     if deaths <= 1:
         return born

@@ -1,4 +1,4 @@
-"""Whether a process computes."""
+"""Measure whether a process uses the processor."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ LEAST_SPAN = 0.1
 NANOSECONDS = 1_000_000_000
 
 
-class Gauge:
+class CpuUsage:
     """
-    Tells a process that computes from one that stands still, from outside.
+    Distinguishes a process that computes from one that is blocked, from outside.
 
-    What counts is its busiest thread: those that merely wait for Python's lock wake up
-    some 200 times a second, and use a thirtieth of this share at most. Where there is no
-    /proc, no one is ever seen to compute.
+    The busiest thread counts. A thread that waits for the interpreter lock wakes up some
+    200 times a second and uses at most a thirtieth of ``LEAST_SHARE``. Without /proc every
+    process counts as blocked.
     """
 
     def __init__(self, pid: int, now: float) -> None:
@@ -27,7 +27,7 @@ class Gauge:
         self.verdict = False
 
     def is_busy(self, now: float) -> bool:
-        """Tell whether it has computed since the last look, unless that was just now."""
+        """Return whether it has computed since the last look, at most every 0.1 s."""
         span = now - self.looked_at
         if span >= LEAST_SPAN:
             before, self.used, self.looked_at = self.used, used(self.pid), now
@@ -37,7 +37,7 @@ class Gauge:
 
 
 def used(pid: int) -> dict[int, float]:
-    """Return for each thread of a process the seconds for which it has run on a processor."""
+    """Return the processor time in seconds of each thread of a process."""
     found = {}
     for folder in (PROC / str(pid) / "task").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""Standard output and error that never hold up who writes to them."""
+"""Standard output and error that never block the writer."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from django.utils.translation import gettext as _
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 MOST_KEPT = 1_048_576
 LONGEST_WRITE = 4_096
@@ -28,30 +31,30 @@ NUMBER = 8
 ERRORS = 2
 
 
-class Dropped:
-    """How many lines the processes of a worker could not write, on a page that they share."""
+class DroppedLines:
+    """The number of dropped lines, in memory that the processes of a worker share."""
 
     def __init__(self) -> None:
         self.page = mmap.mmap(-1, SLOTS * NUMBER)
         self.numbers = memoryview(self.page).cast("q")
 
     def add(self, lines: int) -> None:
-        """Count for this process, which writes at a place of its own."""
+        """Add to the counter of this process; a counter has one writer and needs no lock."""
         self.numbers[os.getpid() % SLOTS] += lines
 
     def total(self) -> int:
         return sum(self.numbers)
 
 
-dropped = Dropped()
+dropped = DroppedLines()
 
 
-class Outlet(io.RawIOBase):
+class NonBlockingOutput(io.RawIOBase):
     """
-    Writes to a file as far as that takes it, and keeps the rest for later.
+    Writes to a file without blocking, and buffers the rest.
 
-    A terminal that is stopped by Ctrl-S, or a reader of a pipe that stands still, would
-    else stop all tasks. What is beyond a megabyte is dropped and counted, line by line.
+    Otherwise a terminal stopped by Ctrl-S, or a pipe whose reader hangs, would stop all
+    tasks. Beyond a megabyte, lines are dropped and counted.
     """
 
     def __init__(self, file: int) -> None:
@@ -63,7 +66,7 @@ class Outlet(io.RawIOBase):
         atexit.register(self.finish)
 
     def reset(self) -> None:
-        """Begin with nothing to be written: in a child the rest is its parent's."""
+        """Empty the buffer; after a fork its content belongs to the parent."""
         self.waiting: deque[bytes] = deque()
         self.size = 0
         self.lost = 0
@@ -78,8 +81,8 @@ class Outlet(io.RawIOBase):
     def isatty(self) -> bool:
         return os.isatty(self.file)
 
-    def write(self, data: Any) -> int:
-        """Take it all."""
+    def write(self, data: ReadableBuffer) -> int:
+        """Accept all data: write it, buffer it or drop it."""
         text = bytes(data)
         with self.lock:
             self.push()
@@ -101,7 +104,7 @@ class Outlet(io.RawIOBase):
         self.size += len(text)
 
     def push(self) -> None:
-        """Write what can be written now; what nobody will ever read is dropped."""
+        """Write what the file accepts now; drop the buffer when its reader is gone."""
         with self.lock:
             while self.waiting:
                 try:
@@ -119,11 +122,11 @@ class Outlet(io.RawIOBase):
                     self.waiting.appendleft(rest)
             if self.lost:
                 lost, self.lost = self.lost, 0
-                self.keep(told(lost))
+                self.keep(dropped_message(lost))
                 self.push()
 
     def finish(self) -> None:
-        """Give a reader that is merely slow a moment for the rest."""
+        """Write the rest, waiting up to a second for a slow reader."""
         until = time.monotonic() + LAST_TRIES
         self.push()
         while self.waiting and (left := until - time.monotonic()) > 0:
@@ -133,17 +136,17 @@ class Outlet(io.RawIOBase):
             self.push()
 
 
-def told(lines: int) -> bytes:
+def dropped_message(lines: int) -> bytes:
     text = _("%d lines of output were dropped: nobody read them.") % lines
     return f"\n{text}\n".encode(errors="replace")
 
 
 def reopened(file: int) -> int:
     """
-    Return a pipe or a terminal opened once more, so that only this use of it never waits.
+    Return a second, non-blocking file description of a pipe or a terminal.
 
-    Whether a file waits is else common to all programs that share it. Other files never
-    wait, and where this can't be done the file itself is returned.
+    O_NONBLOCK on the original would apply to all programs that share it. Other files never
+    block; they, and files that can't be opened again, are returned as they are.
     """
     mode = os.fstat(file).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
@@ -154,7 +157,7 @@ def reopened(file: int) -> int:
 
 
 def sender(file: int) -> Callable[[bytes], int]:
-    """Return what writes to a file, or raises BlockingIOError where that would have to wait."""
+    """Return a function that writes to a file and raises BlockingIOError instead of waiting."""
     if stat.S_ISSOCK(os.fstat(file).st_mode):
         channel = socket.socket(fileno=os.dup(file))
         return lambda data: channel.send(data, socket.MSG_DONTWAIT)
@@ -169,11 +172,11 @@ def write_if_ready(file: int, data: bytes) -> int:
     return os.write(file, data)
 
 
-outlets: list[Outlet] = []
+outlets: list[NonBlockingOutput] = []
 
 
 def install() -> None:
-    """Have all that this process and its children print and log go through outlets."""
+    """Route all that this process and its children print and log through outlets."""
     for name in ("stdout", "stderr"):
         before = getattr(sys, name)
         if (after := through_outlet(before)) is not None:
@@ -181,11 +184,11 @@ def install() -> None:
             redirect_logs(before, after)
 
 
-def through_outlet(stream: Any) -> TextIO | None:
-    """Return a stream that writes to the same file; None where it has none."""
+def through_outlet(stream: TextIO) -> TextIO | None:
+    """Return a non-blocking stream to the same file; None without a file."""
     try:
         stream.flush()
-        outlet = Outlet(stream.fileno())
+        outlet = NonBlockingOutput(stream.fileno())
     except (AttributeError, OSError, ValueError):
         return None
     outlets.append(outlet)
@@ -197,26 +200,30 @@ def through_outlet(stream: Any) -> TextIO | None:
     )
 
 
-def redirect_logs(before: Any, after: TextIO) -> None:
-    names = list(logging.root.manager.loggerDict)
-    loggers = [logging.getLogger(), *map(logging.getLogger, names)]
-    for handler in {handler for logger in loggers for handler in logger.handlers}:
+def redirect_logs(before: TextIO, after: TextIO) -> None:
+    for handler in log_handlers():
         if isinstance(handler, logging.StreamHandler) and handler.stream is before:
             handler.setStream(after)
 
 
+def log_handlers() -> set[logging.Handler]:
+    """Return the handlers of all loggers."""
+    loggers = [logging.getLogger(), *map(logging.getLogger, list(logging.root.manager.loggerDict))]
+    return {handler for logger in loggers for handler in logger.handlers}
+
+
 def errors() -> int | None:
-    """Return the file of standard error that never waits, if there is such."""
+    """Return the non-blocking descriptor of standard error, if it has one."""
     return next((outlet.own for outlet in outlets if outlet.file == ERRORS), None)
 
 
 def push() -> None:
-    """Write what waits and can be written now; called every now and then."""
+    """Write what the files accept of the buffers now."""
     for outlet in outlets:
         outlet.push()
 
 
 def finish() -> None:
-    """Write what waits before this process ends."""
+    """Write the buffers before this process ends."""
     for outlet in outlets:
         outlet.finish()

@@ -1,4 +1,4 @@
-"""How a supervisor sees that a helper goes on."""
+"""A heartbeat in shared memory, by which a supervisor sees that a helper is alive."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .shared_memory import shared
 
 class Pulse:
     """
-    Shared memory on which a process notes now and then that it does not stand still.
+    The time of a process's last heartbeat, in shared memory.
 
-    It does so in a thread of its own, so also while it waits for the database.
+    A thread writes it, so that it goes on while the process waits for the database.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Pulse:
         self.at.value = time.monotonic()
 
     def start(self, interval: float) -> None:
-        """Note it every so many seconds from now on, as long as this process goes on."""
+        """Beat every ``interval`` seconds while this process lives."""
         threading.Thread(target=self.run, args=(interval,), name="pulse", daemon=True).start()
 
     def run(self, interval: float) -> None:

@@ -1,4 +1,4 @@
-"""The signals of a worker, and how its processes get them."""
+"""The signals of a worker, and how its processes receive them."""
 
 from __future__ import annotations
 
@@ -26,52 +26,51 @@ ALL = (STOP, STOP_NOW, DETACH, RESTART, RESTART_NOW, REOPEN_LOGS)
 HELD_BACK = {*ALL, DUMP, signal.SIGCHLD}
 
 HEARS, READY, ALIVE = b"h", b"r", b"a"
-"""What a supervisor says to its launcher: that it hears signals; that it takes tasks; and
-when asked, that it goes on."""
+"""Bytes from a supervisor to its launcher: it handles signals; it takes tasks; it is alive."""
 
 
-class Mailbox:
+class SignalQueue:
     """
-    Signals as letters: they wait to be read, in the order in which they came.
+    Signals in the order of their arrival, read from a pipe.
 
-    Its ``ear`` is a file to wait on, so that a signal ends the waiting at once.
+    ``set_wakeup_fd`` writes them to the pipe, so that waiting on ``read_fd`` ends at once.
     """
 
     def __init__(self) -> None:
-        self.ear, self.slot = os.pipe()
-        os.set_blocking(self.ear, False)
-        os.set_blocking(self.slot, False)
+        self.read_fd, self.write_fd = os.pipe()
+        os.set_blocking(self.read_fd, False)
+        os.set_blocking(self.write_fd, False)
 
     def open(self, *extra: signal.Signals) -> None:
-        """Take over this process's signals; those held back so far come in now."""
+        """Install the handlers and unblock the signals; blocked ones arrive now."""
         for signum in (*ALL, DUMP, *extra):
             signal.signal(signum, ignore)
-        signal.set_wakeup_fd(self.slot, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self.write_fd, warn_on_full_buffer=False)
         dump_when_asked()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ALL, DUMP, *extra})
 
     def read(self) -> list[signal.Signals]:
-        return [signal.Signals(number) for number in drain(self.ear) or b""]
+        return [signal.Signals(number) for number in drain(self.read_fd) or b""]
 
     def forget(self) -> None:
-        """Close, in a forked child, what is its parent's."""
-        os.close(self.ear)
-        os.close(self.slot)
+        """Close the pipe; a forked child closes its parent's."""
+        os.close(self.read_fd)
+        os.close(self.write_fd)
 
     def close(self) -> None:
-        """Leave what comes from now on to no one."""
+        """Stop receiving signals."""
         faulthandler.unregister(DUMP)
         signal.set_wakeup_fd(-1)
-        os.close(self.ear)
-        os.close(self.slot)
+        os.close(self.read_fd)
+        os.close(self.write_fd)
 
 
 def ignore(signum: int, frame: object) -> None:
-    """Be there: a signal without a handler would not reach the mailbox."""
+    """Do nothing: the wakeup fd gets only signals that have a Python handler."""
 
 
 def take_signals(handler: Callable[[int, object], None]) -> None:
-    """Have all signals of a worker handled in a forked child; those held back so far come in."""
+    """Handle all signals of a worker in a forked child; blocked ones arrive now."""
     for signum in ALL:
         signal.signal(signum, handler)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -80,9 +79,9 @@ def take_signals(handler: Callable[[int, object], None]) -> None:
 
 def dump_when_asked() -> None:
     """
-    Have the stacks of all threads written to standard error for DUMP, in forked children too.
+    Write the stacks of all threads to standard error on DUMP, in forked children too.
 
-    It is done by the signal handler itself, even while C code keeps the interpreter's lock.
+    faulthandler does it in the C signal handler, even while C code holds the interpreter lock.
     """
     file = output.errors() or sys.__stderr__
     if file is not None:
@@ -90,13 +89,13 @@ def dump_when_asked() -> None:
 
 
 def hold_back(*extra: signal.Signals) -> None:
-    """Have signals wait until a mailbox is there for them."""
+    """Block signals until a SignalQueue receives them."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {*ALL, *extra})
 
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Hold signals back while a process is made that is to get its own."""
+    """Block signals while a process is started that installs its own handlers."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
     try:
         yield
@@ -105,7 +104,7 @@ def held_back() -> Iterator[None]:
 
 
 def reopen_logs() -> None:
-    """Open the files of all log handlers anew; one that can't be opened goes on as it was."""
+    """Reopen the files of all log handlers; keep the old file where that fails."""
     refused = []
     for handler in file_handlers():
         handler.acquire()
@@ -118,11 +117,9 @@ def reopen_logs() -> None:
         finally:
             handler.release()
     for reason in refused:
-        logger.error("A log file can't be opened anew; the old one goes on. %s", reason)
+        logger.error("A log file can't be reopened; the old one stays in use. %s", reason)
 
 
 def file_handlers() -> set[logging.FileHandler]:
-    names = list(logging.root.manager.loggerDict)
-    loggers = [logging.getLogger(), *map(logging.getLogger, names)]
-    handlers = {handler for logger in loggers for handler in logger.handlers}
+    handlers = output.log_handlers()
     return {handler for handler in handlers if isinstance(handler, logging.FileHandler)}

@@ -1,4 +1,4 @@
-"""What a list of processes calls those of a worker."""
+"""Process titles, as ps shows them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BEFORE_THE_ENVIRONMENT = "SPT_NOENV"
 def set_title(role: str) -> None:
     """Name this process by its role, where the package setproctitle is installed."""
     ours = BEFORE_THE_ENVIRONMENT not in os.environ
-    # It would else overwrite the environment that others see, which a restart reads anew.
+    # setproctitle would overwrite /proc/PID/environ, which a restart reads.
     os.environ.setdefault(BEFORE_THE_ENVIRONMENT, "1")
     try:
         from setproctitle import setproctitle

@@ -1,4 +1,4 @@
-"""Waking a sleeper."""
+"""Wake up a waiting process or thread."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from collections.abc import Sequence
 MOUTHFUL = 4096
 
 
-class Bell:
+class Wakeup:
     """
-    Wakes the one who waits: rung by a signal handler, another thread or another process.
+    A pipe that ends a wait, for signal handlers, other threads and other processes.
 
-    A ring that comes before the waiting counts.
+    A wake() before the wait counts: the next wait() returns at once.
     """
 
     def __init__(self) -> None:
-        self.ear, self.cord = os.pipe()
-        os.set_blocking(self.ear, False)
-        os.set_blocking(self.cord, False)
+        self.read_fd, self.write_fd = os.pipe()
+        os.set_blocking(self.read_fd, False)
+        os.set_blocking(self.write_fd, False)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         with contextlib.suppress(OSError):
-            os.write(self.cord, b"!")
+            os.write(self.write_fd, b"!")
 
     def wait(self, timeout: float) -> bool:
-        """Wait for a ring, or so many seconds; tell whether it rang."""
-        heard = bool(readable([self.ear], timeout))
-        if heard:
-            drain(self.ear)
-        return heard
+        """Wait up to ``timeout`` seconds; return whether wake() was called."""
+        woken = bool(readable([self.read_fd], timeout))
+        if woken:
+            drain(self.read_fd)
+        return woken
 
     def close(self) -> None:
-        os.close(self.ear)
-        os.close(self.cord)
+        os.close(self.read_fd)
+        os.close(self.write_fd)
 
 
 def readable(files: Sequence[int], timeout: float | None) -> list[int]:
-    """Return which of these have something to read, or have been closed at the other end."""
+    """Return the descriptors that are readable or closed at the other end."""
     poll = select.poll()
     for file in files:
         poll.register(file, select.POLLIN)
-    # A wait that is cut short would be begun again and again in its last half millisecond.
+    # Rounded up: poll() would spin through the last fraction of a millisecond.
     wait = None if timeout is None else max(0, math.ceil(timeout * 1000))
     return [file for file, _event in poll.poll(wait)]
 
 
 def drain(file: int) -> bytes | None:
-    """Return all that can be read without waiting; None when the other end is closed."""
+    """Return all data available now; None when the other end is closed."""
     taken = b""
     while True:
         try:

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
-from typing import Any
 
 from django.db import connections
 
@@ -19,36 +18,35 @@ from django_perfectqueue.application import Application
 from ..attempt.context import context_for, prepare, restore
 from ..attempt.ending import Ending, announce_start_async
 from ..attempt.event_loop import Work, close_loop, log_error
-from ..attempt.interrupt_thread import ThreadGuard
+from ..attempt.interrupt_thread import ThreadInterrupter
 from ..attempt.runner import Runner, Running
 from ..attempt.sync_calls import SyncCalls
-from ..attempt.tracing import tell, traced
+from ..attempt.tracing import end_span, traced
 from ..database.link import Link
 from ..plan import Plan
-from ..process.wakeup import Bell
+from ..process.wakeup import Wakeup
 from ..report import Reporter
-from .concurrent import Crew
-from .processor import Seat
-from .thread_pool import LAST_ERRAND, Hands
+from .concurrent import ConcurrentProcessor
+from .processor import ProcessorResources
+from .thread_pool import JOIN_TIMEOUT, ThreadPool
 
 logger = logging.getLogger("django_perfectqueue.processor")
 
 
-class Loop(Crew):
+class AsyncioProcessor(ConcurrentProcessor):
     """
-    Runs coroutines in an event loop, which has a thread of its own, and functions in others.
+    Runs coroutines in the event loop of one thread, and functions in a thread pool.
 
-    Nothing but the handlers is waited for in the loop: what has failed is settled by one
-    more thread, the settler.
+    The loop waits for handlers only: another thread, the settler, writes failures.
     """
 
-    def __init__(self, plan: Plan, seat: Seat, reporter: Reporter) -> None:
-        super().__init__(plan, seat, reporter)
-        self.hands = Hands(self, self.nothing_follows)
-        self.tasks: dict[Running, asyncio.Task[None]] = {}
+    def __init__(self, plan: Plan, resources: ProcessorResources, reporter: Reporter) -> None:
+        super().__init__(plan, resources, reporter)
+        self.pool = ThreadPool(self, self.nothing_follows)
+        self.tasks: dict[Running, asyncio.Task[object]] = {}
         self.reasons: dict[Running, BaseException] = {}
         self.sync_calls = SyncCalls()
-        self.bell = Bell()
+        self.wakeup = Wakeup()
         self.closing = False
         self.pid = os.getpid()
 
@@ -56,16 +54,18 @@ class Loop(Crew):
         self.loop = asyncio.new_event_loop()
         self.settler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="settler")
         self.runner = self.settler.submit(self.make_runner).result()
-        self.thread = threading.Thread(target=self.live, name="loop", daemon=True)
+        self.thread = threading.Thread(target=self.live, name="event-loop", daemon=True)
         self.thread.start()
 
     def make_runner(self) -> Runner:
         prepare()
-        link = Link(self.plan.using, self.bell, self.patience, outage=self.plan.outage)
-        self.keeper.watch.add(link)
-        return Runner(self.plan.dispatch, link=link, guard=ThreadGuard(), drive=self.drive)
+        link = Link(self.plan.using, self.wakeup, self.patience, outage=self.plan.outage)
+        self.monitor.watchdog.add(link)
+        return Runner(
+            self.plan.dispatch, link=link, interrupter=ThreadInterrupter(), drive=self.drive
+        )
 
-    def drive(self, coroutine: Work) -> Any:
+    def drive(self, coroutine: Work) -> object:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
     def live(self) -> None:
@@ -84,21 +84,21 @@ class Loop(Crew):
         try:
             self.loop.run_forever()
         except (SystemExit, KeyboardInterrupt):
-            # In a task that a handler has begun beside itself; the others may go on.
-            logger.exception("A coroutine beside its handler would have ended the processor.")
+            # Raised in a task that a handler started beside itself; the others go on.
+            logger.exception("A task started by a handler raised an exit; it is ignored.")
 
     def stop(self, *, now: bool = False) -> None:
         super().stop(now=now)
-        self.hands.ring()
-        self.bell.ring()
+        self.pool.wake()
+        self.wakeup.wake()
 
     def dismiss(self) -> None:
-        self.hands.close()
+        self.pool.close()
         self.settler.submit(connections.close_all)
         self.settler.shutdown()
         self.closing = True
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(LAST_ERRAND)
+        self.thread.join(JOIN_TIMEOUT)
 
     def disconnect(self) -> None:
         self.settler.submit(connections.close_all)
@@ -108,25 +108,25 @@ class Loop(Crew):
         self.loop.call_soon_threadsafe(self.begin)
 
     def nothing_follows(self) -> None:
-        """Have the loop, which alone knows coroutines from functions, begin the next task."""
+        """Let the loop start the next task: only it can start coroutines."""
         self.hand_out()
 
-    # What follows is done in the thread of the loop.
+    # For the thread of the loop.
 
     def begin(self) -> None:
         while running := self.next_task():
             if kind := self.coroutine_kind(running):
-                # Not in the context of what was here before.
+                # From the base context: the current one may be that of another task.
                 context = self.base.run(context_for, running.task)
                 self.tasks[running] = self.begin_in(context, self.attend(running, kind))
             else:
-                self.hands.send(running)
+                self.pool.send(running)
 
-    def begin_in(self, context: Context, work: Work) -> asyncio.Task[None]:
+    def begin_in(self, context: Context, work: Work) -> asyncio.Task[object]:
         return context.run(self.loop.create_task, work)
 
     def coroutine_kind(self, running: Running) -> type[Application] | None:
-        """Return the handler of a task if it is a coroutine."""
+        """Return the handler of a task if it is asynchronous."""
         try:
             kind = self.plan.dispatch.handler_for(running.task.type)
         except Exception:
@@ -149,16 +149,16 @@ class Loop(Crew):
             return await self.run_in_loop(running, kind)
         with traced(running.task) as attempt:
             ending = await self.run_in_loop(running, kind)
-            tell(attempt, ending)
+            end_span(attempt, ending)
         return ending
 
     async def run_in_loop(self, running: Running, kind: type[Application]) -> Ending:
         task, handler = running.task, None
         settle: Callable[[], Ending]
         try:
-            handler = self.made(running, kind)
+            handler = self.create_handler(running, kind)
             await announce_start_async(task, kind)
-            result = await self.only_here(handler)
+            result = await self.exit_returning_fork(handler)
             running.active = False
             settle = functools.partial(self.runner.after_return, task, handler, result)
             if not task.settled:
@@ -170,7 +170,7 @@ class Loop(Crew):
             settle = functools.partial(self.runner.after_error, task, handler, error)
         return await self.loop.run_in_executor(self.settler, copy_context().run, settle)
 
-    def made(self, running: Running, kind: type[Application]) -> Application:
+    def create_handler(self, running: Running, kind: type[Application]) -> Application:
         restore(running.task)
         handler = kind(running.task)
         handler.interrupter = functools.partial(self.interrupt, running)
@@ -178,8 +178,8 @@ class Loop(Crew):
         running.handler = handler
         return handler
 
-    async def only_here(self, handler: Application) -> Any:
-        """Run a handler, and end a process that it has forked and that comes back as well."""
+    async def exit_returning_fork(self, handler: Application) -> object:
+        """Run a handler; exit a child that it forked and that returns, too."""
         try:
             return await handler.arun()
         finally:
@@ -187,13 +187,13 @@ class Loop(Crew):
                 os._exit(1)
 
     def cancel(self, running: Running, reason: BaseException) -> None:
-        """Cancel what a handler awaits, once, and as long as it has not ended."""
+        """Cancel a handler once, unless it has ended."""
         task = self.tasks.get(running)
         if task is not None and running.active and running not in self.reasons:
             self.reasons[running] = reason
             task.cancel(reason)
 
-    # What is called from other threads.
+    # For other threads.
 
     def interrupt(self, running: Running, reason: BaseException) -> None:
         self.loop.call_soon_threadsafe(self.cancel, running, reason)

@@ -1,4 +1,4 @@
-"""A thread for what may take long."""
+"""A thread for calls that may block."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ from queue import SimpleQueue
 
 from django.db import connections
 
-logger = logging.getLogger("django_perfectqueue.keeper")
+logger = logging.getLogger("django_perfectqueue.monitor")
 
-Errand = Callable[[], object]
+BackgroundCall = Callable[[], object]
 
 
-class Errands:
+class BackgroundThread:
     """
-    Does one thing after another in a thread of its own, which starts with the first.
+    Runs calls one after another in a thread, which starts with the first call.
 
-    A database that hangs holds up only this thread.
+    A database that hangs blocks only this thread.
     """
 
     def __init__(self) -> None:
-        self.line: SimpleQueue[Errand | None] = SimpleQueue()
+        self.calls: SimpleQueue[BackgroundCall | None] = SimpleQueue()
         self.thread: threading.Thread | None = None
         self.busy = False
 
-    def send(self, errand: Errand) -> None:
-        """Have it done; the caller has seen that the thread is not busy."""
+    def send(self, call: BackgroundCall) -> None:
+        """Queue a call; the caller has checked that the thread is not busy."""
         self.busy = True
         if self.thread is None:
-            self.thread = threading.Thread(target=self.run, name="errands", daemon=True)
+            self.thread = threading.Thread(target=self.run, name="background", daemon=True)
             self.thread.start()
-        self.line.put(errand)
+        self.calls.put(call)
 
     def stop(self, timeout: float) -> None:
-        """End the thread; wait so long for what it is doing."""
+        """End the thread; wait up to ``timeout`` seconds for its call."""
         if self.thread is not None:
-            self.line.put(None)
+            self.calls.put(None)
             self.thread.join(timeout)
 
     def run(self) -> None:
-        while errand := self.line.get():
+        while call := self.calls.get():
             try:
-                errand()
+                call()
             except BaseException:
-                logger.exception("An errand failed.")
+                logger.exception("A background call failed.")
             finally:
                 self.busy = False
         connections.close_all()

@@ -18,25 +18,25 @@ from ..database.link import AwayError
 from ..plan import Plan
 from ..report import Reporter
 from .prefetch import MOST
-from .processor import DONE, LOOK_AFTER, LOOK_UP_AFTER, RECYCLED, Processor, Seat
+from .processor import DONE, LOOK_AFTER, LOOK_UP_AFTER, RECYCLED, Processor, ProcessorResources
 
 logger = logging.getLogger("django_perfectqueue.processor")
 
-POST_AFTER = 0.025
+WRITE_AFTER = 0.025
 IDLE = 60.0
 
 
-class Crew(Processor):
+class ConcurrentProcessor(Processor):
     """
-    Runs tasks at once, as many as it has places, and none of them in the main thread: that
-    one acquires them and writes what has become of them, so that no handler holds it up.
+    Runs several tasks at once, as many as it has places, outside of the main thread. The main
+    thread acquires tasks and writes completions, so that no handler blocks it.
 
-    A place that is free takes the next task of the batch by itself. The main thread sleeps
-    until there is something to acquire or to write, and is rung then by whoever ends a task.
+    A free place takes the next task of the batch itself. The main thread sleeps until there is
+    something to acquire or to write; the end of a task wakes it.
     """
 
-    def __init__(self, plan: Plan, seat: Seat, reporter: Reporter) -> None:
-        super().__init__(plan, seat, reporter)
+    def __init__(self, plan: Plan, resources: ProcessorResources, reporter: Reporter) -> None:
+        super().__init__(plan, resources, reporter)
         places = plan.options.places
         self.going: list[Running | None] = [None] * places
         self.free = list(reversed(range(places)))
@@ -49,34 +49,34 @@ class Crew(Processor):
         self.trouble: BaseException | None = None
         self.idle_since: float | None = None
 
-    # What those who run the tasks call, from their threads.
+    # Called by the threads that run tasks.
 
     def hand_out(self) -> None:
-        """Have tasks of the batch begun, as many as there are places free."""
+        """Start tasks of the batch in the free places."""
         raise NotImplementedError
 
     def dismiss(self) -> None:
-        """End the threads, which run nothing any more."""
+        """End the idle threads."""
         raise NotImplementedError
 
     def disconnect(self) -> None:
-        """Close connections that have not been used for a while; threads see to their own."""
+        """Close idle connections, except those of the thread pool, which closes its own."""
 
     def next_task(self) -> Running | None:
-        """Return what is to begin now, at a place of its own, if there is a task and a place."""
-        if self.heart.have_lapsed(time.monotonic()):
-            self.heart.lapse()
+        """Return an attempt that begins now, if there is a lease and a free place."""
+        if self.leases.have_expired(time.monotonic()):
+            self.leases.preempt_all()
         with self.lock:
             if not self.free or self.has_enough() or not (lease := self.next_lease()):
                 return None
             task = AcquiredTask(lease, alive_time=self.options.ALIVE_TIME, worker=self.worker)
-            running = Running(task, seat=self.free.pop())
-            self.going[running.seat] = running
-            self.note_begin(task, running.seat)
+            running = Running(task, index=self.free.pop())
+            self.going[running.index] = running
+            self.note_begin(task, running.index)
             return running
 
     def has_enough(self) -> bool:
-        """Tell whether no more may begin, since those that run are its last."""
+        """Return whether the running tasks are its last before it is replaced."""
         return self.remaining is not None and len(self.going) - len(self.free) >= self.remaining
 
     def next_lease(self) -> store.Lease | None:
@@ -86,7 +86,7 @@ class Crew(Processor):
             lease = self.in_hand.next()
             if lease is None or not self.runs(lease.task_id):
                 return lease
-            # The handler whose lease was lost has yet to end.
+            # An earlier attempt of this task lost its lease, but its handler still runs.
             self.batch.append(lease)
         return None
 
@@ -94,41 +94,41 @@ class Crew(Processor):
         return any(one is not None and one.task.lease.task_id == task_id for one in self.going)
 
     def ended(self, running: Running, ending: Ending) -> None:
-        """Note what has become of a task, and free its place."""
-        task, seat = running.task, running.seat
+        """Record the result of an attempt, and free its place."""
+        task, index = running.task, running.index
         with self.lock:
             if ending.completion is not None:
-                self.outbox.put(ending, ending.completion)
-            self.note_end(task, ending.seconds, seat)
-            self.going[seat] = None
-            self.free.append(seat)
+                self.completions.put(ending, ending.completion)
+            self.note_end(task, ending.seconds, index)
+            self.going[index] = None
+            self.free.append(index)
             self.held_up = False
         if ending.completion is None:
-            self.tell([ending])
+            self.report([ending])
         if ending.completion is None or task.lease.capped:
-            # It may be due again, or another in its place.
+            # The task may be due again, or its cap admits another.
             self.more = True
         if ending.stop:
             self.stop()
         if self.should_wake():
             self.wakes_at = 0.0
-            self.seat.bell.ring()
+            self.resources.wakeup.wake()
 
     def should_wake(self) -> bool:
-        """Tell whether the main thread sleeps too long for what there is to be done."""
+        """Return whether the main thread must wake before the end of its sleep."""
         wakes_at = self.wakes_at
         if not wakes_at:
             return False
         if self.stopping or not self.tasks_in_hand() or (self.more and self.should_take()):
             return True
-        return wakes_at - time.monotonic() > POST_AFTER
+        return wakes_at - time.monotonic() > WRITE_AFTER
 
     def fail(self, error: BaseException) -> None:
-        """End the processor for what should not have happened; its supervisor sees to the rest."""
+        """End the processor for an unexpected error; the supervisor replaces it."""
         self.trouble = error
-        self.seat.bell.ring()
+        self.resources.wakeup.wake()
 
-    # What is asked by all.
+    # For all threads.
 
     @property
     def running(self) -> list[Running]:
@@ -142,35 +142,35 @@ class Crew(Processor):
         return len(self.going) - len(self.free) + len(self.batch)
 
     def room(self) -> int:
-        """Return how many more tasks to have in hand."""
+        """Return how many more tasks to acquire."""
         with self.lock:
-            # What has just ended counts no more, and what is just beginning counts.
+            # Under the lock, a task that begins or ends is counted exactly once.
             in_hand, remaining = self.tasks_in_hand(), self.remaining
-        room = min(MOST, self.pace.next() - in_hand)
+        room = min(MOST, self.prefetch.next() - in_hand)
         return room if remaining is None else min(room, remaining - in_hand)
 
     def should_take(self) -> bool:
-        """Tell whether to acquire now: where tasks are short, once half of the room is free."""
+        """Return whether to acquire now: for short tasks, once half of the room is free."""
         now = time.monotonic()
-        if (self.held_up and not self.free) or self.heart.is_behind(now) or now < self.take_at:
+        if (self.held_up and not self.free) or self.leases.is_behind(now) or now < self.take_at:
             return False
         room = self.room()
-        return room > 0 and (not self.batch or 2 * room >= min(MOST, self.pace.next()))
+        return room > 0 and (not self.batch or 2 * room >= min(MOST, self.prefetch.next()))
 
     def wanted(self) -> int:
         room = self.room()
-        self.pace.limit()
+        self.prefetch.limit()
         return max(1, room)
 
     def are_serial(self, count: int) -> bool:
         return count > len(self.free)
 
     def renewed(self, at: float) -> None:
-        """The oldest lease counts: those that are held already were not renewed."""
+        """Keep the oldest renewal: an acquire does not renew the leases held before."""
         if not self.tasks_in_hand():
             self.slot.renewed_at = at
 
-    # What the main thread does.
+    # For the main thread.
 
     def work(self) -> int:
         while not self.stopping:
@@ -190,7 +190,7 @@ class Crew(Processor):
 
     def take(self) -> list[store.Lease]:
         self.more = False
-        self.seat.bell.wait(0)
+        self.resources.wakeup.wait(0)
         self.slot.seek()
         taken = self.link.insist(self.acquire)
         self.serve()
@@ -200,7 +200,7 @@ class Crew(Processor):
         self.receive(taken)
         self.write_last_notes()
         if taken:
-            self.keeper.wake()
+            self.monitor.wake()
         self.look_around(taken)
         return taken
 
@@ -208,43 +208,39 @@ class Crew(Processor):
         self.sorting = True
         try:
             self.batch.extend(taken)
-            self.put_strange_back()
+            self.park_unknown_types()
         finally:
             self.sorting = False
         self.hand_out()
 
     def look_around(self, taken: list[store.Lease]) -> None:
-        """Take again where there may be more, and wake one more for what there is no room for."""
-        in_part = self.are_serial(self.asked) and any(lease.capped for lease in taken)
-        more = len(taken) >= self.asked or in_part
+        """Acquire again if more may be due; wake another processor for the overflow."""
+        in_part = self.are_serial(self.requested) and any(lease.capped for lease in taken)
+        more = len(taken) >= self.requested or in_part
         if self.room() <= 0:
-            # From now on it is not rung, and so it looks when it has room again.
+            # It gets no wake-ups from now on, so it must look once it has room.
             self.slot.seeking = False
             self.more = True
         if more or self.slot.rung:
             self.more = True
             if taken:
-                self.seat.wakeups.wake_one()
+                self.resources.wakeups.wake_one()
 
     def tend(self) -> None:
-        """Do what is due."""
+        """Do the work that is due."""
         now = time.monotonic()
         if self.in_hand.unsure:
             self.link.insist(self.make_sure)
             self.hand_out()
-        if self.batch and self.pace.is_over(now - self.taken_at):
-            # Until a place is free, what is taken would wait here as well.
+        if self.batch and self.prefetch.is_over(now - self.taken_at):
+            # New leases would wait, too, until a place is free.
             self.held_up = self.more = True
             self.link.insist(self.release_rest)
-        if self.outbox.is_late(now, after=POST_AFTER):
-            self.link.insist(self.post)
-            self.write_last_notes()
-        if self.ledger.is_due(now):
-            self.keep_books()
+        self.write_due(now)
 
     def wait(self) -> None:
-        """Wait until there is something to do; see whether there may be something to take."""
-        self.rested = not self.tasks_in_hand() and not self.outbox.waiting
+        """Wait until there is work; note whether tasks may be due."""
+        self.rested = not self.tasks_in_hand() and not self.completions.waiting
         self.rest(time.monotonic())
         self.sleep()
         if self.room() > 0 and self.is_called():
@@ -252,7 +248,7 @@ class Crew(Processor):
             self.more = True
 
     def rest(self, now: float) -> None:
-        """Disconnect once after a minute of idleness."""
+        """Disconnect after a minute of idleness."""
         if not self.rested:
             self.idle_since = None
         elif self.idle_since is None:
@@ -262,12 +258,13 @@ class Crew(Processor):
             self.disconnect()
 
     def sleep(self) -> None:
-        # Whoever ends a task from here on rings; what has ended before is seen below.
+        # Set before the check: a task that ends from here on wakes this thread, and
+        # has_to_act() sees those that ended before.
         self.wakes_at = float("inf")
         if not self.has_to_act():
             pause = self.pause(time.monotonic())
             self.wakes_at = time.monotonic() + pause
-            self.seat.bell.wait(pause)
+            self.resources.wakeup.wait(pause)
         self.wakes_at = 0.0
 
     def has_to_act(self) -> bool:
@@ -281,24 +278,24 @@ class Crew(Processor):
         until = [now + LOOK_UP_AFTER * spread()]
         if now < self.take_at:
             until.append(self.take_at)
-        looks = not (self.more or self.stopping or self.seat.wakeups.is_tended())
+        looks = not (self.more or self.stopping or self.resources.wakeups.is_tended())
         if looks and self.room() > 0:
             until.append(self.poll_at)
         if self.link.away_since:
-            # It has given up waiting for the database; the keeper goes on trying.
+            # This link has given up waiting; the monitor keeps retrying over its own.
             return max(0.001, min(until) - now)
-        if (posted_by := self.outbox.late_at(after=POST_AFTER)) is not None:
-            until.append(posted_by)
-        if self.batch and (over_at := self.pace.over_at(self.taken_at)) is not None:
+        if (write_at := self.completions.late_at(after=WRITE_AFTER)) is not None:
+            until.append(write_at)
+        if self.batch and (over_at := self.prefetch.over_at(self.taken_at)) is not None:
             until.append(over_at)
         return max(0.001, min(until) - now)
 
     def is_called(self) -> bool:
-        """Tell whether someone has rung, or nobody is there to ring and it is time to look."""
+        """Return whether it was woken, or a poll is due."""
         now = time.monotonic()
         if self.slot.rung:
             return True
-        if not self.seat.wakeups.is_tended():
+        if not self.resources.wakeups.is_tended():
             return now >= self.poll_at
         if now < self.look_at:
             return False
@@ -313,22 +310,22 @@ class Crew(Processor):
         super().close()
 
     def let_end(self) -> None:
-        """Give back at once what has not begun, and wait for what runs."""
+        """Release the batch, and wait for the running tasks."""
         while self.running and self.trouble is None:
             with contextlib.suppress(AwayError):
                 self.link.insist(self.release_rest)
-                self.tend_last()
+                self.write_due(time.monotonic())
             self.sleep()
 
-    def tend_last(self) -> None:
-        now = time.monotonic()
-        if self.outbox.is_late(now, after=POST_AFTER):
-            self.link.insist(self.post)
+    def write_due(self, now: float) -> None:
+        """Write the completions and the usage that have waited long enough."""
+        if self.completions.is_late(now, after=WRITE_AFTER):
+            self.link.insist(self.write_completions)
             self.write_last_notes()
-        if self.ledger.is_due(now):
-            self.keep_books()
+        if self.usage.is_due(now):
+            self.write_usage()
 
 
 def spread() -> float:
-    """Return a factor that keeps those who wait from waking in step."""
+    """Return a random factor, so that processors do not wake in step."""
     return random.uniform(0.7, 1.0)  # noqa: S311

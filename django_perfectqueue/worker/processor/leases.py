@@ -1,4 +1,4 @@
-"""Heartbeats: renew what a processor holds, and learn what it has to give up."""
+"""Renew the leases of a processor; notice lost leases and cancel requests."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from ..buffers.in_hand import InHand
 from ..plan import Plan
 from ..shared.slot import RENEWALS, Slot
 
-logger = logging.getLogger("django_perfectqueue.keeper")
+logger = logging.getLogger("django_perfectqueue.monitor")
 
 
-class Heart:
+class Leases:
     """
     Keeps the leases of one processor alive.
 
-    All are renewed together when a third of ALIVE_TIME has passed; so tasks that are
-    short cost no heartbeat. For one that runs for longer than TASK_HEARTBEAT_INTERVAL the
-    database is asked that often whether it is to be cancelled, and at once when the slot
-    says that someone has asked for that.
+    All are renewed together when a third of ALIVE_TIME has passed, so short tasks cost no
+    heartbeat. While a task runs, a query every TASK_HEARTBEAT_INTERVAL looks for cancel
+    requests; it runs at once when ``slot.called`` is set.
     """
 
     def __init__(self, in_hand: InHand, plan: Plan, slot: Slot, worker: str) -> None:
@@ -39,21 +38,21 @@ class Heart:
         self.interval = plan.options.TASK_HEARTBEAT_INTERVAL
         self.looked_at = 0.0
 
-    def errand(self, now: float) -> Callable[[], None] | None:
-        """Return what has to be asked of the database now, if anything."""
+    def background_call(self, now: float) -> Callable[[], None] | None:
+        """Return the heartbeat that is due, if any."""
         held = self.in_hand.leases()
         if held and now - self.slot.renewed_at >= self.alive_time / RENEWALS:
-            return lambda: self.beat(held, self.alive_time)
+            return lambda: self.heartbeat(held, self.alive_time)
         if held and self.slot.called:
-            return lambda: self.beat(held, None)
+            return lambda: self.heartbeat(held, None)
         running = self.in_hand.running()
         if held and running:
             since = max(self.looked_at, min(one.task.started for one in running))
             if now - since >= self.interval:
-                return lambda: self.beat(held, None)
+                return lambda: self.heartbeat(held, None)
         return None
 
-    def beat(self, held: list[store.Lease], alive_time: float | None) -> None:
+    def heartbeat(self, held: list[store.Lease], alive_time: float | None) -> None:
         before = time.monotonic()
         self.looked_at = before
         self.slot.called = False
@@ -68,32 +67,32 @@ class Heart:
         for lease in [lease for lease, pulse in answers if pulse.held and pulse.cancel_requested]:
             self.cancelled(lease)
 
-    def have_lapsed(self, now: float) -> bool:
-        """Return whether the leases have run out for sure, whatever the database would say."""
+    def have_expired(self, now: float) -> bool:
+        """Return whether the leases have certainly expired, by this host's clock."""
         late = now - self.slot.renewed_at >= self.alive_time
         return late and bool(self.in_hand.leases()) and not self.is_alone()
 
     def is_alone(self) -> bool:
-        """Return whether nobody could take anything, since a handler has the only lock."""
+        """Return whether a handler holds the only write lock, so that no lease can be taken."""
         return any(one.alone for one in self.in_hand.running())
 
     def is_behind(self, now: float) -> bool:
-        """Return whether what is held should have been renewed long ago, but was not."""
+        """Return whether the renewal of the leases is overdue."""
         late = now - self.slot.renewed_at >= 2 * self.alive_time / RENEWALS
         return late and bool(self.in_hand.leases())
 
-    def lapse(self) -> None:
+    def preempt_all(self) -> None:
         for lease in self.in_hand.leases():
             self.lost(lease)
 
     def lost(self, lease: store.Lease, reason: PreemptedError | None = None) -> None:
         if reason is None:
-            reason = PreemptedError(f"Task '{lease.key}' is no longer held: its lease ran out.")
+            reason = PreemptedError(f"Task '{lease.key}' is no longer held: its lease expired.")
         running = self.in_hand.attempt(lease)
         if running is not None:
             self.interrupt_unsettled(running, reason)
         elif self.in_hand.drop(lease):
-            logger.warning("A task was taken away before it ran. key=%s", printable(lease.key))
+            logger.warning("A task lost its lease before it ran. key=%s", printable(lease.key))
 
     def cancelled(self, lease: store.Lease) -> None:
         running = self.in_hand.attempt(lease)
@@ -105,25 +104,25 @@ class Heart:
 
     def interrupt_unsettled(self, running: Running, reason: BaseException) -> None:
         """
-        Have a handler end, unless it has settled its task since the database was asked, or is
-        about to: it then learns from the store's answer what has become of it.
+        Interrupt a handler unless it has settled its task since the query, or is settling
+        it: the store's answer then raises the error.
         """
         if not (running.task.settled or running.task.is_settling):
             self.interrupt(running, reason)
 
     def interrupt(self, running: Running, reason: BaseException) -> None:
-        """Have a handler end, by force if it does not in time."""
+        """Interrupt a handler; the supervisor kills the processor if that does not end it."""
         if running.active:
             self.slot.ask_to_stop(running.task.lease.task_id, time.monotonic())
             running.kill(reason)
 
     def cancel(self, lease: store.Lease) -> None:
-        """Cancel what has yet to run; one that can't be cancelled now stays in hand."""
+        """Cancel a task of the batch; put it back when the database fails."""
         using, worker = self.plan.using, self.worker
         try:
             store.cancel(lease, seconds=0.0, using=using, worker=worker)
         except PreemptedError:
-            logger.warning("A task was taken away before it ran. key=%s", printable(lease.key))
+            logger.warning("A task lost its lease before it ran. key=%s", printable(lease.key))
         except BaseException:
             self.in_hand.put_back([lease])
             raise

@@ -1,4 +1,4 @@
-"""The thread that watches while handlers run."""
+"""The thread that monitors a processor while handlers run."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from django_perfectqueue.lib.processes import kill_own_tree
 
 from ..attempt.runner import Running
 from ..database.link import Link
-from ..database.watchdog import Watch
+from ..database.watchdog import Watchdog
 from ..plan import Plan
 from ..process import output
 from ..process.signals import reopen_logs
-from ..process.wakeup import Bell, drain, readable
-from .background import Errand, Errands
-from .leases import Heart
+from ..process.wakeup import Wakeup, drain, readable
+from .background import BackgroundCall, BackgroundThread
+from .leases import Leases
 
-logger = logging.getLogger("django_perfectqueue.keeper")
+logger = logging.getLogger("django_perfectqueue.monitor")
 
 TICK = 0.05
-LAST_ERRAND = 10.0
+JOIN_TIMEOUT = 10.0
 LEAST_TRIES = 20
 
 
-class Watched(Protocol):
-    """What the keeper asks of its processor."""
+class MonitoredProcessor(Protocol):
+    """The parts of a processor that its monitor uses."""
 
     stop_reason: type[ProcessStopError] | None
 
@@ -42,65 +42,65 @@ class Watched(Protocol):
     def is_busy(self) -> bool:
         """Return whether a handler runs, or something waits to be run or written."""
 
-    def errand(self, now: float) -> Errand | None:
-        """Return what waits to be done over the link ``aside``, if anything."""
+    def background_call(self, now: float) -> BackgroundCall | None:
+        """Return the call that is due over the link ``aside``, if any."""
 
-    def note_errand(self, now: float) -> Errand | None:
-        """Return what writes what handlers have reported, if there is something."""
+    def journal_call(self, now: float) -> BackgroundCall | None:
+        """Return the call that writes the journal, if it is due."""
 
 
-class Keeper:
+class Monitor:
     """
-    The monitor of a processor: shows the supervisor that it lives, and sees what it can't see
-    while it is busy: that a lease is lost, a time limit has passed, a stop was asked for,
-    the supervisor is gone.
+    The monitor of a processor.
 
-    It never waits for the database; what does is an errand, over the link ``aside``.
+    It sends heartbeats to the supervisor, renews leases, enforces time limits, interrupts
+    handlers at a stop and notices the death of the supervisor. It never waits for the
+    database: a background thread makes its calls, over the link ``aside``.
     """
 
     def __init__(
         self,
-        watched: Watched,
+        processor: MonitoredProcessor,
         plan: Plan,
-        heart: Heart,
+        leases: Leases,
         links: Sequence[Link],
         *,
-        pulse: int,
-        lifeline: int,
+        heartbeat_w: int,
+        parent_alive: int,
     ) -> None:
-        self.watched = watched
+        self.processor = processor
         self.plan = plan
-        self.heart = heart
-        self.slot = heart.slot
-        self.running = heart.in_hand.running
+        self.leases = leases
+        self.slot = leases.slot
+        self.running = leases.in_hand.running
         self.aside = links[-1]
-        self.pulse = pulse
-        self.lifeline = lifeline
-        self.bell = Bell()
-        self.errands = Errands()
-        self.watch = Watch(links, plan.timeout)
-        self.no_errand_before = 0.0
+        self.heartbeat_w = heartbeat_w
+        self.parent_alive = parent_alive
+        self.wakeup = Wakeup()
+        self.background = BackgroundThread()
+        self.watchdog = Watchdog(links, plan.timeout)
+        self.no_call_before = 0.0
         self.interval = plan.options.CHILD_HEARTBEAT_INTERVAL
         self.next_beat = 0.0
-        self.dozing = False
+        self.waiting = False
         self.ended = False
         self.orphaned = False
         self.logs_moved = False
-        self.thread = threading.Thread(target=self.run, name="keeper", daemon=True)
+        self.thread = threading.Thread(target=self.run, name="monitor", daemon=True)
 
     def start(self) -> None:
         self.thread.start()
 
     def stop(self) -> None:
         self.ended = True
-        self.bell.ring()
-        self.thread.join(LAST_ERRAND)
-        self.errands.stop(LAST_ERRAND)
+        self.wakeup.wake()
+        self.thread.join(JOIN_TIMEOUT)
+        self.background.stop(JOIN_TIMEOUT)
 
     def wake(self) -> None:
-        """Watch again: there is something to watch."""
-        if self.dozing:
-            self.bell.ring()
+        """End the wait of an idle monitor: a handler starts."""
+        if self.waiting:
+            self.wakeup.wake()
 
     def run(self) -> None:
         while not self.ended:
@@ -111,16 +111,16 @@ class Keeper:
             self.wait()
 
     def wait(self) -> None:
-        self.dozing = True
+        self.waiting = True
         until_beat = max(0.0, self.next_beat - time.monotonic())
-        awake = self.watched.is_busy() or self.aside.away_since > 0
+        awake = self.processor.is_busy() or self.aside.away_since > 0
         pause = min(TICK, until_beat) if awake else until_beat
-        files = [self.bell.ear] if self.orphaned else [self.bell.ear, self.lifeline]
-        heard = readable(files, pause)
-        self.dozing = False
-        if self.bell.ear in heard:
-            drain(self.bell.ear)
-        if self.lifeline in heard and drain(self.lifeline) is None:
+        files = [self.wakeup.read_fd] if self.orphaned else [self.wakeup.read_fd, self.parent_alive]
+        ready = readable(files, pause)
+        self.waiting = False
+        if self.wakeup.read_fd in ready:
+            drain(self.wakeup.read_fd)
+        if self.parent_alive in ready and drain(self.parent_alive) is None:
             self.orphan()
 
     def orphan(self) -> None:
@@ -128,38 +128,40 @@ class Keeper:
         logger.error(
             "The supervisor is gone; this processor ends with its task. pid=%s", os.getpid()
         )
-        self.watched.stop()
+        self.processor.stop()
 
     def tick(self, now: float) -> None:
         self.beat(now)
         output.push()
-        self.watch.look(now)
+        self.watchdog.look(now)
         if self.logs_moved:
             self.logs_moved = False
             reopen_logs()
-        if reason := self.watched.stop_reason:
+        if reason := self.processor.stop_reason:
             for running in self.running():
                 running.kill(reason("The processor stops."))
         for running in self.running():
-            self.hold_to_limits(running, now)
-        if self.heart.have_lapsed(now):
-            self.heart.lapse()
-        if self.heart.is_alone() or not self.may_send(now):
+            self.enforce_limits(running, now)
+        if self.leases.have_expired(now):
+            self.leases.preempt_all()
+        if self.leases.is_alone() or not self.may_send(now):
             return
-        if errand := self.heart.errand(now) or self.watched.errand(now):
-            self.errands.send(lambda: self.in_time_of_trouble(errand))
-        elif note_errand := self.watched.note_errand(now):
-            self.errands.send(note_errand)
+        if background_call := self.leases.background_call(now) or self.processor.background_call(
+            now
+        ):
+            self.background.send(lambda: self.call_or_back_off(background_call))
+        elif journal_call := self.processor.journal_call(now):
+            self.background.send(journal_call)
 
     def may_send(self, now: float) -> bool:
-        return not self.errands.busy and now >= self.no_errand_before
+        return not self.background.busy and now >= self.no_call_before
 
     def beat(self, now: float) -> None:
         self.slot.beat_at = now
         if now >= self.next_beat:
             self.next_beat = now + self.interval
             try:
-                os.write(self.pulse, b".")
+                os.write(self.heartbeat_w, b".")
             except BlockingIOError:
                 pass
             except OSError:
@@ -167,12 +169,12 @@ class Keeper:
                     self.orphan()
 
     def beat_at_once(self) -> None:
-        """Have the supervisor look here now."""
+        """Send a heartbeat now, so that the supervisor reads the slot."""
         self.next_beat = 0.0
-        self.bell.ring()
+        self.wakeup.wake()
 
-    def hold_to_limits(self, running: Running, now: float) -> None:
-        """Break off what has run for too long; by force only if no one else is left to do it."""
+    def enforce_limits(self, running: Running, now: float) -> None:
+        """Interrupt a handler beyond its time limit; without a supervisor, kill the process."""
         task = running.task
         if not running.active:
             self.slot.returned(task.lease.task_id)
@@ -180,19 +182,20 @@ class Keeper:
         limit, _wait = self.plan.time_limits(task.lease)
         if now - task.started >= limit:
             reason = f"Task '{task.key}' has run for longer than its time limit of {limit:g} s."
-            self.heart.interrupt(running, TimeLimitError(reason))
+            self.leases.interrupt(running, TimeLimitError(reason))
         if self.orphaned and self.slot.overdue(now):
             logger.error(
-                "A handler goes on after its time; its process ends. key=%s", printable(task.key)
+                "A handler exceeds its time limit; its process ends. key=%s",
+                printable(task.key),
             )
             kill_own_tree()
 
-    def in_time_of_trouble(self, errand: Errand) -> None:
-        """Do it, or do none for a while: ever longer, but never for so long that a lease lapses."""
+    def call_or_back_off(self, background_call: BackgroundCall) -> None:
+        """Make a call; after an error, back off for less than a lease lasts."""
         aside = self.aside
         try:
-            aside.once(errand)
+            aside.once(background_call)
         except Error as error:
             aside.trouble(error)
             longest = self.plan.options.ALIVE_TIME / LEAST_TRIES
-            self.no_errand_before = time.monotonic() + min(aside.pause(), longest)
+            self.no_call_before = time.monotonic() + min(aside.pause(), longest)

@@ -11,16 +11,16 @@ MEMORY = 0.9
 MOST_TYPES = 1_000
 
 
-class Pace:
+class Prefetch:
     """
-    Takes what will run in about a quarter of a second, as measured by what has run.
+    Computes how many tasks run in about a quarter of a second, by a moving average.
 
-    A processor that takes more keeps from others what they could be running. It begins
-    with one, and grows step by step. ``places`` is how many it runs at once.
+    A larger batch would hold tasks that other processors could run. It begins with one and
+    at most quadruples. ``places`` is how many tasks run at once. ``fixed`` is TASK_PREFETCH.
     """
 
-    def __init__(self, prefetch: int | None = None, *, places: int = 1) -> None:
-        self.prefetch = prefetch
+    def __init__(self, fixed: int | None = None, *, places: int = 1) -> None:
+        self.fixed = fixed
         self.places = places
         self.mean = 0.0
         self.means: dict[str, float] = {}
@@ -34,14 +34,14 @@ class Pace:
         self.mean = self.mean * MEMORY + seconds * (1 - MEMORY) if self.mean else seconds
 
     def limit(self) -> int:
-        """Return how many to have in hand, those that run among them; a step has been made."""
+        """Return how many tasks to hold, running ones included, and let it grow."""
         self.last = self.next()
         return self.last
 
     def next(self) -> int:
-        """Return what limit() would."""
-        if self.prefetch is not None:
-            return self.prefetch + self.places
+        """Return the value of limit() without the growth."""
+        if self.fixed is not None:
+            return self.fixed + self.places
         span = SPAN * self.places
         fitting = int(span / self.mean) if self.mean > span / MOST else MOST
         if not self.mean:
@@ -51,17 +51,17 @@ class Pace:
 
     def is_over(self, seconds: float) -> bool:
         """
-        Tell whether a batch that began so long ago has taken far more than it was to take.
+        Return whether a batch has run far longer than planned, after ``seconds``.
 
-        So it is where tasks are suddenly longer than those before: what has not begun is
-        then better taken anew, by whoever is free and in the order that holds by now.
+        Then tasks are suddenly longer than before. The rest of the batch is released, so that
+        free processors take it, in the order of that moment.
         """
-        return self.prefetch is None and seconds > SPAN * TOO_FAR
+        return self.fixed is None and seconds > SPAN * TOO_FAR
 
     def over_at(self, began: float) -> float | None:
-        """Return when that will be so of a batch that began at this moment, if ever."""
-        return None if self.prefetch is not None else began + SPAN * TOO_FAR
+        """Return when is_over() holds for a batch that began at ``began``, if ever."""
+        return None if self.fixed is not None else began + SPAN * TOO_FAR
 
     def may_be_long(self, type_: str) -> bool:
-        """Tell whether finished tasks had better not wait for one of this type."""
+        """Return whether a task of this type may delay the completions before it."""
         return self.means.get(type_, LONG) >= LONG

@@ -1,4 +1,4 @@
-"""A process that acquires tasks and runs them, in whatever way."""
+"""The base of the processes that acquire and run tasks."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.tracing import otel
 
 from ..attempt import log_capture
-from ..attempt.ending import Ending, announce, heard
+from ..attempt.ending import Ending, announce, outcomes_with_receivers
 from ..attempt.runner import Running
-from ..buffers.completions import Outbox
+from ..buffers.completions import Completions
 from ..buffers.in_hand import InHand
-from ..buffers.journal import Scribe
-from ..buffers.usage import Ledger
+from ..buffers.journal import JournalBuffer
+from ..buffers.usage import UsageBuffer
 from ..database.link import AwayError, Link, discard, in_one_line
 from ..plan import Plan, worker_name
 from ..process.signals import REOPEN_LOGS, RESTART_NOW, STOP_NOW, take_signals
-from ..process.wakeup import Bell
+from ..process.wakeup import Wakeup
 from ..report import Reporter
 from ..shared.queue_order import QueueAccounts, orders
 from ..shared.slot import Slot
 from ..shared.wakeups import Wakeups
-from .leases import Heart
-from .monitor import Keeper
-from .prefetch import Pace
+from .leases import Leases
+from .monitor import Monitor
+from .prefetch import Prefetch
 from .recycling import Recycling
 
 logger = logging.getLogger("django_perfectqueue.processor")
@@ -65,36 +65,36 @@ UNCERTAIN = store.Failure(error="lost", message="The answer to its acquire was l
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
-    """What a supervisor gives a processor along, and keeps when it dies."""
+class ProcessorResources:
+    """The resources that a supervisor gives a processor, and keeps when it dies."""
 
     number: int
     holder: int
     slot: Slot
-    bell: Bell
-    pulse: int
-    lifeline: int
+    wakeup: Wakeup
+    heartbeat_w: int
+    parent_alive: int
     wakeups: Wakeups = field(default_factory=Wakeups)
     accounts: QueueAccounts | None = None
 
 
 class Processor:
     """
-    Takes due tasks in fair order, and writes what became of them.
+    Acquires due tasks in fair order and writes their outcomes.
 
-    How they are run is told by those that derive from it. Whoever asks from another
-    thread, the keeper above all, finds here what is held and what is running.
+    Subclasses run them: one by one, in threads or in an event loop. ``in_hand`` and
+    ``running`` may be read from other threads, above all from the monitor.
     """
 
-    def __init__(self, plan: Plan, seat: Seat, reporter: Reporter) -> None:
+    def __init__(self, plan: Plan, resources: ProcessorResources, reporter: Reporter) -> None:
         self.plan = plan
         self.options = plan.options
-        self.seat = seat
+        self.resources = resources
         self.reporter = reporter
-        self.slot = seat.slot
+        self.slot = resources.slot
         self.worker = worker_name()
         self.orders = orders(plan.options.QUEUE_ORDER, plan.queues)
-        self.accounts = seat.accounts or QueueAccounts(plan.queues, plan.options.places)
+        self.accounts = resources.accounts or QueueAccounts(plan.queues, plan.options.places)
         self.shares = plan.options.QUEUE_ORDER == FAIR and len(plan.queues) > 1
         self.weights_at = 0.0
         self.stopping = False
@@ -103,40 +103,45 @@ class Processor:
         self.recycling = Recycling(plan.options)
         self.in_hand = InHand(lambda: self.running)
         self.batch = self.in_hand.batch
-        self.asked = 0
+        self.requested = 0
         self.taken_at = time.monotonic()
         self.take_at = 0.0
         self.rested = False
         self.looks = 0
-        self.strange: set[str] = set()
+        self.warned_types: set[str] = set()
         self.parked = PARKED_FROM
         self.parked_until = 0.0
-        self.pace = Pace(plan.options.TASK_PREFETCH, places=plan.options.places)
-        self.outbox = Outbox(self.posted)
-        self.link = Link(plan.using, seat.bell, self.patience, outage=plan.outage)
+        self.prefetch = Prefetch(plan.options.TASK_PREFETCH, places=plan.options.places)
+        self.completions = Completions(self.completions_written)
+        self.link = Link(plan.using, resources.wakeup, self.patience, outage=plan.outage)
         self.link.returned = self.give_back_uncertain
-        self.aside = Link(plan.using, seat.bell, self.patience, outage=plan.outage)
-        self.ledger = Ledger(using=plan.using, kept=plan.options.USAGE_TIME != 0)
-        self.scribe = Scribe(
+        self.aside = Link(plan.using, resources.wakeup, self.patience, outage=plan.outage)
+        self.usage = UsageBuffer(using=plan.using, kept=plan.options.USAGE_TIME != 0)
+        self.journal = JournalBuffer(
             self.in_hand.running, using=plan.using, interval=plan.options.JOURNAL_INTERVAL
         )
-        self.heart = Heart(self.in_hand, plan, seat.slot, self.worker)
-        self.telling = threading.Lock()
+        self.leases = Leases(self.in_hand, plan, resources.slot, self.worker)
+        self.report_lock = threading.Lock()
         links = [self.link, self.aside]
-        self.keeper = Keeper(
-            self, plan, self.heart, links, pulse=seat.pulse, lifeline=seat.lifeline
+        self.monitor = Monitor(
+            self,
+            plan,
+            self.leases,
+            links,
+            heartbeat_w=resources.heartbeat_w,
+            parent_alive=resources.parent_alive,
         )
 
     def run(self) -> int:
-        """Work until told to stop, recycled, or in a burst until nothing is due."""
+        """Work until a stop, a recycling, or in a burst until nothing is due."""
         self.open()
         self.accounts.sign_on(time.monotonic())
         take_signals(self.on_signal)
         log_capture.begin(self.options.LOG_CAPTURE)
         self.plan.dispatch.after_fork()
-        self.keeper.start()
+        self.monitor.start()
         try:
-            self.link.insist(self.ledger.set_clock)
+            self.link.insist(self.usage.set_clock)
             self.link.insist(self.unpark)
             return self.work()
         except AwayError:
@@ -146,64 +151,64 @@ class Processor:
 
     def on_signal(self, signum: int, frame: object) -> None:
         if signum == REOPEN_LOGS:
-            self.keeper.logs_moved = True
+            self.monitor.logs_moved = True
         else:
             self.stop(now=signum in (STOP_NOW, RESTART_NOW))
-        self.keeper.bell.ring()
+        self.monitor.wakeup.wake()
 
     def stop(self, *, now: bool = False) -> None:
-        """Take no more, and end with the running task. May come twice, from any thread."""
+        """Acquire no more and end after the running task. For any thread; may be repeated."""
         if now or self.stop_reason is None:
             self.stop_reason = ImmediateProcessStopError if now else GracefulProcessStopError
         self.stopping = True
-        self.seat.bell.ring()
+        self.resources.wakeup.wake()
 
     def patience(self) -> float:
         return LAST_TRIES if self.stopping else float("inf")
 
     def open(self) -> None:
-        """Get ready, in the new process."""
+        """Prepare in the new process."""
 
     def work(self) -> int:
-        """Run tasks until that is over; return the exit code."""
+        """Run tasks until the end; return the exit code."""
         raise NotImplementedError
 
     @property
     def running(self) -> list[Running]:
-        """The attempts that are going on; asked from any thread."""
+        """The attempts in progress; for any thread."""
         raise NotImplementedError
 
     def wanted(self) -> int:
-        """Return how many tasks to ask for."""
+        """Return how many tasks to acquire."""
         raise NotImplementedError
 
     def are_serial(self, count: int) -> bool:
-        """Tell whether so many more tasks will run one after another."""
+        """Return whether ``count`` more tasks would run one after another."""
         raise NotImplementedError
 
     def renewed(self, at: float) -> None:
-        """Note that an acquire at this moment has given new leases."""
+        """Record that an acquire at ``at`` gave new leases."""
         self.slot.renewed_at = at
 
     def is_busy(self) -> bool:
-        return bool(self.running or self.batch or self.outbox.waiting or self.scribe.left)
+        return bool(self.running or self.batch or self.completions.waiting or self.journal.left)
 
     def is_spent(self) -> bool:
-        """Tell whether it is to be replaced: it has run so many tasks, or is old or large."""
+        """Return whether it must be replaced, for its count of tasks, age or memory."""
         spent = self.remaining is not None and self.remaining <= 0
         return spent or self.recycling.is_due()
 
     def serve(self) -> None:
-        """Tell the supervisor, once, that the first acquire is done."""
+        """Report the first acquire to the supervisor."""
         if not self.slot.serves:
             self.slot.serves = True
-            self.keeper.beat_at_once()
+            self.monitor.beat_at_once()
 
     def acquire(self) -> list[store.Lease]:
-        """Take what may run next, and write what has run, in one transaction."""
+        """Acquire tasks and write completions in one transaction."""
         if self.stopping:
             return []
-        limit = self.asked = self.wanted()
+        limit = self.requested = self.wanted()
         if lone := self.lone_task(limit):
             return lone
         before = time.monotonic()
@@ -214,13 +219,15 @@ class Processor:
             queues=order,
             limit=limit,
             alive_time=self.options.ALIVE_TIME,
-            holder=self.seat.holder,
+            holder=self.resources.holder,
             using=self.plan.using,
             serial=self.are_serial(limit),
         )
-        with self.outbox.post() as post:
-            taken, refused = store.finish_and_acquire(post.completions, request, worker=self.worker)
-            post.refused += refused
+        with self.completions.batch() as batch:
+            taken, refused = store.finish_and_acquire(
+                batch.completions, request, worker=self.worker
+            )
+            batch.refused += refused
         self.renewed(before)
         if self.shares:
             queues = [lease.queue for lease in taken]
@@ -228,7 +235,7 @@ class Processor:
         return taken if taken or not self.look_for_parked(before) else self.acquire()
 
     def queues_in_order(self, now: float) -> Sequence[str]:
-        """Return the queues as they are to be tried now; their weights are read now and then."""
+        """Return the order of queues for this acquire; reread their weights every 5 s."""
         if not self.shares:
             return next(self.orders)
         if now >= self.weights_at:
@@ -237,47 +244,47 @@ class Processor:
         return self.accounts.order(now, [lease.queue for lease in list(self.batch)])
 
     def lone_task(self, limit: int) -> list[store.Lease]:
-        """After a rest, take what may be the only task there is by the shortest way."""
+        """After idling, take a single task by the fast path."""
         rested, self.rested = self.rested, False
-        if not rested or self.outbox.waiting or len(self.plan.queues) > 1:
+        if not rested or self.completions.waiting or len(self.plan.queues) > 1:
             return []
         before = time.monotonic()
         taken = store.take_alone(
             self.plan.queues[0],
             limit=limit,
             alive_time=self.options.ALIVE_TIME,
-            holder=self.seat.holder,
+            holder=self.resources.holder,
             using=self.plan.using,
         )
         if taken:
             self.renewed(before)
         return taken
 
-    def note_begin(self, task: AcquiredTask, seat: int = 0) -> None:
-        """Note that the handler of a task begins."""
+    def note_begin(self, task: AcquiredTask, index: int = 0) -> None:
+        """Record that the handler of a task begins."""
         lease = task.lease
         limits = self.plan.time_limits(lease)
-        self.slot.begin(lease.task_id, since=task.started, limits=limits, seat=seat)
+        self.slot.begin(lease.task_id, since=task.started, limits=limits, index=index)
         if self.shares:
-            self.accounts.begin(lease.queue, task.started, seat)
-        self.ledger.begin(task)
+            self.accounts.begin(lease.queue, task.started, index)
+        self.usage.begin(task)
 
-    def note_end(self, task: AcquiredTask, seconds: float, seat: int = 0) -> None:
-        """Note that it has ended, and how long it took."""
-        self.ledger.end(task, task.started + seconds)
+    def note_end(self, task: AcquiredTask, seconds: float, index: int = 0) -> None:
+        """Record the end of a task and its duration."""
+        self.usage.end(task, task.started + seconds)
         if self.shares:
-            self.accounts.end(task.lease.queue, seconds, seat)
-        self.slot.end(seat=seat)
-        self.pace.ran(task.lease.type, seconds)
+            self.accounts.end(task.lease.queue, seconds, index)
+        self.slot.end(index=index)
+        self.prefetch.ran(task.lease.type, seconds)
         if self.remaining is not None:
             self.remaining -= 1
 
     def is_last(self, taken: Sequence[store.Lease]) -> bool:
         """
-        Tell whether a burst is over: nothing was taken, and no lane sleeps with work in it.
+        Return whether a burst is over: nothing was taken, and no idle lane has tasks.
 
-        It looks for those once, since another worker may go by other settings; and a few
-        times for what others were about to make due when it has acquired.
+        It wakes such lanes once, since another worker may have marked them by other settings.
+        It polls a few times for tasks that others were about to make due.
         """
         if taken:
             self.looks = 0
@@ -287,57 +294,56 @@ class Processor:
             return False
         if self.looks > LAST_LOOKS or not self.link.insist(self.look).due:
             return True
-        self.seat.bell.wait(STAND_BACK)
+        self.resources.wakeup.wait(STAND_BACK)
         return False
 
     def pass_on(self, taken: Sequence[store.Lease]) -> None:
         """
-        Wake one more where there may be more: it got all that it asked for or was given a
-        part of what has a cap, or it was rung for something that came too late for what it
-        has taken.
+        Wake another processor if more tasks may be due: the batch is full, has tasks with a
+        cap, or a wake-up came during the acquire, which may have missed its task.
         """
         self.slot.seeking = False
         capped = any(map(attrgetter("capped"), taken))
-        if len(taken) >= self.asked or capped or self.slot.rung:
-            self.seat.wakeups.wake_one()
+        if len(taken) >= self.requested or capped or self.slot.rung:
+            self.resources.wakeups.wake_one()
 
-    def put_strange_back(self) -> None:
-        """Let tasks of unknown types wait for a release that knows them, and those behind them."""
+    def park_unknown_types(self) -> None:
+        """Park tasks of unknown types until a worker that knows them comes."""
         knows = self.plan.dispatch.knows
         unknown = {type_ for type_ in {lease.type for lease in self.batch} if not knows(type_)}
         if not unknown:
             return
-        for type_ in sorted(unknown - self.strange):
-            self.warn_of(type_)
+        for type_ in sorted(unknown - self.warned_types):
+            self.warn_of_unknown_type(type_)
         strange = [lease for lease in self.batch if lease.type in unknown]
         dropped = [lease for lease in strange if self.in_hand.drop(lease)]
-        # What is only released, because this process dies now, is looked at again in a while.
+        # If this process dies before park(), the tasks are due again after RETRY_WAIT.
         self.link.insist(lambda: self.release(dropped, delay=self.options.RETRY_WAIT))
         self.link.insist(lambda: store.park(dropped, knows, using=self.plan.using))
         if not self.batch:
-            # A worker that knows them has to come first when they are due again.
+            # Otherwise this worker would take them again before a worker that knows them.
             self.take_at = time.monotonic() + STAND_BACK
 
-    def warn_of(self, type_: str) -> None:
-        """Say that nobody here knows a type; of very many types each is said now and then."""
-        if len(self.strange) >= MOST_TYPES:
-            self.strange.clear()
-        self.strange.add(type_)
+    def warn_of_unknown_type(self, type_: str) -> None:
+        """Log an unknown type once; the memory of logged types is limited."""
+        if len(self.warned_types) >= MOST_TYPES:
+            self.warned_types.clear()
+        self.warned_types.add(type_)
         near = conf.nearest(type_, map(in_words, self.plan.dispatch.load()))
         logger.warning(
             "No handler for tasks of this type; they wait.%s type=%s", near, printable(type_)
         )
 
     def unpark(self) -> None:
-        """Have those be due that waited for a worker like this one."""
+        """Unpark the tasks whose types this worker knows."""
         store.unpark(self.plan.dispatch.knows, using=self.plan.using)
 
     def look_for_parked(self, now: float) -> bool:
         """
-        Have some tasks be due that others have parked and this one knows; return whether.
+        Unpark some tasks of known types that other workers parked; return whether any.
 
-        A worker that does not know them parks them again: so this one looks before each
-        acquire where it has found some within RETRY_WAIT, and after each that took nothing.
+        Workers that do not know the types park them again. So this one looks after each
+        acquire that took nothing, and for RETRY_WAIT after a find before each acquire.
         """
         knows = self.plan.dispatch.knows
         self.parked, count = store.unpark_some(knows, using=self.plan.using, after=self.parked)
@@ -346,11 +352,11 @@ class Processor:
         return count > 0
 
     def make_sure(self) -> None:
-        """Let go of what the database says is not held: it may have been given back unheard."""
+        """Check the leases of the batch, after a release whose answer was lost."""
         self.in_hand.unsure = False
         try:
             if held := list(self.batch):
-                self.heart.beat(held, None)
+                self.leases.heartbeat(held, None)
         except BaseException:
             self.in_hand.unsure = True
             raise
@@ -358,70 +364,73 @@ class Processor:
     def look(self) -> store.Outlook:
         return store.look(self.plan.queues, using=self.plan.using)
 
-    def post(self) -> None:
-        """Write what has run and has not been written."""
-        if self.outbox.waiting:
-            with self.outbox.post() as post:
+    def write_completions(self) -> None:
+        """Write the buffered completions."""
+        if self.completions.waiting:
+            with self.completions.batch() as batch:
                 using, worker = self.plan.using, self.worker
-                post.refused += store.finish(post.completions, using=using, worker=worker)
+                batch.refused += store.finish(batch.completions, using=using, worker=worker)
 
-    def keep_books(self, *, last: bool = False) -> None:
-        """Write who was given how much."""
-        by_the_way(self.link, lambda: self.ledger.write(last=last), "The shares received")
+    def write_usage(self, *, last: bool = False) -> None:
+        """Write the buffered usage."""
+        try_write(self.link, lambda: self.usage.write(last=last), "The usage")
 
     def write_notes(self, link: Link) -> None:
-        """Write what handlers have told, over the link of this thread."""
+        """Write the journal over the link of this thread."""
         if not link.away_since:
-            by_the_way(link, self.scribe.write, "What tasks have told")
+            try_write(link, self.journal.write, "The journal of tasks")
 
-    def errand(self, now: float) -> Callable[[], object] | None:
-        """Return what is to be done for the processor while its handlers run, if anything."""
+    def background_call(self, now: float) -> Callable[[], object] | None:
+        """Return the call that is due while handlers run, if any."""
         running = self.running
         if not running:
-            # Nothing is to be watched any more, but the trouble has to come to its end.
+            # A successful call ends the outage of ``aside``, which is logged then.
             return self.look if self.aside.away_since else None
-        if self.ledger.is_overdue(now):
-            return self.ledger.write
+        if self.usage.is_overdue(now):
+            return self.usage.write
         began = max(one.task.started for one in running)
         if self.batch and self.should_give_back(now - began):
             return self.release_rest
-        if self.outbox.is_late(now):
-            return self.post
+        if self.completions.is_late(now):
+            return self.write_completions
         return None
 
     def should_give_back(self, seconds: float) -> bool:
-        """Return whether others may run what waits here behind a task that takes long."""
-        return self.stopping or (self.pace.prefetch is None and seconds >= TOO_LONG)
+        """Return whether to release the batch, which waits behind a long task."""
+        return self.stopping or (self.prefetch.fixed is None and seconds >= TOO_LONG)
 
-    def note_errand(self, now: float) -> Callable[[], object] | None:
-        """Return what writes what handlers have reported, if there is something."""
-        return partial(self.write_notes, self.aside) if self.scribe.is_due(now) else None
+    def journal_call(self, now: float) -> Callable[[], object] | None:
+        """Return the call that writes the journal, if it is due."""
+        return partial(self.write_notes, self.aside) if self.journal.is_due(now) else None
 
     def write_last_notes(self) -> None:
-        """Write what those have told whose end has just been written."""
-        if self.scribe.left:
+        """Write the journal of tasks whose completions were just written."""
+        if self.journal.left:
             self.write_notes(self.link)
 
-    def posted(self, endings: Sequence[Ending]) -> None:
-        words = heard()
+    def completions_written(self, endings: Sequence[Ending]) -> None:
+        words = outcomes_with_receivers()
         for ending in endings:
             if ending.word == "preempted":
-                logger.warning("A result came too late. key=%s", printable(ending.task.key))
+                logger.warning(
+                    "A result came too late. key=%s",
+                    printable(ending.task.key),
+                )
             if ending.word in words:
                 announce(ending.word, ending.task, ending.handler)
-        self.tell(endings)
+        self.report(endings)
 
-    def tell(self, endings: Sequence[Ending]) -> None:
+    def report(self, endings: Sequence[Ending]) -> None:
         for word, count in Counter([ending.word for ending in endings]).items():
             self.slot.count(word, count)
         for ending in endings:
             if ending.task.notes is not None:
-                self.scribe.keep(ending.task)
-        with self.telling:
-            self.reporter.tell(endings)
+                self.journal.keep(ending.task)
+        with self.report_lock:
+            self.reporter.print_tasks(endings)
 
     def release_rest(self) -> None:
-        """Give back at once what has not been started."""
+        """Release the tasks that have not started."""
         if rest := self.in_hand.take_batch():
             try:
                 self.release(rest)
@@ -435,37 +444,37 @@ class Processor:
         self.slot.count("released", len(leases) - len(released.refused))
 
     def kept(self) -> set[tuple[int, int]]:
-        """Return the fences of the leases that this processor knows it has."""
-        return {lease.fence for lease in self.in_hand.leases()} | self.outbox.fences()
+        """Return the fences of all leases that this processor knows of."""
+        return {lease.fence for lease in self.in_hand.leases()} | self.completions.fences()
 
     def give_back_uncertain(self) -> None:
         """
-        After trouble: what was acquired without our knowing must not stay leased, and what a
-        crashed server has forgotten must not run on.
+        After an outage, release leases whose acquire got no answer, and interrupt attempts
+        whose leases a crashed server has lost.
         """
         store.give_back(
-            self.seat.holder,
+            self.resources.holder,
             using=self.plan.using,
             alive_time=self.options.ALIVE_TIME,
             keep=self.kept(),
             loss=store.Loss(why=UNCERTAIN, worker=self.worker),
         )
         if held := self.in_hand.leases():
-            self.heart.beat(held, None)
+            self.leases.heartbeat(held, None)
 
     def close(self) -> None:
-        """Leave nothing behind that another could be running, or that has run."""
+        """Release the batch, write all buffers and stop the threads."""
         self.stop()
         self.slot.seeking = False
-        for act in (self.release_rest, self.post):
+        for act in (self.release_rest, self.write_completions):
             try:
                 self.link.insist(act)
             except (AwayError, PreemptedError):
-                logger.error("The database is away; what is held comes back with its lease.")
+                logger.error("The database is away; tasks run again when their leases expire.")
         if not self.link.away_since:
-            self.keep_books(last=True)
-        self.keeper.stop()
-        self.scribe.hurry()
+            self.write_usage(last=True)
+        self.monitor.stop()
+        self.journal.hurry()
         self.write_last_notes()
         log_capture.end()
         self.plan.dispatch.after_child_end()
@@ -475,8 +484,8 @@ class Processor:
         logger.debug("A processor ends. pid=%s", os.getpid())
 
 
-def by_the_way(link: Link, act: Callable[[], object], what: str) -> None:
-    """Write something; that this fails is no task's trouble."""
+def try_write(link: Link, act: Callable[[], object], what: str) -> None:
+    """Write something optional: log a database error instead of raising it."""
     try:
         link.once(act)
     except Error as error:

@@ -1,14 +1,14 @@
-"""Which processor there is for which PROCESSOR_TYPE."""
+"""The processor classes by PROCESSOR_TYPE."""
 
 from __future__ import annotations
 
-from .asyncio_loop import Loop
+from .asyncio_loop import AsyncioProcessor
 from .processor import Processor
-from .serial import Solo
-from .threads import Threads
+from .serial import SerialProcessor
+from .threads import ThreadProcessor
 
-TYPES: dict[str, type[Processor]] = {"process": Solo, "thread": Threads, "async": Loop}
-
-
-def processor_of(type_: str) -> type[Processor]:
-    return TYPES[type_]
+PROCESSOR_TYPES: dict[str, type[Processor]] = {
+    "process": SerialProcessor,
+    "thread": ThreadProcessor,
+    "async": AsyncioProcessor,
+}

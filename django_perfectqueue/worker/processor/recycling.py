@@ -1,4 +1,4 @@
-"""When a processor is replaced, so that what its handlers leak does not add up."""
+"""Replace processors, to limit memory leaks of handlers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MIB = 1_048_576
 
 class Recycling:
     """
-    Tells when a processor has grown too old or too large, or what it runs wants another.
+    Decides when a processor is replaced: for its age, its memory or at a handler's request.
 
-    Each has limits of its own, up to a tenth below those of the settings, so that those
-    who started together don't leave together.
+    The limits are random, up to a tenth below the settings, so that processors that started
+    together do not end together.
     """
 
     def __init__(self, options: Options) -> None:
@@ -37,7 +37,7 @@ class Recycling:
         self.due = False
 
     def is_due(self) -> bool:
-        """Tell whether the processor is to leave; its memory is read once a second."""
+        """Return whether the processor must be replaced; its memory is read once a second."""
         if self.due or (self.age is None and self.memory is None):
             return self.due or wanted.is_set()
         now = time.monotonic()

@@ -11,36 +11,36 @@ from django_perfectqueue import store
 from django_perfectqueue.queue import AcquiredTask
 
 from ..attempt.context import prepare
-from ..attempt.interrupt_main import Guard
+from ..attempt.interrupt_main import MainThreadInterrupter
 from ..attempt.runner import Runner, Running
 from ..plan import Plan
 from ..report import Reporter
-from .processor import DONE, LOOK_AFTER, LOOK_UP_AFTER, RECYCLED, Processor, Seat
+from .processor import DONE, LOOK_AFTER, LOOK_UP_AFTER, RECYCLED, Processor, ProcessorResources
 
 logger = logging.getLogger("django_perfectqueue.processor")
 
 
-class Solo(Processor):
+class SerialProcessor(Processor):
     """
     Runs one task after another, in the main thread, which also acquires them.
 
-    A handler that returns is finished together with its neighbours: with the next
-    acquire, or some 50 ms later when a handler takes long.
+    Completions are written together, with the next acquire or after 50 ms if a handler
+    takes long.
     """
 
-    def __init__(self, plan: Plan, seat: Seat, reporter: Reporter) -> None:
-        super().__init__(plan, seat, reporter)
-        self.guard = Guard()
-        self.runner = Runner(plan.dispatch, link=self.link, guard=self.guard)
+    def __init__(self, plan: Plan, resources: ProcessorResources, reporter: Reporter) -> None:
+        super().__init__(plan, resources, reporter)
+        self.interrupter = MainThreadInterrupter()
+        self.runner = Runner(plan.dispatch, link=self.link, interrupter=self.interrupter)
         self.held_until = 0.0
 
     def open(self) -> None:
-        self.guard.install()
+        self.interrupter.install()
         prepare()
 
     @property
     def running(self) -> list[Running]:
-        """The attempts that are going on; asked from any thread."""
+        """The attempts in progress; for any thread."""
         running = self.runner.running
         return [] if running is None else [running]
 
@@ -48,9 +48,9 @@ class Solo(Processor):
         while not self.stopping:
             if self.is_spent():
                 return RECYCLED
-            if self.ledger.is_due(time.monotonic()):
-                self.keep_books()
-            self.seat.bell.wait(max(0.0, self.take_at - time.monotonic()))
+            if self.usage.is_due(time.monotonic()):
+                self.write_usage()
+            self.resources.wakeup.wait(max(0.0, self.take_at - time.monotonic()))
             self.slot.seek()
             taken = self.link.insist(self.acquire)
             self.serve()
@@ -58,8 +58,8 @@ class Solo(Processor):
             self.batch.extend(taken)
             if taken:
                 self.pass_on(taken)
-            self.keeper.wake()
-            self.put_strange_back()
+            self.monitor.wake()
+            self.park_unknown_types()
             self.write_last_notes()
             self.run_batch()
             if self.plan.burst:
@@ -71,7 +71,7 @@ class Solo(Processor):
         return DONE
 
     def wanted(self) -> int:
-        limit = self.pace.limit()
+        limit = self.prefetch.limit()
         return limit if self.remaining is None else min(limit, self.remaining)
 
     def are_serial(self, count: int) -> bool:
@@ -79,40 +79,41 @@ class Solo(Processor):
 
     def renewed(self, at: float) -> None:
         super().renewed(at)
-        # What renews them in its stead makes it later, never sooner.
+        # A renewal by another thread or process only extends this.
         self.held_until = at + self.options.ALIVE_TIME
 
     def run_batch(self) -> None:
-        over_at = self.pace.over_at(self.taken_at)
+        over_at = self.prefetch.over_at(self.taken_at)
         while not self.stopping:
             if over_at is not None and self.batch and time.monotonic() >= over_at:
                 self.link.insist(self.release_rest)
-            # While it posts, the lease stays in the batch: what is held nowhere is given back.
-            if self.outbox.waiting and self.should_post_before_next():
-                self.link.insist(self.post)
+            # The lease stays in the batch during the write: after an outage,
+            # give_back_uncertain() releases leases that are in no list.
+            if self.completions.waiting and self.should_write_before_next():
+                self.link.insist(self.write_completions)
                 self.write_last_notes()
             if self.stopping or not (lease := self.next_lease()):
                 return
             self.run_one(lease)
 
     def next_lease(self) -> store.Lease | None:
-        """Return what to run next; what can no longer be held for sure is let go."""
+        """Return the next lease, after dropping those that may have expired."""
         while True:
             if self.in_hand.unsure:
                 self.link.insist(self.make_sure)
             now = time.monotonic()
-            if now >= self.held_until and self.heart.have_lapsed(now):
-                self.heart.lapse()
+            if now >= self.held_until and self.leases.have_expired(now):
+                self.leases.preempt_all()
             lease = self.in_hand.next()
             if lease or not self.in_hand.unsure:
                 return lease
 
-    def should_post_before_next(self) -> bool:
+    def should_write_before_next(self) -> bool:
         try:
             type_ = self.batch[0].type
         except IndexError:
             return False
-        return self.pace.may_be_long(type_) or self.outbox.is_late(time.monotonic())
+        return self.prefetch.may_be_long(type_) or self.completions.is_late(time.monotonic())
 
     def run_one(self, lease: store.Lease) -> None:
         task = AcquiredTask(lease, alive_time=self.options.ALIVE_TIME, worker=self.worker)
@@ -120,25 +121,24 @@ class Solo(Processor):
         ending = self.runner.attend(Running(task))
         self.note_end(task, ending.seconds)
         if ending.completion is not None:
-            self.outbox.put(ending, ending.completion)
+            self.completions.put(ending, ending.completion)
         else:
-            self.tell([ending])
+            self.report([ending])
         if ending.stop:
             self.stop()
 
     def idle(self) -> None:
         """
-        Wait for a ring; for no longer than POLL_INTERVAL when no one is there to ring.
+        Wait for a wake-up; without a listener for POLL_INTERVAL at most.
 
-        A look every minute or so keeps the connection alive, and catches what everyone
-        else has missed. Who was to be rung but was not, since the ringer died just then, looks
-        as well: no one else would ring it.
+        A look every minute keeps the connection alive and finds missed tasks. If ``rung`` is
+        set without a wake-up, its sender died in between, and the processor looks as well.
         """
         look_at = time.monotonic() + LOOK_AFTER * random.uniform(0.7, 1.0)  # noqa: S311
         while not self.stopping:
-            tended = self.seat.wakeups.is_tended()
+            tended = self.resources.wakeups.is_tended()
             pause = LOOK_UP_AFTER if tended else self.options.POLL_INTERVAL
-            rung = self.seat.bell.wait(pause * random.uniform(0.7, 1.0))  # noqa: S311
+            rung = self.resources.wakeup.wait(pause * random.uniform(0.7, 1.0))  # noqa: S311
             if rung or not tended or self.slot.rung or self.recycling.is_due():
                 logger.debug("A processor looks for tasks. pid=%s rung=%s", os.getpid(), rung)
                 return
@@ -146,9 +146,9 @@ class Solo(Processor):
                 if self.link.insist(self.look).due:
                     return
                 look_at = time.monotonic() + LOOK_AFTER
-            if self.ledger.is_due(time.monotonic()):
-                self.keep_books()
+            if self.usage.is_due(time.monotonic()):
+                self.write_usage()
 
     def close(self) -> None:
         super().close()
-        self.runner.coroutines.close()
+        self.runner.event_loop.close()

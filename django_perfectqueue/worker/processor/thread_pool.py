@@ -10,96 +10,98 @@ from typing import TYPE_CHECKING
 from django.db import connections
 
 from ..attempt.context import prepare
-from ..attempt.interrupt_thread import ThreadGuard
+from ..attempt.interrupt_thread import ThreadInterrupter
 from ..attempt.runner import Runner, Running
 from ..database.link import Link
-from ..process.wakeup import Bell
+from ..process.wakeup import Wakeup
 
 if TYPE_CHECKING:
-    from .concurrent import Crew
+    from .concurrent import ConcurrentProcessor
 
-LAST_ERRAND = 10.0
+JOIN_TIMEOUT = 10.0
 IDLE = 60.0
 
 
-class Hands:
+class ThreadPool:
     """
-    As many threads as there were tasks at once so far, each with connections of its own.
+    As many threads as tasks ran at once so far, each with its own connections.
 
-    One that has had nothing to do for a minute closes its connections.
+    A thread that is idle for a minute closes its connections.
     """
 
-    def __init__(self, crew: Crew, following: Callable[[], Running | None]) -> None:
-        self.crew = crew
+    def __init__(
+        self, processor: ConcurrentProcessor, following: Callable[[], Running | None]
+    ) -> None:
+        self.processor = processor
         self.following = following
-        self.line: SimpleQueue[Running | None] = SimpleQueue()
+        self.queue: SimpleQueue[Running | None] = SimpleQueue()
         self.lock = threading.Lock()
         self.idle = 0
         self.threads: list[threading.Thread] = []
-        self.bells: list[Bell] = []
+        self.wakeups: list[Wakeup] = []
 
     def send(self, running: Running) -> None:
         """
-        Have a task run by a thread that has nothing to do, or by a new one.
+        Run a task in an idle thread or a new one.
 
-        There are never more of them than places: who has just freed one is free as well,
-        in a moment.
+        There are at most as many threads as places. A thread that has just freed a place
+        becomes idle in a moment, so the queue does not wait.
         """
         with self.lock:
-            if self.idle > 0 or len(self.threads) == len(self.crew.going):
+            if self.idle > 0 or len(self.threads) == len(self.processor.going):
                 self.idle -= 1
             else:
                 self.start()
-        self.line.put(running)
+        self.queue.put(running)
 
     def start(self) -> None:
-        name = f"hand-{len(self.threads) + 1}"
+        name = f"task-{len(self.threads) + 1}"
         thread = threading.Thread(target=self.work, name=name, daemon=True)
         self.threads.append(thread)
         thread.start()
 
-    def ring(self) -> None:
-        """Wake those that wait for the database."""
-        for bell in self.bells:
-            bell.ring()
+    def wake(self) -> None:
+        """Wake the threads that wait for the database."""
+        for wakeup in self.wakeups:
+            wakeup.wake()
 
     def close(self) -> None:
         for _thread in self.threads:
-            self.line.put(None)
+            self.queue.put(None)
         for thread in self.threads:
-            thread.join(LAST_ERRAND)
+            thread.join(JOIN_TIMEOUT)
 
     def work(self) -> None:
         try:
             runner = self.runner()
             while running := self.next(runner):
                 self.run(runner, running)
-            runner.coroutines.close()
+            runner.event_loop.close()
             connections.close_all()
         except BaseException as error:
-            self.crew.fail(error)
+            self.processor.fail(error)
 
     def runner(self) -> Runner:
         prepare()
-        plan, bell = self.crew.plan, Bell()
-        self.bells.append(bell)
-        link = Link(plan.using, bell, self.crew.patience, outage=plan.outage)
-        self.crew.keeper.watch.add(link)
-        return Runner(plan.dispatch, link=link, guard=ThreadGuard())
+        plan, wakeup = self.processor.plan, Wakeup()
+        self.wakeups.append(wakeup)
+        link = Link(plan.using, wakeup, self.processor.patience, outage=plan.outage)
+        self.processor.monitor.watchdog.add(link)
+        return Runner(plan.dispatch, link=link, interrupter=ThreadInterrupter())
 
     def next(self, runner: Runner) -> Running | None:
         try:
-            return self.line.get(timeout=IDLE)
+            return self.queue.get(timeout=IDLE)
         except Empty:
-            runner.coroutines.sync_calls.disconnect()
+            runner.event_loop.sync_calls.disconnect()
             connections.close_all()
-            return self.line.get()
+            return self.queue.get()
 
     def run(self, runner: Runner, running: Running) -> None:
-        """Run a task, and those that follow it."""
+        """Run a task, then following tasks while there are any."""
         following: Running | None = running
         while following is not None:
-            self.crew.ended(following, runner.attend(following))
+            self.processor.ended(following, runner.attend(following))
             following = self.following()
         with self.lock:
             self.idle += 1

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from ..plan import Plan
 from ..report import Reporter
-from .concurrent import Crew
-from .processor import Seat
-from .thread_pool import Hands
+from .concurrent import ConcurrentProcessor
+from .processor import ProcessorResources
+from .thread_pool import ThreadPool
 
 
-class Threads(Crew):
-    """Runs as many tasks at once as it has threads; each takes the next by itself."""
+class ThreadProcessor(ConcurrentProcessor):
+    """Runs tasks in a pool of threads; each thread takes its next task itself."""
 
-    def __init__(self, plan: Plan, seat: Seat, reporter: Reporter) -> None:
-        super().__init__(plan, seat, reporter)
-        self.hands = Hands(self, self.next_task)
+    def __init__(self, plan: Plan, resources: ProcessorResources, reporter: Reporter) -> None:
+        super().__init__(plan, resources, reporter)
+        self.pool = ThreadPool(self, self.next_task)
 
     def hand_out(self) -> None:
         while running := self.next_task():
-            self.hands.send(running)
+            self.pool.send(running)
 
     def stop(self, *, now: bool = False) -> None:
         super().stop(now=now)
-        self.hands.ring()
+        self.pool.wake()
 
     def dismiss(self) -> None:
-        self.hands.close()
+        self.pool.close()

@@ -1,4 +1,4 @@
-"""What a process knows of its trouble with the database."""
+"""The state of a database outage in one process."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SLIP_AFTER = 300.0
 
 class Outage:
     """
-    The trouble of all links of one process, so that it is logged once and not by each link.
+    The outage of all links of one process, so that it is logged once and not by each link.
 
-    Made before the worker's processes are forked: from then on each has its own. All share
-    ``reconnect_at``, before which no connection may have been made, and ``slipped_at``, when
-    a call that failed once was last logged.
+    It is created before the fork, after which each process has its own. All processes share
+    ``reconnect_at`` (older connections must be replaced) and ``slipped_at`` (when a call
+    that failed once was last logged).
     """
 
     def __init__(self) -> None:
@@ -35,20 +35,20 @@ class Outage:
 
     @property
     def is_on(self) -> bool:
-        """Whether a trouble was logged and has yet to end."""
+        """Whether an outage was logged and has not ended."""
         return self.since > 0.0
 
     def reconnect(self) -> None:
-        """Have all processes connect anew: their connections lead to where none should be."""
+        """Make all processes replace their connections, which lead to the wrong server or file."""
         self.reconnect_at.value = time.monotonic()
 
     def enter(self, link: int) -> None:
-        """Count a link as one in trouble."""
+        """Count a link as failing."""
         with self.lock:
             self.links.add(link)
 
     def is_news(self, what: Ailment, since: float) -> bool:
-        """Note a trouble; return whether to log it: it is new, another, or lasts for long."""
+        """Record an error; return whether to log it: it is new, differs, or has lasted."""
         now = time.monotonic()
         with self.lock:
             same = self.what is not None and self.what.family == what.family
@@ -59,21 +59,21 @@ class Outage:
             return True
 
     def leave(self, link: int) -> float | None:
-        """Count a link as open again; return the seconds of an outage that ends with that."""
+        """Count a link as working; return the seconds of the outage if it ends with this."""
         with self.lock:
             self.links.discard(link)
             if self.links or not self.is_on:
                 return None
             if self.what is Ailment.READ_ONLY:
-                # Who only reads does not notice that it still reads from a standby.
+                # A link that only reads would not notice that it still uses a standby.
                 self.reconnect()
-            # Who was idle all the time has yet to find its connection dead.
+            # Links that were idle find their dead connections later: log no slip for these.
             now = self.slipped_at.value = time.monotonic()
             lasted, self.since, self.what = now - self.since, 0.0, None
             return lasted
 
     def is_slip_news(self) -> bool:
-        """Return whether to log a call that failed once; of those there is a line in a while."""
+        """Return whether to log a call that failed once: at most every five minutes."""
         last, now = self.slipped_at.value, time.monotonic()
         if self.is_on or (last and now - last < SLIP_AFTER):
             return False

@@ -55,7 +55,7 @@ class TaskSlot(ctypes.Structure):
 
     @property
     def kill_at(self) -> float:
-        """When it is to be ended by force: by its limit, or since it was asked to stop."""
+        """When its processor is killed: by its time limit, or after a stop request."""
         if self.returned_id == self.task_id:
             return NEVER
         if self.stopped_id == self.task_id:
@@ -120,25 +120,25 @@ class Slot(ctypes.Structure):
 
     @property
     def is_free(self) -> bool:
-        """Whether a ring would have it look for tasks, and none has."""
+        """Whether a wake-up would make it look for tasks, and none was sent."""
         return self.seeking and not self.rung
 
     def seek(self) -> None:
-        """Begin to look for tasks: a ring that comes from now on must not be lost."""
+        """Begin to look for tasks; a wake-up from now on is kept in ``rung``."""
         self.rung = False
         self.seeking = True
 
     def sign_on(self, holder: int = 0) -> None:
-        """Begin anew for another processor; what was counted stays."""
+        """Reset the slot for another processor; the counts stay."""
         ctypes.memset(ctypes.addressof(self), 0, Slot.counts.offset)
         self.holder = holder
         self.clear()
 
     def begin(
-        self, task_id: int, *, since: float, limits: TimeLimits = NO_LIMITS, seat: int = 0
+        self, task_id: int, *, since: float, limits: TimeLimits = NO_LIMITS, index: int = 0
     ) -> None:
-        """Show that a handler begins."""
-        task, (time_limit, kill_wait) = self._task_slots[seat], limits
+        """Record that a handler begins."""
+        task, (time_limit, kill_wait) = self._task_slots[index], limits
         task.stopped_id = task.returned_id = 0
         task.since, task.kill_wait = since, kill_wait
         task.limit_at = since + time_limit + kill_wait
@@ -153,16 +153,16 @@ class Slot(ctypes.Structure):
                 task.stopped_id = task_id
 
     def returned(self, task_id: int) -> None:
-        """Note that a handler has ended, though not all is written: no force is needed."""
+        """Record that a handler has ended, so that its processor is not killed for it."""
         for task in self._task_slots:
             if task.task_id == task_id:
                 task.returned_id = task_id
 
-    def end(self, *, seat: int = 0) -> None:
-        self._task_slots[seat].task_id = 0
+    def end(self, *, index: int = 0) -> None:
+        self._task_slots[index].task_id = 0
 
     def clear(self) -> None:
-        """Forget what runs."""
+        """Clear the running tasks."""
         for task in self._task_slots:
             task.task_id = 0
 

@@ -12,12 +12,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from django_perfectqueue.conf import options
 
 from ..process.shared_memory import shared, with_fields
-from ..process.wakeup import Bell
+from ..process.wakeup import Wakeup
 
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
@@ -72,7 +71,7 @@ class WorkerStatus(ctypes.Structure):
         reached = self.reached is not None and self.reached < ALIVE_FOR
         return self.is_live and reached and self.processors > 0 and not self.leaving
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return it for programs; times are in seconds."""
         return {
             "live": self.is_live,
@@ -95,14 +94,14 @@ class StatusPage:
     The status of a worker in shared memory, which costs no system call to write.
 
     Where there is a folder for it, it is a file, so that other programs of the same user
-    can read it. The file goes with its worker; that of a killed worker shows its age. The
-    bell rings once when the worker begins to leave.
+    can read it. The worker deletes it at its end; that of a killed worker shows its age.
+    ``wakeup`` is set once when the worker begins to leave.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
         self.status = self.opened()
-        self.bell = Bell()
+        self.wakeup = Wakeup()
 
     def opened(self) -> WorkerStatus:
         if self.path is not None:
@@ -132,20 +131,20 @@ class StatusPage:
         self.status.reached_at = time.monotonic()
 
     def leave(self) -> None:
-        """Note that the worker takes no more tasks, and ring once."""
+        """Note that the worker takes no more tasks, and set ``wakeup`` once."""
         if not self.status.leaving:
             self.status.leaving = True
-            self.bell.ring()
+            self.wakeup.wake()
 
     def fileno(self) -> int:
-        return self.bell.ear
+        return self.wakeup.read_fd
 
     def close(self) -> None:
-        """Take it away."""
+        """Remove the file."""
         if self.path is not None:
             with contextlib.suppress(OSError):
                 self.path.unlink()
-        self.bell.close()
+        self.wakeup.close()
 
 
 def of_file(path: Path) -> mmap.mmap:

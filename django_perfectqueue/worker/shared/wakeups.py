@@ -1,4 +1,4 @@
-"""The wake-ups of all processors of a supervisor."""
+"""Wake the processors of a supervisor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from ..process.shared_memory import shared
-from ..process.wakeup import Bell
+from ..process.wakeup import Wakeup
 from .slot import Slot
 
 TENDED_FOR = 10.0
@@ -15,42 +15,42 @@ TENDED_FOR = 10.0
 
 class Wakeups:
     """
-    Wakes one processor that has nothing to do, and never all of them for one task.
+    Wakes one idle processor for a task, never all of them.
 
-    A processor shows that it seeks before it looks for tasks for what may be the last time;
-    so one that is rung meanwhile looks again, or passes the ring on.
+    A processor sets ``seeking`` before its last look for tasks. If it is woken during that
+    look, it looks again or wakes another, so that no wake-up is lost.
     """
 
-    def __init__(self, bells: Sequence[tuple[Slot, Bell]] = ()) -> None:
-        self.bells = bells
+    def __init__(self, processors: Sequence[tuple[Slot, Wakeup]] = ()) -> None:
+        self.processors = processors
         self.tended_until = shared(ctypes.c_double)
 
     def wake_one(self) -> bool:
-        """Ring for the first that is free; return whether there was one."""
-        for slot, bell in self.bells:
+        """Wake the first free processor; return whether there was one."""
+        for slot, wakeup in self.processors:
             if slot.is_free:
                 slot.rung = True
-                bell.ring()
+                wakeup.wake()
                 return True
         return False
 
     def call(self, holder: int) -> None:
-        """Have the processor with this holder look what became of what it holds."""
-        for slot, _bell in self.bells:
+        """Make the processor with this holder check the leases that it holds."""
+        for slot, _wakeup in self.processors:
             if slot.holder == holder:
                 slot.called = True
 
     def has_free(self) -> bool:
-        return any(slot.is_free for slot, _bell in self.bells)
+        return any(slot.is_free for slot, _wakeup in self.processors)
 
     def is_at_work(self) -> bool:
         """Return whether any task runs."""
-        return any(slot.tasks for slot, _bell in self.bells)
+        return any(slot.tasks for slot, _wakeup in self.processors)
 
     def tend(self) -> None:
-        """Let the processors count on being rung, for some seconds."""
+        """Promise wake-ups for some seconds, during which processors need not poll."""
         self.tended_until.value = time.monotonic() + TENDED_FOR
 
     def is_tended(self) -> bool:
-        """Return whether someone would ring."""
+        """Return whether a listener sends wake-ups."""
         return time.monotonic() < self.tended_until.value

@@ -1,1 +1,1 @@
-"""Keep the processes of a worker alive."""
+"""Fork, watch and replace the processes of a worker."""

@@ -1,4 +1,4 @@
-"""How a supervisor forks its processes."""
+"""Fork the processes of a supervisor."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from ..process.title import set_title
 
 class Forks:
     """
-    Forks the processes of a supervisor, and knows those that are alive.
+    Forks the processes of a supervisor, and lists those that live.
 
-    ``closers`` close in each child what only the supervisor may hold.
+    ``closers`` run in each child, and close the descriptors that only the supervisor may
+    hold: a copy in a child would keep a pipe open after the supervisor's death.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -37,7 +38,7 @@ class Forks:
         return child
 
     def fork_helper(self, role: str, body: Body) -> Child:
-        """Fork what shows by a pulse that it goes on; a processor has a keeper for that."""
+        """Fork a process with a heartbeat thread; in a processor the monitor is that."""
         pulse = Pulse()
 
         def with_pulse() -> int:

@@ -1,4 +1,4 @@
-"""The processes beside the processors, from their supervisor's side."""
+"""The helper processes, as seen by their supervisor."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from ..helpers.reaper import Estate, Undertaker
+from ..helpers.reaper import Leftovers, Reaper
 from ..plan import Plan
 from ..process.child import Body, Child, Restarts
 from ..report import Reporter
@@ -20,10 +20,10 @@ LIMIT = 20.0
 @dataclass(slots=True, eq=False)
 class HelperSlot:
     """
-    A helper of one kind, started anew whenever it has died.
+    A helper of one kind, restarted whenever it dies.
 
-    It is replaced later and later where it dies younger than ``limit`` seconds. A
-    ``lasting`` one stays until the last processor has ended.
+    The pause before a restart grows while it dies younger than ``limit`` seconds. A
+    ``lasting`` helper stays until the last processor has ended.
     """
 
     name: str
@@ -37,7 +37,7 @@ class HelperSlot:
         self.restarts = Restarts(self.limit)
 
     def fill(self, fork: Callable[[str, Body], Child], now: float) -> None:
-        """Start it if there is none, unless it is too early."""
+        """Start the helper if it is missing and its restart is due."""
         if self.child is not None or now < self.restarts.next_at:
             return
         try:
@@ -56,39 +56,39 @@ class HelperSlot:
 
 
 class Helpers:
-    """The helpers of a supervisor, and the undertakers of its dead processors."""
+    """The helpers of a supervisor, and the reapers of its dead processors."""
 
     def __init__(self, plan: Plan, reporter: Reporter, forks: Forks) -> None:
         self.slots: list[HelperSlot] = []
         self.plan = plan
         self.reporter = reporter
         self.forks = forks
-        self.undertakers: list[Child] = []
+        self.reapers: list[Child] = []
 
     def named(self) -> Iterator[tuple[str, Child]]:
         """Yield each helper that is alive, with its name."""
         yield from ((slot.name, slot.child) for slot in self.slots if slot.child is not None)
-        yield from (("undertaker", child) for child in self.undertakers)
+        yield from (("reaper", child) for child in self.reapers)
 
-    def give_back(self, estate: Estate) -> None:
-        """Have a process of its own give back what a dead processor has left."""
+    def give_back(self, leftovers: Leftovers) -> None:
+        """Fork a reaper for the leases of a dead processor."""
 
-        # Made in the child: what it opens is closed when that ends.
-        def bury() -> int:
-            return Undertaker(self.plan, estate, self.reporter).run()
+        # Created in the child, so that its descriptors are closed with it.
+        def reap_leftovers() -> int:
+            return Reaper(self.plan, leftovers, self.reporter).run()
 
         try:
-            self.undertakers.append(self.forks.fork_helper("undertaker", bury))
+            self.reapers.append(self.forks.fork_helper("reaper", reap_leftovers))
         except OSError as error:
-            logger.error("What it held comes back with its lease. %s", error)
+            logger.error("No reaper can be started; tasks wait for their leases. %s", error)
 
     def reap(self, now: float) -> None:
-        self.undertakers = [child for child in self.undertakers if self.forks.reap(child) is None]
+        self.reapers = [child for child in self.reapers if self.forks.reap(child) is None]
         for slot in self.slots:
             slot.reap(self.forks.reap, now)
 
     def watch(self, now: float, *, frozen: bool) -> None:
-        """End who stands still; say again to those that are to end that they are."""
+        """Kill helpers without a heartbeat; repeat stop signals."""
         interval = self.plan.options.CHILD_KILL_INTERVAL
         for name, child in self.named():
             if frozen and child.pulse is not None:
@@ -102,13 +102,13 @@ class Helpers:
             child.press(now, interval=interval, limit=LIMIT)
 
     def fill(self, now: float, *, only_lasting: bool) -> None:
-        """Fork what is missing."""
+        """Fork missing helpers."""
         for slot in self.slots:
             if slot.lasting or not only_lasting:
                 slot.fill(self.forks.fork_helper, now)
 
     def stop(self, *, lasting: bool = False) -> None:
-        """Ask them to end; the ``lasting`` ones only where this says so."""
+        """Stop the helpers; with ``lasting`` also the lasting ones."""
         for slot in self.slots:
             if slot.child is not None and (lasting or not slot.lasting):
                 slot.child.stop()

@@ -1,4 +1,4 @@
-"""The processors of a supervisor: their places, and each process that has one in turn."""
+"""The processors of a supervisor: places, and the processes that use them in turn."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from django_perfectqueue.lib.processes import (
     terminate_descendants,
 )
 
-from ..helpers.reaper import Estate
+from ..helpers.reaper import Leftovers
 from ..plan import Plan
 from ..process.child import Child, Restarts
-from ..process.cpu_usage import Gauge
-from ..process.wakeup import Bell, drain
-from ..processor.processor import DONE, RECYCLED, Seat
-from ..processor.processor_types import processor_of
+from ..process.cpu_usage import CpuUsage
+from ..process.wakeup import Wakeup, drain
+from ..processor.processor import DONE, RECYCLED, ProcessorResources
+from ..processor.processor_types import PROCESSOR_TYPES
 from ..report import Reporter
 from ..shared.queue_order import QueueAccounts
 from ..shared.slot import Slot, TaskSlot
@@ -44,24 +44,23 @@ class Tenure:
     """
     One processor at its place, from its fork to its end.
 
-    ``heartbeat`` is the end of a pipe from which its supervisor reads that it lives.
-    ``silence`` is for how many seconds it did not, if it was killed for that.
-    ``overdue_since`` is since when a task should have ended; ``forced`` tells that the
-    processor was killed for that.
+    ``heartbeat_r`` is the read end of the pipe of its heartbeats. ``silence`` is for how many
+    seconds there were none, if it was killed for that. ``overdue_since`` is when a task should
+    have ended. ``forced`` means that the processor was killed for that.
     """
 
     child: Child
     holder: int
     slot: Slot
-    heartbeat: int
-    usage: Gauge | None = None
+    heartbeat_r: int
+    usage: CpuUsage | None = None
     silence: float = 0.0
     overdue_since: float | None = None
     forced: bool = False
 
     def listen(self, now: float, *, limit: float, frozen: bool) -> None:
-        """Kill it where it has shown no sign of life for ``limit`` seconds."""
-        if drain(self.heartbeat) or frozen:
+        """Kill it after ``limit`` seconds without a heartbeat."""
+        if drain(self.heartbeat_r) or frozen:
             self.slot.seen_at, self.usage = now, None
         elif now - self.slot.seen_at > min(limit / 2, SILENT):
             self.look_for_work(now)
@@ -75,22 +74,21 @@ class Tenure:
 
     def look_for_work(self, now: float) -> None:
         """
-        See whether one that is silent computes.
+        Count a silent processor as alive while it computes.
 
-        A handler that keeps Python's lock silences its processor; that is no reason to kill
-        it, as long as it is at work.
+        A handler that holds the interpreter lock stops the heartbeats.
         """
         if self.usage is None:
-            self.usage = Gauge(self.child.pid, now)
+            self.usage = CpuUsage(self.child.pid, now)
         elif self.usage.is_busy(now) and self.slot.tasks:
             self.slot.seen_at = now
 
     def enforce(self, now: float, *, interval: float) -> None:
         """
-        End by force the tasks that go on after they should have ended.
+        Kill the processor for tasks that exceed their time limit.
 
-        First what their handlers have started is asked to end, so that one that waits for it
-        comes back; after ``interval`` seconds all of it goes, with the processor.
+        First the descendants of the processor get a SIGTERM, so that a handler that waits for
+        one returns. After ``interval`` seconds the processor and its descendants are killed.
         """
         overdue = self.slot.overdue(now)
         if self.child.killed or not overdue:
@@ -103,7 +101,7 @@ class Tenure:
 
     def ask(self, overdue: list[TaskSlot]) -> None:
         logger.error(
-            "A handler does not end; it is ended by force. pid=%s task_ids=%s",
+            "A handler exceeds its time limit; its processor will be killed. pid=%s task_ids=%s",
             self.child.pid,
             [task.task_id for task in overdue],
         )
@@ -111,7 +109,8 @@ class Tenure:
             terminate_descendants(self.child.pid)
 
     def force(self, now: float) -> None:
-        """Kill the processor, unless what it should have ended has just done so."""
+        """Kill the processor, unless the task has just ended."""
+        # Stopped for the check, so that no task ends between the check and the kill.
         halt(self.child.pid)
         if self.slot.overdue(now):
             self.forced = True
@@ -119,8 +118,8 @@ class Tenure:
         else:
             resume(self.child.pid)
 
-    def estate(self, now: float, code: int) -> Estate:
-        """Return what it has left; where it died by itself, its tasks have crashed."""
+    def leftovers(self, now: float, code: int) -> Leftovers:
+        """Return its leftovers; if it was not killed on purpose, its tasks have crashed."""
         seconds = {task.task_id: now - task.since for task in self.slot.tasks}
         overdue = self.slot.overdue(now) if self.forced else []
         on_purpose = self.forced or (self.child.killed and not self.silence)
@@ -130,7 +129,7 @@ class Tenure:
                 "A processor died. pid=%s task_ids=%s: %s", self.child.pid, list(seconds), message
             )
             self.slot.count("crashed", len(seconds))
-        return Estate(
+        return Leftovers(
             holder=self.holder,
             worker=f"{socket.gethostname()}:{self.child.pid}",
             crashed=() if on_purpose else tuple(seconds),
@@ -142,13 +141,13 @@ class Tenure:
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """What outlives a processor: one slot and one account of queues for all that sit here."""
+    """The shared memory and the restarts of the processors that use a place in turn."""
 
     number: int
     slot: Slot
     accounts: QueueAccounts
     restarts: Restarts
-    bell: Bell = field(default_factory=Bell)
+    wakeup: Wakeup = field(default_factory=Wakeup)
     tenure: Tenure | None = None
     vacant: bool = False
 
@@ -158,25 +157,25 @@ class Place:
 
 
 class Processors:
-    """Seats PROCESSORS processors, watches them, and replaces those that end."""
+    """Keeps PROCESSORS processors running: forks, watches and replaces them."""
 
     def __init__(
         self,
         plan: Plan,
         reporter: Reporter,
         forks: Forks,
-        give_back: Callable[[Estate], None],
+        give_back: Callable[[Leftovers], None],
         *,
-        lifeline: int,
+        parent_alive: int,
     ) -> None:
         self.plan = plan
         self.options = plan.options
         self.reporter = reporter
         self.forks = forks
         self.give_back = give_back
-        self.lifeline = lifeline
+        self.parent_alive = parent_alive
         self.places = [self.new_place(number) for number in range(1, self.options.PROCESSORS + 1)]
-        self.wakeups = Wakeups([(place.slot, place.bell) for place in self.places])
+        self.wakeups = Wakeups([(place.slot, place.wakeup) for place in self.places])
         self.serving_since: float | None = None
         forks.closers.append(self.let_go)
 
@@ -206,7 +205,7 @@ class Processors:
         return all(place.vacant for place in self.places)
 
     def are_serving(self, now: float) -> bool:
-        """Return whether every one has looked for tasks, or after a while at least one."""
+        """Return whether all have acquired, or for five seconds at least one."""
         serving = sum(slot.serves for slot in self.slots)
         if serving and self.serving_since is None:
             self.serving_since = now
@@ -219,7 +218,7 @@ class Processors:
             child.kill() if now else child.stop()
 
     def titles(self, now: float) -> Iterator[tuple[int, str]]:
-        """Yield the pid of each, and what it is and does."""
+        """Yield pid and title of each processor."""
         for place in self.places:
             if place.tenure is not None:
                 pid = place.tenure.child.pid
@@ -230,7 +229,7 @@ class Processors:
                 yield pid, f"Processor {place.number}, pid {pid}, runs {what}:"
 
     def reap(self, now: float, *, stopping: bool) -> None:
-        """Clear the places of those that have ended."""
+        """Clear the places of processors that have ended."""
         for place in self.places:
             tenure = place.tenure
             if tenure is not None and (code := self.forks.reap(tenure.child)) is not None:
@@ -246,10 +245,10 @@ class Processors:
         slot.pid = 0
         left = code in (DONE, RECYCLED) and slot.signed_off
         if not left:
-            kill_orphans(self.forks.pids(), holder=tenure.holder, pipe=tenure.heartbeat)
-        os.close(tenure.heartbeat)
+            kill_orphans(self.forks.pids(), holder=tenure.holder, pipe=tenure.heartbeat_r)
+        os.close(tenure.heartbeat_r)
         if not left:
-            self.give_back(tenure.estate(now, code))
+            self.give_back(tenure.leftovers(now, code))
         slot.clear()
         slot.seeking = False
         if slot.rung:
@@ -258,7 +257,7 @@ class Processors:
         place.vacant = self.plan.burst and left and code == DONE and child.stopping_since is None
 
     def watch(self, now: float, *, frozen: bool) -> None:
-        """End who is silent or overdue; say again to those that are to end that they are."""
+        """Kill silent and overdue processors; repeat stop signals."""
         interval = self.options.CHILD_KILL_INTERVAL
         for tenure in self.tenures:
             tenure.listen(now, limit=self.options.CHILD_HEARTBEAT_LIMIT, frozen=frozen)
@@ -267,61 +266,61 @@ class Processors:
             tenure.child.press(now, interval=interval, limit=limit)
 
     def fill(self, now: float) -> None:
-        """Fork what is missing; where the machine has no room for one, the others go on."""
+        """Fork missing processors; retry later where fork() fails."""
         for place in self.places:
             if place.is_due(now):
                 try:
-                    self.seat(place, now)
+                    self.start(place, now)
                 except OSError as error:
                     logger.error("A processor can't be started. %s", error)
                     place.restarts.postpone(now)
 
-    def seat(self, place: Place, now: float) -> None:
+    def start(self, place: Place, now: float) -> None:
         try:
             self.plan.dispatch.before_fork()
         except Exception:
             logger.exception("A handler's before_fork() raised.")
-        heartbeat, pulse = os.pipe()
-        os.set_blocking(heartbeat, False)
-        os.set_blocking(pulse, False)
-        seat = Seat(
+        heartbeat_r, heartbeat_w = os.pipe()
+        os.set_blocking(heartbeat_r, False)
+        os.set_blocking(heartbeat_w, False)
+        resources = ProcessorResources(
             number=place.number,
             holder=store.new_holder(),
             slot=place.slot,
             accounts=place.accounts,
-            bell=place.bell,
-            pulse=pulse,
-            lifeline=self.lifeline,
+            wakeup=place.wakeup,
+            heartbeat_w=heartbeat_w,
+            parent_alive=self.parent_alive,
             wakeups=self.wakeups,
         )
-        drain(place.bell.ear)
-        place.slot.sign_on(seat.holder)
+        drain(place.wakeup.read_fd)
+        place.slot.sign_on(resources.holder)
         place.slot.seen_at = now
 
         def process() -> int:
-            mark(seat.holder)
-            kind = processor_of(self.options.PROCESSOR_TYPE)
-            return kind(self.plan, seat, self.reporter).run()
+            mark(resources.holder)
+            kind = PROCESSOR_TYPES[self.options.PROCESSOR_TYPE]
+            return kind(self.plan, resources, self.reporter).run()
 
         try:
             child = self.forks.fork(f"processor {place.number}", process)
         except OSError:
-            os.close(heartbeat)
+            os.close(heartbeat_r)
             raise
         finally:
-            os.close(pulse)
-        place.tenure = Tenure(child, seat.holder, place.slot, heartbeat)
+            os.close(heartbeat_w)
+        place.tenure = Tenure(child, resources.holder, place.slot, heartbeat_r)
         place.slot.pid = child.pid
         words = {"number": place.number, "pid": child.pid}
         self.reporter.say(_("Processor %(number)s started, pid %(pid)s.") % words)
 
     def let_go(self) -> None:
-        """Close, in a child, what only the supervisor may hold."""
+        """Close the heartbeat pipes in a child."""
         for tenure in self.tenures:
-            os.close(tenure.heartbeat)
+            os.close(tenure.heartbeat_r)
 
     def due(self) -> Iterator[float]:
-        """Yield the moments at which there is something to do, by the monotonic clock."""
+        """Yield the times of the next actions, by the monotonic clock."""
         for place in self.places:
             if place.tenure is None and not place.vacant:
                 yield place.restarts.next_at

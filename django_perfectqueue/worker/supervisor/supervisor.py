@@ -18,9 +18,9 @@ from django_perfectqueue.lib.processes import adopt_orphans, reap_orphans, send
 from ..database.link import close_for_fork
 from ..helpers.janitor import Janitor
 from ..helpers.listener import Listener
-from ..helpers.probe_server import Receptionist
-from ..helpers.registration import Presence, registration
-from ..helpers.reloader import Watch, Watcher
+from ..helpers.probe_server import ProbeServer
+from ..helpers.registration import WorkerRegistration, registration_of
+from ..helpers.reloader import Reloader, SourceFiles
 from ..plan import Plan
 from ..process import output
 from ..process.child import Body
@@ -35,10 +35,10 @@ from ..process.signals import (
     RESTART_NOW,
     STOP,
     STOP_NOW,
-    Mailbox,
+    SignalQueue,
     reopen_logs,
 )
-from ..process.stack_dump import Stacks
+from ..process.stack_dump import StackDumps
 from ..process.wakeup import drain, readable
 from ..report import Reporter
 from ..shared.status_page import StatusPage, path_for
@@ -53,10 +53,10 @@ TICK = 0.5
 
 class Supervisor:
     """
-    Keeps PROCESSORS processors, a listener and a janitor alive until it is to stop.
+    Keeps PROCESSORS processors, a listener and a janitor running until a stop.
 
-    It has one thread and no connection to the database, so it may fork at any time and
-    is never held up.
+    It has one thread and no database connection, so it can fork at any time and never
+    blocks.
     """
 
     def __init__(self, plan: Plan, reporter: Reporter, launcher: socket.socket | None) -> None:
@@ -67,71 +67,71 @@ class Supervisor:
         self.launcher_pid = os.getppid()
         if launcher is not None:
             launcher.setblocking(False)
-        self.mailbox = Mailbox()
-        self.lifeline, self.hold = os.pipe()
-        os.set_blocking(self.lifeline, False)
+        self.signal_queue = SignalQueue()
+        self.parent_alive, self.parent_alive_w = os.pipe()
+        os.set_blocking(self.parent_alive, False)
         self.forks = Forks(plan)
         self.forks.closers += [
-            lambda: os.close(self.hold),
-            self.mailbox.forget,
+            lambda: os.close(self.parent_alive_w),
+            self.signal_queue.forget,
             self.close_launcher,
         ]
         self.helpers = Helpers(plan, reporter, self.forks)
         self.processors = Processors(
-            plan, reporter, self.forks, self.helpers.give_back, lifeline=self.lifeline
+            plan, reporter, self.forks, self.helpers.give_back, parent_alive=self.parent_alive
         )
-        self.board = StatusPage(path_for(os.getpid()))
-        self.stacks = Stacks()
+        self.status_page = StatusPage(path_for(os.getpid()))
+        self.stacks = StackDumps()
         self.helpers.slots = self.needed_helpers()
         self.stopping = False
         self.now = self.watched_at = time.monotonic()
 
     def needed_helpers(self) -> list[HelperSlot]:
         limit = self.options.CHILD_FORK_FREQUENCY_LIMIT
-        worker = registration(self.plan)
+        worker = registration_of(self.plan)
         slots, wakeups = self.processors.slots, self.processors.wakeups
 
-        def tidy() -> int:
-            presence = Presence(worker, self.board, slots)
-            return Janitor(self.plan, wakeups, presence, lifeline=self.lifeline).run()
+        def clean() -> int:
+            registration = WorkerRegistration(worker, self.status_page, slots)
+            return Janitor(self.plan, wakeups, registration, parent_alive=self.parent_alive).run()
 
         def listen() -> int:
-            return Listener(self.plan, wakeups, lifeline=self.lifeline).run()
+            return Listener(self.plan, wakeups, parent_alive=self.parent_alive).run()
 
-        def answer() -> int:
-            return Receptionist(self.plan, self.board, lifeline=self.lifeline).run()
+        def serve_probes() -> int:
+            return ProbeServer(self.plan, self.status_page, parent_alive=self.parent_alive).run()
 
-        found = [HelperSlot("janitor", tidy, limit, lasting=True)]
+        found = [HelperSlot("janitor", clean, limit, lasting=True)]
         if not self.plan.burst:
             found.insert(0, HelperSlot("listener", listen, limit))
         if self.plan.reload and not self.plan.burst:
-            found.append(HelperSlot("watcher", self.watching(), limit))
+            found.append(HelperSlot("reloader", self.watching(), limit))
         if self.plan.health is not None:
-            found.append(HelperSlot("receptionist", answer, limit, lasting=True))
+            found.append(HelperSlot("probe server", serve_probes, limit, lasting=True))
         return found
 
     def watching(self) -> Body:
-        """Return what asks the launcher for a restart when the code has changed since now."""
-        watch = Watch()
+        """Return the body of a reloader, which requests a restart for each change."""
+        files = SourceFiles()
 
         def restart(file: Path) -> None:
             self.reporter.say(_("%s has changed; the worker starts anew.") % file)
             send(self.launcher_pid, RESTART)
 
-        return lambda: Watcher(watch, restart, lifeline=self.lifeline).run()
+        return lambda: Reloader(files, restart, parent_alive=self.parent_alive).run()
 
     def run(self) -> int:
-        """Work until it is to stop, or in a burst until all is done; return the exit code."""
+        """Work until a stop, or in a burst until no task is due; return the exit code."""
         began = time.monotonic()
-        self.mailbox.open(signal.SIGCHLD)
+        self.signal_queue.open(signal.SIGCHLD)
         self.tell_launcher(HEARS)
         adopt_orphans()
-        # What is there now stays for good: children share its memory as long as no one writes.
+        # Frozen objects are not touched by the collector, so forks keep sharing their pages.
         gc.collect()
         gc.freeze()
         try:
             port = self.plan.health[1] if self.plan.health else 0
-            self.board.introduce(os.getpid(), os.getppid(), port)
+            self.status_page.introduce(os.getpid(), os.getppid(), port)
             close_for_fork()
             self.work()
         except Exception:
@@ -147,7 +147,7 @@ class Supervisor:
         while True:
             self.now = time.monotonic()
             self.show()
-            self.obey(self.mailbox.read())
+            self.obey(self.signal_queue.read())
             self.stacks.go_on(self.now)
             self.reap()
             self.watch()
@@ -159,10 +159,10 @@ class Supervisor:
             self.wait()
 
     def show(self) -> None:
-        """Show outside how the worker stands."""
-        self.board.turn(len(self.processors.children))
+        """Update the status page."""
+        self.status_page.turn(len(self.processors.children))
         output.push()
-        self.board.status.dropped = output.dropped.total()
+        self.status_page.status.dropped = output.dropped.total()
 
     def obey(self, signals: Iterable[signal.Signals]) -> None:
         for signum in signals:
@@ -171,7 +171,7 @@ class Supervisor:
             elif signum == STOP_NOW:
                 self.stop(now=True)
             elif signum in (RESTART, RESTART_NOW):
-                # Others take the places of those that end.
+                # fill() replaces them.
                 self.processors.stop(now=signum == RESTART_NOW)
             elif signum == REOPEN_LOGS:
                 self.reopen_logs()
@@ -182,7 +182,7 @@ class Supervisor:
         if not self.stopping:
             self.reporter.say(_("Stopping at once.") if now else self.farewell())
         self.stopping = True
-        self.board.leave()
+        self.status_page.leave()
         self.processors.stop(now=now)
         self.helpers.stop()
 
@@ -200,7 +200,7 @@ class Supervisor:
             send(child.pid, REOPEN_LOGS)
 
     def titles(self) -> Iterator[tuple[int, str]]:
-        """Yield the pid of each process, and what it is and does."""
+        """Yield pid and title of each process."""
         yield from self.processors.titles(self.now)
         for name, child in self.helpers.named():
             yield child.pid, f"{name.capitalize()}, pid {child.pid}:"
@@ -212,22 +212,23 @@ class Supervisor:
 
     def watch(self) -> None:
         """
-        See who is alive, and end who has not been heard of for too long.
+        Kill processes without heartbeats.
 
-        Where the whole machine stood still, nobody is blamed for that silence.
+        If the supervisor itself did not run for long, the machine was suspended: then no
+        process is killed for its silence.
         """
         longest = max(self.options.CHILD_HEARTBEAT_LIMIT / 2, 4 * TICK)
         frozen = self.now - self.watched_at > longest
         self.watched_at = self.now
         self.processors.watch(self.now, frozen=frozen)
         if self.stopping:
-            for child in self.helpers.undertakers:
+            for child in self.helpers.reapers:
                 child.stop()
         self.helpers.watch(self.now, frozen=frozen)
 
     def fill(self) -> None:
-        """Fork what is missing, unless it is too early."""
-        if self.plan.burst and self.helpers.undertakers:
+        """Fork missing processes whose restart is due."""
+        if self.plan.burst and self.helpers.reapers:
             return
         if not self.stopping:
             self.processors.fill(self.now)
@@ -235,7 +236,7 @@ class Supervisor:
             self.helpers.fill(self.now, only_lasting=self.stopping)
 
     def is_over(self) -> bool:
-        if self.processors.tenures or self.helpers.undertakers:
+        if self.processors.tenures or self.helpers.reapers:
             return False
         if not self.stopping:
             if not self.processors.are_all_vacant():
@@ -245,9 +246,9 @@ class Supervisor:
         return self.helpers.are_gone()
 
     def wait(self) -> None:
-        heartbeats = [tenure.heartbeat for tenure in self.processors.tenures]
+        heartbeats = [tenure.heartbeat_r for tenure in self.processors.tenures]
         launcher = -1 if self.launcher is None else self.launcher.fileno()
-        files = [self.mailbox.ear, *heartbeats, *([launcher] if self.launcher else [])]
+        files = [self.signal_queue.read_fd, *heartbeats, *([launcher] if self.launcher else [])]
         if launcher in readable(files, self.pause()):
             if drain(launcher) is None:
                 self.lose_launcher()
@@ -259,7 +260,7 @@ class Supervisor:
         return max(0.01, min([TICK, *(at - self.now for at in due if at > self.now)]))
 
     def tell_launcher(self, word: bytes) -> bool:
-        """Say that tasks are being taken, or when asked that this process goes on."""
+        """Send a byte to the launcher; return False if its buffer is full."""
         if self.launcher is not None:
             try:
                 self.launcher.send(word)
@@ -270,7 +271,7 @@ class Supervisor:
         return True
 
     def lose_launcher(self) -> None:
-        """Stop without it, unless it has left because this is to stop."""
+        """Stop when the launcher dies, unless a stop is in progress."""
         self.close_launcher()
         if not self.stopping:
             logger.error("The launcher is gone; the worker stops.")
@@ -284,8 +285,8 @@ class Supervisor:
     def close(self) -> None:
         for child in self.forks.children:
             child.kill()
-        self.mailbox.close()
-        self.board.close()
-        os.close(self.hold)
-        os.close(self.lifeline)
+        self.signal_queue.close()
+        self.status_page.close()
+        os.close(self.parent_alive_w)
+        os.close(self.parent_alive)
         self.close_launcher()

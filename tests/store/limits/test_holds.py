@@ -15,7 +15,8 @@ from django_perfectqueue.models import FairShare, Hold, Lane, Limit, State, Tick
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.limits.holds import RECHECK
 from django_perfectqueue.store.upkeep import timers
-from tests.factories import (
+
+from ...factories import (
     NOON,
     acquire,
     after,
@@ -26,7 +27,6 @@ from tests.factories import (
     keys,
     submit,
 )
-
 from ...scale.case import expect_large_tables, refresh
 from ...scale.meter import Meter
 

@@ -25,7 +25,7 @@ class TellTests(TestCase):
         self.ids = list(keys)
 
     def tell(self, *notes, now=NOON):
-        store.tell(notes, using="default", now=now)
+        store.write_journal(notes, using="default", now=now)
 
     def rows(self):
         columns = ("task_id", "number", "progress", "stage", "lines")
@@ -122,6 +122,6 @@ class QuickCommitTests(TransactionTestCase):
                 connection.cursor() as cursor,
             ):
                 cursor.execute("SET LOCAL synchronous_commit TO on")
-                store.tell([note(task.id)], using="default")
+                store.write_journal([note(task.id)], using="default")
                 cursor.execute("SHOW synchronous_commit")
                 self.assertEqual(cursor.fetchone()[0], expected)

@@ -6,22 +6,24 @@ from django.test import TestCase
 from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
-from django_perfectqueue.models import FairShare, Lane, Limit, Span, Usage
+from django_perfectqueue.models import Bucket, FairShare, Lane, Limit, Usage
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store import Tally, Whose
+from django_perfectqueue.store import Tally, UsageKey
 from django_perfectqueue.store.records.usage import start_of
 from tests.factories import NOON, acquire, after, submit, submit_many
 
 DAYS = 86_400.0
 
 
-def whose(user, queue="default"):
-    return Whose(queue, others=False, user=user)
+def usage_key(user, queue="default"):
+    return UsageKey(queue, others=False, user=user)
 
 
 def add(at=NOON, queue="default", **seconds):
     """Book so many seconds for each user."""
-    tallies = {whose(user, queue): Tally(ended=1, seconds=float(n)) for user, n in seconds.items()}
+    tallies = {
+        usage_key(user, queue): Tally(ended=1, seconds=float(n)) for user, n in seconds.items()
+    }
     store.add_usage(tallies, using="default", at=at)
 
 
@@ -54,7 +56,7 @@ class AddTests(TestCase):
         tally = Tally(waits=[0] * 28)
         tally.waits[0], tally.waits[27] = 2, 1
         for _time in range(2):
-            store.add_usage({whose("ann"): tally}, using="default", at=NOON)
+            store.add_usage({usage_key("ann"): tally}, using="default", at=NOON)
 
         ann = Usage.objects.get()
         self.assertEqual((ann.wait_0, ann.wait_1, ann.wait_27), (4, 0, 2))
@@ -65,7 +67,7 @@ class AddTests(TestCase):
             tally = Tally(ended=1, seconds=1.0)
             for wait in waits:
                 tally.wait(wait)
-            store.add_usage({whose("ann"): tally}, using="default", at=at)
+            store.add_usage({usage_key("ann"): tally}, using="default", at=at)
         longest = Usage.objects.filter(span=10).order_by("start").values_list("longest", flat=True)
         self.assertEqual(list(longest), [1.1, 0.2])
         for summed in (False, True):
@@ -298,8 +300,8 @@ class WindowTests(TestCase):
         with mock.patch("django_perfectqueue.store.records.usage_rollup.SLICES_KEPT", 1e6):
             for _host in range(2):
                 sum_up(now)
-        self.assertEqual(len(set(spans(Span.MINUTE))), 122)
-        self.assertEqual(len(set(spans(Span.HOUR))), 2)
+        self.assertEqual(len(set(spans(Bucket.MINUTE))), 122)
+        self.assertEqual(len(set(spans(Bucket.HOUR))), 2)
 
         for over, told in before.items():
             for one, two in zip(told, Queue().shares(over, now=now), strict=True):
@@ -311,28 +313,28 @@ class WindowTests(TestCase):
         add(after(0), ann=1)
 
         sum_up(after(74))
-        self.assertEqual(spans(Span.MINUTE), [])
+        self.assertEqual(spans(Bucket.MINUTE), [])
         sum_up(after(75))
-        self.assertEqual(spans(Span.MINUTE), [NOON])
+        self.assertEqual(spans(Bucket.MINUTE), [NOON])
 
     def test_long_ago_and_after_a_rest_nothing_is_left_out(self):
         add(after(0), ann=1)
         add(after(9 * 3_600), ann=2)
 
         sum_up(after(9 * 3_600 + 4_000))
-        self.assertEqual(spans(Span.HOUR), [NOON, after(9 * 3_600)])
+        self.assertEqual(spans(Bucket.HOUR), [NOON, after(9 * 3_600)])
         self.assertEqual(shares("day", now=after(36_000))["ann"].seconds, 3.0)
 
     def test_what_is_old_goes(self):
         add(ann=1)
         sum_up(after(200))
-        self.assertEqual((len(spans(Span.SLICE)), len(spans(Span.MINUTE))), (1, 1))
+        self.assertEqual((len(spans(Bucket.SLICE)), len(spans(Bucket.MINUTE))), (1, 1))
         sum_up(after(400))
-        self.assertEqual((len(spans(Span.SLICE)), len(spans(Span.MINUTE))), (0, 1))
+        self.assertEqual((len(spans(Bucket.SLICE)), len(spans(Bucket.MINUTE))), (0, 1))
         sum_up(after(4 * 3_600))
-        self.assertEqual((len(spans(Span.MINUTE)), len(spans(Span.HOUR))), (0, 1))
+        self.assertEqual((len(spans(Bucket.MINUTE)), len(spans(Bucket.HOUR))), (0, 1))
         sum_up(after(30 * DAYS))
-        self.assertEqual(len(spans(Span.HOUR)), 1)
+        self.assertEqual(len(spans(Bucket.HOUR)), 1)
         sum_up(after(30 * DAYS + 1))
         self.assertFalse(Usage.objects.exists())
 
@@ -341,11 +343,11 @@ class WindowTests(TestCase):
             add(after(60 * minute), ann=1)
         with mock.patch("django_perfectqueue.store.records.usage_rollup.SPANS_A_ROUND", 2):
             sum_up(after(9_000))
-            self.assertEqual((len(spans(Span.SLICE)), len(spans(Span.HOUR))), (5, 0))
+            self.assertEqual((len(spans(Bucket.SLICE)), len(spans(Bucket.HOUR))), (5, 0))
             sum_up(after(9_000))
             sum_up(after(9_000))
-        self.assertEqual((len(spans(Span.SLICE)), len(spans(Span.HOUR))), (0, 1))
-        self.assertEqual(Usage.objects.get(span=Span.HOUR).seconds, 5.0)
+        self.assertEqual((len(spans(Bucket.SLICE)), len(spans(Bucket.HOUR))), (0, 1))
+        self.assertEqual(Usage.objects.get(span=Bucket.HOUR).seconds, 5.0)
 
     def test_of_too_many_users_those_with_little_are_summed_up_as_others(self):
         add(ann=9, bob=2, cem=1)
@@ -361,11 +363,12 @@ class WindowTests(TestCase):
 
 class FoldTests(TestCase):
     def test_each_queue_has_its_others_and_nothing_is_lost(self):
-        tallies = {whose(f"u{n}", queue): Tally(seconds=n) for n in range(5) for queue in "ab"}
+        tallies = {usage_key(f"u{n}", queue): Tally(seconds=n) for n in range(5) for queue in "ab"}
 
         kept = store.folded(tallies, 3)
         self.assertEqual(
-            [key for key in kept if not key.others][:2], [whose("u4", "a"), whose("u4", "b")]
+            [key for key in kept if not key.others][:2],
+            [usage_key("u4", "a"), usage_key("u4", "b")],
         )
         self.assertEqual(sum(tally.seconds for tally in kept.values()), 20)
         self.assertEqual(sum(key.others for key in kept), 2)

@@ -27,7 +27,7 @@ from django_perfectqueue.worker.process.child import fork
 from ...databases.proxy import proxied
 from ...factories import assert_books_balance, elsewhere, submit
 from ...waiting import wait_until
-from ..crews import CrewTestCase
+from ..crews import ConcurrentTestCase
 from ..runners import runner_for
 
 RUNNER = "django_perfectqueue.runner"
@@ -69,7 +69,7 @@ class AtomicCase(TransactionTestCase):
         """Run the task that is due by a runner; return how that ended."""
         [self.task] = Queue().acquire()
         self.runner = runner_for(from_function(perform, atomic=True, **attributes))
-        self.addCleanup(self.runner.bell.close)
+        self.addCleanup(self.runner.wakeup.close)
         return self.runner.run(self.task)
 
     def run_with(self, perform, *, expect, **attributes):
@@ -305,7 +305,7 @@ class OutcomeTests(AtomicCase):
         self.addCleanup(signal.signal, signal.SIGURG, before)
 
         def perform(task):
-            self.runner.guard.install()
+            self.runner.interrupter.install()
             effect(task)
             sleep() if task.data["within"] else transaction.on_commit(sleep)
 
@@ -409,10 +409,10 @@ class LockTests(AtomicCase):
         self.assertEqual(seen[-2:], ["0", "7"])
 
 
-class ProcessorTests(CrewTestCase):
+class ProcessorTests(ConcurrentTestCase):
     def test_it_keeps_its_lease_however_long_it_takes(self):
         """
-        Elsewhere its keeper renews it meanwhile; on SQLite nobody could take it anyway.
+        Elsewhere its monitor renews it meanwhile; on SQLite nobody could take it anyway.
         """
         one_writer = connection.vendor == "sqlite"
         alive_time = 1.0 if one_writer else 3.0

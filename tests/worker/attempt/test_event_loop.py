@@ -4,7 +4,7 @@ import threading
 
 from django.test import SimpleTestCase
 
-from django_perfectqueue.worker.attempt.event_loop import Coroutines
+from django_perfectqueue.worker.attempt.event_loop import EventLoop
 
 PATIENCE = 30.0
 
@@ -13,16 +13,16 @@ class GivenUpError(Exception):
     pass
 
 
-class CoroutinesTests(SimpleTestCase):
+class EventLoopTests(SimpleTestCase):
     def setUp(self):
-        self.coroutines = Coroutines()
-        self.addCleanup(self.coroutines.close)
+        self.event_loop = EventLoop()
+        self.addCleanup(self.event_loop.close)
 
     def interrupt_beside(self, *reasons):
         def act():
             self.running.wait(PATIENCE)
             for reason in reasons:
-                self.coroutines.interrupt("token", reason)
+                self.event_loop.interrupt("token", reason)
 
         self.running = threading.Event()
         thread = threading.Thread(target=act)
@@ -41,7 +41,7 @@ class CoroutinesTests(SimpleTestCase):
         async def loop():
             return asyncio.get_running_loop()
 
-        self.assertIs(self.coroutines.call("first", loop), self.coroutines.call("second", loop))
+        self.assertIs(self.event_loop.call("first", loop), self.event_loop.call("second", loop))
 
     def test_the_reason_is_raised_in_place_of_the_cancellation(self):
         reason = GivenUpError("for a reason")
@@ -56,7 +56,7 @@ class CoroutinesTests(SimpleTestCase):
 
         self.interrupt_beside(reason)
         with self.assertRaises(GivenUpError) as raised:
-            self.coroutines.call("token", work)
+            self.event_loop.call("token", work)
         self.assertIs(raised.exception, reason)
         self.assertEqual(seen, [reason])
 
@@ -69,24 +69,24 @@ class CoroutinesTests(SimpleTestCase):
                 return "cleared up"
 
         self.interrupt_beside(GivenUpError(), GivenUpError())
-        self.assertEqual(self.coroutines.call("token", stubborn), "cleared up")
+        self.assertEqual(self.event_loop.call("token", stubborn), "cleared up")
 
     def test_a_reason_that_comes_too_late_or_for_another_does_nothing(self):
         async def work():
-            self.coroutines.interrupt("another", GivenUpError())
+            self.event_loop.interrupt("another", GivenUpError())
             await asyncio.sleep(0.01)
             return 3
 
-        self.coroutines.interrupt("earlier", GivenUpError())
-        self.assertEqual(self.coroutines.call("token", work), 3)
-        self.coroutines.interrupt("token", GivenUpError())
-        self.assertEqual(self.coroutines.call("next", work), 3)
+        self.event_loop.interrupt("earlier", GivenUpError())
+        self.assertEqual(self.event_loop.call("token", work), 3)
+        self.event_loop.interrupt("token", GivenUpError())
+        self.assertEqual(self.event_loop.call("next", work), 3)
 
     def test_a_reason_that_comes_just_before_the_call_counts(self):
         self.running = threading.Event()
-        self.coroutines.interrupt("token", GivenUpError())
+        self.event_loop.interrupt("token", GivenUpError())
         with self.assertRaises(GivenUpError):
-            self.coroutines.call("token", self.sleep)
+            self.event_loop.call("token", self.sleep)
         self.assertFalse(self.running.is_set())
 
     def test_a_cancellation_of_its_own_stays_one(self):
@@ -94,7 +94,7 @@ class CoroutinesTests(SimpleTestCase):
             raise asyncio.CancelledError
 
         with self.assertRaises(asyncio.CancelledError):
-            self.coroutines.call("token", give_up)
+            self.event_loop.call("token", give_up)
 
     def test_what_takes_the_loop_away_leaves_nothing_half_done(self):
         """
@@ -113,6 +113,6 @@ class CoroutinesTests(SimpleTestCase):
                 ended.append("work")
 
         with self.assertRaises(SystemExit):
-            self.coroutines.call("token", work)
+            self.event_loop.call("token", work)
         self.assertEqual(ended, ["work"])
         self.assertIsInstance(self.beside.exception(), SystemExit)

@@ -4,18 +4,18 @@ import time
 
 from django.test import SimpleTestCase
 
-from django_perfectqueue.worker.attempt.interrupt_main import SIGNAL, Guard
+from django_perfectqueue.worker.attempt.interrupt_main import SIGNAL, MainThreadInterrupter
 
 
 class BreakOffError(Exception):
     pass
 
 
-class GuardTests(SimpleTestCase):
+class MainThreadInterrupterTests(SimpleTestCase):
     def setUp(self):
         self.addCleanup(signal.signal, SIGNAL, signal.getsignal(SIGNAL))
-        self.guard = Guard()
-        self.guard.install()
+        self.interrupter = MainThreadInterrupter()
+        self.interrupter.install()
 
     def in_a_thread(self, act):
         thread = threading.Thread(target=act)
@@ -30,7 +30,7 @@ class GuardTests(SimpleTestCase):
 
         def act():
             ready.wait()
-            self.guard.interrupt("token", BreakOffError())
+            self.interrupter.interrupt("token", BreakOffError())
 
         def sleep():
             ready.set()
@@ -38,24 +38,24 @@ class GuardTests(SimpleTestCase):
 
         self.in_a_thread(act)
         with self.assertRaises(BreakOffError):
-            self.guard.call("token", sleep)
+            self.interrupter.call("token", sleep)
 
     def test_nothing_is_raised_in_another_call(self):
         """
         The next task, or the writing of this one's result, must not pay for it.
         """
-        self.guard.interrupt("earlier", BreakOffError())
-        self.assertEqual(self.guard.call("token", lambda: 3), 3)
+        self.interrupter.interrupt("earlier", BreakOffError())
+        self.assertEqual(self.interrupter.call("token", lambda: 3), 3)
 
     def test_nothing_is_raised_outside_a_call(self):
-        self.guard.call("token", lambda: None)
-        self.guard.interrupt("token", BreakOffError())
+        self.interrupter.call("token", lambda: None)
+        self.interrupter.interrupt("token", BreakOffError())
         time.sleep(0)
 
     def test_a_reason_that_comes_just_before_the_call_counts(self):
-        self.guard.interrupt("token", BreakOffError())
+        self.interrupter.interrupt("token", BreakOffError())
         with self.assertRaises(BreakOffError):
-            self.guard.call("token", lambda: None)
+            self.interrupter.call("token", lambda: None)
 
     def test_it_is_raised_once(self):
         """
@@ -64,17 +64,17 @@ class GuardTests(SimpleTestCase):
 
         def stubborn():
             try:
-                self.guard.interrupt("token", BreakOffError())
+                self.interrupter.interrupt("token", BreakOffError())
                 time.sleep(60)
             except BreakOffError:
-                self.guard.interrupt("token", BreakOffError())
+                self.interrupter.interrupt("token", BreakOffError())
                 time.sleep(0)
                 return "cleared up"
 
-        self.assertEqual(self.guard.call("token", stubborn), "cleared up")
+        self.assertEqual(self.interrupter.call("token", stubborn), "cleared up")
 
     def test_a_stray_signal_does_no_harm(self):
-        self.guard.call("token", lambda: signal.raise_signal(SIGNAL))
+        self.interrupter.call("token", lambda: signal.raise_signal(SIGNAL))
 
     def test_never_outside_however_it_falls(self):
         """
@@ -85,14 +85,14 @@ class GuardTests(SimpleTestCase):
 
         def pester():
             while not stop.is_set():
-                self.guard.interrupt(token[0], BreakOffError())
+                self.interrupter.interrupt(token[0], BreakOffError())
 
         self.in_a_thread(pester)
         try:
             for number in range(3000):
                 token[0] = number
                 try:
-                    self.guard.call(number, lambda: None)
+                    self.interrupter.call(number, lambda: None)
                 except BreakOffError:
                     continue
         finally:

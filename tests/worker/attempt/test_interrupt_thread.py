@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from django.test import SimpleTestCase
 
-from django_perfectqueue.worker.attempt.interrupt_thread import ThreadGuard
+from django_perfectqueue.worker.attempt.interrupt_thread import ThreadInterrupter
 
 from ...waiting import wait_until
 
@@ -21,39 +21,41 @@ def work_long():
         pass
 
 
-class ThreadGuardTests(SimpleTestCase):
+class ThreadInterrupterTests(SimpleTestCase):
     """A guard is made in the thread for which it is; the test itself is the other one."""
 
     def setUp(self):
         pool = ThreadPoolExecutor(max_workers=1)
         self.addCleanup(pool.shutdown)
         self.there = pool.submit
-        self.guard = self.there(ThreadGuard).result()
+        self.interrupter = self.there(ThreadInterrupter).result()
         self.reason = BreakOffError("for", "a reason")
 
     def wait_until_inside(self, token):
         def inside():
-            return self.guard._inside is token
+            return self.interrupter._inside is token
 
         wait_until(inside)
 
     def test_it_is_the_very_reason_that_is_raised(self):
-        call = self.there(self.guard.call, "token", work_long)
+        call = self.there(self.interrupter.call, "token", work_long)
         self.wait_until_inside("token")
-        self.guard.interrupt("token", self.reason)
+        self.interrupter.interrupt("token", self.reason)
         self.assertIs(call.exception(), self.reason)
 
     def test_nothing_is_raised_in_another_call_or_outside(self):
         """
         The next task, or the writing of this one's result, must not pay for it.
         """
-        self.there(self.guard.call, "earlier", lambda: None).result()
-        self.guard.interrupt("earlier", self.reason)
-        self.assertEqual(self.there(self.guard.call, "token", lambda: 3).result(), 3)
+        self.there(self.interrupter.call, "earlier", lambda: None).result()
+        self.interrupter.interrupt("earlier", self.reason)
+        self.assertEqual(self.there(self.interrupter.call, "token", lambda: 3).result(), 3)
 
     def test_a_reason_that_comes_just_before_the_call_counts(self):
-        self.guard.interrupt("token", self.reason)
-        self.assertIs(self.there(self.guard.call, "token", work_long).exception(), self.reason)
+        self.interrupter.interrupt("token", self.reason)
+        self.assertIs(
+            self.there(self.interrupter.call, "token", work_long).exception(), self.reason
+        )
 
     def test_it_is_raised_once(self):
         """
@@ -67,12 +69,12 @@ class ThreadGuardTests(SimpleTestCase):
             except BreakOffError:
                 caught.set()
                 for _time in range(1000):
-                    self.guard.interrupt("token", self.reason)
+                    self.interrupter.interrupt("token", self.reason)
                 return "cleared up"
 
-        call = self.there(self.guard.call, "token", stubborn)
+        call = self.there(self.interrupter.call, "token", stubborn)
         self.wait_until_inside("token")
-        self.guard.interrupt("token", self.reason)
+        self.interrupter.interrupt("token", self.reason)
         self.assertEqual(call.result(), "cleared up")
         self.assertTrue(caught.is_set())
 
@@ -87,13 +89,13 @@ class ThreadGuardTests(SimpleTestCase):
             for number in range(calls):
                 token[0] = number
                 try:
-                    self.guard.call(number, list)
+                    self.interrupter.call(number, list)
                 except BreakOffError:
                     broken_off += 1
             return broken_off
 
         working = self.there(work)
         while not working.done():
-            self.guard.interrupt(token[0], self.reason)
+            self.interrupter.interrupt(token[0], self.reason)
         self.assertLessEqual(working.result(), calls)
-        self.assertEqual(self.there(self.guard.call, "after", lambda: 3).result(), 3)
+        self.assertEqual(self.there(self.interrupter.call, "after", lambda: 3).result(), 3)

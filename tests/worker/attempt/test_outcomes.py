@@ -20,7 +20,7 @@ from django_perfectqueue.payload.redaction import STARS
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.database.transaction import shared
 
-from ..crews import CrewTestCase
+from ..crews import ConcurrentTestCase
 from .test_runner import RunnerMixin
 
 LOGGER = "django_perfectqueue.runner"
@@ -184,7 +184,7 @@ class VerdictTests(RunnerMixin, TestCase):
 
         with self.assertLogs(LOGGER, "ERROR") as log:
             self.run_with(Wrong, expect="retried")
-        self.assertIn("rules will not do", "".join(log.output))
+        self.assertIn("the default rules apply", "".join(log.output))
 
     def test_a_verdict_that_will_not_do_costs_no_processor(self):
         """
@@ -294,7 +294,7 @@ class SignalTests(RunnerMixin, TestCase):
         self.assertEqual(seen, [None])
 
 
-class ProcessorTests(CrewTestCase):
+class ProcessorTests(ConcurrentTestCase):
     def test_they_work_in_processors_of_every_type(self):
         self.addCleanup(signal.signal, signal.SIGURG, signal.getsignal(signal.SIGURG))
         verdicts = {"retry": Retry(60), "snooze": Snooze(60), "discard": Discard("so be it")}

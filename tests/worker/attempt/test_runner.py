@@ -113,7 +113,7 @@ class OutcomeTests(RunnerMixin, TestCase):
 
         submit("task", data={"password": "hunter22"}, now=None)
         runner = runner_for(Stubborn)
-        self.addCleanup(runner.bell.close)
+        self.addCleanup(runner.wakeup.close)
         with self.assertLogs("django_perfectqueue.runner", "ERROR") as log:
             runner.run(Queue().poll())
         self.assertIn(f"ValueError: no {STARS}", log.output[0])
@@ -201,7 +201,7 @@ class OutcomeTests(RunnerMixin, TestCase):
         Task.objects.filter(key="broken").update(payload="{")
         task = Queue().poll()
         runner = runner_for(lambda task: task.data)
-        self.addCleanup(runner.bell.close)
+        self.addCleanup(runner.wakeup.close)
         with self.assertLogs("django_perfectqueue.runner", "ERROR"):
             runner.run(task)
         row = Queue()["broken"].metadata()
@@ -251,7 +251,7 @@ class OutcomeTests(RunnerMixin, TestCase):
     def test_an_unknown_type_waits_and_counts_no_attempt(self):
         submit("strange", type="strange", now=None)
         runner = runner_for(tasks.report)
-        self.addCleanup(runner.bell.close)
+        self.addCleanup(runner.wakeup.close)
         runner.run(Queue().poll())
 
         row = Queue()["strange"].metadata()
@@ -423,7 +423,7 @@ class ConnectionTests(RunnerMixin, TransactionTestCase):
         submit("task", now=None)
         task = Queue().poll()
         runner, held = runner_for(Fragile), []
-        self.addCleanup(runner.bell.close)
+        self.addCleanup(runner.wakeup.close)
         runner.link.returned = lambda: held.append(runner.running.task)
         write, failures = store.retry, [OperationalError("gone")]
 
@@ -452,7 +452,7 @@ class KillTests(RunnerMixin, TransactionTestCase):
 
         submit("task", now=None)
         runner = runner_for(Listening)
-        self.addCleanup(runner.bell.close)
+        self.addCleanup(runner.wakeup.close)
         runner.run(Queue().poll())
         self.assertEqual(len(told), 1)
 
@@ -466,7 +466,7 @@ class KillTests(RunnerMixin, TransactionTestCase):
 
         submit("task", now=None)
         runner = runner_for(Touchy)
-        self.addCleanup(runner.bell.close)
+        self.addCleanup(runner.wakeup.close)
         with self.assertLogs("django_perfectqueue.runner", "ERROR"):
             ending = runner.run(Queue().poll())
         self.assertEqual(ending.word, "finished")
@@ -482,7 +482,7 @@ class KillTests(RunnerMixin, TransactionTestCase):
 
         submit("task", now=None)
         runner = runner_for(Late)
-        self.addCleanup(runner.bell.close)
+        self.addCleanup(runner.wakeup.close)
         ending = runner.run(Queue().poll())
         self.assertEqual((ending.word, Ticket.objects.get().errors), ("preempted", 0))
 
@@ -498,8 +498,8 @@ class KillTests(RunnerMixin, TransactionTestCase):
         before = signal.getsignal(signal.SIGURG)
         self.addCleanup(signal.signal, signal.SIGURG, before)
         runner = runner_for(Sleeping)
-        self.addCleanup(runner.bell.close)
-        runner.guard.install()
+        self.addCleanup(runner.wakeup.close)
+        runner.interrupter.install()
         with self.assertLogs("django_perfectqueue.runner", "WARNING"):
             ending = runner.run(Queue().poll())
         self.assertEqual(ending.word, "preempted")

@@ -17,7 +17,7 @@ from django_perfectqueue.application import Application, Dispatch, TimeLimits, t
 from django_perfectqueue.exceptions import ConfigError, TimeLimitError
 from django_perfectqueue.models import Attempt, DeadLetter, Lane, Ticket
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.worker.helpers.reaper import Estate, Undertaker
+from django_perfectqueue.worker.helpers.reaper import Leftovers, Reaper
 from django_perfectqueue.worker.shared.slot import NEVER, Slot
 
 from ...databases.lifetime import is_alive
@@ -180,7 +180,7 @@ class SlotTests(SimpleTestCase):
         return begun.kill_at
 
     def test_a_handler_is_ended_some_time_after_its_limit_or_after_it_was_told(self):
-        self.slot.begin(7, since=100.0, limits=TimeLimits(50.0, 10.0), seat=1)
+        self.slot.begin(7, since=100.0, limits=TimeLimits(50.0, 10.0), index=1)
         self.assertEqual(self.kill_at(), 160.0)
         self.slot.ask_to_stop(7, 120.0)
         self.slot.ask_to_stop(7, 125.0)
@@ -203,7 +203,7 @@ class SlotTests(SimpleTestCase):
         self.assertEqual(self.slot.overdue(1e8), [])
 
 
-class UndertakerTests(TestCase):
+class ReaperTests(TestCase):
     """What becomes of tasks whose processor was killed for one of them."""
 
     def setUp(self):
@@ -214,25 +214,25 @@ class UndertakerTests(TestCase):
         self.cost = {lease.key: lease.charge for lease in taken}
 
     def bury(self, **seconds):
-        estate = Estate(
+        leftovers = Leftovers(
             holder=7,
             worker="host:1",
             crashed=(),
             why=store.Failure(error="crashed", message="Its processor was ended by SIGKILL."),
             overdue={self.ids[key]: ran for key, ran in seconds.items()},
         )
-        undertaker = Undertaker(plan_of(Limited), estate, SILENT)
-        self.addCleanup(undertaker.bell.close)
+        reaper = Reaper(plan_of(Limited), leftovers, SILENT)
+        self.addCleanup(reaper.wakeup.close)
         with self.assertLogs("django_perfectqueue.supervisor") as logged:
-            undertaker.give_back(undertaker.settle_overdue())
+            reaper.give_back(reaper.settle_overdue())
         assert_books_balance(self)
         return "\n".join(logged.output)
 
     def test_who_was_over_its_limit_has_made_an_error_and_follows_its_handlers_rules(self):
         log = self.bury(locked=20.0, sleep=20.0)
 
-        self.assertIn("ended by force: timed out, failed. key=locked", log)
-        self.assertIn("ended by force: timed out, retried. key=sleep", log)
+        self.assertIn("killed with its processor: timed out, failed. key=locked", log)
+        self.assertIn("killed with its processor: timed out, retried. key=sleep", log)
         letter = DeadLetter.objects.get()
         self.assertEqual(
             (letter.task.key, letter.status, letter.group, letter.errors, letter.crashes),
@@ -271,14 +271,14 @@ class UndertakerTests(TestCase):
         """
         Its lease seemed lost, for the database was away for long; but no one has taken it.
         """
-        estate = {self.ids["report"]: 2.0}
-        undertaker = Undertaker(
+        leftovers = {self.ids["report"]: 2.0}
+        reaper = Reaper(
             plan_of(Limited),
-            Estate(holder=7, worker="", crashed=(), why=store.Failure(), overdue=estate),
+            Leftovers(holder=7, worker="", crashed=(), why=store.Failure(), overdue=leftovers),
             SILENT,
         )
-        self.addCleanup(undertaker.bell.close)
-        undertaker.give_back(undertaker.settle_overdue())
+        self.addCleanup(reaper.wakeup.close)
+        reaper.give_back(reaper.settle_overdue())
         ticket = Ticket.objects.get(task__key="report")
         self.assertEqual((ticket.errors, ticket.crashes), (0, 1))
 
@@ -289,16 +289,16 @@ class UndertakerTests(TestCase):
 
     def test_what_another_has_by_now_is_not_touched(self):
         Queue()["locked"].force_finish()
-        estate = Estate(
+        leftovers = Leftovers(
             holder=7,
             worker="",
             crashed=(),
             why=store.Failure(),
             overdue={self.ids["locked"]: 20.0},
         )
-        undertaker = Undertaker(plan_of(Limited), estate, SILENT)
-        self.addCleanup(undertaker.bell.close)
-        self.assertEqual(undertaker.settle_overdue(), ())
+        reaper = Reaper(plan_of(Limited), leftovers, SILENT)
+        self.addCleanup(reaper.wakeup.close)
+        self.assertEqual(reaper.settle_overdue(), ())
         self.assertEqual(Queue()["locked"].metadata().status, "finished")
 
 
@@ -340,7 +340,9 @@ class ForceTests(ForkedWorkerTestCase):
         self.assertEqual([is_alive(pid) for pid in pids], [False] * 4)
         self.assertIn("processor was killed", DeadLetter.objects.get().message)
         self.assertFalse(Attempt.objects.exclude(task__key="deaf").exists())
-        self.assertIn("A handler does not end; it is ended by force", self.log.read_text())
+        self.assertIn(
+            "A handler exceeds its time limit; its processor will be killed", self.log.read_text()
+        )
 
     def test_who_is_deaf_and_has_no_supervisor_left_is_ended_all_the_same(self):
         """
@@ -356,7 +358,7 @@ class ForceTests(ForkedWorkerTestCase):
             return not any(is_alive(pid) for pid in pids)
 
         wait_until(gone, within=SLOW_MACHINE)
-        self.assertIn("A handler goes on after its time", self.log.read_text())
+        self.assertIn("A handler exceeds its time limit", self.log.read_text())
 
     def test_who_keeps_pythons_lock_is_ended_when_its_time_is_up(self):
         """
@@ -376,4 +378,4 @@ class ForceTests(ForkedWorkerTestCase):
         self.worker(Limited, ALIVE_TIME=3, CHILD_HEARTBEAT_LIMIT=1)
         row = self.wait_for_status("busy", "finished")
         self.assertEqual((row.attempt, row.attempts.count()), (1, 0))
-        self.assertIn("its lease is renewed from outside", self.log.read_text())
+        self.assertIn("the janitor renews its lease", self.log.read_text())

@@ -5,15 +5,15 @@ from django.test import TestCase
 from django_perfectqueue import store
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.attempt.ending import Ending
-from django_perfectqueue.worker.buffers.completions import Outbox
+from django_perfectqueue.worker.buffers.completions import Completions
 
 from ...factories import submit_many
 
 
-class OutboxTests(TestCase):
+class CompletionsTests(TestCase):
     def setUp(self):
         self.posted = []
-        self.outbox = Outbox(self.posted.extend)
+        self.completions = Completions(self.posted.extend)
         self.keys = submit_many(3, now=None)
         self.tasks = Queue().acquire(3)
         for task in self.tasks:
@@ -21,11 +21,11 @@ class OutboxTests(TestCase):
 
     def put(self, task, result=None):
         completion = task.completion(result)
-        self.outbox.put(Ending("finished", task, None, 0.0, completion), completion)
+        self.completions.put(Ending("finished", task, None, 0.0, completion), completion)
 
     def post(self):
-        with self.outbox.post() as post:
-            post.refused += store.finish(post.completions, using="default")
+        with self.completions.batch() as batch:
+            batch.refused += store.finish(batch.completions, using="default")
 
     def test_all_are_written_together(self):
         self.post()
@@ -45,19 +45,19 @@ class OutboxTests(TestCase):
         """
         A handler that has returned must not run again for a database that was away.
         """
-        with self.assertRaises(OSError), self.outbox.post():
+        with self.assertRaises(OSError), self.completions.batch():
             raise OSError
         self.assertEqual(self.posted, [])
-        self.assertEqual(self.outbox.fences(), {task.lease.fence for task in self.tasks})
-        with self.outbox.post() as post:
-            self.assertEqual([done.lease.key for done in post.completions], self.keys)
+        self.assertEqual(self.completions.fences(), {task.lease.fence for task in self.tasks})
+        with self.completions.batch() as batch:
+            self.assertEqual([done.lease.key for done in batch.completions], self.keys)
 
     def test_it_is_late_when_the_oldest_has_waited_for_fifty_milliseconds(self):
         now = time.monotonic()
-        self.assertFalse(self.outbox.is_late(now))
-        self.assertTrue(self.outbox.is_late(now + 0.06))
+        self.assertFalse(self.completions.is_late(now))
+        self.assertTrue(self.completions.is_late(now + 0.06))
         self.post()
-        self.assertFalse(self.outbox.is_late(now + 0.06))
+        self.assertFalse(self.completions.is_late(now + 0.06))
 
     def test_large_results_do_not_pile_up(self):
         """
@@ -65,4 +65,4 @@ class OutboxTests(TestCase):
         """
         self.post()
         self.put(self.tasks[0], result="x" * 1_000_000)
-        self.assertTrue(self.outbox.is_late(time.monotonic()))
+        self.assertTrue(self.completions.is_late(time.monotonic()))

@@ -17,11 +17,11 @@ from django_perfectqueue.store.database.diagnosis import Ailment
 from django_perfectqueue.worker.attempt import log_capture
 from django_perfectqueue.worker.attempt.runner import Running
 from django_perfectqueue.worker.buffers import journal
-from django_perfectqueue.worker.buffers.journal import YOUNG, Scribe
+from django_perfectqueue.worker.buffers.journal import YOUNG, JournalBuffer
 
 from ...factories import acquire, submit
 from ...waiting import wait_until
-from ..crews import CrewTestCase
+from ..crews import ConcurrentTestCase
 
 logger = logging.getLogger("shop.reports")
 TABLE = "perfectqueue_journal"
@@ -38,10 +38,10 @@ def undone():
         transaction.set_rollback(True)
 
 
-class ScribeTests(TestCase):
+class JournalBufferTests(TestCase):
     def setUp(self):
         self.going = []
-        self.scribe = Scribe(lambda: self.going, using="default", interval=1.0)
+        self.journal = JournalBuffer(lambda: self.going, using="default", interval=1.0)
 
     def task(self, *, runs=True):
         submit(now=None)
@@ -57,58 +57,58 @@ class ScribeTests(TestCase):
 
     def test_all_that_run_are_written_in_one_statement_an_interval(self):
         tasks = [self.task() for _task in range(20)]
-        self.assertFalse(self.scribe.is_due(time.monotonic()))
+        self.assertFalse(self.journal.is_due(time.monotonic()))
         for task in tasks:
             task.progress(0.1)
-        self.assertTrue(self.scribe.is_due(time.monotonic()))
+        self.assertTrue(self.journal.is_due(time.monotonic()))
         with self.assertNumQueries(1):
-            self.scribe.write()
+            self.journal.write()
         for task in tasks:
             task.progress(0.2)
         now = time.monotonic()
-        self.assertFalse(self.scribe.is_due(now))
-        self.assertTrue(self.scribe.is_due(now + 1.0))
+        self.assertFalse(self.journal.is_due(now))
+        self.assertTrue(self.journal.is_due(now + 1.0))
         with self.assertNumQueries(0):
-            self.scribe.write()
+            self.journal.write()
         self.assertEqual(self.told(), [0.1] * 20)
 
     def test_one_that_tells_nothing_more_is_not_written_again(self):
         task = self.task()
         task.progress(0.1)
-        self.scribe.write()
-        self.assertFalse(self.scribe.is_due(time.monotonic() + 60))
+        self.journal.write()
+        self.assertFalse(self.journal.is_due(time.monotonic() + 60))
 
     def test_one_that_has_just_begun_may_end_before_it_is_worth_a_connection(self):
         task = self.task()
         task.progress(0.1)
         task.started = time.monotonic() + 60
-        self.assertFalse(self.scribe.is_due(time.monotonic()))
+        self.assertFalse(self.journal.is_due(time.monotonic()))
 
     def test_what_has_ended_waits_for_no_interval(self):
-        self.scribe.next_look = float("inf")
+        self.journal.next_look = float("inf")
         task = self.task(runs=False)
         task.progress(1.0)
-        self.scribe.keep(task)
-        self.assertTrue(self.scribe.is_due(time.monotonic() + 1))
+        self.journal.keep(task)
+        self.assertTrue(self.journal.is_due(time.monotonic() + 1))
         with self.assertNumQueries(1):
-            self.scribe.write()
+            self.journal.write()
         self.assertEqual(self.told(), [1.0])
 
     def test_no_thread_waits_for_another(self):
         task = self.task(runs=False)
         task.progress(1.0)
-        self.scribe.keep(task)
-        with self.scribe.lock, self.assertNumQueries(0):
-            self.scribe.write()
-        self.scribe.write()
+        self.journal.keep(task)
+        with self.journal.lock, self.assertNumQueries(0):
+            self.journal.write()
+        self.journal.write()
         self.assertEqual(self.told(), [1.0])
 
     def fail_once(self, error):
         with (
-            mock.patch.object(store, "tell", side_effect=error),
+            mock.patch.object(store, "write_journal", side_effect=error),
             self.assertRaises(type(error)),
         ):
-            self.scribe.write()
+            self.journal.write()
 
     def test_what_could_not_be_written_is_written_later_and_only_once(self):
         task = self.task()
@@ -117,12 +117,12 @@ class ScribeTests(TestCase):
             self.fail_once(InterfaceError("gone"))
         task.progress(1.0)
         self.going.clear()
-        self.scribe.keep(task)
+        self.journal.keep(task)
         with self.assertNumQueries(0):
-            self.scribe.write()
-        self.scribe.not_before = 0.0
+            self.journal.write()
+        self.journal.not_before = 0.0
         with self.assertNumQueries(1):
-            self.scribe.write()
+            self.journal.write()
         self.assertEqual(self.told(), [1.0])
 
     def test_what_was_told_last_holds_though_it_was_kept_while_the_first_was_sent(self):
@@ -131,17 +131,17 @@ class ScribeTests(TestCase):
 
         def fail(notes, *, using):
             task.progress(1.0)
-            self.scribe.keep(task)
+            self.journal.keep(task)
             raise InterfaceError("gone")
 
         with (
             mock.patch.object(store, "ailment", return_value=Ailment.UNREACHABLE),
-            mock.patch.object(store, "tell", fail),
+            mock.patch.object(store, "write_journal", fail),
             self.assertRaises(InterfaceError),
         ):
-            self.scribe.write()
-        self.scribe.not_before = 0.0
-        self.scribe.write()
+            self.journal.write()
+        self.journal.not_before = 0.0
+        self.journal.write()
         self.assertEqual(self.told(), [1.0])
 
     def test_the_first_that_waits_is_written_in_time_whatever_comes_after_it(self):
@@ -149,35 +149,35 @@ class ScribeTests(TestCase):
             for clock.return_value in (100.0, 100.0 + journal.LATE):
                 task = self.task(runs=False)
                 task.progress(1.0)
-                self.scribe.keep(task)
-            self.assertTrue(self.scribe.is_due(clock.return_value))
+                self.journal.keep(task)
+            self.assertTrue(self.journal.is_due(clock.return_value))
 
     def test_what_will_never_be_written_holds_up_nothing(self):
         task = self.task(runs=False)
         task.progress(0.1)
-        self.scribe.keep(task)
+        self.journal.keep(task)
         with mock.patch.object(store, "ailment", return_value=Ailment.OTHER):
             self.fail_once(DatabaseError("no such table"))
-        self.assertEqual(len(self.scribe.left), 0)
-        self.assertGreater(self.scribe.not_before, time.monotonic())
+        self.assertEqual(len(self.journal.left), 0)
+        self.assertGreater(self.journal.not_before, time.monotonic())
 
     def test_it_is_tried_ever_less_often(self):
         pauses = []
         for _time in range(10):
-            self.scribe.left.append(store.Note(task_id=1, key="k", attempt=1))
-            self.scribe.not_before = 0.0
+            self.journal.left.append(store.Note(task_id=1, key="k", attempt=1))
+            self.journal.not_before = 0.0
             self.fail_once(DatabaseError("full"))
-            pauses.append(self.scribe.not_before - time.monotonic())
+            pauses.append(self.journal.not_before - time.monotonic())
         self.assertEqual([round(pause) for pause in pauses], [2, 4, 8, 16, 32] + 5 * [60])
 
     def test_after_it_went_well_it_is_tried_as_soon_as_ever(self):
-        self.scribe.failures = 7
-        self.scribe.left.append(store.Note(task_id=1, key="k", attempt=1))
-        self.scribe.write()
-        self.assertEqual(self.scribe.failures, 0)
+        self.journal.failures = 7
+        self.journal.left.append(store.Note(task_id=1, key="k", attempt=1))
+        self.journal.write()
+        self.assertEqual(self.journal.failures, 0)
 
 
-class ProcessorTests(CrewTestCase):
+class ProcessorTests(ConcurrentTestCase):
     """The same of all kinds of processors: what handlers tell reaches the table."""
 
     def told(self):
@@ -196,7 +196,7 @@ class ProcessorTests(CrewTestCase):
 
     def test_a_hundred_that_tell_cost_one_statement_a_batch_more(self):
         processor = self.processor("process", {"report": lambda task: task.progress(1.0)})
-        processor.pace.prefetch = 100
+        processor.prefetch.fixed = 100
         self.submit(*["report"] * 100)
         with CaptureQueriesContext(connection) as queries:
             self.work(processor)
@@ -206,7 +206,7 @@ class ProcessorTests(CrewTestCase):
     def test_at_its_end_a_processor_writes_what_it_could_not_write_just_now(self):
         def report(task):
             task.progress(1.0)
-            processor.scribe.not_before = float("inf")
+            processor.journal.not_before = float("inf")
 
         processor = self.processor("process", {"report": report})
         self.submit("report")
@@ -288,11 +288,13 @@ class ProcessorTests(CrewTestCase):
                 processor = self.processor(kind, {"report": lambda task: task.progress(1.0)})
                 self.submit(*["report"] * 5)
                 with (
-                    mock.patch.object(store, "tell", side_effect=DatabaseError("no table")),
+                    mock.patch.object(
+                        store, "write_journal", side_effect=DatabaseError("no table")
+                    ),
                     mock.patch.object(store, "ailment", return_value=Ailment.OTHER),
                     self.assertLogs("django_perfectqueue.processor", "WARNING") as log,
                 ):
                     self.work(processor)
-                self.assertIn("What tasks have told can't be written", log.output[0])
+                self.assertIn("The journal of tasks can't be written", log.output[0])
                 self.assertEqual(set(self.statuses().values()), {"finished"})
                 self.assertEqual(self.told(), {})

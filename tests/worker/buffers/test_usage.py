@@ -12,7 +12,7 @@ from django_perfectqueue.models import FairShare, Usage
 from django_perfectqueue.queue import AcquiredTask, Queue
 from django_perfectqueue.store.database.diagnosis import Ailment
 from django_perfectqueue.worker.buffers import usage as module
-from django_perfectqueue.worker.buffers.usage import INTERVAL, OVERDUE, Ledger
+from django_perfectqueue.worker.buffers.usage import INTERVAL, OVERDUE, UsageBuffer
 from django_perfectqueue.worker.processor.processor import Processor
 
 from ...factories import acquire, submit, submit_many
@@ -21,8 +21,8 @@ from ...waiting import wait_until
 from ..workers import WorkerTestCase
 
 
-def ledger(*, kept=True):
-    made = Ledger(using="default", kept=kept)
+def usage(*, kept=True):
+    made = UsageBuffer(using="default", kept=kept)
     made.set_clock()
     return made
 
@@ -43,9 +43,9 @@ def received():
     return dict(Usage.objects.filter(others=False).values_list("user", "seconds"))
 
 
-class LedgerTests(TestCase):
+class UsageBufferTests(TestCase):
     def test_what_ran_is_written_together(self):
-        books = ledger()
+        books = usage()
         for user in ("ann", "ann", "bob"):
             ran(books, held(user), 2.0)
         with self.assertNumQueries(0):
@@ -57,7 +57,7 @@ class LedgerTests(TestCase):
         self.assertAlmostEqual(rows["ann"].seconds, 4.0)
 
     def test_ten_seconds_of_tasks_cost_a_few_statements(self):
-        books = ledger()
+        books = usage()
         tasks = [held(f"user-{number}") for number in range(20)]
         with CaptureQueriesContext(connection) as queries:
             for number in range(2_000):
@@ -68,7 +68,7 @@ class LedgerTests(TestCase):
         self.assertEqual(sum(row.ended for row in Usage.objects.all()), 2_000)
 
     def test_nothing_is_written_twice(self):
-        books = ledger()
+        books = usage()
         ran(books, held(), 2.0)
         books.write()
         with self.assertNumQueries(0):
@@ -77,7 +77,7 @@ class LedgerTests(TestCase):
         self.assertAlmostEqual(received()["ann"], 2.0)
 
     def test_a_task_that_takes_long_is_booked_as_it_goes(self):
-        books = ledger()
+        books = usage()
         task = held()
         task.started -= 3600.0
         books.begin(task)
@@ -94,7 +94,7 @@ class LedgerTests(TestCase):
         self.assertEqual(sum(waits), 2)
 
     def test_tasks_that_run_at_once_are_booked_one_by_one(self):
-        books = ledger()
+        books = usage()
         tasks = [held(user) for user in ("ann", "bob")]
         for task in tasks:
             task.started -= 100.0
@@ -114,7 +114,7 @@ class LedgerTests(TestCase):
         submit(user="ann", run_at=-100.0, now=None)
         [lease] = acquire(now=None)
         with mock.patch("time.time", return_value=0.0):
-            books = ledger()
+            books = usage()
             ran(books, AcquiredTask(lease), 1.0)
             books.write()
 
@@ -123,7 +123,7 @@ class LedgerTests(TestCase):
         self.assertLess(share.p50, 128.0)
 
     def test_what_could_not_be_written_since_the_database_is_away_is_kept(self):
-        books = ledger()
+        books = usage()
         ran(books, held(), 2.0)
         with (
             mock.patch.object(store, "clock", side_effect=OperationalError),
@@ -135,7 +135,7 @@ class LedgerTests(TestCase):
         self.assertAlmostEqual(received()["ann"], 2.0)
 
     def test_what_may_have_been_written_is_not_written_again(self):
-        books = ledger()
+        books = usage()
         ran(books, held(), 2.0)
         written = store.add_usage
 
@@ -153,7 +153,7 @@ class LedgerTests(TestCase):
         self.assertAlmostEqual(received()["ann"], 2.0)
 
     def test_of_many_users_those_with_most_time_go_first(self):
-        books = ledger()
+        books = usage()
         for seconds, user in enumerate(("ann", "bob", "cem"), 1):
             ran(books, held(user), float(seconds))
         with mock.patch.object(module, "MOST_ROWS", 2):
@@ -165,7 +165,7 @@ class LedgerTests(TestCase):
         )
 
     def test_of_far_too_many_the_smallest_are_others_and_nothing_is_lost(self):
-        books = ledger()
+        books = usage()
         for seconds, user in enumerate(("ann", "bob", "cem", "dan"), 1):
             ran(books, held(user), float(seconds))
         with mock.patch.multiple(module, MOST_ROWS=1, MOST_USERS=1):
@@ -178,7 +178,7 @@ class LedgerTests(TestCase):
         )
 
     def test_switched_off_it_asks_nothing(self):
-        books = ledger(kept=False)
+        books = usage(kept=False)
         task = held()
         with self.assertNumQueries(0):
             ran(books, task, 2.0)
@@ -186,7 +186,7 @@ class LedgerTests(TestCase):
             books.write(last=True)
 
     def test_two_threads_book_no_second_twice(self):
-        books = ledger()
+        books = usage()
         task = held()
         began = time.monotonic() - 1000.0
         going = threading.Event()
@@ -216,40 +216,40 @@ class TroubleTests(SimpleTestCase):
         link = SimpleNamespace(
             once=lambda verb: verb(), ailment=lambda error: Ailment.OTHER, using="default"
         )
-        processor = SimpleNamespace(ledger=books, link=link)
+        processor = SimpleNamespace(usage=books, link=link)
 
         with (
             mock.patch("django_perfectqueue.worker.processor.processor.discard") as discard,
             self.assertLogs("django_perfectqueue.processor", "WARNING") as logs,
         ):
-            Processor.keep_books(processor)
+            Processor.write_usage(processor)
         discard.assert_called_once()
         self.assertIn("tasks go on. pid=", logs.output[0])
         self.assertIn("error=OperationalError: disk full", logs.output[0])
 
 
-class ErrandTests(TestCase):
-    def errand(self, books, now):
+class BackgroundCallTests(TestCase):
+    def background_call(self, books, now):
         processor = SimpleNamespace(
             running=[SimpleNamespace(task=SimpleNamespace(started=now))],
-            ledger=books,
+            usage=books,
             batch=(),
-            outbox=SimpleNamespace(is_late=lambda now: False),
+            completions=SimpleNamespace(is_late=lambda now: False),
         )
-        return Processor.errand(processor, now)
+        return Processor.background_call(processor, now)
 
     def test_it_has_the_books_written_while_a_task_takes_long(self):
-        books = ledger()
+        books = usage()
         books.begin(held())
         due = books.next_write + OVERDUE
 
-        self.assertIsNone(self.errand(books, due - 1))
-        self.assertEqual(self.errand(books, due + 1), books.write)
+        self.assertIsNone(self.background_call(books, due - 1))
+        self.assertEqual(self.background_call(books, due + 1), books.write)
 
     def test_between_tasks_the_processor_does_it(self):
-        books = ledger()
+        books = usage()
         self.assertTrue(books.is_due(time.monotonic() + INTERVAL))
-        self.assertIsNone(self.errand(books, books.next_write + OVERDUE + 1))
+        self.assertIsNone(self.background_call(books, books.next_write + OVERDUE + 1))
 
 
 class SharesTests(WorkerTestCase):

@@ -20,8 +20,8 @@ from django_perfectqueue.store import Ailment
 from django_perfectqueue.store.database.dialects import DIALECTS
 from django_perfectqueue.worker.database import connecting
 from django_perfectqueue.worker.database.link import Link
-from django_perfectqueue.worker.database.watchdog import LEAST, Watch, timeout_for
-from django_perfectqueue.worker.process.wakeup import Bell
+from django_perfectqueue.worker.database.watchdog import LEAST, Watchdog, timeout_for
+from django_perfectqueue.worker.process.wakeup import Wakeup
 from django_perfectqueue.worker.shared.outage import Outage
 
 from ...databases.proxy import proxied
@@ -33,15 +33,15 @@ LOG = "django_perfectqueue.database"
 
 class LinkCase(TransactionTestCase):
     def setUp(self):
-        self.bell = Bell()
-        self.addCleanup(self.bell.close)
+        self.wakeup = Wakeup()
+        self.addCleanup(self.wakeup.close)
         self.outage = Outage()
         self.ailment = Ailment.UNREACHABLE
         self.addCleanup(connection.close)
 
     def link(self):
-        link = Link("default", self.bell, lambda: float("inf"), outage=self.outage)
-        self.addCleanup(link.let_go)
+        link = Link("default", self.wakeup, lambda: float("inf"), outage=self.outage)
+        self.addCleanup(link.close_handle)
         return link
 
     def ail(self, link, times=1, error="gone"):
@@ -96,7 +96,7 @@ class TellingTests(LinkCase):
                 self.ail(link)
                 self.do(link)
         [line] = log.output
-        self.assertIn("A call to the database failed, and has been repeated", line)
+        self.assertIn("A call to the database failed and was repeated", line)
 
     def test_a_refusal_is_an_answer_too(self):
         def refuse():
@@ -208,7 +208,7 @@ class SilenceTests(LinkCase):
     """The network drops everything, and nobody hangs up."""
 
     def watch(self, link, timeout=0.4):
-        watch = Watch([link], timeout)
+        watch = Watchdog([link], timeout)
         watch.start()
         self.addCleanup(watch.stop)
 
@@ -274,8 +274,8 @@ class SilenceTests(LinkCase):
     def test_each_call_is_asked_about_before_it_is_cut(self):
         link = self.link()
         self.do(link)
-        link.wire.asked = True
-        link.once(lambda: self.assertFalse(link.wire.asked))
+        link.socket_handle.cancel_sent = True
+        link.once(lambda: self.assertFalse(link.socket_handle.cancel_sent))
 
     def test_leases_outlast_the_waiting(self):
         self.assertEqual(timeout_for(30.0, alive_time=300.0), 30.0)

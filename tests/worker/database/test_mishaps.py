@@ -22,9 +22,9 @@ from django_perfectqueue.signals import task_cancelled
 from django_perfectqueue.worker.launcher.launcher import GENERATION, Launcher
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process import signals
-from django_perfectqueue.worker.process.wakeup import Bell
-from django_perfectqueue.worker.processor.processor import Seat
-from django_perfectqueue.worker.processor.serial import Solo
+from django_perfectqueue.worker.process.wakeup import Wakeup
+from django_perfectqueue.worker.processor.processor import ProcessorResources
+from django_perfectqueue.worker.processor.serial import SerialProcessor
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.shared.slot import Slot
 
@@ -42,8 +42,8 @@ def holder_of(key):
 class ConnectionLostTests(TransactionTestCase):
     def setUp(self):
         ran.clear()
-        lifeline, pulse = os.pipe()
-        self.addCleanup(os.close, lifeline)
+        parent_alive, pulse = os.pipe()
+        self.addCleanup(os.close, parent_alive)
         self.addCleanup(os.close, pulse)
         plan = Plan(
             dispatch=Noting,
@@ -52,16 +52,16 @@ class ConnectionLostTests(TransactionTestCase):
             options=conf.options().replace(TASK_PREFETCH=1),
             burst=True,
         )
-        seat = Seat(
+        resources = ProcessorResources(
             number=1,
             holder=store.new_holder(),
             slot=Slot.shared(),
-            bell=Bell(),
-            pulse=pulse,
-            lifeline=lifeline,
+            wakeup=Wakeup(),
+            heartbeat_w=pulse,
+            parent_alive=parent_alive,
         )
         reporter = Reporter(lambda text: None, no_style(), 0)
-        self.processor = Solo(plan, seat, reporter)
+        self.processor = SerialProcessor(plan, resources, reporter)
 
     def test_what_is_next_is_held_while_the_last_is_written(self):
         """
@@ -76,13 +76,13 @@ class ConnectionLostTests(TransactionTestCase):
                 raise answers.pop()
             return finish(*args, **kwargs)
 
-        self.processor.pace.may_be_long = lambda type_: True
+        self.processor.prefetch.may_be_long = lambda type_: True
         self.processor.batch.extend(self.processor.acquire())
         self.processor.batch.extend(self.processor.acquire())
         with mock.patch.object(store, "finish", finish_at_the_second_try):
             self.processor.run_batch()
 
-        holder = self.processor.seat.holder
+        holder = self.processor.resources.holder
         self.assertEqual(ran, [("a", holder), ("b", holder)])
         self.assertEqual(answers, [])
 
@@ -108,7 +108,7 @@ class ConnectionLostTests(TransactionTestCase):
         """
         self.take("a", "b")
         with self.lose_answer("release"):
-            self.processor.keeper.in_time_of_trouble(self.processor.release_rest)
+            self.processor.monitor.call_or_back_off(self.processor.release_rest)
         taken = Queue().poll()
         self.processor.run_batch()
 
@@ -134,14 +134,14 @@ class ConnectionLostTests(TransactionTestCase):
     def test_what_could_not_be_given_back_is_run_here(self):
         self.take("a", "b")
         with mock.patch.object(store, "release", side_effect=OperationalError("gone")):
-            self.processor.keeper.in_time_of_trouble(self.processor.release_rest)
+            self.processor.monitor.call_or_back_off(self.processor.release_rest)
         self.processor.run_batch()
 
         self.assertEqual([key for key, _holder in ran], ["a", "b"])
 
     def test_what_waits_in_a_batch_that_takes_too_long_is_given_back(self):
         self.take("a", "b")
-        self.processor.pace.prefetch = None
+        self.processor.prefetch.fixed = None
         self.processor.taken_at = time.monotonic() - 10
         self.processor.run_batch()
 
@@ -159,7 +159,7 @@ class ConnectionLostTests(TransactionTestCase):
         A processor that stood still for long does not know who has its tasks by now.
         """
         self.take("a", "b")
-        with self.assertLogs("django_perfectqueue.keeper", "WARNING"):
+        with self.assertLogs("django_perfectqueue.monitor", "WARNING"):
             self.run_when_all_have_lapsed()
         self.assertEqual(ran, [])
 
@@ -192,12 +192,12 @@ class ConnectionLostTests(TransactionTestCase):
         self.addCleanup(task_cancelled.disconnect, hear)
         with (
             mock.patch.object(store, "cancel", refuse_first),
-            self.assertLogs("django_perfectqueue.keeper", "WARNING") as log,
+            self.assertLogs("django_perfectqueue.monitor", "WARNING") as log,
         ):
-            self.processor.heart.beat(list(self.processor.batch), None)
+            self.processor.leases.heartbeat(list(self.processor.batch), None)
 
         self.assertEqual(told, [("b", "cancelled")])
-        self.assertIn("A task was taken away before it ran. key=a", log.output[0])
+        self.assertIn("A task lost its lease before it ran. key=a", log.output[0])
         self.assertEqual(Queue()["b"].metadata().status, "cancelled")
         self.assertEqual(len(self.processor.batch), 0)
 
@@ -212,14 +212,14 @@ class ConnectionLostTests(TransactionTestCase):
             mock.patch.object(store, "cancel", side_effect=OperationalError("gone")),
             self.assertRaises(OperationalError),
         ):
-            self.processor.heart.beat([lease], None)
+            self.processor.leases.heartbeat([lease], None)
         self.assertEqual(list(self.processor.batch), [lease])
 
         self.processor.run_batch()
         self.assertEqual((Queue()["a"].metadata().status, ran), ("cancelled", []))
 
-    def test_errands_come_ever_more_rarely_while_the_database_is_away(self):
-        keeper, waits = self.processor.keeper, []
+    def test_background_calls_come_ever_more_rarely_while_the_database_is_away(self):
+        monitor, waits = self.processor.monitor, []
 
         def fail():
             raise OperationalError("gone")
@@ -228,10 +228,10 @@ class ConnectionLostTests(TransactionTestCase):
         with self.assertLogs("django_perfectqueue.database") as log:
             for _time in range(12):
                 now = time.monotonic()
-                keeper.in_time_of_trouble(fail)
-                self.assertFalse(keeper.may_send(now))
-                waits.append(keeper.no_errand_before - now)
-            keeper.in_time_of_trouble(lambda: None)
+                monitor.call_or_back_off(fail)
+                self.assertFalse(monitor.may_send(now))
+                waits.append(monitor.no_call_before - now)
+            monitor.call_or_back_off(lambda: None)
         self.assertEqual(len(log.output), 2)
         self.assertLess(waits[0], 0.5)
         self.assertGreater(min(waits[-5:]), 0.4)
@@ -242,12 +242,12 @@ class ConnectionLostTests(TransactionTestCase):
         """
         Else the database would be away until the next task takes long.
         """
-        keeper = self.processor.keeper
-        self.assertIsNone(self.processor.errand(time.monotonic()))
+        monitor = self.processor.monitor
+        self.assertIsNone(self.processor.background_call(time.monotonic()))
         self.processor.aside.trouble(OperationalError("gone"))
-        keeper.in_time_of_trouble(self.processor.errand(time.monotonic()))
+        monitor.call_or_back_off(self.processor.background_call(time.monotonic()))
         self.assertEqual(self.processor.aside.away_since, 0.0)
-        self.assertIsNone(self.processor.errand(time.monotonic()))
+        self.assertIsNone(self.processor.background_call(time.monotonic()))
 
 
 class LogTests(SimpleTestCase):
@@ -276,7 +276,7 @@ class RestartTests(SimpleTestCase):
 
     def launcher(self):
         launcher = Launcher(["python"], detach_wait=1)
-        self.addCleanup(launcher.mailbox.close)
+        self.addCleanup(launcher.signal_queue.close)
         launcher.start = self.start
         launcher.current = self.start()
         return launcher
@@ -322,7 +322,7 @@ class RestartTests(SimpleTestCase):
 
     def test_each_generation_is_told_which_it_is(self):
         launcher = Launcher(["python"], detach_wait=1, environment={"A": "b"})
-        self.addCleanup(launcher.mailbox.close)
+        self.addCleanup(launcher.signal_queue.close)
         with mock.patch("django_perfectqueue.worker.launcher.launcher.Generation") as made:
             for _time in range(2):
                 launcher.start()
@@ -331,7 +331,7 @@ class RestartTests(SimpleTestCase):
 
     def test_an_interpreter_that_is_gone_changes_nothing(self):
         launcher = Launcher(["/nowhere/python"], detach_wait=1)
-        self.addCleanup(launcher.mailbox.close)
+        self.addCleanup(launcher.signal_queue.close)
         with self.assertLogs("django_perfectqueue.launcher", "ERROR"):
             launcher.restart(signals.STOP)
         self.assertIsNone(launcher.next)

@@ -98,7 +98,7 @@ class SweepTests(SimpleTestCase):
         self.assertEqual(self.sweep(*[LANES] * (MOST_ROUSED + 1)), MOST_ROUSED)
 
 
-class HandsTests(SimpleTestCase):
+class PurgeCursorTests(SimpleTestCase):
     """The two hands, over a table of imaginary batches of ten ids."""
 
     def setUp(self):

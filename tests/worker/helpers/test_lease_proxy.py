@@ -12,8 +12,8 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.database.link import Link
 from django_perfectqueue.worker.helpers.lease_proxy import SEEN_WITHIN, LeaseProxy
 from django_perfectqueue.worker.process.child import fork
-from django_perfectqueue.worker.process.cpu_usage import Gauge
-from django_perfectqueue.worker.process.wakeup import Bell
+from django_perfectqueue.worker.process.cpu_usage import CpuUsage
+from django_perfectqueue.worker.process.wakeup import Wakeup
 from django_perfectqueue.worker.shared.slot import NEVER, Slot
 from django_perfectqueue.worker.shared.wakeups import Wakeups
 
@@ -45,26 +45,26 @@ def forked(body):
         wait_until(lambda: child.reap() is not None)
 
 
-class GaugeTests(SimpleTestCase):
+class CpuUsageTests(SimpleTestCase):
     def seen_busy(self, gauge):
         return lambda: gauge.is_busy(time.monotonic())
 
     def test_who_computes_is_told_from_who_stands_still(self):
         with forked(spin) as pid:
-            gauge = Gauge(pid, time.monotonic())
+            gauge = CpuUsage(pid, time.monotonic())
             wait_until(self.seen_busy(gauge))
             os.kill(pid, signal.SIGSTOP)
             wait_until(lambda: not gauge.is_busy(time.monotonic()))
 
     def test_who_sleeps_and_who_is_gone_do_not_compute(self):
         with forked(rest) as pid:
-            gauge = Gauge(pid, time.monotonic() - 60)
+            gauge = CpuUsage(pid, time.monotonic() - 60)
             self.assertFalse(gauge.is_busy(time.monotonic()))
         self.assertFalse(gauge.is_busy(time.monotonic() + 1))
 
 
 class LeaseProxyTests(TestCase):
-    """A processor of which a forked process is all that there is; its keeper is silent."""
+    """A processor of which a forked process is all that there is; its monitor is silent."""
 
     def setUp(self):
         submit("k0", now=None)
@@ -73,10 +73,10 @@ class LeaseProxyTests(TestCase):
         )
         self.before = Ticket.objects.get().alarm_at
         self.slot = Slot.shared()
-        bell = Bell()
-        self.addCleanup(bell.close)
-        link = Link("default", bell, lambda: 0.0)
-        self.proxy = LeaseProxy(plan_of(Limited), Wakeups([(self.slot, bell)]), link)
+        wakeup = Wakeup()
+        self.addCleanup(wakeup.close)
+        link = Link("default", wakeup, lambda: 0.0)
+        self.proxy = LeaseProxy(plan_of(Limited), Wakeups([(self.slot, wakeup)]), link)
 
     def sit_down(self, pid, *, renewed=150.0, silent=10.0, unseen=0.0):
         now = time.monotonic()

@@ -12,7 +12,7 @@ from django_perfectqueue.store.notify.messages import parsed
 from django_perfectqueue.worker.helpers import listener
 from django_perfectqueue.worker.helpers.listener import Listener
 from django_perfectqueue.worker.plan import Plan
-from django_perfectqueue.worker.process.wakeup import Bell
+from django_perfectqueue.worker.process.wakeup import Wakeup
 from django_perfectqueue.worker.shared.slot import Slot
 from django_perfectqueue.worker.shared.wakeups import Wakeups
 
@@ -21,9 +21,9 @@ IDLE = store.Outlook(due=False, wait=None)
 
 class ListenerCase(SimpleTestCase):
     def setUp(self):
-        self.slot, self.bell = Slot.shared(), Bell()
+        self.slot, self.wakeup = Slot.shared(), Wakeup()
         self.slot.seek()
-        self.lifeline, hold = os.pipe()
+        self.parent_alive, hold = os.pipe()
         self.addCleanup(os.close, hold)
         plan = Plan(
             dispatch=Dispatch,
@@ -31,8 +31,8 @@ class ListenerCase(SimpleTestCase):
             using="default",
             options=Options().replace(POLL_INTERVAL=16.0),
         )
-        wakeups = Wakeups([(self.slot, self.bell)])
-        self.listener = Listener(plan, wakeups, lifeline=self.lifeline)
+        wakeups = Wakeups([(self.slot, self.wakeup)])
+        self.listener = Listener(plan, wakeups, parent_alive=self.parent_alive)
         self.listener.look_at = time.monotonic() + 100
 
     def looks(self, *outlooks):
@@ -45,7 +45,7 @@ class ListenerCase(SimpleTestCase):
         return waits
 
     def woken(self):
-        return self.bell.wait(0)
+        return self.wakeup.wait(0)
 
 
 class RingTests(ListenerCase):
@@ -109,34 +109,34 @@ class LookTests(ListenerCase):
         self.assertGreater(self.listener.look_at, time.monotonic())
 
 
-class EarTests(ListenerCase):
+class NotificationTests(ListenerCase):
     def test_a_pooler_that_takes_notifications_away_is_told_once(self):
-        ear = mock.create_autospec(store.Notices, instance=True, proven=False)
-        ear.fileno.return_value = self.lifeline_like()
-        ear.hear.return_value = []
-        self.listener.ear = ear
+        read_fd = mock.create_autospec(store.Notices, instance=True, proven=False)
+        read_fd.fileno.return_value = self.pipe_end()
+        read_fd.hear.return_value = []
+        self.listener.notifications = read_fd
         with (
             mock.patch.object(listener, "PROOF_WAIT", 0.05),
             self.assertLogs("django_perfectqueue.listener", "WARNING") as logged,
         ):
-            self.listener.open_ear()
+            self.listener.start_listening()
         [line] = logged.output
         self.assertIn("a pooler in transaction mode", line)
         self.assertIn("seconds=16.0", line)
-        ear.give_up.assert_called_once_with()
-        self.assertIsNone(self.listener.ear)
+        read_fd.give_up.assert_called_once_with()
+        self.assertIsNone(self.listener.notifications)
 
-    def lifeline_like(self):
-        ear, hold = os.pipe()
+    def pipe_end(self):
+        read_fd, hold = os.pipe()
         self.addCleanup(os.close, hold)
-        self.addCleanup(os.close, ear)
-        return ear
+        self.addCleanup(os.close, read_fd)
+        return read_fd
 
     def test_a_socket_that_cannot_be_made_is_told(self):
-        ear = mock.create_autospec(store.Datagrams, instance=True, proven=True)
-        ear.open.side_effect = OSError(36, "File name too long")
-        self.listener.ear = ear
+        read_fd = mock.create_autospec(store.Datagrams, instance=True, proven=True)
+        read_fd.open.side_effect = OSError(36, "File name too long")
+        self.listener.notifications = read_fd
         with self.assertLogs("django_perfectqueue.listener", "WARNING") as logged:
-            self.listener.open_ear()
+            self.listener.start_listening()
         self.assertIn("File name too long", logged.output[0])
-        self.assertIsNone(self.listener.ear)
+        self.assertIsNone(self.listener.notifications)

@@ -19,9 +19,9 @@ PROBES = 10
 
 class SlowClientTests(SimpleTestCase):
     def setUp(self):
-        board = StatusPage()
-        board.introduce(os.getpid(), os.getpid())
-        self.desk = probe_server.Desk(("127.0.0.1", 0), board)
+        status_page = StatusPage()
+        status_page.introduce(os.getpid(), os.getpid())
+        self.desk = probe_server.ProbeHTTPServer(("127.0.0.1", 0), status_page)
         self.port = self.desk.server_address[1]
         self.ended = threading.Event()
         thread = threading.Thread(target=self.serve)

@@ -26,7 +26,7 @@ class WorkerTests(WorkerTestCase):
 
         worker = self.worker().ready()
         self.wait_for_status("behind", "finished")
-        self.assertIn("A counter did not agree with what runs", worker.errors)
+        self.assertIn("A counter differed from the running tasks", worker.errors)
         self.assertIn("queue='default' user='ann' counted=1 running=0", worker.errors)
         wait_until(lambda: Worker.objects.filter(drifted_at__isnull=False).exists())
         self.assertIn("were corrected", refused(self, "pq_health"))
@@ -34,9 +34,9 @@ class WorkerTests(WorkerTestCase):
 
 class PaceTests(SimpleTestCase):
     def setUp(self):
-        self.link, self.presence = mock.Mock(), mock.Mock(drifted_at=None, due_at=9.0)
+        self.link, self.registration = mock.Mock(), mock.Mock(drifted_at=None, due_at=9.0)
         self.link.insist = lambda verb: verb()
-        self.recounter = Recounter("default", self.link, self.presence)
+        self.recounter = Recounter("default", self.link, self.registration)
 
     def rest_after(self, seconds, position=None):
         """Return for how long it rests when a look has taken so many seconds."""

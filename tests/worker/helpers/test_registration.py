@@ -11,7 +11,7 @@ from django.test import SimpleTestCase, TestCase
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
-from django_perfectqueue.inspection.workers import place_of
+from django_perfectqueue.inspection.workers import location_of
 from django_perfectqueue.lib.processes import send
 from django_perfectqueue.models import UNSEEN, Task, Worker
 from django_perfectqueue.queue import Queue
@@ -19,12 +19,12 @@ from django_perfectqueue.worker.database.link import Link
 from django_perfectqueue.worker.helpers.janitor import Janitor
 from django_perfectqueue.worker.helpers.registration import (
     INTERVAL,
-    Presence,
-    registration,
+    WorkerRegistration,
+    registration_of,
     routes_of,
 )
 from django_perfectqueue.worker.process import signals
-from django_perfectqueue.worker.process.wakeup import Bell, readable
+from django_perfectqueue.worker.process.wakeup import Wakeup, readable
 from django_perfectqueue.worker.shared.slot import Slot
 from django_perfectqueue.worker.shared.status_page import PREFIX, StatusPage
 
@@ -67,20 +67,20 @@ class RoutesTests(SimpleTestCase):
                 self.assertIsNone(routes_of(type("Own", (SampleDispatch,), {name: own})))
 
 
-class PresenceTests(TestCase):
+class RegistrationTests(TestCase):
     def setUp(self):
-        bell = Bell()
-        self.addCleanup(bell.close)
-        link = Link("default", bell, lambda: 0.0)
+        wakeup = Wakeup()
+        self.addCleanup(wakeup.close)
+        link = Link("default", wakeup, lambda: 0.0)
         self.link = link
-        self.board = StatusPage()
-        self.addCleanup(self.board.close)
+        self.status_page = StatusPage()
+        self.addCleanup(self.status_page.close)
         self.slots = [Slot.shared(), Slot.shared(2), Slot.shared()]
-        known = registration(plan(PROCESSORS=3))
-        self.presence = Presence(known, self.board, self.slots)
+        known = registration_of(plan(PROCESSORS=3))
+        self.registration = WorkerRegistration(known, self.status_page, self.slots)
 
     def tell(self):
-        self.presence.tell(self.link)
+        self.registration.renew(self.link)
         return Worker.objects.get()
 
     def test_it_tells_the_register_what_the_worker_is(self):
@@ -88,14 +88,14 @@ class PresenceTests(TestCase):
         self.assertEqual((row.pid, row.processors, row.queues), (os.getpid(), 3, ["default"]))
         self.assertEqual((row.launcher, row.generation), (os.getppid(), 1))
         self.assertIn("echo", row.routes["types"])
-        self.assertIsNotNone(self.board.status.reached)
+        self.assertIsNotNone(self.status_page.status.reached)
 
     def test_it_tells_what_each_processor_does(self):
         first, second, _empty = self.slots
         first.pid, second.pid = os.getpid(), 2**22 + 1
         first.count("finished", 3)
         for seat, task_id in enumerate((7, 8)):
-            second.begin(task_id, since=time.monotonic() - 5, seat=seat)
+            second.begin(task_id, since=time.monotonic() - 5, index=seat)
         one, two = self.tell().seats
         self.assertEqual((one["number"], one["pid"], one["tasks"]), (1, os.getpid(), []))
         self.assertEqual(one["counts"], {"finished": 3})
@@ -106,17 +106,21 @@ class PresenceTests(TestCase):
 
     def test_that_it_leaves_is_told_at_once(self):
         self.assertFalse(self.tell().leaving)
-        self.board.leave()
+        self.status_page.leave()
         self.assertTrue(self.tell().leaving)
-        self.assertFalse(self.board.bell.wait(0))
+        self.assertFalse(self.status_page.wakeup.wait(0))
 
     def test_a_janitor_that_rests_tells_it_and_rests_on(self):
-        janitor = mock.Mock(spec=Janitor, stopping=False, presence=self.presence, link=self.link)
+        janitor = mock.Mock(
+            spec=Janitor, stopping=False, registration=self.registration, link=self.link
+        )
         janitor.lease_proxy = mock.Mock(pause=5.0)
-        janitor.wait.side_effect = lambda seconds, board: readable([board.fileno()], seconds)
-        janitor.look_after.side_effect = lambda: Janitor.look_after(janitor)
+        janitor.wait.side_effect = lambda seconds, status_page: readable(
+            [status_page.fileno()], seconds
+        )
+        janitor.keep_leases.side_effect = lambda: Janitor.keep_leases(janitor)
         self.assertFalse(self.tell().leaving)
-        self.board.leave()
+        self.status_page.leave()
         Janitor.rest(janitor, 0.2)
         self.assertTrue(Worker.objects.get().leaving)
         self.assertLess(janitor.wait.call_count, 4)
@@ -126,7 +130,7 @@ class PresenceTests(TestCase):
         with mock.patch.object(store, "register") as register, clock as now:
             for second in range(31):
                 now.return_value = 1000.0 + second
-                self.presence.tell(self.link)
+                self.registration.renew(self.link)
         self.assertEqual(register.call_count, 1 + 30 // INTERVAL)
         self.assertLess(2 * INTERVAL, UNSEEN.total_seconds())
 
@@ -164,7 +168,7 @@ class WorkerTests(WorkerTestCase):
         wait_until(lambda: probe(port, "/ready") == 200)
 
         worker.send(signals.DUMP)
-        wait_until(lambda: "Receptionist, pid" in worker.errors)
+        wait_until(lambda: "Probe server, pid" in worker.errors)
         title = rf"Processor 1, pid {processor}, runs task \d+ for \d+\.\d s:\n"
         self.assertRegex(worker.errors, title)
         self.assertRegex(worker.errors, r"File \S+tests/tasks.py\S?, line \d+ in wait_for")
@@ -175,7 +179,7 @@ class WorkerTests(WorkerTestCase):
             send(pid, signal.SIGTERM)
         wait_until(lambda: Worker.objects.filter(leaving=True).exists())
         task = Task.objects.select_related("ticket").get(key="k1")
-        place = place_of(task, using="default")
+        place = location_of(task, using="default")
         self.assertEqual((place.processor, place.pid), (1, processor))
         self.assertEqual(Worker.objects.get().id, row.id)
         self.submit("k2")

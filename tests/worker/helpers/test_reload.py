@@ -7,7 +7,7 @@ import time
 from django.test import SimpleTestCase
 
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.worker.helpers.reloader import Watch, installed, project_files
+from django_perfectqueue.worker.helpers.reloader import SourceFiles, installed, project_files
 
 from ...waiting import wait_until
 from ..workers import ROOT, WorkerTestCase
@@ -31,7 +31,7 @@ class WatchTests(SimpleTestCase):
         self.assertFalse(any(installed().intersection(file.parents) for file in files))
 
     def test_it_finds_what_has_changed_once(self):
-        watch = Watch()
+        watch = SourceFiles()
         self.assertIsNone(watch.changed())
         file = ROOT / "tests" / "__init__.py"
         self.assertIn(file, watch.seen)

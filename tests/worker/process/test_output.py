@@ -49,7 +49,7 @@ class OutletTests(SimpleTestCase):
             with self.subTest(name):
                 self.addCleanup(os.close, reader)
                 self.addCleanup(os.close, writer)
-                out = output.Outlet(writer)
+                out = output.NonBlockingOutput(writer)
                 before = output.dropped.total()
                 for _line in range(TOO_MANY):
                     self.assertEqual(out.write(LINE), len(LINE))
@@ -64,7 +64,7 @@ class OutletTests(SimpleTestCase):
         reader, writer = os.pipe()
         self.addCleanup(os.close, reader)
         self.addCleanup(os.close, writer)
-        out = output.Outlet(writer)
+        out = output.NonBlockingOutput(writer)
         for _line in range(TOO_MANY):
             out.write(LINE)
         if not (pid := os.fork()):

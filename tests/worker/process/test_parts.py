@@ -17,10 +17,9 @@ from django_perfectqueue.lib import processes
 from django_perfectqueue.worker.database.link import Link
 from django_perfectqueue.worker.launcher.launcher import SUPERVISOR, Generation, first_environment
 from django_perfectqueue.worker.plan import Plan
-from django_perfectqueue.worker.process import signals
-from django_perfectqueue.worker.process import wakeup as bell
+from django_perfectqueue.worker.process import signals, wakeup
 from django_perfectqueue.worker.process.child import Child, fork, next_fork
-from django_perfectqueue.worker.process.wakeup import Bell
+from django_perfectqueue.worker.process.wakeup import Wakeup
 from django_perfectqueue.worker.report import Reporter, in_parts
 from django_perfectqueue.worker.shared.slot import COUNTED, Slot
 from django_perfectqueue.worker.supervisor.helper_slot import HelperSlot
@@ -30,33 +29,33 @@ from django_perfectqueue.worker.supervisor.supervisor import Supervisor
 from ...waiting import wait_until
 
 
-class BellTests(SimpleTestCase):
+class WakeupTests(SimpleTestCase):
     def setUp(self):
-        self.bell = Bell()
-        self.addCleanup(self.bell.close)
+        self.wakeup = Wakeup()
+        self.addCleanup(self.wakeup.close)
 
     def test_a_ring_ends_the_waiting(self):
-        threading.Timer(0.05, self.bell.ring).start()
-        self.assertTrue(self.bell.wait(60))
+        threading.Timer(0.05, self.wakeup.wake).start()
+        self.assertTrue(self.wakeup.wait(60))
 
     def test_a_ring_before_the_waiting_counts(self):
-        self.bell.ring()
-        self.assertTrue(self.bell.wait(60))
-        self.assertFalse(self.bell.wait(0))
+        self.wakeup.wake()
+        self.assertTrue(self.wakeup.wait(60))
+        self.assertFalse(self.wakeup.wait(0))
 
     def test_any_number_of_rings_is_one(self):
         for _ring in range(100_000):
-            self.bell.ring()
-        self.assertTrue(self.bell.wait(0))
-        self.assertFalse(self.bell.wait(0))
+            self.wakeup.wake()
+        self.assertTrue(self.wakeup.wait(0))
+        self.assertFalse(self.wakeup.wait(0))
 
     def test_a_closed_end_is_told_from_silence(self):
-        ear, cord = os.pipe()
-        os.set_blocking(ear, False)
-        self.assertEqual(bell.drain(ear), b"")
-        os.close(cord)
-        self.assertIsNone(bell.drain(ear))
-        os.close(ear)
+        read_fd, write_fd = os.pipe()
+        os.set_blocking(read_fd, False)
+        self.assertEqual(wakeup.drain(read_fd), b"")
+        os.close(write_fd)
+        self.assertIsNone(wakeup.drain(read_fd))
+        os.close(read_fd)
 
 
 class SlotTests(SimpleTestCase):
@@ -65,7 +64,7 @@ class SlotTests(SimpleTestCase):
 
         def live():
             slot.count("finished", 3)
-            slot.begin(2**62, since=5.0, limits=TimeLimits(2.0, 0.5), seat=1)
+            slot.begin(2**62, since=5.0, limits=TimeLimits(2.0, 0.5), index=1)
             os.kill(os.getpid(), signal.SIGKILL)
 
         child = fork(live)
@@ -286,7 +285,7 @@ class PressTests(SimpleTestCase):
         self.assertEqual(self.pressed(interval=3.0, limit=None), ["3 TERM", "6 TERM"])
 
     def pressed(self, *, interval, limit):
-        child, said = Child(1, stopping_since=1000.0, told_at=1000.0), []
+        child, said = Child(1, stopping_since=1000.0, signalled_at=1000.0), []
         module = "django_perfectqueue.worker.process.child."
         for second in range(9):
             now = 1000.0 + second
@@ -323,9 +322,9 @@ class WordsTests(SimpleTestCase):
 
 class LinkTests(SimpleTestCase):
     def test_the_first_new_try_comes_at_once_and_the_others_later_and_later(self):
-        bell = Bell()
-        self.addCleanup(bell.close)
-        link = Link("default", bell, lambda: float("inf"))
+        wakeup = Wakeup()
+        self.addCleanup(wakeup.close)
+        link = Link("default", wakeup, lambda: float("inf"))
         first, *pauses = [link.pause() for _try in range(9)]
         self.assertEqual(first, 0.0)
         for pause, longest in zip(pauses, (0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 1.0, 1.0), strict=True):

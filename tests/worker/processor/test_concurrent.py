@@ -21,7 +21,7 @@ from django_perfectqueue.worker.attempt.runner import Running
 from django_perfectqueue.worker.processor.processor import DONE, RECYCLED
 
 from ...waiting import wait_until
-from ..crews import CrewTestCase
+from ..crews import ConcurrentTestCase
 
 AT_ONCE = ("thread", "async")
 PATIENCE = 30.0
@@ -47,7 +47,7 @@ class Together:
         await asyncio.wait_for(self.event.wait(), PATIENCE)
 
 
-class AtOnceTests(CrewTestCase):
+class AtOnceTests(ConcurrentTestCase):
     def test_as_many_run_at_once_as_there_are_places(self):
         for type_ in AT_ONCE:
             with self.subTest(type_):
@@ -168,15 +168,15 @@ class AtOnceTests(CrewTestCase):
         running = Running(AcquiredTask(lease), handler=mock.Mock())
         processor.going[0] = running
         running.task.settled = "finished"
-        processor.heart.lost(lease)
-        processor.heart.cancelled(lease)
+        processor.leases.lost(lease)
+        processor.leases.cancelled(lease)
         running.handler.kill.assert_not_called()
         running.task.settled = ""
         running.task.is_settling = True
-        processor.heart.lost(lease)
+        processor.leases.lost(lease)
         running.handler.kill.assert_not_called()
         running.task.is_settling = False
-        processor.heart.lost(lease)
+        processor.leases.lost(lease)
         running.handler.kill.assert_called_once()
 
     def test_a_task_of_an_unknown_type_waits_and_the_others_run(self):
@@ -211,7 +211,7 @@ class AtOnceTests(CrewTestCase):
                         rows = Ticket.objects.filter(token=begun[0])
                         rows.update(state=0, attempt=0, holder=None, token=None, alarm_at=None)
                         Lane.objects.update(running=0, awake=True)
-                        wait_until(lambda: processor.batch and processor.running[0].told)
+                        wait_until(lambda: processor.batch and processor.running[0].reasons_sent)
                         self.assertEqual(len(begun), 1)
                         gate.set()
                         wait_until(lambda: self.statuses() == {"run-0": "finished"})
@@ -228,7 +228,7 @@ class AtOnceTests(CrewTestCase):
                 Queue().clear()
 
 
-class ErrorTests(CrewTestCase):
+class ErrorTests(ConcurrentTestCase):
     def test_an_error_of_one_harms_no_other(self):
         async def fail_in_the_loop(task):
             raise ValueError("boom")
@@ -316,7 +316,7 @@ class ErrorTests(CrewTestCase):
         self.assertEqual(self.statuses(), {"interrupt-0": "waiting", "run-1": "finished"})
 
 
-class InterruptionTests(CrewTestCase):
+class InterruptionTests(ConcurrentTestCase):
     def setUp(self):
         self.seen = []
 
@@ -417,7 +417,7 @@ class InterruptionTests(CrewTestCase):
                 Queue().clear()
 
 
-class SurroundingsTests(CrewTestCase):
+class SurroundingsTests(ConcurrentTestCase):
     def test_a_thread_keeps_its_connection_and_leaves_none_behind(self):
         used = set()
 
@@ -504,12 +504,12 @@ class SurroundingsTests(CrewTestCase):
             begun.wait(PATIENCE)
             return "done"
 
-        class Vigil(ends.Vigil):
+        class ResultWaiter(ends.ResultWaiter):
             def wait(self):
                 begun.set()
                 super().wait()
 
-        with mock.patch.object(ends, "Vigil", Vigil):
+        with mock.patch.object(ends, "ResultWaiter", ResultWaiter):
             self.beside(wait)
             self.work(self.processor("thread", {"slow": slow}))
             wait_until(lambda: answers)

@@ -1,67 +1,67 @@
 from django.test import SimpleTestCase
 
-from django_perfectqueue.worker.processor.prefetch import Pace
+from django_perfectqueue.worker.processor.prefetch import Prefetch
 
 
-def limits(pace, seconds, rounds):
+def limits(prefetch, seconds, rounds):
     taken = []
     for _round in range(rounds):
-        limit = pace.limit()
+        limit = prefetch.limit()
         taken.append(limit)
         for _task in range(limit):
-            pace.ran("report", seconds)
+            prefetch.ran("report", seconds)
     return taken
 
 
-class PaceTests(SimpleTestCase):
+class PrefetchTests(SimpleTestCase):
     def test_it_begins_with_one_and_grows(self):
         """
         A processor that knows nothing of its tasks must not keep many from the others.
         """
-        self.assertEqual(limits(Pace(), 0.0001, 6), [1, 4, 16, 64, 200, 200])
+        self.assertEqual(limits(Prefetch(), 0.0001, 6), [1, 4, 16, 64, 200, 200])
 
     def test_long_tasks_are_taken_one_by_one(self):
-        self.assertEqual(limits(Pace(), 2.0, 4), [1, 1, 1, 1])
+        self.assertEqual(limits(Prefetch(), 2.0, 4), [1, 1, 1, 1])
 
     def test_it_takes_what_runs_in_a_quarter_of_a_second(self):
-        self.assertEqual(limits(Pace(), 0.01, 5)[-1], 25)
+        self.assertEqual(limits(Prefetch(), 0.01, 5)[-1], 25)
 
     def test_it_slows_down_when_tasks_become_longer(self):
-        pace = Pace()
-        limits(pace, 0.001, 6)
-        limits(pace, 1.0, 1)
-        self.assertEqual(pace.limit(), 1)
+        prefetch = Prefetch()
+        limits(prefetch, 0.001, 6)
+        limits(prefetch, 1.0, 1)
+        self.assertEqual(prefetch.limit(), 1)
 
     def test_a_setting_overrides_the_measure(self):
-        self.assertEqual(limits(Pace(prefetch=3), 2.0, 2), [4, 4])
-        self.assertEqual(limits(Pace(prefetch=0), 0.0001, 2), [1, 1])
+        self.assertEqual(limits(Prefetch(fixed=3), 2.0, 2), [4, 4])
+        self.assertEqual(limits(Prefetch(fixed=0), 0.0001, 2), [1, 1])
 
     def test_places_are_filled_before_anything_is_known_of_the_tasks(self):
         """
         What runs at once waits behind nothing; but what would wait is not taken yet.
         """
-        pace = Pace(places=10)
-        self.assertEqual([pace.limit() for _time in range(4)], [1, 4, 10, 10])
-        pace.ran("report", 0.1)
-        self.assertEqual([pace.limit(), pace.limit()], [25, 25])
+        prefetch = Prefetch(places=10)
+        self.assertEqual([prefetch.limit() for _time in range(4)], [1, 4, 10, 10])
+        prefetch.ran("report", 0.1)
+        self.assertEqual([prefetch.limit(), prefetch.limit()], [25, 25])
         for _task in range(100):
-            pace.ran("report", 60.0)
-        self.assertEqual(pace.limit(), 10)
+            prefetch.ran("report", 60.0)
+        self.assertEqual(prefetch.limit(), 10)
 
     def test_a_type_is_long_until_it_was_seen_to_be_short(self):
         """
         Finished tasks are written before one that may take long, and not after it.
         """
-        pace = Pace()
-        self.assertTrue(pace.may_be_long("report"))
-        pace.ran("report", 0.001)
-        self.assertFalse(pace.may_be_long("report"))
-        pace.ran("import", 5.0)
-        self.assertTrue(pace.may_be_long("import"))
+        prefetch = Prefetch()
+        self.assertTrue(prefetch.may_be_long("report"))
+        prefetch.ran("report", 0.001)
+        self.assertFalse(prefetch.may_be_long("report"))
+        prefetch.ran("import", 5.0)
+        self.assertTrue(prefetch.may_be_long("import"))
 
     def test_a_batch_that_takes_far_longer_than_planned_is_over(self):
         """Tasks that are suddenly long must not keep what waits behind them from the others."""
-        pace = Pace()
-        self.assertFalse(pace.is_over(0.3))
-        self.assertTrue(pace.is_over(0.4))
-        self.assertFalse(Pace(prefetch=3).is_over(0.4))
+        prefetch = Prefetch()
+        self.assertFalse(prefetch.is_over(0.3))
+        self.assertTrue(prefetch.is_over(0.4))
+        self.assertFalse(Prefetch(fixed=3).is_over(0.4))

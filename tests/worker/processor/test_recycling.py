@@ -14,11 +14,11 @@ from django_perfectqueue.conf import Options
 from django_perfectqueue.lib import processes
 from django_perfectqueue.lib.processes import resident
 from django_perfectqueue.worker.plan import Plan
-from django_perfectqueue.worker.process.wakeup import Bell
+from django_perfectqueue.worker.process.wakeup import Wakeup
 from django_perfectqueue.worker.processor import recycling, serial
-from django_perfectqueue.worker.processor.processor import Seat
+from django_perfectqueue.worker.processor.processor import ProcessorResources
 from django_perfectqueue.worker.processor.recycling import MIB, Recycling
-from django_perfectqueue.worker.processor.serial import Solo
+from django_perfectqueue.worker.processor.serial import SerialProcessor
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.shared.slot import Slot
 
@@ -94,15 +94,22 @@ class ReplacementTests(WorkerTestCase):
 
 class IdleTests(SimpleTestCase):
     def test_one_that_is_idle_is_replaced_too(self):
-        lifeline, pulse = os.pipe()
-        self.addCleanup(os.close, lifeline)
+        parent_alive, pulse = os.pipe()
+        self.addCleanup(os.close, parent_alive)
         self.addCleanup(os.close, pulse)
         options = Options().replace(MAX_AGE_PER_CHILD=100)
         plan = Plan(dispatch=Registry, queues=("default",), using="default", options=options)
         slot = Slot.shared()
-        seat = Seat(number=1, holder=1, slot=slot, bell=Bell(), pulse=pulse, lifeline=lifeline)
-        seat.wakeups.tend()
-        one = Solo(plan, seat, Reporter(print, no_style(), 0))
+        resources = ProcessorResources(
+            number=1,
+            holder=1,
+            slot=slot,
+            wakeup=Wakeup(),
+            heartbeat_w=pulse,
+            parent_alive=parent_alive,
+        )
+        resources.wakeups.tend()
+        one = SerialProcessor(plan, resources, Reporter(print, no_style(), 0))
         one.recycling.born -= 101
         one.link = None  # to look for tasks would be an error
         with (

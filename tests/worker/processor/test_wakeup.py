@@ -25,7 +25,7 @@ FAR = 60.0
 SOON = 3.0
 
 
-class BellCase(WorkerTestCase):
+class WakeupCase(WorkerTestCase):
     """Workers whose POLL_INTERVAL is so long that what comes soon was rung for."""
 
     def idle_worker(self, *arguments, **settings):
@@ -50,7 +50,7 @@ class BellCase(WorkerTestCase):
         return time.monotonic() - began
 
 
-class BellTests(BellCase):
+class WakeupTests(WakeupCase):
     def test_a_task_starts_long_before_the_next_poll(self):
         self.idle_worker()
         for number in range(3):
@@ -128,7 +128,7 @@ class BellTests(BellCase):
         self.assertEqual(list(folder.iterdir()), [])
 
 
-class ServerCase(BellCase):
+class ServerCase(WakeupCase):
     """Workers on a database server of their own."""
 
     durable = False

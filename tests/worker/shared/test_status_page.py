@@ -9,9 +9,9 @@ from unittest import mock
 
 from django.test import SimpleTestCase, override_settings
 
-from django_perfectqueue.worker.helpers.probe_server import Desk, refusal
+from django_perfectqueue.worker.helpers.probe_server import ProbeHTTPServer, refusal
 from django_perfectqueue.worker.process.signals import DUMP
-from django_perfectqueue.worker.process.stack_dump import PAUSE, Stacks
+from django_perfectqueue.worker.process.stack_dump import PAUSE, StackDumps
 from django_perfectqueue.worker.shared import status_page as board
 from django_perfectqueue.worker.shared.status_page import StatusPage, path_for, statuses
 
@@ -51,7 +51,7 @@ class BoardTests(BoardTestCase):
         made.leave()
         [shown] = statuses()
         self.assertEqual((shown.is_live, shown.is_ready), (True, False))
-        self.assertTrue(made.bell.wait(0))
+        self.assertTrue(made.wakeup.wait(0))
 
     def test_a_database_that_is_away_leaves_it_live(self):
         made = self.board()
@@ -99,9 +99,9 @@ class BoardTests(BoardTestCase):
     def test_it_rings_once_that_it_leaves(self):
         made = self.board()
         made.leave()
-        self.assertTrue(made.bell.wait(0))
+        self.assertTrue(made.wakeup.wait(0))
         made.leave()
-        self.assertFalse(made.bell.wait(0))
+        self.assertFalse(made.wakeup.wait(0))
 
     def test_what_is_no_board_is_not_read(self):
         path_for(1).write_bytes(b"short")
@@ -131,7 +131,7 @@ class ProbeTests(BoardTestCase):
     def setUp(self):
         super().setUp()
         self.made = self.board(port=0)
-        self.desk = Desk(("127.0.0.1", 0), self.made)
+        self.desk = ProbeHTTPServer(("127.0.0.1", 0), self.made)
         self.desk.timeout = 10
         self.addCleanup(self.desk.server_close)
 
@@ -181,7 +181,7 @@ class ProbeTests(BoardTestCase):
 
 class StackTests(SimpleTestCase):
     def test_one_process_after_another_is_asked(self):
-        stacks, sent = Stacks(), []
+        stacks, sent = StackDumps(), []
         with (
             mock.patch(
                 "django_perfectqueue.worker.process.stack_dump.send", lambda *one: sent.append(one)

@@ -9,11 +9,11 @@ from django.test import SimpleTestCase
 from django_perfectqueue import conf, store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.worker.plan import Plan
-from django_perfectqueue.worker.process.wakeup import Bell
+from django_perfectqueue.worker.process.wakeup import Wakeup
 from django_perfectqueue.worker.processor import processor, serial
-from django_perfectqueue.worker.processor.concurrent import Crew
-from django_perfectqueue.worker.processor.processor import Processor, Seat
-from django_perfectqueue.worker.processor.serial import Solo
+from django_perfectqueue.worker.processor.concurrent import ConcurrentProcessor
+from django_perfectqueue.worker.processor.processor import Processor, ProcessorResources
+from django_perfectqueue.worker.processor.serial import SerialProcessor
 from django_perfectqueue.worker.report import Reporter
 from django_perfectqueue.worker.shared import wakeups
 from django_perfectqueue.worker.shared.slot import Slot
@@ -21,17 +21,17 @@ from django_perfectqueue.worker.shared.wakeups import Wakeups
 from tests.factories import lease
 
 
-class BelfryCase(SimpleTestCase):
+class WakeupsCase(SimpleTestCase):
     def setUp(self):
         self.slots = [Slot.shared() for _number in range(3)]
-        self.bells = [Bell() for _number in range(3)]
+        self.bells = [Wakeup() for _number in range(3)]
         self.wakeups = Wakeups(list(zip(self.slots, self.bells, strict=True)))
 
     def rung(self):
-        return [number for number, bell in enumerate(self.bells) if bell.wait(0)]
+        return [number for number, wakeup in enumerate(self.bells) if wakeup.wait(0)]
 
 
-class WakeTests(BelfryCase):
+class WakeTests(WakeupsCase):
     def test_one_ring_wakes_one(self):
         for slot in self.slots[1:]:
             slot.seek()
@@ -85,15 +85,15 @@ def held(*, capped=False):
     return mock.Mock(capped=capped)
 
 
-class ProcessorTests(BelfryCase):
+class ProcessorTests(WakeupsCase):
     """A processor in the first place; the others are free."""
 
     def setUp(self):
         super().setUp()
         for slot in self.slots[1:]:
             slot.seek()
-        lifeline, pulse = os.pipe()
-        self.addCleanup(os.close, lifeline)
+        parent_alive, pulse = os.pipe()
+        self.addCleanup(os.close, parent_alive)
         self.addCleanup(os.close, pulse)
         plan = Plan(
             dispatch=Dispatch,
@@ -101,22 +101,24 @@ class ProcessorTests(BelfryCase):
             using="default",
             options=conf.options().replace(POLL_INTERVAL=60.0),
         )
-        seat = Seat(
+        resources = ProcessorResources(
             number=1,
             holder=1,
             slot=self.slots[0],
-            bell=self.bells[0],
-            pulse=pulse,
-            lifeline=lifeline,
+            wakeup=self.bells[0],
+            heartbeat_w=pulse,
+            parent_alive=parent_alive,
             wakeups=self.wakeups,
         )
-        self.processor = Solo(plan, seat, Reporter(lambda text: None, no_style(), 0))
+        self.processor = SerialProcessor(
+            plan, resources, Reporter(lambda text: None, no_style(), 0)
+        )
         self.answers = []
         self.processor.link = mock.Mock(insist=lambda verb: verb())
         self.processor.acquire = self.acquire
-        self.processor.put_strange_back = lambda: None
+        self.processor.park_unknown_types = lambda: None
         self.processor.run_batch = self.processor.batch.clear
-        self.processor.asked = 2
+        self.processor.requested = 2
 
     def acquire(self):
         if not self.answers:
@@ -179,12 +181,12 @@ class ProcessorTests(BelfryCase):
         one.batch.append(lease(type="strange"))
         with mock.patch.object(one, "release"), mock.patch.object(store, "park") as park:
             one.link = mock.Mock(insist=lambda verb: verb())
-            Processor.put_strange_back(one)
+            Processor.park_unknown_types(one)
         park.assert_called_once()
 
     @mock.patch.object(processor, "STAND_BACK", 60.0)
     def test_a_stop_is_heard_while_it_stands_back(self):
-        self.processor.put_strange_back = lambda: self.stand_back(self.processor)
+        self.processor.park_unknown_types = lambda: self.stand_back(self.processor)
         stop = threading.Timer(0.1, self.processor.stop)
         began = time.monotonic()
         self.answers = [lambda: stop.start() or [held()]]
@@ -193,7 +195,7 @@ class ProcessorTests(BelfryCase):
         self.assertTrue(self.processor.stopping)
 
     def test_it_takes_none_while_it_stands_back(self):
-        self.processor.put_strange_back = lambda: self.stand_back(self.processor)
+        self.processor.park_unknown_types = lambda: self.stand_back(self.processor)
         moments = []
 
         def taken():
@@ -205,15 +207,17 @@ class ProcessorTests(BelfryCase):
 
     @mock.patch.object(processor, "STAND_BACK", 60.0)
     def test_one_that_runs_several_goes_on_with_these_while_it_stands_back(self):
-        crew = Crew(self.processor.plan, self.processor.seat, self.processor.reporter)
-        crew.more = True
-        self.assertTrue(crew.has_to_act())
-        self.stand_back(crew)
-        self.assertFalse(crew.has_to_act())
-        crew.take_at = time.monotonic() + 1.0
-        self.assertLessEqual(crew.pause(time.monotonic()), 1.0)
-        crew.take_at = time.monotonic()
-        self.assertTrue(crew.has_to_act())
+        concurrent = ConcurrentProcessor(
+            self.processor.plan, self.processor.resources, self.processor.reporter
+        )
+        concurrent.more = True
+        self.assertTrue(concurrent.has_to_act())
+        self.stand_back(concurrent)
+        self.assertFalse(concurrent.has_to_act())
+        concurrent.take_at = time.monotonic() + 1.0
+        self.assertLessEqual(concurrent.pause(time.monotonic()), 1.0)
+        concurrent.take_at = time.monotonic()
+        self.assertTrue(concurrent.has_to_act())
 
     def test_without_anyone_to_ring_it_polls(self):
         self.processor.options = conf.options().replace(POLL_INTERVAL=0.01)
@@ -250,12 +254,12 @@ class ProcessorTests(BelfryCase):
         self.processor.look.assert_not_called()
 
 
-class BellTests(SimpleTestCase):
+class WakeupTests(SimpleTestCase):
     def test_who_waits_is_not_woken_a_moment_too_early(self):
         """Or it would go round its loop, again and again, until that moment is over."""
-        bell = Bell()
-        self.addCleanup(bell.close)
+        wakeup = Wakeup()
+        self.addCleanup(wakeup.close)
         for seconds in (0.0004, 0.0014):
             began = time.monotonic()
-            self.assertFalse(bell.wait(seconds))
+            self.assertFalse(wakeup.wait(seconds))
             self.assertGreaterEqual(time.monotonic() - began, seconds)

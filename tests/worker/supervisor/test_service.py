@@ -160,7 +160,7 @@ class NotifierTests(Folder, SimpleTestCase):
         name = f"perfectqueue-{os.getpid()}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
             manager.bind(f"\0{name}")
-            Notifier({"NOTIFY_SOCKET": f"@{name}"}).pat()
+            Notifier({"NOTIFY_SOCKET": f"@{name}"}).ping_watchdog()
             self.assertEqual(manager.recv(99), b"WATCHDOG=1")
 
     def test_without_a_service_manager_it_is_silent(self):
@@ -186,13 +186,13 @@ class WatchdogTests(SimpleTestCase):
     def test_a_supervisor_that_does_not_answer_is_left_to_the_watchdog(self):
         notifier = mock.Mock(interval=1.0)
         launcher = Launcher(["python"], detach_wait=1, notifier=notifier)
-        self.addCleanup(launcher.mailbox.close)
+        self.addCleanup(launcher.signal_queue.close)
         launcher.current = mock.Mock()
         launcher.current.has_answered.side_effect = [True, False]
         launcher.attend()
         notifier.ready.assert_called_once()
         launcher.attend()
-        notifier.pat.assert_called_once()
+        notifier.ping_watchdog.assert_called_once()
 
 
 class TitleTests(SimpleTestCase):

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.core.checks import CheckMessage
 from django.db import connections
+from django.db.backends.utils import CursorWrapper
 
 from django_perfectqueue.conf import SETTING
 
@@ -56,7 +57,7 @@ def check_server_settings(
         return list(problems(alias, cursor))
 
 
-def postgresql_server(alias: str, cursor: Any) -> Iterator[CheckMessage]:
+def postgresql_server(alias: str, cursor: CursorWrapper) -> Iterator[CheckMessage]:
     cursor.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", [[*POSTGRESQL]])
     values = dict(cursor.fetchall())
     if values["transaction_read_only"] == "on":
@@ -77,7 +78,7 @@ def postgresql_server(alias: str, cursor: Any) -> Iterator[CheckMessage]:
         )
 
 
-def mysql_server(alias: str, cursor: Any) -> Iterator[CheckMessage]:
+def mysql_server(alias: str, cursor: CursorWrapper) -> Iterator[CheckMessage]:
     cursor.execute("SELECT @@read_only, @@innodb_flush_log_at_trx_commit, @@wait_timeout")
     fixed, flush, wait = cursor.fetchone()
     if fixed not in (0, "OFF"):
@@ -87,7 +88,7 @@ def mysql_server(alias: str, cursor: Any) -> Iterator[CheckMessage]:
     yield from short_of_patience(alias, "wait_timeout", {"wait_timeout": wait})
 
 
-def sqlite_server(alias: str, cursor: Any) -> Iterator[CheckMessage]:
+def sqlite_server(alias: str, cursor: CursorWrapper) -> Iterator[CheckMessage]:
     [[mode]] = cursor.execute("PRAGMA journal_mode").fetchall()
     if mode not in ("wal", "memory"):
         yield warning(

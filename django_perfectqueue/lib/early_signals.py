@@ -12,7 +12,7 @@ STOPS = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 def leave_to_system() -> None:
     """
-    Have a signal to stop end a worker that still loads.
+    Make a signal to stop end a worker that still loads.
 
     Python would raise KeyboardInterrupt in whatever is being imported: that ends in a
     traceback, or is ignored where it strikes a callback of the import system. And a shell

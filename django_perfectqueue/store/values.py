@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from django_perfectqueue.lib.imports import path_of
 
 ENDED = "perfectqueue_ended_"
-"""The channel on which the end of a task is told, before its id."""
+"""The channel of the notification that a task has ended, before its id."""
 
 Moment = datetime | timedelta
 """A point in time; a timedelta counts from the server's clock when the task is stored."""
@@ -49,8 +49,8 @@ class Lease(NamedTuple):
 
     ``token`` fences every write: no other acquire, by whatever holder, has the same for this
     task. ``charge`` is the seconds that its lane has been charged in advance, and
-    ``finish_tag`` the virtual time that it reaches with them. ``is_new`` tells that none of
-    its lane's tasks was measured before. ``capped`` tells that others may wait until it has
+    ``finish_tag`` the virtual time that it reaches with them. ``is_new`` means that none of
+    its lane's tasks was measured before. ``capped`` means that others may wait until it has
     ended, by a cap or a limit. ``time_limit`` is what the submitter said, in seconds;
     ``context`` is what it sent along of its surroundings, as JSON text. ``limits`` are the
     names of the limits that it lists, with commas between.
@@ -128,10 +128,10 @@ class Completion(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
     """
-    What a handler has told so far in one attempt; ``progress`` is a part of 1. ``key`` is
-    that of its task, which tells whether the task of this id is still the same.
+    What a handler has reported so far in one attempt; ``progress`` is a part of 1. ``key`` is
+    that of its task, which shows whether the task of this id is still the same.
 
-    ``is_first`` tells that nothing of this attempt has been written before.
+    ``is_first`` means that nothing of this attempt has been written before.
     """
 
     task_id: int

@@ -229,7 +229,7 @@ class RunnerCase(TestCase):
         submit(key, now=None, data=data or {})
         [task] = Queue().acquire()
         runner = runner_for(from_function(perform, middleware=middleware, **attributes))
-        self.addCleanup(runner.bell.close)
+        self.addCleanup(runner.wakeup.close)
         self.addCleanup(runner.event_loop.close)
         ending = runner.run(task)
         self.assertEqual(ending.word, expect)

@@ -473,6 +473,7 @@ class AdversaryTests(SimpleTestCase):
     def bound(self, plan):
         """Return by how many seconds the user with a backlog may be behind at the worst."""
         from django_perfectqueue.store.arithmetic.fair_order import FIRST_COST, MEMORY
+        from django_perfectqueue.worker.processor.prefetch import SPAN, TOO_FAR
 
         processors, at_once, weights = plan["processors"], plan["at_once"], plan["weights"]
         if plan["users"] == OTHERS:
@@ -480,7 +481,8 @@ class AdversaryTests(SimpleTestCase):
         else:
             tasks = plan["users"] * (1 + min(processors, at_once))
         longest = max(FIRST_COST, *itertools.chain(*plan["costs"]))
-        return plan["task"] * (1 + processors) + longest * tasks
+        own = plan["task"] * (1 + processors)
+        return own + longest * tasks + processors * SPAN * TOO_FAR
 
     def lag(self, plan, tasks=TASKS):
         """Return by how many seconds the user with a backlog was behind at the worst."""

@@ -194,6 +194,9 @@ class CheckTests(SimpleTestCase):
         files = [*sorted(folder.glob("*.py")), folder.parent / "backend" / "checks.py"]
         source = "".join(file.read_text() for file in files)
         calls = re.findall(r"\b(error|warning)\(\s*(\d+),", source)
+        calls += [
+            ("error", n) for n in re.findall(r"(?<!def )config_errors\([^#]*?\s(\d+),", source)
+        ]
         there = {f"{'E' if kind == 'error' else 'W'}{int(number):03}" for kind, number in calls}
         by_setting = re.findall(r"(?<!def )\bconfig_errors\([^\d]+(\d+),", source)
         there |= {f"E{int(number):03}" for number in by_setting}

@@ -6,6 +6,7 @@ from unittest import mock
 from django.db import OperationalError, ProgrammingError, connection, transaction
 from django.test import TransactionTestCase
 
+from django_perfectqueue import models
 from django_perfectqueue.admin.pages import lanes
 from django_perfectqueue.admin.parts import filters, paginator, search
 from django_perfectqueue.inspection import why_waiting
@@ -15,6 +16,7 @@ from .filling import SCALE, TABLES, Filling
 from .meter import Meter
 
 LARGE = 500_000
+BEHIND_LIMITS = (models.Limit, models.Meter, models.Hold)
 
 
 class ScaleTestCase(TransactionTestCase):
@@ -122,5 +124,5 @@ def forget():
 
 def to_each_table(statement):
     with connection.cursor() as cursor:
-        for table in TABLES if statement else ():
+        for table in (*TABLES, *BEHIND_LIMITS) if statement else ():
             cursor.execute(statement.format(connection.ops.quote_name(table._meta.db_table)))

@@ -52,5 +52,5 @@ class CallsTests(TransactionTestCase):
             submit(f"k{number}", now=None)
         acquired = iter(Queue().acquire(TIMES))
         runner = runner_for(lambda task: None)
-        self.addCleanup(runner.bell.close)
+        self.addCleanup(runner.wakeup.close)
         self.assert_at_most(RUN, lambda: runner.run(next(acquired)))

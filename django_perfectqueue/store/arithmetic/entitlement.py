@@ -19,7 +19,7 @@ FASTEST = -9
 @dataclass(frozen=True, slots=True)
 class Contender:
     """
-    What a user received; ``eager`` tells that it would have taken more, up to ``most``.
+    What a user received; ``eager`` means that it would have taken more, up to ``most``.
     """
 
     received: float

@@ -76,7 +76,7 @@ class Pick:
     Tasks to be taken from a lane in a row, and what each is expected to cost, in seconds.
 
     ``finish_tag`` is the virtual time that the lane will have reached with the last of
-    them, 0.0 where the policy keeps none; ``is_new`` tells that none of its tasks was ever
+    them, 0.0 where the policy keeps none; ``is_new`` means that none of its tasks was ever
     measured.
     """
 
@@ -101,7 +101,7 @@ def unmeasured(weight: float, usual: float) -> float:
 def lane_id(queue: str, user: str, keys: Sequence[str] = ()) -> int:
     """
     Return the lane of a user in a queue, for the tasks that keep to these limits: 63 bits
-    of a hash, and one that tells whether there are any.
+    of a hash, and one bit: whether there are any.
 
     So a ticket can name its lane without a look-up. Among a million lanes two share an
     id with a probability of 5e-8; they would then share one turn.
@@ -122,7 +122,7 @@ def gate_id(queue: str, keys: Sequence[str]) -> int:
 
 
 def is_gated(lane: int) -> bool:
-    """Tell whether the tasks of a lane keep to limits."""
+    """Return whether the tasks of a lane keep to limits."""
     return bool(lane & 1)
 
 

@@ -45,7 +45,7 @@ def standing(
     Return in whose line a task stands, and behind which limits.
 
     Who submitted it may have known another policy than we do, and other limits; so what
-    it was is told by the lane's own hash.
+    it was follows from the lane's own hash.
     """
     for listed in subsets(sorted(named(names))):
         for more in subsets(sorted(scoped(queue, type_, user))):

@@ -41,7 +41,7 @@ class Party:
 
     @property
     def is_spent(self) -> bool:
-        """Tell whether it has no more tickets."""
+        """Return whether it has no more tickets."""
         return len(self.strands) > 1 and all(s.served >= len(s.heads) for s in self.strands)
 
 
@@ -61,7 +61,7 @@ def party_picks(
     Return whom to serve, in order, as next_picks() does, with all the lanes of a user as one.
 
     Within a user's lanes the tasks go by priority and age; what a limit holds back is
-    passed over, and holds back nothing else. ``rooms`` tells how many each limit lets
+    passed over, and holds back nothing else. ``rooms`` is how many each limit lets
     start, and is counted down.
     """
     for key, room in rooms.items():

@@ -17,7 +17,7 @@ class Rule(ABC):
     One policy.
 
     ``code`` is what its lanes carry: the column ``turn`` must be the key of their next
-    task, as the database orders them by it. ``quantum`` tells whether very short tasks may
+    task, as the database orders them by it. ``quantum`` is whether very short tasks may
     be served several at a time.
     """
 

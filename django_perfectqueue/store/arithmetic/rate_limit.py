@@ -21,7 +21,7 @@ def opens_at(next_at: datetime, interval: float, burst: int) -> datetime:
 
 
 def is_too_far(ahead: float, interval: float, burst: int) -> bool:
-    """Tell whether a rate that was slower has left a meter further away than this one does."""
+    """Return whether a rate that was slower has left a meter further away than this one does."""
     return ahead > burst * interval + SLACK
 
 
@@ -63,7 +63,7 @@ class Allowance:
 
     @property
     def serves(self) -> bool:
-        """Tell whether it lets tasks start at all, now or once others have ended."""
+        """Return whether it lets tasks start at all, now or once others have ended."""
         return not self.paused and self.max_running != 0
 
     @property

@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from django.db import connections
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models import State
 
@@ -67,7 +68,7 @@ class ClaimResult(NamedTuple):
     """
     What one transaction took and refused.
 
-    ``timers_due`` tells that the clock has something to move, ``stopped`` that it has not
+    ``timers_due`` means that the clock has something to move, ``stopped`` that it has not
     looked at all lanes, or has cleared away what stood before others, and ``contended`` that
     others held or filled lanes that it has passed over.
     """
@@ -115,7 +116,7 @@ def finish_and_acquire(
     """Close tasks as finish() does, and take others in the same transaction."""
     refused: list[Completion] = []
     if any(map(attrgetter("lease.capped"), finished)):
-        # Before it is looked who may run, lest these still count.
+        # Close these first: until then they count against caps and limits.
         refused = finish(finished, using=request.using, worker=worker, now=request.now)
         finished = ()
     if will_wake(using=request.using):
@@ -230,7 +231,7 @@ def take_readable(
     return result
 
 
-def still_held(cursor: Any, dialect: Dialect, leases: list[Lease]) -> list[Lease]:
+def still_held(cursor: Cursor, dialect: Dialect, leases: list[Lease]) -> list[Lease]:
     """
     Return which of these were taken indeed, by a try that got no answer, and are held yet.
 
@@ -245,7 +246,7 @@ def still_held(cursor: Any, dialect: Dialect, leases: list[Lease]) -> list[Lease
 
 @dataclass(slots=True)
 class Search:
-    """One transaction's search; ``stopped`` tells that it has given up with lanes left."""
+    """One transaction's search; ``stopped`` means that it has given up with lanes left."""
 
     lineup: Lineup
     claim: Claim
@@ -256,7 +257,7 @@ class Search:
     keeper: Gatekeeper | None = None
 
     def moved(self) -> bool:
-        """Tell whether tasks were moved to lanes behind gates, which an alarm has to wake."""
+        """Return whether tasks were moved to lanes behind gates, which an alarm has to wake."""
         return self.keeper is not None and self.keeper.moved > 0
 
     def in_queue(self, queue: str, limit: int) -> list[Lease]:
@@ -308,7 +309,7 @@ class Search:
         return new or self.accounts.mean() or next(known, FIRST_COST)
 
     def ends_early(self, picks: list[Pick], missing: int) -> bool:
-        """Tell whether a lane with a cap has to wait for what was just taken of it."""
+        """Return whether a lane with a cap has to wait for what was just taken of it."""
         return self.request.serial and sum(pick.count for pick in picks) < missing
 
     def behind_gates(self, queue: str, limit: int) -> list[Lease]:

@@ -7,6 +7,8 @@ from datetime import datetime
 from itertools import product
 from typing import Any
 
+from django.db.backends.utils import CursorWrapper as Cursor
+
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
 from ..database.transaction import reading
@@ -67,7 +69,7 @@ def oldest_due(
 
 
 def waits(
-    cursor: Any,
+    cursor: Cursor,
     dialect: Dialect,
     queues: Sequence[str],
     shut: Collection[int],

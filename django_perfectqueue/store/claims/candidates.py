@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from ..arithmetic.fair_order import LANES_PROBED, OpenLane, is_gated, lanes_read
 from ..database.dialects import Dialect
@@ -46,15 +47,15 @@ class Lineup:
     The open lanes in the order of their turns.
 
     ``passed`` are those that are read no more: they have been served as far as they can
-    be. ``ringing`` tells that an alarm has to be answered first, where the look was to
+    be. ``ringing`` means that an alarm has to be answered first, where the look was to
     ``heed`` that, and ``contended`` that others held or filled lanes that were passed over.
-    ``limited`` tells, once it has looked, whether there are any limits, or lanes of limits
+    ``limited`` is, once it has looked, whether there are any limits, or lanes of limits
     that are gone: then limits have to be asked before any lane is locked.
     """
 
     def __init__(
         self,
-        cursor: Any,
+        cursor: Cursor,
         dialect: Dialect,
         accounts: Accounts,
         *,
@@ -79,7 +80,7 @@ class Lineup:
         """
         Return the lanes that are next; none if an alarm rings, or there are limits.
 
-        The first look tells that as well, and lets the transaction commit asynchronously
+        The first look finds that as well, and lets the transaction commit asynchronously
         unless it is to be ``lasting``.
         """
         lanes = limit

@@ -9,6 +9,8 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any
 
+from django.db.backends.utils import CursorWrapper as Cursor
+
 from ..arithmetic.fair_order import Pick, counted
 from ..database.diagnosis import Ailment
 from ..database.dialects import Dialect
@@ -32,7 +34,7 @@ class UnreadableError(Exception):
 
 
 def may_be_a_row(error: Exception, dialect: Dialect) -> bool:
-    """Tell whether an error may come from what is in a row, and not from the database."""
+    """Return whether an error may come from what is in a row, and not from the database."""
     return dialect.ailment(error) is Ailment.OTHER
 
 
@@ -43,7 +45,7 @@ class Claim:
     expired.
     """
 
-    cursor: Any
+    cursor: Cursor
     dialect: Dialect
     accounts: Accounts
     using: str

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from django.db.backends.utils import CursorWrapper as Cursor
+
 from ..arithmetic.fair_order import OpenLane, lane_of
 from ..arithmetic.limit_keys import may_hold, split
 from ..arithmetic.multi_lane import Party, Strand
@@ -61,11 +63,11 @@ class Gatekeeper:
     Of each queue it reads the first lanes that nothing holds back, and of the holds that are
     due as many lanes as their limits let start. It locks the meters of their limits at
     once, before any lane: so what they allow is exact, and no two transactions wait for
-    each other in a ring. ``has_more`` tells that there are lanes whose limits it has not
+    each other in a ring. ``has_more`` means that there are lanes whose limits it has not
     locked, or may be more holds that are due.
     """
 
-    cursor: Any
+    cursor: Cursor
     dialect: Dialect
     accounts: Accounts
     count: int
@@ -80,7 +82,7 @@ class Gatekeeper:
     @classmethod
     def enter(
         cls,
-        cursor: Any,
+        cursor: Cursor,
         dialect: Dialect,
         accounts: Accounts,
         queues: Sequence[str],
@@ -146,7 +148,7 @@ class Gatekeeper:
         return sorted(rows, key=lambda row: (row[3], row[4], row[0]))
 
     def look_at(self, rows: Sequence[Row]) -> None:
-        """Have the holds of these lanes be what their limits let start in the end."""
+        """Set the holds of these lanes to what their limits let start in the end."""
         seen = [
             (row[0], row[1], Seen(row[QUEUE], self.keys[row[0]], row[HELD], bool(row[OPEN])))
             for row in rows
@@ -155,7 +157,7 @@ class Gatekeeper:
         self.accounts.look_at(self.due, seen)
 
     def is_locked(self, lane: int) -> bool:
-        """Tell whether the meters of all limits of a lane are locked."""
+        """Return whether the meters of all limits of a lane are locked."""
         return self.accounts.meters.locked.issuperset(self.keys[lane])
 
     def parties(self, lanes: Mapping[int, OpenLane], count: int) -> list[Party]:

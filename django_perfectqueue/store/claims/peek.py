@@ -43,7 +43,7 @@ class Outlook:
 
 def look(queues: Sequence[str], *, using: str, now: datetime | None = None) -> Outlook:
     """
-    Tell whether something is due in these queues, in one statement that locks nothing.
+    Return whether something is due in these queues, in one statement that locks nothing.
 
     So many open lanes that not all can be probed count as something.
     """

@@ -9,7 +9,7 @@ class Ailment(Enum):
     """
     Why a database does not do what it is asked, in words that end a sentence.
 
-    ``passes`` tells whether it may be over by itself; else someone has to change something.
+    ``passes`` is whether it may be over by itself; else someone has to change something.
     """
 
     UNREACHABLE = "it can't be reached", True
@@ -31,6 +31,6 @@ class Ailment(Enum):
 
     @property
     def family(self) -> Ailment:
-        """What it is to be told as: of a server that goes down many things may be said."""
+        """The kind under which it is logged: a server that goes down raises many errors."""
         gone = (Ailment.STOPPED, Ailment.SILENT)
         return Ailment.UNREACHABLE if self in gone else self

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_perfectqueue.exceptions import NotMigratedError
 
@@ -64,7 +65,7 @@ def timely(using: str) -> AbstractContextManager[tuple[Any, Dialect]]:
 
 @contextmanager
 def together(*, using: str) -> Iterator[None]:
-    """Let several verbs be one transaction, or one savepoint of the caller's."""
+    """Run several verbs in one transaction, or in one savepoint of the caller's."""
     with dialect_of(using).writing(connections[using]), transaction.atomic(using=using):
         yield
 
@@ -98,7 +99,7 @@ shared: ContextVar[dict[str, Tries] | None] = ContextVar("shared", default=None)
 
 def one_call() -> Sharing:
     """
-    Let all that is called in here, over and over, be tries of one call.
+    Treat every store call in this block as a try of one operation.
 
     For who waits for a lost database by other rules than PATIENCE: it is told at once, and
     soon of what is lost against others.
@@ -107,7 +108,7 @@ def one_call() -> Sharing:
 
 
 def calls_of_others() -> Sharing:
-    """Let what is called in here be calls like any other, though it is inside of one_call()."""
+    """Treat the store calls in this block as calls of their own, though inside of one_call()."""
     return Sharing(None)
 
 
@@ -197,10 +198,10 @@ class Trouble:
         self.until = began + (PATIENCE_OF_ONE_CALL if self.shared else PATIENCE)
         self.pauses = pauses()
         self.repeats = 0
-        self.told = False
+        self.logged = False
 
     def may_pass(self, error: Error, doubtful: list[Any], known: int) -> bool:
-        """Prepare for one more try, and tell whether there is to be one."""
+        """Prepare for one more try; return whether there is to be one."""
         dialect = dialect_of(self.using)
         if dialect.passes(error):
             del doubtful[known:]
@@ -214,8 +215,8 @@ class Trouble:
 
     def reconnect(self, error: Error) -> None:
         drop(connections[self.using])
-        if not self.told:
-            self.told = True
+        if not self.logged:
+            self.logged = True
             logger.warning(
                 "The connection to the database is lost; trying again."
                 " database=%s seconds=%.0f error=%s: %s",
@@ -226,8 +227,8 @@ class Trouble:
             )
 
 
-def is_callers(connection: Any) -> bool:
-    """Tell whether a transaction may be open that only the caller can repeat."""
+def is_callers(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether a transaction may be open that only the caller can repeat."""
     if connection.in_atomic_block:
         return True
     if connection.connection is None:
@@ -235,7 +236,7 @@ def is_callers(connection: Any) -> bool:
     return not connection.autocommit
 
 
-def drop(connection: Any) -> None:
+def drop(connection: BaseDatabaseWrapper) -> None:
     """Close a connection, whether or not there is still someone at the other end."""
     try:
         connection.close()

@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models import Policy
 
@@ -114,7 +115,7 @@ class Accounts:
     Every lane is locked in the order of its id, once, as the last thing before commit;
     so two transactions that charge the same lanes never wait for each other in a ring.
     What lanes behind gates are charged goes to the account of their user, and is counted
-    by the meters of their limits, which are locked before any lane. ``gated`` tells
+    by the meters of their limits, which are locked before any lane. ``gated`` says
     whether there may be such lanes, ``holds`` which of them were looked at, and ``opened``
     how many holds are due since.
     """
@@ -175,9 +176,9 @@ class Accounts:
         reached: float | None = None,
     ) -> None:
         """
-        A task has left a holder who can't tell of it. Where others know for how many seconds
+        A task has left a holder that has not reported. Where others know for how many seconds
         it ran, these are charged in place of about what was charged in advance. ``reached``
-        is what REACHED tells: service that was given moves the clock, however it ended.
+        is what REACHED reads: service that was given moves the clock, however it ended.
         """
         account = self.of(lane)
         account.running -= 1
@@ -193,7 +194,7 @@ class Accounts:
         self.of(lane)
         self.short.add(lane)
 
-    def places(self, cursor: Any, dialect: Dialect) -> dict[int, Place]:
+    def places(self, cursor: Cursor, dialect: Dialect) -> dict[int, Place]:
         """Return whose accounts the lanes behind gates have, of those to be charged."""
         if unknown := [lane for lane in self.lanes if is_gated(lane) and lane not in self._places]:
             statement = PLACES.replace("{lanes}", numbers(unknown))
@@ -202,7 +203,7 @@ class Accounts:
                 self._places[lane] = Place(account, json.loads(keys) if keys else [])
         return self._places
 
-    def own(self, cursor: Any, dialect: Dialect) -> dict[int, Account]:
+    def own(self, cursor: Cursor, dialect: Dialect) -> dict[int, Account]:
         """Return what each account is charged, by the id of its lane without a gate."""
         if not any(map(is_gated, self.lanes)):
             return self.lanes
@@ -213,12 +214,12 @@ class Accounts:
             charged.setdefault(own, Account()).add(account)
         return charged
 
-    def keys(self, cursor: Any, dialect: Dialect) -> set[str]:
+    def keys(self, cursor: Cursor, dialect: Dialect) -> set[str]:
         """Return the keys of the limits by which something is to be counted."""
         places = self.places(cursor, dialect)
         return {key for lane in self.lanes if lane in places for key in places[lane].keys}
 
-    def lock(self, cursor: Any, dialect: Dialect, others: Iterable[int]) -> None:
+    def lock(self, cursor: Cursor, dialect: Dialect, others: Iterable[int]) -> None:
         """Lock the accounts to be charged together with others that are to be woken before."""
         if self.lanes:
             self.meters.lock(cursor, dialect, self.keys(cursor, dialect), self.now)
@@ -232,7 +233,7 @@ class Accounts:
             self.holds.seen[lane] = seen
             self._places[lane] = Place(account, list(seen.keys))
 
-    def write(self, cursor: Any, dialect: Dialect) -> int:
+    def write(self, cursor: Cursor, dialect: Dialect) -> int:
         """Charge the lanes; return how many were put to sleep or behind another hold."""
         limited = bool(self.holds.seen or self.holds.due or any(map(is_gated, self.lanes)))
         changed = self.count(cursor, dialect) if limited else {}
@@ -252,7 +253,7 @@ class Accounts:
             slept = dialect.execute(cursor, doze, now=self.now).rowcount
         return slept + len(changed)
 
-    def tag(self, cursor: Any, dialect: Dialect) -> None:
+    def tag(self, cursor: Cursor, dialect: Dialect) -> None:
         """Move the clocks of gates, each by the lanes behind it and not by their accounts."""
         tags = {lane: self.lanes[lane].finish_tag for lane in self.lanes if is_gated(lane)}
         if ended := {lane: tag for lane, tag in sorted(tags.items()) if tag}:
@@ -260,7 +261,7 @@ class Accounts:
             statement = TAG.replace("{tags}", f'CASE "id" {cases} END')
             dialect.execute(cursor, statement.replace("{lanes}", numbers(ended)))
 
-    def count(self, cursor: Any, dialect: Dialect) -> dict[int, int]:
+    def count(self, cursor: Cursor, dialect: Dialect) -> dict[int, int]:
         """
         Count what has begun and ended behind limits; return the lanes that move to another
         hold, or to none.

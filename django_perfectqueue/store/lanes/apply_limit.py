@@ -1,8 +1,8 @@
-"""Let an edited limit hold for tasks that wait already."""
+"""Apply an edited limit to tasks that wait already."""
 
 from __future__ import annotations
 
-from typing import Any
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models import Policy
 
@@ -36,7 +36,7 @@ UPDATE "perfectqueue_lane" SET "virtual_time" = %(floor)s WHERE "id" IN ({accoun
 
 def apply_limit(key: str, *, using: str) -> None:
     """
-    Let what waits behind a limit that was changed start as it now may.
+    Apply a changed limit to the tasks that wait behind it.
 
     A user who was held back takes its place as one that wakes: it has saved no credit.
     Limits themselves are read whenever a task behind them is acquired.
@@ -76,7 +76,7 @@ def lift(queue: str, key: str, *, using: str) -> int:
         return len(rows)
 
 
-def raise_to(cursor: Any, dialect: Dialect, accounts: list[int], floor: float) -> None:
+def raise_to(cursor: Cursor, dialect: Dialect, accounts: list[int], floor: float) -> None:
     if not accounts:
         return
     values = {"floor": floor}

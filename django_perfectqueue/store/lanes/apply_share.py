@@ -1,10 +1,11 @@
-"""Let an edited share hold for tasks that wait already."""
+"""Apply an edited share to tasks that wait already."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import EVERYONE, Lane
@@ -77,7 +78,7 @@ def apply_to_accounts(user: str, *, using: str) -> set[str]:
     return {lane.queue for lane in lanes}
 
 
-def new_lane(cursor: Any, dialect: Dialect, queue: str, user: str, share: Share) -> Waking:
+def new_lane(cursor: Cursor, dialect: Dialect, queue: str, user: str, share: Share) -> Waking:
     lane = lane_id(queue, user)
     start = floor(cursor, dialect, queue)
     return Waking(
@@ -141,7 +142,7 @@ def apply_to(lanes: Sequence[int], *, using: str) -> set[str]:
         return correct(cursor, dialect, changed, lambda queue: start(queue).virtual_time)
 
 
-def queues_of(cursor: Any, dialect: Dialect, user: str) -> set[str]:
+def queues_of(cursor: Cursor, dialect: Dialect, user: str) -> set[str]:
     """Return the queues in which a user may have a lane."""
     found = dialect.execute(cursor, QUEUES, {"user": user}).fetchall()
     lanes = Lane.objects.using(cursor.db.alias)

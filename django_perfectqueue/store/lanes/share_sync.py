@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
 
 from django.db import transaction
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
@@ -30,7 +30,7 @@ WHERE "id" IN ({lanes})
 
 
 def correct(
-    cursor: Any,
+    cursor: Cursor,
     dialect: Dialect,
     lanes: Iterable[int],
     place: Callable[[str], float | None] = lambda queue: None,
@@ -39,7 +39,7 @@ def correct(
     Write to lanes that hold accounts, and to their copies, the shares that hold for them;
     return the queues of those that changed.
 
-    They are locked in the order of their ids, as everyone does it. ``place`` tells the
+    They are locked in the order of their ids, as everyone does it. ``place`` is the
     virtual time of a queue at which a lane that was shut goes on.
     """
     groups: defaultdict[tuple[str, Share], list[int]] = defaultdict(list)
@@ -54,7 +54,7 @@ def correct(
 
 
 def write(
-    cursor: Any, dialect: Dialect, lanes: Iterable[int], share: Share, floor: float | None
+    cursor: Cursor, dialect: Dialect, lanes: Iterable[int], share: Share, floor: float | None
 ) -> None:
     """Write a share to lanes; one that was shut goes on at the floor, where that is given."""
     values = {
@@ -67,7 +67,7 @@ def write(
 
 
 def outdated(
-    cursor: Any, dialect: Dialect, lanes: Iterable[int], lock: str = ""
+    cursor: Cursor, dialect: Dialect, lanes: Iterable[int], lock: str = ""
 ) -> dict[int, tuple[str, Share]]:
     """Return the lanes that carry another share than they should, with their queue and that."""
     statement = LANE.replace("{lanes}", numbers(lanes)) + lock
@@ -80,7 +80,7 @@ def outdated(
     }
 
 
-def look_again(cursor: Any, lanes: Sequence[int]) -> None:
+def look_again(cursor: Cursor, lanes: Sequence[int]) -> None:
     """
     Once these lanes, which are new, are committed, see that they carry the right shares.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models import EVERYONE
 
@@ -30,7 +31,7 @@ class Share:
 
 
 def shares_of(
-    cursor: Any, dialect: Dialect, owners: Iterable[tuple[str, str]]
+    cursor: Cursor, dialect: Dialect, owners: Iterable[tuple[str, str]]
 ) -> dict[tuple[str, str], Share]:
     """Return the share of each (queue, user): the first row there is of those in places()."""
     owners = set(owners)

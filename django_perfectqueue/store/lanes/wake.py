@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from django.db.backends.utils import CursorWrapper as Cursor
+
 from django_perfectqueue.models import Policy
 
 from ..arithmetic.fair_order import gate_id, is_gated, lane_id, unmeasured
@@ -23,7 +25,7 @@ from .shares import Share, shares_of
 
 SOME = 500
 LAST = 8
-"""How many of the lanes that were served last tell what tasks usually cost."""
+"""From how many of the lanes that were served last the usual cost is taken."""
 
 OWNERS = """
 SELECT "ticket"."lane", "task"."queue", "task"."user", "task"."type", "task"."limits",
@@ -78,7 +80,7 @@ class Owner:
 
     ``since`` is when the first of the tickets was due that are to wait there; no earlier
     than it was submitted, so that no one passes others by a time of their choice.
-    ``is_new`` tells that it has no row, and ``copied`` whether lanes have copies of it.
+    ``is_new`` means that it has no row, and ``copied`` whether lanes have copies of it.
     """
 
     lane: int
@@ -118,7 +120,7 @@ def wake_sleeping(lanes: Mapping[int, int], *, using: str) -> None:
 
 
 def owners_of(
-    cursor: Any, dialect: Dialect, ids: Sequence[int], condition: str = ""
+    cursor: Cursor, dialect: Dialect, ids: Sequence[int], condition: str = ""
 ) -> list[Owner]:
     """Return the owner of each lane in which these tickets stand."""
     statement = OWNERS.replace("{ids}", numbers(ids)) + condition
@@ -139,7 +141,7 @@ def owners_of(
     return list(owners.values())
 
 
-def wake(cursor: Any, dialect: Dialect, owners: list[Owner], now: datetime | None) -> int:
+def wake(cursor: Cursor, dialect: Dialect, owners: list[Owner], now: datetime | None) -> int:
     """
     Wake lanes, each at the virtual time of its queue, or where it was if that is later;
     return how many that is.
@@ -190,7 +192,7 @@ def wake(cursor: Any, dialect: Dialect, owners: list[Owner], now: datetime | Non
 
 
 def floor(
-    cursor: Any,
+    cursor: Cursor,
     dialect: Dialect,
     queue: str,
     keys: Keys = (),
@@ -249,7 +251,7 @@ def behind(queue: str, keys: Keys) -> str:
     return f"SELECT ({CLOCK}), ({first}), ({USUAL})"
 
 
-def first_open(cursor: Any, dialect: Dialect, queue: str) -> float | None:
+def first_open(cursor: Cursor, dialect: Dialect, queue: str) -> float | None:
     """Return the virtual time of the lane that is served next, of those nothing holds back."""
     statement = FIRST_OPEN.replace("{alike}", alike(queue)).replace("{hold}", "0")
     row = dialect.execute(cursor, statement, {"queue": queue}).fetchone()

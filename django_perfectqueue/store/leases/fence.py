@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from django.db.backends.utils import CursorWrapper as Cursor
+
 from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.models import LastEnding, Outcome, State
 
@@ -43,7 +45,7 @@ WHERE "task_id" IN ({ids}) AND "state" = 2 ORDER BY "task_id"
 """
 
 
-def hold(cursor: Any, dialect: Dialect, lease: Lease) -> bool:
+def hold(cursor: Cursor, dialect: Dialect, lease: Lease) -> bool:
     """
     Lock the ticket that this lease holds; return whether its task is to be cancelled.
 
@@ -64,7 +66,7 @@ def refusal(lease: Lease, *, using: str) -> PreemptedError:
         return PreemptedError(why_not_held(cursor, dialect, lease))
 
 
-def why_not_held(cursor: Any, dialect: Dialect, lease: Lease) -> str:
+def why_not_held(cursor: Cursor, dialect: Dialect, lease: Lease) -> str:
     who = {"task_id": lease.task_id, "queue": lease.queue, "key": lease.key}
     row = dialect.execute(cursor, STANDING, who).fetchone()
     state = "it was deleted" if row is None else state_of(dialect, *row)
@@ -84,7 +86,7 @@ def state_of(
     return "it is in line for another attempt"
 
 
-def hold_all(cursor: Any, dialect: Dialect, leases: Sequence[Lease]) -> dict[Lease, bool]:
+def hold_all(cursor: Cursor, dialect: Dialect, leases: Sequence[Lease]) -> dict[Lease, bool]:
     """
     Lock the tickets of the leases that still hold theirs, in the order of their ids;
     return each of these with whether its task is to be cancelled.
@@ -109,7 +111,7 @@ def outcome_of(lease: Lease, *, using: str, worker: str) -> str:
         return ending_of(cursor, dialect, lease, worker)
 
 
-def ending_of(cursor: Any, dialect: Dialect, lease: Lease, worker: str) -> str:
+def ending_of(cursor: Cursor, dialect: Dialect, lease: Lease, worker: str) -> str:
     """Do what outcome_of() does, in the caller's transaction."""
     statement = TICKET + dialect.lock_clause()
     row = dialect.execute(cursor, statement, {"task_id": lease.task_id}).fetchone()

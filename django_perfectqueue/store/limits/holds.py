@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db.backends.utils import CursorWrapper as Cursor
+
 from ..arithmetic.fair_order import LANES_PROBED, hashed
 from ..arithmetic.rate_limit import Allowance
 from ..database.dialects import Dialect
@@ -72,7 +74,7 @@ def hold_id(queue: str, key: str) -> int:
 
 
 def union(
-    cursor: Any,
+    cursor: Cursor,
     dialect: Dialect,
     statements: Sequence[str],
     values: Mapping[str, Any],
@@ -111,7 +113,7 @@ class Seen:
 
 
 def due_holds(
-    cursor: Any, dialect: Dialect, queues: Sequence[str], count: int, now: datetime | None
+    cursor: Cursor, dialect: Dialect, queues: Sequence[str], count: int, now: datetime | None
 ) -> list[Due]:
     """
     Return holds that are due, at most ``count``, of those that have been due longest.
@@ -154,7 +156,7 @@ class Holds:
 
     def write(
         self,
-        cursor: Any,
+        cursor: Cursor,
         dialect: Dialect,
         meters: Meters,
         changed: Mapping[int, int],
@@ -203,7 +205,7 @@ def opens_at(limit: Allowance) -> datetime | None:
 
 
 def store(
-    cursor: Any, dialect: Dialect, holds: Mapping[int, tuple[str, str, datetime | None]]
+    cursor: Cursor, dialect: Dialect, holds: Mapping[int, tuple[str, str, datetime | None]]
 ) -> None:
     values: dict[str, Any] = {}
     rows = []
@@ -216,16 +218,18 @@ def store(
     dialect.execute(cursor, statement, values)
 
 
-def move(cursor: Any, dialect: Dialect, changed: Mapping[int, int]) -> None:
+def move(cursor: Cursor, dialect: Dialect, changed: Mapping[int, int]) -> None:
     """Move lanes between holds and the fair order; who calls has locked their accounts."""
     held = " ".join(f"WHEN {lane} THEN {hold}" for lane, hold in sorted(changed.items()))
     statement = MOVE.replace("{held}", held).replace("{lanes}", numbers(sorted(changed)))
     dialect.execute(cursor, statement)
 
 
-def open_holds(cursor: Any, dialect: Dialect, keys: Collection[str], now: datetime | None) -> int:
+def open_holds(
+    cursor: Cursor, dialect: Dialect, keys: Collection[str], now: datetime | None
+) -> int:
     """
-    Have an acquire look at what these limits hold back; return how many holds that is.
+    Mark what these limits hold back for the next acquire to look at; return how many holds.
 
     The caller has locked their meters.
     """
@@ -264,14 +268,14 @@ def open_shut(after: int, *, using: str, now: datetime | None) -> tuple[int | No
 
 @repeated
 def open_again(keys: Collection[str], *, using: str, now: datetime | None = None) -> int:
-    """Have an acquire look at what these limits hold back; return how many holds that is."""
+    """Mark what these limits hold back for the next acquire to look at; return how many holds."""
     with unit(using) as (cursor, dialect):
         lock_known(cursor, dialect, keys)
         return open_holds(cursor, dialect, keys, now)
 
 
 def shut_gates(
-    cursor: Any, dialect: Dialect, queues: Sequence[str], now: datetime | None
+    cursor: Cursor, dialect: Dialect, queues: Sequence[str], now: datetime | None
 ) -> set[int]:
     """
     Return the sets of limits, by their hashes, that let no task start, of the first lanes

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from django.db.backends.utils import CursorWrapper as Cursor
+
 from ..arithmetic.rate_limit import Allowance
 from ..database.dialects import Dialect
 
@@ -29,7 +31,7 @@ WHERE "key" IN ({keys})
 
 
 def allowances(
-    cursor: Any,
+    cursor: Cursor,
     dialect: Dialect,
     keys: Collection[str],
     now: datetime | None,
@@ -66,7 +68,7 @@ def allowances(
     return found
 
 
-def limits(cursor: Any, dialect: Dialect, keys: Collection[str]) -> dict[str, tuple[Any, ...]]:
+def limits(cursor: Cursor, dialect: Dialect, keys: Collection[str]) -> dict[str, tuple[Any, ...]]:
     """Return the rows of the limits with these keys that exist."""
     names: dict[str, list[str]] = {}
     values: dict[str, str] = {}
@@ -83,7 +85,11 @@ def limits(cursor: Any, dialect: Dialect, keys: Collection[str]) -> dict[str, tu
 
 
 def read(
-    cursor: Any, dialect: Dialect, keys: Collection[str], now: datetime | None, clause: str = ""
+    cursor: Cursor,
+    dialect: Dialect,
+    keys: Collection[str],
+    now: datetime | None,
+    clause: str = "",
 ) -> dict[str, Count]:
     """Return how many run behind each limit, how far ahead its next even start lies, and now."""
     names = {f"k{number}": key for number, key in enumerate(sorted(keys))}
@@ -97,13 +103,13 @@ def read(
     return found
 
 
-def lock_known(cursor: Any, dialect: Dialect, keys: Collection[str]) -> None:
+def lock_known(cursor: Cursor, dialect: Dialect, keys: Collection[str]) -> None:
     """Lock the meters of these limits that exist."""
     read(cursor, dialect, keys, None, dialect.lock_clause())
 
 
 def locked(
-    cursor: Any, dialect: Dialect, keys: Collection[str], now: datetime | None
+    cursor: Cursor, dialect: Dialect, keys: Collection[str], now: datetime | None
 ) -> dict[str, Count]:
     """Return the same of meters that no one else can change; make those that are missing."""
     found = read(cursor, dialect, keys, now, dialect.lock_clause())
@@ -131,7 +137,7 @@ class Meters:
     before: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def lock(
-        self, cursor: Any, dialect: Dialect, keys: Collection[str], now: datetime | None
+        self, cursor: Cursor, dialect: Dialect, keys: Collection[str], now: datetime | None
     ) -> dict[str, Allowance]:
         """Return what these limits allow; no one else changes it until this transaction ends."""
         if fresh := set(keys) - self.locked:
@@ -146,7 +152,7 @@ class Meters:
         for key in keys:
             self.running[key] += running
 
-    def write(self, cursor: Any, dialect: Dialect, now: datetime | None) -> None:
+    def write(self, cursor: Cursor, dialect: Dialect, now: datetime | None) -> None:
         keys = sorted(key for key in self.running if self.running[key])
         if not keys:
             return
@@ -168,7 +174,7 @@ class Meters:
         self.settle()
 
     def settle(self) -> None:
-        """Have the allowances be what they are once this transaction is committed."""
+        """Set the allowances to what they are once this transaction is committed."""
         for key, limit in self.known.items():
             limit.running = self.before[key][0] + self.running[key]
 

@@ -1,4 +1,4 @@
-"""See whether tasks have ended, and have their ends told."""
+"""Watch for tasks that end, by notification or by polling."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def find_all(queue: str, keys: Iterable[str], *, using: str) -> dict[str, int]:
         while some := list(islice(rest, KEYS)):
             values = {f"k{number}": key for number, key in enumerate(some)}
             statement = " UNION ALL ".join(FIND.replace("{name}", name) for name in values)
-            told = dialect.execute(cursor, statement, {**values, "queue": queue})
-            found.update(told.fetchall())
+            rows = dialect.execute(cursor, statement, {**values, "queue": queue})
+            found.update(rows.fetchall())
     return found
 
 
 @repeated
 def live(ids: Sequence[int], *, using: str) -> Mapping[int, bool]:
-    """Return which tasks have yet to end, each with whether its end will be told."""
+    """Return which tasks have yet to end, each with whether its end will be notified."""
     return {task_id: bool(watched) for task_id, watched in rows(LIVE, ids, using=using)}
 
 
@@ -87,7 +87,7 @@ def rows(statement: str, ids: Sequence[int], *, using: str) -> Iterator[tuple[An
 @repeated
 def watch(ids: Sequence[int], *, using: str) -> None:
     """
-    Have the ends of these tasks told to who listens for them.
+    Ask for a notification when these tasks end.
 
     What someone else has locked is passed over: that may be for as long as a handler runs.
     """
@@ -97,16 +97,16 @@ def watch(ids: Sequence[int], *, using: str) -> None:
 
 def end_notices(using: str) -> EndNotices | None:
     """
-    Return what hears of ends, not yet open, or None where none are told.
+    Return a listener for ends, not yet open, or None where the database sends none.
 
     Nothing is heard behind a pooler that lends out connections for one transaction; Django
     has to be told of those by DISABLE_SERVER_SIDE_CURSORS.
     """
     pooled = connections[using].settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
-    told = dialect_of(using).notifies and options().BELL and not pooled
-    return EndNotices(using) if told else None
+    notifies = dialect_of(using).notifies and options().BELL and not pooled
+    return EndNotices(using) if notifies else None
 
 
 def in_callers_transaction(using: str) -> bool:
-    """Tell whether a transaction may be open in which the ends of tasks may never be seen."""
+    """Return whether a transaction may be open in which the ends of tasks may never be seen."""
     return is_callers(connections[using])

@@ -1,7 +1,7 @@
 """
 The bell of one host: a folder with a socket for each worker that listens.
 
-Anyone on the host may ring, as it is with a bell at a door: a ring tells the name of a
+Anyone on the host may ring, as it is with a bell at a door: a ring carries the name of a
 queue and makes someone look for tasks, no more. Only its owner may listen there.
 """
 
@@ -96,12 +96,12 @@ def folder(parent: str, vendor: str, *identity: Any) -> str:
 
 
 def fits(folder: str) -> bool:
-    """Tell whether the path of a socket in this folder is short enough for the system."""
+    """Return whether the path of a socket in this folder is short enough for the system."""
     return len(os.fsencode(folder)) + 1 + LONGEST_NAME <= LONGEST_PATH
 
 
 def is_folder(path: str) -> bool:
-    """Tell whether it is a folder, and no link to one."""
+    """Return whether it is a folder, and no link to one."""
     return stat.S_ISDIR(mode_of(path))
 
 

@@ -128,7 +128,7 @@ def apart(using: str) -> Any:
 
 class Overheard:
     """
-    Hears what is told on some channels, over the connection of this thread.
+    Listens on some channels, over the connection of this thread.
 
     What others listen for on the same connection is left to them.
     """
@@ -153,7 +153,7 @@ class Overheard:
             self.listening.add_notify_handler(self.note)
 
     def is_news(self, payload: str) -> bool:
-        """Tell whether what was told on these channels is for this one."""
+        """Return whether a notification on these channels is for this listener."""
         return True
 
     def execute(self, verb: str) -> None:
@@ -165,7 +165,7 @@ class Overheard:
             self.heard.append(notice.payload)
 
     def wait(self, seconds: float) -> None:
-        """Wait until something is told, or so many seconds; less if the connection breaks."""
+        """Wait for a notification, or so many seconds; less if the connection breaks."""
         deadline = time.monotonic() + seconds
         try:
             with connections[self.using].wrap_database_errors:
@@ -180,17 +180,17 @@ class Overheard:
             time.sleep(min(AFTER_TROUBLE, max(0.0, deadline - time.monotonic())))
 
     def take(self) -> bool:
-        """Tell whether something was told since this was asked last."""
+        """Return whether a notification came since the last call."""
         if not hasattr(self.listening, "add_notify_handler"):
             come = list(self.listening.notifies)
             for notice in come:
                 self.note(notice)
             self.listening.notifies[:] = [one for one in come if one.channel not in self.channels]
-        told, self.heard = bool(self.heard), []
-        return told
+        came, self.heard = bool(self.heard), []
+        return came
 
     def receive(self) -> None:
-        """Have the driver read what has come, and hand it to whom it is for."""
+        """Read from the driver what has come, and hand each notification to its listener."""
         if not hasattr(self.listening, "add_notify_handler"):
             self.listening.poll()
             return
@@ -214,7 +214,7 @@ class EndNotices(Overheard):
     """Hears that tasks have ended which are watched."""
 
     def hears(self, ids: Iterable[int]) -> bool:
-        """Tell whether it listens for the ends of all these tasks."""
+        """Return whether it listens for the ends of all these tasks."""
         return self.is_open and {f"{ENDED}{task_id}" for task_id in ids} <= self.channels
 
     def open(self, ids: Iterable[int]) -> None:
@@ -237,12 +237,12 @@ class QueueNotices(Overheard):
 
 
 def is_for(queue: str, heard: Iterable[Ring | Call]) -> bool:
-    """Tell whether some of what was heard is a ring for this queue."""
+    """Return whether some of what was heard is a ring for this queue."""
     return any(isinstance(one, Ring) and one.queue in ("", queue) for one in heard)
 
 
 def is_readable(source: Any, seconds: float) -> bool:
-    """Wait for something to come over a connection or a socket; tell whether it has."""
+    """Wait for something to come over a connection or a socket; return whether it has."""
     poll = select.poll()
     poll.register(source.fileno(), select.POLLIN)
     return bool(poll.poll(seconds * 1000))

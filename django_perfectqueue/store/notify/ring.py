@@ -1,4 +1,4 @@
-"""Tell those who wait for work that there is some."""
+"""Notify the workers that there is work."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ring(
     wake: Wake | None = None,
 ) -> None:
     """
-    Let the workers of a queue know, once the caller's transaction has committed, that a
+    Notify the workers of a queue, once the caller's transaction has committed, that a
     task of it may run, or may in so many seconds; without a name, the workers of any.
 
     ``lanes`` are those in which a task waits from then on, each with such a task: those
@@ -79,7 +79,7 @@ def notify(
 
 def call(holder: int, *, using: str) -> None:
     """
-    Let who holds tasks as this holder know, once the caller's transaction has committed,
+    Notify the process with this holder's id, once the caller's transaction has committed,
     that there is news of one: it is to stop, or has been ended.
 
     As with a ring nothing is raised, and one that is lost costs TASK_HEARTBEAT_INTERVAL.
@@ -139,7 +139,7 @@ class Ringing:
             self.lanes.setdefault(lane, task_id)
 
     def will_come(self) -> bool:
-        """Tell whether it is sent when what its connection does now is committed."""
+        """Return whether it is sent when what its connection does now is committed."""
         connection = self.connection
         if self.place >= len(connection.run_on_commit):
             return False

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from django.db import connections, transaction
+from django.db.backends.utils import CursorWrapper as Cursor
 from django.dispatch import Signal
 
 from django_perfectqueue.signals import TaskNames, is_heard, send_all
@@ -33,7 +34,7 @@ def announce(signal: Signal, tasks: Iterable[Any], *, using: str) -> None:
 
 
 def announce_ids(
-    cursor: Any, dialect: Dialect, steps: Iterable[tuple[Signal, Sequence[int]]]
+    cursor: Cursor, dialect: Dialect, steps: Iterable[tuple[Signal, Sequence[int]]]
 ) -> None:
     """Do what announce() does for tasks of which only the ids are known."""
     heard = [(signal, ids) for signal, ids in steps if ids and is_heard(signal)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
 
 from django.db import connections
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from ..database.dialects import Dialect
 from ..database.transaction import is_callers, reading, repeated
@@ -65,7 +65,12 @@ def in_statements(notes: Sequence[Note]) -> Iterator[list[Note]]:
 
 
 def write(
-    cursor: Any, dialect: Dialect, notes: Sequence[Note], *, lasting: bool, now: datetime | None
+    cursor: Cursor,
+    dialect: Dialect,
+    notes: Sequence[Note],
+    *,
+    lasting: bool,
+    now: datetime | None,
 ) -> None:
     statement = TELL.replace("{rows}", " UNION ALL ".join(map(row, range(len(notes)), notes)))
     more = "" if lasting else dialect.asynchronous_commit
@@ -90,7 +95,7 @@ def row(number: int, note: Note) -> str:
     )
 
 
-def forget_old(cursor: Any, dialect: Dialect, notes: Sequence[Note]) -> None:
+def forget_old(cursor: Cursor, dialect: Dialect, notes: Sequence[Note]) -> None:
     """Delete all but the journals of the last KEPT attempts of a task."""
     over = " OR ".join(
         f'("task_id" = {int(note.task_id)} AND "number" <= {int(note.attempt) - KEPT})'

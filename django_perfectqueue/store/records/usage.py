@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from django.db import connections
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models import WAIT_BUCKETS, Bucket
 
@@ -192,7 +193,7 @@ def standing(is_held: bool, paused: bool, max_running: int | None, running: int)
 
 
 def write(
-    cursor: Any, dialect: Dialect, span: int, start: datetime, tallies: Tallies, how: str
+    cursor: Cursor, dialect: Dialect, span: int, start: datetime, tallies: Tallies, how: str
 ) -> None:
     """
     Store tallies of one span. With ``how`` being SUM they are added to those that are there,

@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
+from django.db.backends.utils import CursorWrapper as Cursor
+
 from django_perfectqueue.models import Bucket
 
 from ..arithmetic.entitlement import Contender, entitlements
@@ -66,7 +68,7 @@ class Terms:
     max_running: int | None = None
 
 
-def summed_until(cursor: Any, dialect: Dialect, queue: str, span: int) -> datetime | None:
+def summed_until(cursor: Cursor, dialect: Dialect, queue: str, span: int) -> datetime | None:
     """Return the end of the newest span of this length, or None where there is none."""
     values = {"queue": queue, "span": int(span)}
     [start] = dialect.execute(cursor, NEWEST, values).fetchone()
@@ -74,7 +76,7 @@ def summed_until(cursor: Any, dialect: Dialect, queue: str, span: int) -> dateti
 
 
 def first_since(
-    cursor: Any, dialect: Dialect, queue: str, span: int, since: datetime
+    cursor: Cursor, dialect: Dialect, queue: str, span: int, since: datetime
 ) -> datetime | None:
     """Return the start of the oldest span of this length that is no older than that."""
     values = {"queue": queue, "span": int(span), "since": dialect.parameter(since)}
@@ -83,7 +85,7 @@ def first_since(
 
 
 def sums(
-    cursor: Any, dialect: Dialect, queue: str, span: int, since: datetime, until: datetime
+    cursor: Cursor, dialect: Dialect, queue: str, span: int, since: datetime, until: datetime
 ) -> dict[UsageKey, Tally]:
     """Return what everyone got in spans of this length: since, and before."""
     values = place(dialect, queue, span, since, until)
@@ -94,7 +96,7 @@ def sums(
 
 
 def slices(
-    cursor: Any, dialect: Dialect, queue: str, since: datetime, until: datetime
+    cursor: Cursor, dialect: Dialect, queue: str, since: datetime, until: datetime
 ) -> dict[UsageKey, Tally]:
     """Return what everyone got in the slices of some time, and was entitled to in each."""
     values = place(dialect, queue, Bucket.SLICE, since, until)
@@ -137,7 +139,9 @@ def entitle(tallies: dict[UsageKey, Tally], terms: dict[str, Terms]) -> None:
         tallies[usage_key].entitled = seconds
 
 
-def terms_of(cursor: Any, dialect: Dialect, queue: str, users: Iterable[str]) -> dict[str, Terms]:
+def terms_of(
+    cursor: Cursor, dialect: Dialect, queue: str, users: Iterable[str]
+) -> dict[str, Terms]:
     """Return the terms of users; one that has no lane has those of anyone."""
     owners = {lane_id(queue, user): user for user in users}
     lanes = sorted(owners)
@@ -161,7 +165,7 @@ def place(
 
 
 def standings(
-    cursor: Any, dialect: Dialect, queue: str, users: Iterable[str], most: int
+    cursor: Cursor, dialect: Dialect, queue: str, users: Iterable[str], most: int
 ) -> dict[str, dict[str, Any]]:
     """
     Return of each user that has a lane what holds for it now: weight and cap, what runs and
@@ -186,7 +190,7 @@ def standings(
     return found
 
 
-def waiting(cursor: Any, dialect: Dialect, lanes: list[int], most: int) -> dict[int, int]:
+def waiting(cursor: Cursor, dialect: Dialect, lanes: list[int], most: int) -> dict[int, int]:
     """Return how many tickets wait in each lane, counted no further than one above ``most``."""
     counts: dict[int, int] = {}
     for first in range(0, len(lanes), COUNTS_A_STATEMENT):

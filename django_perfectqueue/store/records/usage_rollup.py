@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import Bucket, Usage
@@ -71,7 +72,12 @@ def sum_up_next(queue: str, span: Bucket, part: Bucket, *, using: str, now: date
 
 
 def parts(
-    cursor: Any, dialect: Dialect, queue: str, part: Bucket, since: datetime, until: datetime
+    cursor: Cursor,
+    dialect: Dialect,
+    queue: str,
+    part: Bucket,
+    since: datetime,
+    until: datetime,
 ) -> dict[UsageKey, Tally]:
     if part == Bucket.SLICE:
         return slices(cursor, dialect, queue, since, until)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models import UNSEEN
 
@@ -106,7 +107,7 @@ def sign_off(worker: Registration, *, using: str) -> None:
         dialect.execute(cursor, STRIKE.replace("{ids}", numbers([worker.id])))
 
 
-def forget(cursor: Any, dialect: Dialect, now: datetime | None) -> None:
+def forget(cursor: Cursor, dialect: Dialect, now: datetime | None) -> None:
     """Delete up to BATCH entries that have not been renewed for KEPT seconds."""
     before = {"before": -UNSEEN.total_seconds() - KEPT}
     found = dialect.execute(cursor, OLD, {"limit": BATCH}, now=now, after=before).fetchall()

@@ -6,7 +6,9 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue import signals
 from django_perfectqueue.backoff import next_wait
@@ -128,7 +130,7 @@ class Held:
 
 
 def bury(
-    cursor: Any,
+    cursor: Cursor,
     dialect: Dialect,
     held: Held,
     status: Outcome,
@@ -153,7 +155,7 @@ def bury(
 
 
 def record(
-    cursor: Any,
+    cursor: Cursor,
     dialect: Dialect,
     held: Held,
     ending: Attempt.Ending,
@@ -176,7 +178,7 @@ def record(
         omit(cursor, dialect, held.task_id, options().ATTEMPTS_KEPT)
 
 
-def omit(cursor: Any, dialect: Dialect, task_id: int, keep: int) -> None:
+def omit(cursor: Cursor, dialect: Dialect, task_id: int, keep: int) -> None:
     """Delete all but the first and the last ``keep`` attempts of a task; note how many are gone."""
     first = keep // 2
     values = {"task_id": task_id, "first": first}
@@ -190,7 +192,12 @@ def omit(cursor: Any, dialect: Dialect, task_id: int, keep: int) -> None:
 
 
 def expire(
-    cursor: Any, dialect: Dialect, accounts: Accounts, lease: Lease, *, now: datetime | None
+    cursor: Cursor,
+    dialect: Dialect,
+    accounts: Accounts,
+    lease: Lease,
+    *,
+    now: datetime | None,
 ) -> None:
     """End a task that was taken too late to be run."""
     held = Held.of(lease, worker="", seconds=None)
@@ -200,7 +207,7 @@ def expire(
 
 
 def leave(
-    cursor: Any,
+    cursor: Cursor,
     dialect: Dialect,
     ids: Collection[int],
     ending: LastEnding,
@@ -228,7 +235,7 @@ def leave(
 
 
 def lose(
-    cursor: Any,
+    cursor: Cursor,
     dialect: Dialect,
     accounts: Accounts,
     ids: Sequence[int],
@@ -249,7 +256,7 @@ def lose(
 
 
 def lose_tickets(
-    cursor: Any,
+    cursor: Cursor,
     dialect: Dialect,
     accounts: Accounts,
     tickets: Sequence[HeldTicket],

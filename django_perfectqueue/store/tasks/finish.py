@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from django.db.backends.utils import CursorWrapper as Cursor
+
 from django_perfectqueue.models import Outcome
 
 from ..arithmetic.fair_order import is_gated
@@ -54,7 +56,7 @@ def finish_one(done: Completion, *, using: str, worker: str, now: datetime | Non
 
 
 def close(
-    cursor: Any,
+    cursor: Cursor,
     dialect: Dialect,
     accounts: Accounts,
     completions: Sequence[Completion],

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models import PARKED_FROM
 
@@ -96,13 +97,13 @@ def park_line(lane: int, knows: Knows, *, using: str) -> int:
     return len(strange)
 
 
-def types_of(cursor: Any, dialect: Dialect, ids: Collection[int]) -> dict[int, str]:
+def types_of(cursor: Cursor, dialect: Dialect, ids: Collection[int]) -> dict[int, str]:
     if not ids:
         return {}
     return dict(dialect.execute(cursor, TYPES.replace("{ids}", numbers(ids))).fetchall())
 
 
-def write(cursor: Any, dialect: Dialect, types: dict[int, str]) -> None:
+def write(cursor: Cursor, dialect: Dialect, types: dict[int, str]) -> None:
     for type_ in sorted(set(types.values())):
         ids = numbers(sorted(task_id for task_id, own in types.items() if own == type_))
         values = {"until": dialect.parameter(place_of(type_))}
@@ -111,7 +112,7 @@ def write(cursor: Any, dialect: Dialect, types: dict[int, str]) -> None:
 
 def unpark(knows: Knows, *, using: str, after: datetime = PARKED_FROM) -> datetime:
     """
-    Have the parked tasks be due whose types are known.
+    Make the parked tasks due whose types are known.
 
     It looks at no more than some hundred types; return where to go on the next time. Costs
     one index look-up when nothing is parked.
@@ -130,7 +131,7 @@ def unpark(knows: Knows, *, using: str, after: datetime = PARKED_FROM) -> dateti
 
 def unpark_some(knows: Knows, *, using: str, after: datetime = PARKED_FROM) -> tuple[datetime, int]:
     """
-    Have some parked tasks of each type that is known be due; return where to go on the next
+    Make some parked tasks of each known type due; return where to go on the next
     time, and how many there were.
 
     For who takes some of them next, beside a worker that does not know them: that one parks
@@ -159,7 +160,7 @@ def next_type(*, using: str, after: datetime) -> tuple[datetime, str] | None:
 
 @repeated
 def admit(until: datetime, *, using: str, limit: int = BATCH) -> int:
-    """Have a batch of the tickets that are parked at one place be due; return how many."""
+    """Make a batch of the tickets that are parked at one place due; return how many."""
     with unit(using) as (cursor, dialect):
         values = {"until": dialect.parameter(until), "limit": limit}
         rows = dialect.execute(cursor, PARKED + dialect.skip_clause(), values).fetchall()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.exceptions import (
     AlreadyExistsError,
@@ -54,7 +55,7 @@ def replace_now(
         )
 
 
-def forget(cursor: Any, dialect: Dialect, task_id: int, key: str) -> bool:
+def forget(cursor: Cursor, dialect: Dialect, task_id: int, key: str) -> bool:
     """
     Delete a task, and return whether it is gone; someone may have put it back meanwhile.
 

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Concatenate, NamedTuple, ParamSpec
+from typing import Concatenate, NamedTuple, ParamSpec
+
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.models import Attempt, LastEnding, Outcome
@@ -30,7 +32,7 @@ def settles(*words: str) -> Callable[[Settles[P]], Settles[P]]:
 
     A repetition is refused where the commit before it came through and its answer was
     lost: the word is then read from what that commit has written. The first try of a call
-    is refused for good: whoever ended the attempt, it was not this call.
+    is refused for good: another call has ended the attempt.
     """
 
     def decorate(verb: Settles[P]) -> Settles[P]:
@@ -60,7 +62,7 @@ class HeldAttempt:
     ``wait`` is for how many seconds the task has been put off, if it was.
     """
 
-    cursor: Any
+    cursor: Cursor
     dialect: Dialect
     held: Held
     cancel_requested: bool
@@ -120,7 +122,7 @@ def retry(
     now: datetime | None = None,
 ) -> str:
     """
-    Let a task be tried again after so many seconds, and count the error.
+    Put a task back, to be tried again after so many seconds, and count the error.
 
     Return "retried", or "cancelled" where that was requested. Raise PreemptedError, and write
     nothing, when the lease has passed on.

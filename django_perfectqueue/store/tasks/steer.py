@@ -6,6 +6,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
+from django.db.backends.utils import CursorWrapper as Cursor
+
 from django_perfectqueue import signals
 from django_perfectqueue.exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
 from django_perfectqueue.models import Outcome, State
@@ -103,7 +105,7 @@ def find(queue: str, key: str, *, using: str) -> int:
 
 def force_finish(task_id: int, *, using: str, now: datetime | None = None) -> None:
     """
-    Close a task as finished, whoever holds it; the holder learns it by its next write.
+    Close a task as finished, even if it is held; the holder's next write is refused.
 
     In a transaction of the caller's it is done after the commit. Raise NotFoundError when
     it is gone, AlreadyFinishedError when it has ended.
@@ -206,7 +208,9 @@ def redrive_now(tries: Tries, task_id: int, *, using: str, now: datetime | None)
             raise
 
 
-def put_back(cursor: Any, dialect: Dialect, task_id: int, using: str, now: datetime | None) -> str:
+def put_back(
+    cursor: Cursor, dialect: Dialect, task_id: int, using: str, now: datetime | None
+) -> str:
     """Return the queue to which the task was put back."""
     task = known(cursor, dialect, task_id)
     if task.outcome == Outcome.FINISHED:
@@ -228,13 +232,13 @@ def put_back(cursor: Any, dialect: Dialect, task_id: int, using: str, now: datet
     return task.queue
 
 
-def hasten(cursor: Any, dialect: Dialect, task_id: int, key: str, now: datetime | None) -> None:
+def hasten(cursor: Cursor, dialect: Dialect, task_id: int, key: str, now: datetime | None) -> None:
     ticket = live(cursor, dialect, task_id)
     refuse_unfit(key, "", ticket.state)
     dialect.execute(cursor, HASTEN, {"task_id": task_id}, now=now)
 
 
-def known(cursor: Any, dialect: Dialect, task_id: int) -> TaskRow:
+def known(cursor: Cursor, dialect: Dialect, task_id: int) -> TaskRow:
     """
     Return a task's row.
 
@@ -246,7 +250,7 @@ def known(cursor: Any, dialect: Dialect, task_id: int) -> TaskRow:
     return TaskRow(*row)
 
 
-def live(cursor: Any, dialect: Dialect, task_id: int) -> LockedTicket:
+def live(cursor: Cursor, dialect: Dialect, task_id: int) -> LockedTicket:
     """
     Lock a task's ticket.
 
@@ -260,7 +264,7 @@ def live(cursor: Any, dialect: Dialect, task_id: int) -> LockedTicket:
     return LockedTicket(*row)
 
 
-def drop(cursor: Any, dialect: Dialect, ticket: LockedTicket) -> None:
+def drop(cursor: Cursor, dialect: Dialect, ticket: LockedTicket) -> None:
     """Take a running task off its lane's account."""
     if ticket.state == State.RUNNING:
         accounts = Accounts()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.db import transaction
+from django.db.backends.utils import CursorWrapper as Cursor
 from django.utils import timezone
 
 from django_perfectqueue.exceptions import InvalidTaskError
@@ -132,7 +132,11 @@ def submit_one(
 
 
 def by_token(
-    cursor: Any, dialect: Dialect, task: Submission, tokens: list[int], now: datetime | None
+    cursor: Cursor,
+    dialect: Dialect,
+    task: Submission,
+    tokens: list[int],
+    now: datetime | None,
 ) -> dict[tuple[str, str], int]:
     """
     Return the task of this key if an earlier try has stored it.
@@ -169,7 +173,7 @@ def store_all(
 
 
 def store_some(
-    cursor: Any,
+    cursor: Cursor,
     dialect: Dialect,
     tries: Tries,
     submissions: Sequence[Submission],
@@ -191,7 +195,7 @@ def store_some(
 
 
 def ours(
-    cursor: Any, dialect: Dialect, tries: Tries, taken: set[tuple[str, str]]
+    cursor: Cursor, dialect: Dialect, tries: Tries, taken: set[tuple[str, str]]
 ) -> dict[tuple[str, str], int]:
     """
     Return which of these keys an earlier try has taken, with the ids of the tasks.

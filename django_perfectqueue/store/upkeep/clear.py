@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models import State
 
@@ -50,7 +50,7 @@ def clear_batch(queue: str, *, using: str) -> int:
         return len(found)
 
 
-def forget_tickets(cursor: Any, dialect: Dialect, accounts: Accounts, ids: str) -> None:
+def forget_tickets(cursor: Cursor, dialect: Dialect, accounts: Accounts, ids: str) -> None:
     """Delete tickets, and take those that run off their lanes' accounts."""
     statement = TICKETS.replace("{ids}", ids) + dialect.lock_clause()
     tickets = dialect.execute(cursor, statement).fetchall()

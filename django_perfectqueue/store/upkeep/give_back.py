@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue import signals
 from django_perfectqueue.models import LastEnding, Outcome
@@ -61,7 +62,7 @@ def give_back(
 
 
 def let_go(
-    cursor: Any,
+    cursor: Cursor,
     dialect: Dialect,
     accounts: Accounts,
     tickets: Sequence[HeldTicket],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models import Policy
 
@@ -97,7 +98,7 @@ def forget_lanes(
     seconds; return where the next batch begins, or None at the end.
 
     A lane is made anew when its user comes back, at the virtual time of its queue. So while
-    others compete, one that is further ahead than that stays, as do those that tell the
+    others compete, one that is further ahead than that stays, as do those that give the
     time.
 
     Who submits tasks looks after the commit whether their lane is awake, and wakes it, which
@@ -121,7 +122,7 @@ def forget_lanes(
 
 
 def idle_lanes(
-    cursor: Any, dialect: Dialect, lanes: list[int], idle: float, now: datetime | None
+    cursor: Cursor, dialect: Dialect, lanes: list[int], idle: float, now: datetime | None
 ) -> list[int]:
     """Return those of these lanes that nobody needs."""
     if not lanes:
@@ -160,7 +161,7 @@ class Place:
         return virtual_time <= self.virtual_time
 
 
-def place_of(cursor: Any, dialect: Dialect, queue: str, gate: int) -> Place:
+def place_of(cursor: Cursor, dialect: Dialect, queue: str, gate: int) -> Place:
     terms = {"queue": queue, "gate": gate}
     if not dialect.execute(cursor, COMPETING, terms).fetchone()[0]:
         return Place(competing=False)

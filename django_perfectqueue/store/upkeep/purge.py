@@ -9,6 +9,8 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
+from django.db.backends.utils import CursorWrapper as Cursor
+
 from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import Lane, Outcome
@@ -132,8 +134,8 @@ def purgeable(
     Look at up to ``limit`` tasks behind an id for those whose time has passed.
 
     ``retention`` gives the seconds that each outcome is kept; None is for ever. ``over`` is
-    up to which id finished tasks of a queue go, too, as surplus() tells. ``only`` are values
-    of queue, type, user or group that a task must have. ``stopped`` tells that a finished
+    up to which id finished tasks of a queue go, too, as surplus() returns it. ``only`` are values
+    of queue, type, user or group that a task must have. ``stopped`` means that a finished
     task was met whose time has yet to come: those behind it are mostly younger.
     """
     with reading(using) as (cursor, dialect):
@@ -169,7 +171,7 @@ def discard(task_id: int, *, using: str) -> None:
 
 
 def scan(
-    cursor: Any,
+    cursor: Cursor,
     dialect: Dialect,
     retention: Mapping[str, float | None],
     only: Mapping[str, str],
@@ -215,7 +217,7 @@ def newest_id(*, using: str) -> int:
         return int(dialect.execute(cursor, LAST).fetchone()[0] or 0)
 
 
-def forget(cursor: Any, dialect: Dialect, ids: list[int]) -> list[int]:
+def forget(cursor: Cursor, dialect: Dialect, ids: list[int]) -> list[int]:
     """Delete tasks that have ended; return which."""
     statement = DOOMED.replace("{ids}", numbers(ids)) + dialect.skip_clause()
     locked = [task_id for (task_id,) in dialect.execute(cursor, statement).fetchall()]

@@ -6,7 +6,8 @@ import json
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from ..database.dialects import Dialect
 from ..database.dialects.base import Row, numbers
@@ -106,7 +107,7 @@ def next_lanes(after: int, *, using: str) -> tuple[int, list[int]]:
 
 
 def differing(
-    cursor: Any, dialect: Dialect, which: str, values: Mapping[str, int] | None = None
+    cursor: Cursor, dialect: Dialect, which: str, values: Mapping[str, int] | None = None
 ) -> list[Row]:
     """Return the id, queue, user, counter and running tasks of accounts whose counter is wrong."""
     # One statement: counter and tickets change in one transaction, so both are of one moment.
@@ -150,7 +151,7 @@ def next_meters(after: str, *, using: str) -> tuple[str, list[str]]:
 
 
 def counts_of(
-    cursor: Any, dialect: Dialect, which: str, values: Mapping[str, str]
+    cursor: Cursor, dialect: Dialect, which: str, values: Mapping[str, str]
 ) -> dict[str, tuple[int, int]]:
     """Return what meters count and what runs, where that differs."""
     rows = dialect.execute(cursor, METERS.replace("{which}", which), values).fetchall()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from typing import Any
 
 from django.db import connections
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.conf import OTHERS, options
 from django_perfectqueue.models import State
@@ -146,7 +146,7 @@ def rouse_in_turn(*, using: str) -> int:
     return woken
 
 
-def asleep(cursor: Any, dialect: Dialect) -> list[int]:
+def asleep(cursor: Cursor, dialect: Dialect) -> list[int]:
     """Return the first waiting ticket of each lane that is to be woken."""
     policy, names = policies()
     statement = SLEEPING.replace("{waiting_lanes}", dialect.waiting_lanes())
@@ -167,8 +167,8 @@ def policies() -> tuple[str, dict[str, str]]:
     return f'CASE "lane"."queue" {" ".join(cases)} ELSE {rule_of(OTHERS).code} END', names
 
 
-def admit(cursor: Any, dialect: Dialect, ids: list[int], accounts: Accounts) -> None:
-    """Let tickets wait in their lanes, and wake those; lock first what is to be charged."""
+def admit(cursor: Cursor, dialect: Dialect, ids: list[int], accounts: Accounts) -> None:
+    """Put tickets in their lanes, and wake those; lock first what is to be charged."""
     owners = owners_of(cursor, dialect, ids) if ids else []
     if owners:
         accounts.gated = any(owner.copied or owner.keys for owner in owners)

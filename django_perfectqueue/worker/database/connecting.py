@@ -45,7 +45,7 @@ def end_idle_transactions(using: str, limit: float) -> None:
 
 def keep_alive(sender: object, connection: BaseDatabaseWrapper, **kwargs: object) -> None:
     """
-    Let TCP keepalives detect a dead peer within a minute.
+    Set TCP keepalives that detect a dead peer within a minute.
 
     The system's default is two hours, for which a handler's query would wait. Settings of
     the project stay.

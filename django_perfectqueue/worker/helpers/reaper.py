@@ -200,7 +200,7 @@ class Reaper(HelperProcess):
 
 
 def prepare(handler: Handler, error: TaskError) -> None:
-    """Let a handler record the error before its attempt is stored as ended."""
+    """Call the handler's hook for the error before its attempt is stored as ended."""
     try:
         if isinstance(handler, Application):
             handler.for_backoff(error)

@@ -108,7 +108,7 @@ class AsyncioProcessor(ConcurrentProcessor):
         self.loop.call_soon_threadsafe(self.begin)
 
     def nothing_follows(self) -> None:
-        """Let the loop start the next task: only it can start coroutines."""
+        """Ask the loop to start the next task: only it can start coroutines."""
         self.hand_out()
 
     # For the thread of the loop.

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .base import Dialect
 from .mysql import MySQL
@@ -30,7 +31,7 @@ def dialect_of(using: str) -> Dialect:
     return dialect_for(connections[using])
 
 
-def dialect_for(connection: Any) -> Dialect:
+def dialect_for(connection: BaseDatabaseWrapper) -> Dialect:
     """Do the same for a connection."""
     vendor = connection.vendor
     try:

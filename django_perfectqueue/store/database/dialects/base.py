@@ -10,6 +10,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from django.db import NotSupportedError
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import Completion, Submission
 from ..diagnosis import Ailment
@@ -52,7 +54,7 @@ class Entry:
     """
     What a lane is charged: tasks begun less ended, seconds, and the mean that was measured.
 
-    ``served`` tells that some have begun, and ``finish_tag`` how far those that have ended
+    ``served`` means that some have begun, and ``finish_tag`` how far those that have ended
     bring its virtual time, by what they were charged in advance.
     """
 
@@ -134,7 +136,7 @@ class Dialect(ABC):
     in_lane = '"ticket"."lane" = {lane}'
     beyond_lane = '"ticket"."lane" > "line"."lane"'
 
-    def commit_durably(self, cursor: Any) -> None:
+    def commit_durably(self, cursor: Cursor) -> None:
         """Take back what ``asynchronous_commit`` has allowed."""
         return
 
@@ -144,31 +146,31 @@ class Dialect(ABC):
 
     @abstractmethod
     def passes(self, error: Exception) -> bool:
-        """Tell whether the same transaction may go well if it is repeated."""
+        """Return whether the same transaction may go well if it is repeated."""
 
     def lost(self, error: Exception) -> bool:
-        """Tell whether the connection is lost, or leads to a server that takes no writes now."""
+        """Return whether the connection is lost, or leads to a server that takes no writes now."""
         return False
 
-    def end_idle_transactions(self, cursor: Any, seconds: float) -> None:
+    def end_idle_transactions(self, cursor: Cursor, seconds: float) -> None:
         """
         Have the server end a transaction of this connection that stands still for so long,
-        and with it the connection; where it can, and has not been told for how long already.
+        and with it the connection; where it can, and the project has set no limit.
         """
         return
 
-    def let_stand(self, cursor: Any, seconds: float | None) -> Any:
+    def let_stand(self, cursor: Cursor, seconds: float | None) -> Any:
         """
         Let this transaction stand still for so long, or with None for ever; return what
         ``let_stand_as_before()`` needs, or None where there is nothing to be undone.
         """
         return None
 
-    def let_stand_as_before(self, cursor: Any, patience: Any) -> None:
+    def let_stand_as_before(self, cursor: Cursor, patience: Any) -> None:
         """Undo let_stand()."""
         return
 
-    def too_long(self, cursor: Any, text: str) -> str:
+    def too_long(self, cursor: Cursor, text: str) -> str:
         """Say why the server would take no statement with this text, or nothing."""
         return ""
 
@@ -178,12 +180,12 @@ class Dialect(ABC):
 
     @abstractmethod
     def submit(
-        self, cursor: Any, tasks: Sequence[Submission], now: datetime | None
+        self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
     ) -> dict[tuple[str, str], int]:
         """Store tasks and their tickets; return the ids of those whose key was free."""
 
     def submit_one(
-        self, cursor: Any, task: Submission, *, token: int, now: datetime | None
+        self, cursor: Cursor, task: Submission, *, token: int, now: datetime | None
     ) -> dict[tuple[str, str], int]:
         """Store a task, where ``single_statement``, and leave a token in its ticket."""
         raise NotSupportedError("This database takes several statements for it.")
@@ -191,7 +193,7 @@ class Dialect(ABC):
     @abstractmethod
     def claim(
         self,
-        cursor: Any,
+        cursor: Cursor,
         wants: Mapping[int, int],
         limit: int,
         *,
@@ -209,7 +211,7 @@ class Dialect(ABC):
 
     def claim_alone(
         self,
-        cursor: Any,
+        cursor: Cursor,
         queue: str,
         limit: int,
         *,
@@ -228,7 +230,7 @@ class Dialect(ABC):
     @abstractmethod
     def finish(
         self,
-        cursor: Any,
+        cursor: Cursor,
         completions: Sequence[Completion],
         *,
         worker: str,
@@ -239,7 +241,7 @@ class Dialect(ABC):
 
     def finish_one(
         self,
-        cursor: Any,
+        cursor: Cursor,
         done: Completion,
         entry: Entry,
         *,
@@ -253,27 +255,27 @@ class Dialect(ABC):
         """
         raise NotSupportedError("This database takes several statements for it.")
 
-    def remove(self, cursor: Any, task_id: int) -> None:
-        """Take a task out of its line, since it has ended, and tell those who wait for that."""
+    def remove(self, cursor: Cursor, task_id: int) -> None:
+        """Delete the ticket of a task that has ended, and notify those that wait for the end."""
         self.execute(cursor, REMOVE, {"task_id": task_id})
 
     @abstractmethod
     def charge(
-        self, cursor: Any, entries: Sequence[Entry], now: datetime | None
+        self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None
     ) -> Sequence[int] | None:
         """
         Write to lanes in the order of their ids; return which of them have copies behind
-        gates, or None where the statement can't tell.
+        gates, or None where the statement can't know.
         """
 
-    def copy_accounts(self, cursor: Any, accounts: Iterable[int]) -> None:
-        """Let the lanes behind gates carry what their accounts are now."""
+    def copy_accounts(self, cursor: Cursor, accounts: Iterable[int]) -> None:
+        """Copy the accounts to the lanes with limits that share them."""
         columns = ", ".join(f'"{column}" = "own"."{column}"' for column in ACCOUNT)
         statement = COPY.replace("{columns}", columns)
         self.execute(cursor, statement.replace("{accounts}", numbers(sorted(accounts))))
 
     @abstractmethod
-    def wake(self, cursor: Any, lanes: Sequence[Waking], now: datetime | None) -> None:
+    def wake(self, cursor: Cursor, lanes: Sequence[Waking], now: datetime | None) -> None:
         """
         Make or wake lanes, in the order of their ids; lock them even where awake.
 
@@ -281,20 +283,20 @@ class Dialect(ABC):
         """
 
     def insert_missing(
-        self, cursor: Any, into: str, parameters: Mapping[str, Any], *, key: str
+        self, cursor: Cursor, into: str, parameters: Mapping[str, Any], *, key: str
     ) -> None:
         """Insert the rows whose primary key is not there yet."""
         self.execute(cursor, f"INSERT {into} ON CONFLICT DO NOTHING", parameters)
 
-    def writing(self, connection: Any) -> AbstractContextManager[None]:
+    def writing(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
         """Prepare a connection for a transaction that reads before it writes."""
         return UNPREPARED
 
-    def own(self, connection: Any) -> AbstractContextManager[None]:
+    def own(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
         """Prepare one for a transaction of the store's own, which sees what others commit."""
         return UNPREPARED
 
-    def current_clause(self, cursor: Any) -> str:
+    def current_clause(self, cursor: Cursor) -> str:
         """
         Return what makes a SELECT see what others have committed by now, in a transaction of
         the caller's that would see what was there when it began to read.
@@ -315,7 +317,7 @@ class Dialect(ABC):
 
     def execute(
         self,
-        cursor: Any,
+        cursor: Cursor,
         sql: str,
         parameters: Mapping[str, Any] | None = None,
         *,

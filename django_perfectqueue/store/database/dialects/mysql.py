@@ -12,6 +12,7 @@ from typing import Any
 from weakref import WeakSet
 
 from django.db import IntegrityError
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import Completion, Submission
 from ..diagnosis import Ailment
@@ -205,18 +206,18 @@ class MySQL(Dialect):
     quote = "`"
     claimed_time = methodcaller("replace", tzinfo=timezone.utc)
 
-    def end_idle_transactions(self, cursor: Any, seconds: float) -> None:
+    def end_idle_transactions(self, cursor: Cursor, seconds: float) -> None:
         """Do it on MariaDB; MySQL has nothing of the kind."""
         if cursor.db.mysql_is_mariadb:
             cursor.execute(END_IDLE_TRANSACTIONS, [math.ceil(seconds)])
 
-    def let_stand(self, cursor: Any, seconds: float | None) -> Any:
+    def let_stand(self, cursor: Cursor, seconds: float | None) -> Any:
         if not cursor.db.mysql_is_mariadb:
             return None
         cursor.execute(LET_STAND, [math.ceil(seconds or 0)])
         return True
 
-    def let_stand_as_before(self, cursor: Any, patience: Any) -> None:
+    def let_stand_as_before(self, cursor: Cursor, patience: Any) -> None:
         cursor.execute(LET_STAND_AS_BEFORE)
 
     def own(self, connection: Any) -> AbstractContextManager[None]:
@@ -228,7 +229,7 @@ class MySQL(Dialect):
         """
         return UNPREPARED if reads_committed(connection) else at_read_committed(connection)
 
-    def current_clause(self, cursor: Any) -> str:
+    def current_clause(self, cursor: Cursor) -> str:
         fresh = reads_committed(cursor.db) or cursor.db in committed
         return "" if fresh else " LOCK IN SHARE MODE"
 
@@ -272,7 +273,7 @@ class MySQL(Dialect):
         otherwise = Ailment.UNREACHABLE if self.lost(error) else Ailment.OTHER
         return AILMENTS.get(number_of(error) or 0, otherwise)
 
-    def too_long(self, cursor: Any, text: str) -> str:
+    def too_long(self, cursor: Cursor, text: str) -> str:
         most, length = packet_of(cursor), escaped_length(text)
         if length + AROUND <= most:
             return ""
@@ -282,7 +283,7 @@ class MySQL(Dialect):
         )
 
     def submit(
-        self, cursor: Any, tasks: Sequence[Submission], now: datetime | None
+        self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
     ) -> dict[tuple[str, str], int]:
         first = tasks[0]
         is_due = first.run_at is None and not isinstance(first.expected_at, timedelta)
@@ -297,7 +298,7 @@ class MySQL(Dialect):
         return {key: row[0] for key, row in fresh.items()}
 
     def insert_one(
-        self, cursor: Any, task: Submission, now: datetime | None
+        self, cursor: Cursor, task: Submission, now: datetime | None
     ) -> dict[tuple[str, str], int]:
         """Store a task that may run at once, without reading back what the server wrote."""
         try:
@@ -315,7 +316,7 @@ class MySQL(Dialect):
         return {(task.queue, task.key): task_id}
 
     def insert_tasks(
-        self, cursor: Any, tasks: Sequence[Submission], now: datetime | None
+        self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
     ) -> dict[tuple[str, str], Row]:
         """Store the tasks whose key is free; return each one's id and times."""
         if len(tasks) > 1:
@@ -334,7 +335,7 @@ class MySQL(Dialect):
             return {key: row for rows in each for key, row in rows.items()}
         return self.find_tasks(cursor, tasks)
 
-    def insert_all(self, cursor: Any, tasks: Sequence[Submission], now: datetime | None) -> None:
+    def insert_all(self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None) -> None:
         values: list[str] = []
         parameters: dict[str, Any] = {}
         for number, task in enumerate(tasks):
@@ -369,7 +370,7 @@ class MySQL(Dialect):
             )
         self.execute(cursor, INSERT_TASK + ", ".join(values), parameters, now=now)
 
-    def find_tasks(self, cursor: Any, tasks: Sequence[Submission]) -> dict[tuple[str, str], Row]:
+    def find_tasks(self, cursor: Cursor, tasks: Sequence[Submission]) -> dict[tuple[str, str], Row]:
         keys: dict[str, list[str]] = {}
         for task in tasks:
             keys.setdefault(task.queue, []).append(task.key)
@@ -381,7 +382,7 @@ class MySQL(Dialect):
             ).fetchall()
         }
 
-    def insert_tickets(self, cursor: Any, tickets: Sequence[tuple[Row, Submission]]) -> None:
+    def insert_tickets(self, cursor: Cursor, tickets: Sequence[tuple[Row, Submission]]) -> None:
         values: list[str] = []
         parameters: dict[str, Any] = {}
         for number, (row, task) in enumerate(tickets):
@@ -397,7 +398,7 @@ class MySQL(Dialect):
 
     def claim(
         self,
-        cursor: Any,
+        cursor: Cursor,
         wants: Mapping[int, int],
         limit: int,
         *,
@@ -418,7 +419,7 @@ class MySQL(Dialect):
         rows: list[Row] = list(read.fetchall())
         return rows
 
-    def lock_lines(self, cursor: Any, wants: Mapping[int, int], limit: int) -> list[int]:
+    def lock_lines(self, cursor: Cursor, wants: Mapping[int, int], limit: int) -> list[int]:
         """Lock waiting tickets, of so many lanes at once as the earlier ones let expect."""
         picked: list[int] = []
         lanes, asked = deque(wants.items()), 0
@@ -436,7 +437,7 @@ class MySQL(Dialect):
 
     def finish(
         self,
-        cursor: Any,
+        cursor: Cursor,
         completions: Sequence[Completion],
         *,
         worker: str,
@@ -455,7 +456,7 @@ class MySQL(Dialect):
             self.write_results(cursor, some, worker, monotonic, now)
         return {(done.lease.task_id, done.lease.token) for done in written}
 
-    def packet(self, cursor: Any, completions: Sequence[Completion]) -> int:
+    def packet(self, cursor: Cursor, completions: Sequence[Completion]) -> int:
         """Return how many bytes of results go into a statement; ask only where they are many."""
         if sum([len(done.result or "") for done in completions]) <= AROUND:
             return PACKET
@@ -463,7 +464,7 @@ class MySQL(Dialect):
 
     def write_results(
         self,
-        cursor: Any,
+        cursor: Cursor,
         completions: Sequence[Completion],
         worker: str,
         monotonic: float,
@@ -484,7 +485,7 @@ class MySQL(Dialect):
         self.execute(cursor, finish, parameters, now=now)
 
     def insert_missing(
-        self, cursor: Any, into: str, parameters: Mapping[str, Any], *, key: str
+        self, cursor: Cursor, into: str, parameters: Mapping[str, Any], *, key: str
     ) -> None:
         # Not by IGNORE, which takes a shared lock on a row that is there: two who both go
         # on to lock it would wait for each other.
@@ -492,7 +493,7 @@ class MySQL(Dialect):
         self.execute(cursor, update, parameters)
 
     def charge(
-        self, cursor: Any, entries: Sequence[Entry], now: datetime | None
+        self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None
     ) -> Sequence[int] | None:
         given = " UNION ALL ".join(
             f'SELECT {entry.lane} AS "lane", {entry.running} AS "running",'
@@ -504,7 +505,7 @@ class MySQL(Dialect):
         self.execute(cursor, CHARGE.replace("{given}", given), now=now)
         return None
 
-    def copy_accounts(self, cursor: Any, accounts: Iterable[int]) -> None:
+    def copy_accounts(self, cursor: Cursor, accounts: Iterable[int]) -> None:
         # Read first: an UPDATE that joined would lock whatever rows it passes on its way.
         columns = ", ".join(f'"own"."{column}"' for column in ACCOUNT)
         behind = BEHIND.replace("{columns}", columns)
@@ -524,7 +525,7 @@ class MySQL(Dialect):
         copy = COPY.replace("{given}", given).replace("{columns}", columns)
         self.execute(cursor, copy)
 
-    def wake(self, cursor: Any, lanes: Sequence[Waking], now: datetime | None) -> None:
+    def wake(self, cursor: Cursor, lanes: Sequence[Waking], now: datetime | None) -> None:
         values: list[str] = []
         parameters: dict[str, Any] = {}
         for number, lane in enumerate(lanes):
@@ -550,7 +551,7 @@ def literal(value: float | datetime | None) -> str:
 
 
 def reads_committed(connection: Any) -> bool:
-    """Tell whether a connection is at READ COMMITTED; ask the server once, where Django can't."""
+    """Return whether a connection is at READ COMMITTED; ask the server once, where Django can't."""
     if connection.connection is None:
         connection.ensure_connection()
     level = connection.isolation_level
@@ -584,7 +585,7 @@ def in_packets(completions: Sequence[Completion], most: int) -> Iterator[list[Co
         yield packet
 
 
-def packet_of(cursor: Any) -> int:
+def packet_of(cursor: Cursor) -> int:
     """Return how many bytes the server takes as one statement; ask it once a connection."""
     wire = cursor.db.connection
     known = getattr(wire, "perfectqueue_packet", None)

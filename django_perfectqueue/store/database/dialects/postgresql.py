@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models.fields import READABLE
 
@@ -37,7 +38,7 @@ LOST = {
     "57P03",  # cannot_connect_now: it starts, stops or recovers
     "57P05",  # idle_session_timeout
 }
-# A driver that can't connect tells no code.
+# A driver that can't connect gives no code.
 REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password")
 
 AILMENTS = {
@@ -59,7 +60,7 @@ AILMENTS = {
     "57P02": Ailment.STOPPED,
     "57P03": Ailment.STOPPED,
 }
-# Where another language is set, these are not found, and the error itself tells.
+# Where another language is set, these are not found, and the error itself decides.
 SAID = {
     "starting up": Ailment.STOPPED,
     "shutting down": Ailment.STOPPED,
@@ -347,18 +348,18 @@ class PostgreSQL(Dialect):
     given_clock = "%(now)s::timestamptz"
     asynchronous_commit = ", (SELECT set_config('synchronous_commit', 'off', true))"
 
-    def commit_durably(self, cursor: Any) -> None:
+    def commit_durably(self, cursor: Cursor) -> None:
         self.execute(cursor, "SET LOCAL synchronous_commit TO DEFAULT")
 
-    def end_idle_transactions(self, cursor: Any, seconds: float) -> None:
+    def end_idle_transactions(self, cursor: Cursor, seconds: float) -> None:
         cursor.execute(END_IDLE_TRANSACTIONS, [str(math.ceil(seconds * 1000))])
 
-    def let_stand(self, cursor: Any, seconds: float | None) -> Any:
+    def let_stand(self, cursor: Cursor, seconds: float | None) -> Any:
         cursor.execute(LET_STAND, [str(math.ceil((seconds or 0) * 1000))])
         before, _now = cursor.fetchone()
         return None if before == "0" else before
 
-    def let_stand_as_before(self, cursor: Any, patience: Any) -> None:
+    def let_stand_as_before(self, cursor: Cursor, patience: Any) -> None:
         cursor.execute(LET_STAND_AS_BEFORE, [patience])
 
     def later(self, seconds: str) -> str:
@@ -387,7 +388,7 @@ class PostgreSQL(Dialect):
         return Ailment.UNREACHABLE if self.lost(error) else Ailment.OTHER
 
     def submit(
-        self, cursor: Any, tasks: Sequence[Submission], now: datetime | None
+        self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
     ) -> dict[tuple[str, str], int]:
         parameters = {
             "queue": texts([task.queue for task in tasks]),
@@ -412,7 +413,7 @@ class PostgreSQL(Dialect):
         return {(queue, key): task_id for queue, key, task_id in rows}
 
     def submit_one(
-        self, cursor: Any, task: Submission, *, token: int, now: datetime | None
+        self, cursor: Cursor, task: Submission, *, token: int, now: datetime | None
     ) -> dict[tuple[str, str], int]:
         statement = SUBMIT_ONE
         for name, sql in (AT_ONCE if task.run_at is None else AT_ITS_TIME).items():
@@ -446,7 +447,7 @@ class PostgreSQL(Dialect):
 
     def claim(
         self,
-        cursor: Any,
+        cursor: Cursor,
         wants: Mapping[int, int],
         limit: int,
         *,
@@ -469,7 +470,7 @@ class PostgreSQL(Dialect):
 
     def claim_alone(
         self,
-        cursor: Any,
+        cursor: Cursor,
         queue: str,
         limit: int,
         *,
@@ -491,7 +492,7 @@ class PostgreSQL(Dialect):
 
     def finish(
         self,
-        cursor: Any,
+        cursor: Cursor,
         completions: Sequence[Completion],
         *,
         worker: str,
@@ -512,7 +513,7 @@ class PostgreSQL(Dialect):
 
     def finish_one(
         self,
-        cursor: Any,
+        cursor: Cursor,
         done: Completion,
         entry: Entry,
         *,
@@ -536,18 +537,18 @@ class PostgreSQL(Dialect):
         }
         return self.execute(cursor, FINISH_ONE, parameters, now=now).fetchone() is not None
 
-    def remove(self, cursor: Any, task_id: int) -> None:
+    def remove(self, cursor: Cursor, task_id: int) -> None:
         self.execute(cursor, REMOVE, {"task_id": task_id})
 
     def charge(
-        self, cursor: Any, entries: Sequence[Entry], now: datetime | None
+        self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None
     ) -> Sequence[int] | None:
         columns = ("lane", "running", "seconds", "mean", "keep", "served", "finish_tag")
         values = {column: array(map(attrgetter(column), entries)) for column in columns}
         rows = self.execute(cursor, CHARGE, values, now=now).fetchall()
         return [lane for lane, copied in rows if copied]
 
-    def wake(self, cursor: Any, lanes: Sequence[Waking], now: datetime | None) -> None:
+    def wake(self, cursor: Cursor, lanes: Sequence[Waking], now: datetime | None) -> None:
         columns = (
             "lane",
             "account",
@@ -605,6 +606,6 @@ def time_sql(name: str, moment: Moment | None) -> str:
 
 
 def state_of(error: Exception) -> str | None:
-    """Return the code by which both drivers tell what has happened, if the server told it."""
+    """Return the code of an error, as both drivers keep it, if the server sent one."""
     cause = error.__cause__
     return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)

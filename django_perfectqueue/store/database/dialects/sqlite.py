@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from django.db.backends.utils import CursorWrapper as Cursor
 from django.utils import timezone as clock
 
 from django_perfectqueue.models.fields import READABLE
@@ -203,7 +204,7 @@ class SQLite(Dialect):
         return ""
 
     def submit(
-        self, cursor: Any, tasks: Sequence[Submission], now: datetime | None
+        self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
     ) -> dict[tuple[str, str], int]:
         now = now or clock.now()
         each = [(task.run_at, task.expected_at, task.expires_at) for task in tasks]
@@ -238,7 +239,7 @@ class SQLite(Dialect):
 
     def claim(
         self,
-        cursor: Any,
+        cursor: Cursor,
         wants: Mapping[int, int],
         limit: int,
         *,
@@ -266,7 +267,7 @@ class SQLite(Dialect):
 
     def finish(
         self,
-        cursor: Any,
+        cursor: Cursor,
         completions: Sequence[Completion],
         *,
         worker: str,
@@ -293,7 +294,7 @@ class SQLite(Dialect):
         return fences
 
     def charge(
-        self, cursor: Any, entries: Sequence[Entry], now: datetime | None
+        self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None
     ) -> Sequence[int] | None:
         rows = [
             (
@@ -310,7 +311,7 @@ class SQLite(Dialect):
         found = self.execute(cursor, CHARGE, {"rows": to_json(rows)}, now=now).fetchall()
         return [lane for lane, copied in found if copied]
 
-    def wake(self, cursor: Any, lanes: Sequence[Waking], now: datetime | None) -> None:
+    def wake(self, cursor: Cursor, lanes: Sequence[Waking], now: datetime | None) -> None:
         rows = [
             (
                 lane.lane,

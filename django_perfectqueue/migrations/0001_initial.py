@@ -303,7 +303,7 @@ class Migration(migrations.Migration):
                 ("id", models.BigIntegerField(primary_key=True, serialize=False)),
                 ("account", models.BigIntegerField(verbose_name="account")),
                 ("gate", models.BigIntegerField(default=0, verbose_name="gate")),
-                ("held", models.BigIntegerField(db_default=0, verbose_name="held by")),
+                ("held", models.BigIntegerField(db_default=0, verbose_name="held back by")),
                 ("keys", models.TextField(blank=True, null=True, verbose_name="limits")),
                 (
                     "queue",

@@ -52,7 +52,7 @@ class Lane(models.Model):
     id = models.BigIntegerField(primary_key=True)
     account = models.BigIntegerField(_("account"))
     gate = models.BigIntegerField(_("gate"), default=0)
-    held = models.BigIntegerField(_("held by"), db_default=0)
+    held = models.BigIntegerField(_("held back by"), db_default=0)
     keys = models.TextField(_("limits"), null=True, blank=True)  # noqa: DJ001
     queue = ExactCharField(_("queue"), max_length=100)
     user = ExactCharField(_("user"), max_length=255, blank=True, default="")

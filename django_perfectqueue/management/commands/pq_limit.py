@@ -97,7 +97,8 @@ class Command(RuleCommand):
         if self.as_json:
             self.print_json(for_programs(limit))
         else:
-            self.say(f"{_('Limit')} '{limit.key}': {limit_terms(limit)}.")
+            terms = {"key": limit.key, "terms": limit_terms(limit)}
+            self.say(_("Limit '%(key)s': %(terms)s.") % terms)
 
     def remove(self, target: dict[str, Any], key: str) -> None:
         if not remove_limit(**target, using=self.queue.using, by=person()):

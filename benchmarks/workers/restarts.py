@@ -15,7 +15,7 @@ class Recorded(Application):
 
     @classmethod
     def after_fork(cls) -> None:
-        for name in ("acquire", "take_alone"):
+        for name in ("finish_and_acquire", "take_alone"):
             setattr(store, name, noting(getattr(store, name)))
 
     def perform(self) -> None:

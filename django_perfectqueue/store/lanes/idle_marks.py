@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 
-INTERVAL = 5.0
+INTERVAL = 30.0
+"""In seconds. Where a worker runs, its janitor looks every few seconds."""
 PART = 100
 
 

@@ -73,7 +73,7 @@ class Janitor(HelperProcess):
                 self.purge_some()
                 next_purge = time.monotonic() + self.plan.options.PURGE_INTERVAL
             pause = min(SWEEP_INTERVAL, self.plan.options.PURGE_INTERVAL)
-            self.rest(pause * random.uniform(0.8, 1.0))  # noqa: S311
+            self.rest(pause * random.uniform(1.0, 1.25))  # noqa: S311
         # A service manager may stop all processes at once; leases still need renewal.
         while self.wakeups.is_at_work() and not self.orphaned:
             self.keep_leases()

@@ -7,6 +7,7 @@ from django.db import connection
 from django.test import TransactionTestCase
 
 import django_perfectqueue
+from django_perfectqueue import store
 from django_perfectqueue.queue import Queue
 
 from ..factories import submit
@@ -39,6 +40,9 @@ def calls(act):
 
 
 class CallsTests(TransactionTestCase):
+    def setUp(self):
+        store.forget_limits("default")
+
     def assert_at_most(self, most, act):
         self.assertLessEqual(calls(act), most * COMPREHENSIONS)
 

@@ -299,9 +299,14 @@ def missing_requirements(extras: set[str]) -> list[str]:
 
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
+OLDER = re.compile(r"""python_version\s*<\s*["'](\d+)\.(\d+)["']""")
 
 
 def wanted_by(requirement: str, extras: set[str]) -> bool:
+    """Return whether a requirement is one of this Python's and of these extras."""
+    older = OLDER.search(requirement)
+    if older and sys.version_info[:2] >= (int(older[1]), int(older[2])):
+        return False
     named = EXTRA.search(requirement)
     return named is None or named[1] in extras
 

@@ -199,7 +199,9 @@ def take_readable(
         accounts = Accounts(now)
         if finished:
             refused = close(cursor, dialect, accounts, finished, worker=worker, now=now)
-        lineup = Lineup(cursor, dialect, accounts, heed=after_timers, lasting=lasting, now=now)
+        lineup = Lineup(
+            cursor, dialect, accounts, after_timers=after_timers, lasting=lasting, now=now
+        )
         claim = Claim(
             cursor=cursor,
             dialect=dialect,

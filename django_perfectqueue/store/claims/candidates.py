@@ -47,8 +47,8 @@ class Lineup:
     The open lanes in the order of their turns.
 
     ``passed`` are those that are read no more: they have been served as far as they can
-    be. ``ringing`` means that an alarm has to be answered first, where the look was to
-    ``heed`` that, and ``contended`` that others held or filled lanes that were passed over.
+    be. ``ringing`` means that due timers come first, where the look is to be
+    ``after_timers``, and ``contended`` that others held or filled lanes that were passed over.
     ``limited`` is, once it has looked, whether there are any limits, or lanes of limits
     that are gone: then limits have to be asked before any lane is locked.
     """
@@ -59,14 +59,14 @@ class Lineup:
         dialect: Dialect,
         accounts: Accounts,
         *,
-        heed: bool,
+        after_timers: bool,
         lasting: bool,
         now: datetime | None,
     ) -> None:
         self.cursor = cursor
         self.dialect = dialect
         self.accounts = accounts
-        self.heed = heed
+        self.after_timers = after_timers
         self.lasting = lasting
         self.now = now
         self.passed: set[int] = set()
@@ -96,7 +96,7 @@ class Lineup:
         if self.limited is None:
             seen = rows[0] if rows else self.seen(around)
             self.limited, self.timers_due = bool(seen[-2]), bool(seen[-1])
-            self.ringing = self.heed and self.timers_due
+            self.ringing = self.after_timers and self.timers_due
             self.accounts.gated = self.limited
             if self.ringing:
                 return []

@@ -103,7 +103,7 @@ def end_notices(using: str) -> EndNotices | None:
     Return a listener for ends, not yet open, or None where the database sends none.
 
     Nothing is heard behind a pooler that lends out connections for one transaction; Django
-    has to be told of those by DISABLE_SERVER_SIDE_CURSORS.
+    needs DISABLE_SERVER_SIDE_CURSORS.
     """
     pooled = connections[using].settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
     notifies = dialect_of(using).notifies and options().BELL and not pooled

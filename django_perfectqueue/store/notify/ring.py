@@ -163,7 +163,7 @@ def doorbell(queue: str, *, using: str) -> QueueDatagrams | QueueNotices | None:
     Return what hears the bell of a queue in a program, not yet open, or None where none is rung.
 
     It takes no connection of its own. Behind a pooler that lends out connections for one
-    transaction nothing is heard; Django has to be told of those by
+    transaction nothing is heard; Django knows of those by
     DISABLE_SERVER_SIDE_CURSORS.
     """
     if not options().BELL:

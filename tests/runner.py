@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import multiprocessing
@@ -19,6 +20,7 @@ from django.test.runner import DiscoverRunner
 from .databases.environment import kind_of
 
 REPORT = "PERFECTQUEUE_TEST_REPORT"
+LONGEST = 600.0
 
 
 class Runner(DiscoverRunner):
@@ -63,6 +65,15 @@ class Runner(DiscoverRunner):
 
 class CountingResult(unittest.TextTestResult):
     passed = 0
+
+    def startTest(self, test: Any) -> None:  # noqa: N802
+        """Begin a test; one that hangs ends the run, with the stack of every thread."""
+        super().startTest(test)
+        faulthandler.dump_traceback_later(LONGEST, exit=True, file=sys.__stderr__)
+
+    def stopTest(self, test: Any) -> None:  # noqa: N802
+        faulthandler.cancel_dump_traceback_later()
+        super().stopTest(test)
 
     def addSuccess(self, test: Any) -> None:  # noqa: N802
         super().addSuccess(test)

@@ -14,7 +14,6 @@ MOMENT = 0.0001
 
 raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 raise_in.argtypes = (ctypes.c_ulong, ctypes.py_object)
-NOTHING = ctypes.py_object()
 
 
 class ThreadInterrupter:
@@ -58,7 +57,7 @@ class ThreadInterrupter:
                 self._sending = False
 
     def _leave(self) -> None:
-        """Leave a call; withdraw an exception that was sent and not raised yet."""
+        """Leave a call; drop an exception that was sent and not raised yet."""
         try:
             self._close()
         except BaseException:
@@ -69,10 +68,13 @@ class ThreadInterrupter:
         self._inside = None
         while self._sending:
             time.sleep(MOMENT)
-        if self._sent:
-            raise_in(self._thread, NOTHING)
-            self._sent = False
         self._wanted.clear()
+        if self._sent:
+            self._sent = False
+            # An exception that is still pending is raised when a loop jumps back. Withdrawing it
+            # in C would leave Python before 3.12 checking for it for ever, and hang a profiler.
+            for _ in range(2):
+                pass
 
 
 def class_returning(reason: BaseException) -> type[BaseException]:

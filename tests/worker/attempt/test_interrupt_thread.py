@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +21,25 @@ def work_long():
     until = time.monotonic() + 30.0
     while time.monotonic() < until:
         pass
+
+
+PROFILE = """
+import sys
+from tests.worker.attempt.test_interrupt_thread import interrupt_once
+interrupt_once()
+sys.setprofile(lambda *what: None)
+(lambda: None)()
+"""
+
+
+def interrupt_once():
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        interrupter = pool.submit(ThreadInterrupter).result()
+
+        def interrupt():
+            interrupter.interrupt("token", BreakOffError("for", "a reason"))
+
+        assert pool.submit(interrupter.call, "token", interrupt).exception()
 
 
 class ThreadInterrupterTests(SimpleTestCase):
@@ -99,3 +120,9 @@ class ThreadInterrupterTests(SimpleTestCase):
             self.interrupter.interrupt(token[0], self.reason)
         self.assertLessEqual(working.result(), calls)
         self.assertEqual(self.there(self.interrupter.call, "after", lambda: 3).result(), 3)
+
+    def test_profilers_work_after_an_interruption(self):
+        """
+        Python before 3.12 hangs under a profiler while an exception is noted and none pending.
+        """
+        subprocess.run([sys.executable, "-c", PROFILE], check=True, timeout=60)

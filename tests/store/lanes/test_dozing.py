@@ -64,6 +64,14 @@ class WakeTests(TransactionTestCase):
         self.assertEqual(awake(), ["bob"])
 
     @override_settings(PERFECTQUEUE=MUTE)
+    def test_one_that_has_fallen_asleep_is_woken_by_the_next_submit(self):
+        submit("first", user="ann", now=None)
+        submit(user="bob", now=None)
+        self.assertEqual(len(acquire(10, now=None)), 2)
+        self.assertNotIn("ann", awake())
+        submit("second", user="ann", now=None)
+        self.assertIn("ann", awake())
+
     def test_also_without_a_bell(self):
         submit(user="ann")
         self.assertEqual(awake(), ["ann"])

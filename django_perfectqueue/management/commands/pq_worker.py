@@ -27,13 +27,15 @@ from django_perfectqueue.lib.version import __version__
 from django_perfectqueue.worker.database.connecting import prepare
 from django_perfectqueue.worker.discovery import found, no_handlers, types_of, with_django_tasks
 from django_perfectqueue.worker.helpers.probe_server import refusal
-from django_perfectqueue.worker.launcher.launcher import (
-    GENERATION,
+from django_perfectqueue.worker.launcher.generation import (
     SUPERVISOR,
-    Launcher,
+    Generation,
     first_environment,
+    forked,
+    may_fork,
     same_command,
 )
+from django_perfectqueue.worker.launcher.launcher import GENERATION, Launcher
 from django_perfectqueue.worker.launcher.pid_file import PidFile
 from django_perfectqueue.worker.launcher.systemd import Notifier, taken_out_of
 from django_perfectqueue.worker.plan import Plan
@@ -190,7 +192,10 @@ class Command(SummedUpCommand):
             self.stdout, self.stderr = OutputWrapper(sys.stdout), OutputWrapper(sys.stderr)
             self.stderr.style_func = style
         launcher = os.environ.pop(SUPERVISOR, None)
-        code = self.launch(options) if launcher is None else self.supervise(int(launcher), options)
+        if launcher is not None:
+            code = self.supervise(socket.socket(fileno=int(launcher)), options)
+        else:
+            code = self.launch(options)
         if not code:
             return
         if self.started_by_itself:
@@ -198,8 +203,15 @@ class Command(SummedUpCommand):
         raise CommandError(_("The worker ended with exit code %d.") % code, returncode=code)
 
     def launch(self, options: CommandOptions) -> int:
+        """Be the launcher, and in a fork of it the first supervisor."""
         command, environment = same_command(), first_environment()
         for_us = taken_out_of(environment)
+        first: Generation | None = None
+        if self.started_by_itself and may_fork():
+            taken_out_of(os.environ)
+            first, channel = forked()
+            if channel is not None:
+                return self.supervise(channel, options)
         if not self.started_by_itself:
             environment, for_us = dict(os.environ), {}
             taken_out_of(environment)
@@ -216,6 +228,7 @@ class Command(SummedUpCommand):
                 echo=echo,
                 pid_file=PidFile(options["pid_file"]) if options["pid_file"] else None,
                 notifier=Notifier(for_us),
+                first=first,
             )
             return launcher.run()
 
@@ -226,7 +239,7 @@ class Command(SummedUpCommand):
         except (AttributeError, OSError, ValueError):
             return False
 
-    def supervise(self, launcher: int, options: CommandOptions) -> int:
+    def supervise(self, launcher: socket.socket, options: CommandOptions) -> int:
         set_title("supervisor")
         self.check(tags=["perfectqueue"])
         with speaking():
@@ -238,7 +251,7 @@ class Command(SummedUpCommand):
         check_health(plan.health)
         reporter = Reporter(self.print, self.style, options["verbosity"])
         self.introduce(plan, reporter)
-        return Supervisor(plan, reporter, socket.socket(fileno=launcher)).run()
+        return Supervisor(plan, reporter, launcher).run()
 
     def say(self, text: str) -> None:
         self.stderr.write(text)

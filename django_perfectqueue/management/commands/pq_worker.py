@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
@@ -266,18 +266,18 @@ class Command(SummedUpCommand):
         reporter.say(
             _("Database: %(alias)s (%(vendor)s)") % {"alias": plan.using, "vendor": vendor}
         )
-        weights = store.queue_weights(plan.queues, using=plan.using)
-        reporter.say(queues_in_words(plan, weights))
+        reporter.say(queues_in_words(plan))
         reporter.say(handlers(plan.dispatch))
         reporter.say(staff(plan.options))
 
 
-def queues_in_words(plan: Plan, weights: Mapping[str, float]) -> str:
+def queues_in_words(plan: Plan) -> str:
     """Return in words which queues are served, and how they share the worker."""
     names = {"queues": ", ".join(plan.queues)}
     if len(plan.queues) == 1:
         return _("Queues: %(queues)s") % names
     if plan.options.QUEUE_ORDER == conf.FAIR:
+        weights = store.queue_weights(plan.queues, using=plan.using)
         names["weights"] = " : ".join(f"{weights.get(queue, 1.0):g}" for queue in plan.queues)
         return _("Queues: %(queues)s share by weight (%(weights)s)") % names
     if plan.options.QUEUE_ORDER == "ordered":

@@ -13,6 +13,8 @@ from django_perfectqueue.conf import SETTING, Options, given, problems
 
 from .messages import TAG, error, warning
 
+CLOSE = 0.9
+
 
 @checks.register(TAG)
 def check_settings(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
@@ -33,8 +35,10 @@ def check_settings(app_configs: object = None, **kwargs: object) -> list[CheckMe
 
 def misspelt() -> Iterator[CheckMessage]:
     """Yield a warning for each setting whose name is nearly that of this package's."""
-    for name in dir(settings):
-        if name != SETTING and close(name):
+    # One matcher: it prepares its second text once.
+    matcher = difflib.SequenceMatcher(None, "", SETTING)
+    for name in filter(str.isupper, dir(settings)):
+        if name != SETTING and is_close(matcher, name):
             yield warning(
                 18,
                 f"The setting {name} has no effect.",
@@ -42,9 +46,9 @@ def misspelt() -> Iterator[CheckMessage]:
             )
 
 
-def close(name: str) -> bool:
-    plain = name.upper().replace("_", "").removeprefix("DJANGO")
-    return name.isupper() and difflib.SequenceMatcher(None, plain, SETTING).ratio() > 0.9
+def is_close(matcher: difflib.SequenceMatcher[str], name: str) -> bool:
+    matcher.set_seq1(name.replace("_", "").removeprefix("DJANGO"))
+    return matcher.real_quick_ratio() > CLOSE and matcher.ratio() > CLOSE
 
 
 def setting_error(problem: str) -> CheckMessage:

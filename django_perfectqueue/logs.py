@@ -22,7 +22,7 @@ from .lib.running import running
 from .payload.redaction import STARS, masked
 
 FIELDS = ("pq_queue", "pq_key", "pq_type", "pq_user", "pq_attempt", "pq_worker")
-NOTHING: Mapping[str, Any] = dict.fromkeys(FIELDS, "")
+NOTHING: Mapping[str, object] = dict.fromkeys(FIELDS, "")
 
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -31,7 +31,7 @@ __all__ = ["FIELDS", "JsonFormatter", "Masked", "TaskContext", "about", "context
 PLAIN = logging.Formatter()
 
 
-def context() -> Mapping[str, Any]:
+def context() -> Mapping[str, object]:
     """Return the log fields of the task that runs here: a value for each of FIELDS."""
     task = running.get()
     if task is None:

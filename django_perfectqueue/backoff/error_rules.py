@@ -16,7 +16,7 @@ RuleWithWaits = Rule | Mapping[type[BaseException], Backoff | BackoffFunction | 
 RETRY_ON, DISCARD_ON, FAIL_ON = RULES = ("retry_on", "discard_on", "fail_on")
 
 
-def rule_for(rules: Mapping[str, Any], error: BaseException) -> tuple[str, Any]:
+def rule_for(rules: Mapping[str, object], error: BaseException) -> tuple[str, Any]:
     """
     Return the name of the rule for an error, and the waits that it has, if any.
 
@@ -53,7 +53,7 @@ def hashable(value: Any) -> Any:
         return value
 
 
-def problems(rules: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def problems(rules: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Yield the name of each rule that will not do, and what it must be and is not."""
     seen: dict[type, str] = {}
     for name, value in rules.items():

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.journal import Line, read
-from django_perfectqueue.payload.names import LAST_CHARACTER, LIMITS_LENGTH
+from django_perfectqueue.payload.names import JSON, LAST_CHARACTER, LIMITS_LENGTH
 
 from .fields import ExactCharField, ReadableDateTimeField
 from .indexes import PartialIndex, without_partial_indexes
@@ -156,7 +156,7 @@ class Task(Kept):
         return without_partial_indexes(super().check(**kwargs))
 
     @property
-    def data(self) -> Any:
+    def data(self) -> JSON:
         """
         What was submitted.
 
@@ -165,7 +165,7 @@ class Task(Kept):
         return decode(self.payload)
 
     @property
-    def result(self) -> Any:
+    def result(self) -> JSON:
         """What the handler returned, or None."""
         return None if self.result_text is None else decode(self.result_text)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -79,7 +80,7 @@ def stand_ins(recorded: Recording) -> Iterator[tuple[object, str, object]]:
         tasks: Iterable[Mapping[str, Any]],
         *,
         on_conflict: str = "raise",
-        now: Any = None,
+        now: datetime | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> int:
         stored = 0

@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Protocol
 
 from . import tracing
 from .lib.printable import printable
@@ -84,7 +84,13 @@ class Masked(logging.Filter):
         return True
 
 
-def mask(record: logging.LogRecord, task: Any) -> None:
+class Redacting(Protocol):
+    """A task that knows what is sensitive in its data."""
+
+    def redacted(self, text: str) -> str: ...
+
+
+def mask(record: logging.LogRecord, task: Redacting) -> None:
     try:
         text = record.getMessage()
     except Exception:
@@ -104,7 +110,7 @@ def mask(record: logging.LogRecord, task: Any) -> None:
             setattr(record, name, mask_extra(name, value, task))
 
 
-def mask_extra(name: str, value: object, task: object) -> object:
+def mask_extra(name: str, value: object, task: Redacting) -> object:
     """Return what was given as ``extra`` with stars; in place of what is nested too deep."""
     try:
         return masked_value(masked({name: value})[name], task)
@@ -112,7 +118,7 @@ def mask_extra(name: str, value: object, task: object) -> object:
         return STARS
 
 
-def masked_value(value: object, task: Any) -> object:
+def masked_value(value: object, task: Redacting) -> object:
     if isinstance(value, str):
         return task.redacted(value)
     if isinstance(value, Mapping):

@@ -45,7 +45,7 @@ def by_class(value: Any) -> Iterator[tuple[Any, Any]]:
             yield kind, waits
 
 
-def hashable(value: Any) -> Any:
+def hashable(value: object) -> object:
     """Return a rule as pairs that can be kept in what is frozen; one that is wrong as it is."""
     try:
         return tuple(by_class(value))
@@ -58,7 +58,7 @@ def problems(rules: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     seen: dict[type, str] = {}
     for name, value in rules.items():
         try:
-            pairs: list[tuple[Any, Any]] = list(by_class(value))
+            pairs: list[tuple[object, object]] = list(by_class(value))
         except (TypeError, ValueError):
             pairs = [(value, None)]
         for kind, waits in pairs:
@@ -71,7 +71,7 @@ def problems(rules: Mapping[str, object]) -> Iterator[tuple[str, str]]:
                 yield name, f"must have {wanted} for {kind.__qualname__}, not {waits!r}"
 
 
-def is_wait(waits: Any, name: str) -> bool:
+def is_wait(waits: object, name: str) -> bool:
     if name != RETRY_ON:
         return False
     if isinstance(waits, int | float | str | timedelta):

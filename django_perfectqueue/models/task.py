@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.core.checks import CheckMessage
 from django.db import models
@@ -152,7 +152,7 @@ class Task(Kept):
         return printable(self.key)
 
     @classmethod
-    def check(cls, **kwargs: Any) -> list[CheckMessage]:
+    def check(cls, **kwargs: object) -> list[CheckMessage]:
         return without_partial_indexes(super().check(**kwargs))
 
     @property

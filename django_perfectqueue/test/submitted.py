@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 from unittest import mock
 
 from django.utils import timezone
@@ -48,7 +47,7 @@ class SubmittedTask:
         return cls.of(given, data=decode(given.payload), limits=given.limits, using=using)
 
     @classmethod
-    def of(cls, given: Any, **values: Any) -> SubmittedTask:
+    def of(cls, given: models.Task | store.Submission, **values: JSON) -> SubmittedTask:
         names = ("key", "type", "queue", "user", "priority", "run_at", "expires_at")
         return cls(**{name: getattr(given, name) for name in names}, **values)
 

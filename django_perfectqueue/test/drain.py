@@ -123,7 +123,7 @@ class Drain:
 
     def take(self) -> HeldTask | None:
         store.steer_waiting(using=self.using)
-        store.follow(using=self.using)
+        store.follow(using=self.using, now=self.moment)
         queues = [self.queue] if self.queue else self.queues_with_tasks()
         terms: dict[str, Any] = {
             "limit": 1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.db import connections
@@ -51,10 +52,10 @@ class Follow:
         follow(using=self.using)
 
 
-def follow(*, using: str) -> int:
+def follow(*, using: str, now: datetime | None = None) -> int:
     """Act on the events that are there; return how many."""
     with calls_of_others():
-        return sum(act(using=using) for act in followers)
+        return sum(act(using=using, now=now) for act in followers)
 
 
 def follow_uncommitted(*, using: str) -> int:

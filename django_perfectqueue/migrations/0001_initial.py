@@ -816,8 +816,8 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "dependencies",
                 "default_permissions": ("view",),
                 "indexes": [
-                    models.Index(fields=["child", "state"], name="perfectqueue_dep_child"),
-                    models.Index(fields=["parent", "state"], name="perfectqueue_dep_parent"),
+                    models.Index(fields=["child", "id"], name="perfectqueue_dep_child"),
+                    models.Index(fields=["parent"], name="perfectqueue_dep_parent"),
                 ],
             },
         ),

@@ -57,8 +57,8 @@ class Dependency(models.Model):
         verbose_name_plural = _("dependencies")
         default_permissions = ("view",)
         indexes = [
-            models.Index(fields=["child", "state"], name="perfectqueue_dep_child"),
-            models.Index(fields=["parent", "state"], name="perfectqueue_dep_parent"),
+            models.Index(fields=["child", "id"], name="perfectqueue_dep_child"),
+            models.Index(fields=["parent"], name="perfectqueue_dep_parent"),
         ]
 
     def __str__(self) -> str:

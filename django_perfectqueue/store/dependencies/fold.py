@@ -22,7 +22,7 @@ from django_perfectqueue.models import Dependency, DependencyEvent, IfFailed, Ou
 
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
-from ..database.transaction import reading, repeated, unit
+from ..database.transaction import repeated, unit
 from ..lanes.accounts import Accounts
 from ..notify.ring import ring
 from ..notify.signals import announce_ids
@@ -38,7 +38,6 @@ ROUNDS = 2_000
 PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05)
 """In seconds: how long it waits for tickets of parents that others have locked."""
 
-ANY = 'SELECT 1 FROM "perfectqueue_dependencyevent" LIMIT 1'
 TAKE = """
 SELECT "id", "task_id", "kind" FROM "perfectqueue_dependencyevent" ORDER BY "id" LIMIT %(limit)s
 """
@@ -56,13 +55,12 @@ UPDATE "perfectqueue_dependency" SET "state" = %(state)s
 WHERE "id" IN ({ids}) AND "state" < %(state)s
 """
 DROP = 'DELETE FROM "perfectqueue_dependency" WHERE "id" IN ({ids})'
+# Read from behind: mostly the parents end in their order, and the last is unmet until the end.
 READY = """
-SELECT "ticket"."task_id", "task"."run_at" <= {now} FROM "perfectqueue_ticket" AS "ticket"
-JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
-WHERE "ticket"."task_id" IN ({ids}) AND NOT EXISTS (
-    SELECT 1 FROM "perfectqueue_dependency"
-    WHERE "child_id" = "ticket"."task_id" AND "state" < 3
-)
+SELECT "id", "run_at" <= {now} FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND (
+    SELECT "id" FROM "perfectqueue_dependency"
+    WHERE "child_id" = "perfectqueue_task"."id" AND "state" < 3 ORDER BY "id" DESC LIMIT 1
+) IS NULL
 """
 SCHEDULE = """
 UPDATE "perfectqueue_ticket" SET "state" = 1, "alarm_at" = (
@@ -83,10 +81,14 @@ class Edge(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """How many events a batch has done with, and whether it has left any."""
+    """
+    How much a batch has done, whether it has left any of its events, and whether there may be
+    more: it has left some, read as many as it may, or ended tasks itself.
+    """
 
     done: int
     left: bool
+    more: bool
 
 
 def fold(*, using: str, now: datetime | None = None) -> int:
@@ -96,18 +98,20 @@ def fold(*, using: str, now: datetime | None = None) -> int:
     It is called after each commit that appends some. What is missed, because a process died or
     a parent's ticket was locked for long, the sweep finds.
     """
-    if folding.get() or not are_some(using=using):
+    if folding.get():
         return 0
     total, pauses = 0, iter(PAUSES)
     token = folding.set(True)
     try:
         for _round in range(ROUNDS):
-            done, left = fold_batch(using=using, now=now)
+            done, left, more = fold_batch(using=using, now=now)
             total += done
-            if not done:
-                if not left or (pause := next(pauses, None)) is None:
+            if not done and left:
+                if (pause := next(pauses, None)) is None:
                     break
                 time.sleep(pause)
+            elif not more:
+                break
     finally:
         folding.reset(token)
     return total
@@ -117,18 +121,12 @@ followers.append(fold)
 
 
 @repeated
-def are_some(*, using: str) -> bool:
-    with reading(using) as (cursor, dialect):
-        return dialect.execute(cursor, ANY).fetchone() is not None
-
-
-@repeated
 def fold_batch(*, using: str, now: datetime | None) -> Folded:
     with unit(using) as (cursor, dialect):
         statement = TAKE + dialect.skip_clause()
         events = dialect.execute(cursor, statement, {"limit": EVENTS}).fetchall()
         if not events:
-            return Folded(0, left=False)
+            return Folded(0, left=False, more=False)
         kinds = DependencyEvent.Kind
         ended = sorted({task_id for _id, task_id, kind in events if kind == kinds.ENDED})
         added = sorted({task_id for _id, task_id, kind in events if kind == kinds.ADDED})
@@ -139,7 +137,8 @@ def fold_batch(*, using: str, now: datetime | None) -> Folded:
         if done:
             dialect.execute(cursor, DONE.replace("{ids}", numbers(done)))
         progress = len(done) + len(batch.met) + len(batch.failed) + len(batch.awaited)
-    return Folded(progress, left=len(done) < len(events))
+    left = len(done) < len(events)
+    return Folded(progress, left, left or len(events) == EVENTS or bool(batch.cancelled))
 
 
 @dataclass

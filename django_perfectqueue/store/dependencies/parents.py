@@ -13,9 +13,17 @@ from django_perfectqueue.models import Outcome
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
 
-OUTCOMES = 'SELECT "id", "outcome", "key" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
-TICKETS = 'SELECT "task_id" FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids})'
-FOLLOW = 'UPDATE "perfectqueue_ticket" SET "followed" = TRUE WHERE "task_id" IN ({ids})'
+ENDED = """
+SELECT "id", "outcome", "key" FROM "perfectqueue_task"
+WHERE "id" IN ({ids}) AND "outcome" <> '' ORDER BY "id"
+"""
+TICKETS = """
+SELECT "task_id" FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids}) ORDER BY "task_id"
+"""
+FOLLOW = """
+UPDATE "perfectqueue_ticket" SET "followed" = TRUE WHERE "task_id" IN ({ids}) AND NOT "followed"
+"""
+THERE = 'SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
 
 
 class Standing(NamedTuple):
@@ -55,28 +63,22 @@ class Parents:
         """
         Mark the parents that live as followed; return where each stands.
 
-        Each is locked: its ticket, or where it has none its task. So who ends it either finds
-        the mark, or has committed before. Nothing is waited for: a transaction of someone
-        else's may hold a ticket for long.
+        Each is locked: its task if it has ended, else its ticket. So who ends it or puts it
+        back either finds the mark and the dependencies, or has committed before. Nothing is
+        waited for: a transaction of someone else's may hold a ticket for long.
         """
-        left = set(ids)
-        found = dict.fromkeys(self.locked(TICKETS, "task_id", left), LIVE)
-        if found:
-            self.execute(FOLLOW, found)
-        left -= found.keys()
-        found |= dict.fromkeys((id_ for (id_,) in self.rows(TICKETS, left)), LOCKED)
-        left -= found.keys()
-        locked = set(self.locked(OUTCOMES, "id", left))
-        found |= dict.fromkeys(left, GONE)
-        for id_, outcome, key in self.rows(OUTCOMES, left):
-            # One that has no outcome was put back since its ticket was looked for.
-            found[id_] = Standing(outcome, key) if outcome and id_ in locked else LOCKED
+        skip = self.dialect.skip_clause()
+        found = {id_: Standing(outcome, key) for id_, outcome, key in self.rows(ENDED + skip, ids)}
+        if left := set(ids) - found.keys():
+            live = [id_ for (id_,) in self.rows(TICKETS + skip, left)]
+            if live:
+                self.execute(FOLLOW, live)
+            found |= dict.fromkeys(live, LIVE)
+        if left := left - found.keys():
+            # Someone ends it or puts it back at this moment, or has since the first look.
+            there = {id_ for (id_,) in self.rows(THERE, left)}
+            found |= {id_: LOCKED if id_ in there else GONE for id_ in left}
         return found
-
-    def locked(self, statement: str, key: str, ids: Collection[int]) -> list[int]:
-        """Lock rows that nobody else has locked, in the order of their ids; return these."""
-        order = f' ORDER BY "{key}"{self.dialect.skip_clause()}'
-        return [row[0] for row in self.rows(statement + order, ids)]
 
     def rows(self, statement: str, ids: Collection[int]) -> list[Any]:
         return list(self.execute(statement, ids).fetchall()) if ids else []

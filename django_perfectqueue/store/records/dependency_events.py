@@ -13,9 +13,10 @@ from django.db.backends.utils import CursorWrapper as Cursor
 from django_perfectqueue.models import DependencyEvent
 
 from ..database.dialects import Dialect
-from ..database.transaction import calls_of_others
+from ..database.transaction import calls_of_others, reading, repeated
 
 NOTE = 'INSERT INTO "perfectqueue_dependencyevent" ("task_id", "kind") VALUES {rows}'
+ANY = 'SELECT 1 FROM "perfectqueue_dependencyevent" LIMIT 1'
 
 followers: list[Callable[..., int]] = []
 """What is called, with ``using``, after the commit of a transaction that appended events."""
@@ -49,11 +50,21 @@ class Follow:
     using: str
 
     def __call__(self) -> None:
-        follow(using=self.using)
+        act_on_events(using=self.using)
 
 
 def follow(*, using: str, now: datetime | None = None) -> int:
-    """Act on the events that are there; return how many."""
+    """Act on the events that are there, if any; return how many."""
+    return act_on_events(using=using, now=now) if are_some(using=using) else 0
+
+
+@repeated
+def are_some(*, using: str) -> bool:
+    with reading(using) as (cursor, dialect):
+        return dialect.execute(cursor, ANY).fetchone() is not None
+
+
+def act_on_events(*, using: str, now: datetime | None = None) -> int:
     with calls_of_others():
         return sum(act(using=using, now=now) for act in followers)
 

@@ -27,13 +27,12 @@ ENDED = " AND \"outcome\" <> ''"
 
 
 # The tasks that wait for it wait for the one in its place.
-CHILDREN = """
-SELECT DISTINCT "child_id" FROM "perfectqueue_dependency"
+WAITING = """
+SELECT "id", "child_id" FROM "perfectqueue_dependency"
 WHERE "parent_id" = %(old)s AND "state" < 3
 """
 TRANSFER = """
-UPDATE "perfectqueue_dependency" SET "parent_id" = %(new)s, "state" = 0
-WHERE "parent_id" = %(old)s AND "state" < 3
+UPDATE "perfectqueue_dependency" SET "parent_id" = %(new)s, "state" = 0 WHERE "id" IN ({ids})
 """
 
 
@@ -76,10 +75,10 @@ def replace_now(
 def transfer(cursor: Cursor, dialect: Dialect, old: int, new: int) -> None:
     """Have what waits for one task wait for another."""
     values = {"old": old, "new": new}
-    children = dialect.execute(cursor, CHILDREN, values).fetchall()
-    if children:
-        dialect.execute(cursor, TRANSFER, values)
-        note_added(cursor, dialect, [child for (child,) in children])
+    if waiting := dialect.execute(cursor, WAITING, values).fetchall():
+        ids = numbers(id_ for id_, _child in waiting)
+        dialect.execute(cursor, TRANSFER.replace("{ids}", ids), values)
+        note_added(cursor, dialect, sorted({child for _id, child in waiting}))
 
 
 def forget(cursor: Cursor, dialect: Dialect, task_id: int, key: str) -> bool:

@@ -15,6 +15,7 @@ from django_perfectqueue.models import Outcome, State
 from ..arithmetic.fair_order import lane_of
 from ..arithmetic.limit_keys import may_hold, split
 from ..database.dialects import Dialect
+from ..database.dialects.base import numbers
 from ..database.transaction import Tries, reading, recalled, repeated, unit
 from ..lanes.accounts import REACHED, Accounts
 from ..limits.limit_cache import known_limits
@@ -70,10 +71,11 @@ SELECT "id", %(lane)s, %(state)s, %(rank)s, COALESCE("expected_at", {now}),
     )
 FROM "perfectqueue_task" WHERE "id" = %(task_id)s
 """
-# Its children wait for it anew.
-AWAIT = """
-UPDATE "perfectqueue_dependency" SET "state" = 1 WHERE "parent_id" = %(task_id)s AND "state" = 2
+# Its children wait for it anew. Written by id: by the parent it would wait for submitters.
+GIVEN_UP = """
+SELECT "id" FROM "perfectqueue_dependency" WHERE "parent_id" = %(task_id)s AND "state" = 2
 """
+AWAIT = 'UPDATE "perfectqueue_dependency" SET "state" = 1 WHERE "id" IN ({ids})'
 
 
 class TaskRow(NamedTuple):
@@ -244,7 +246,9 @@ def put_back(
     values |= {"rank": -task.priority, "attempt": task.attempt}
     values["state"] = (State.BLOCKED if task.is_child else State.SCHEDULED).value
     dialect.execute(cursor, REQUEUE, values, now=now)
-    dialect.execute(cursor, AWAIT, values)
+    if given_up := dialect.execute(cursor, GIVEN_UP, values).fetchall():
+        ids = numbers(id_ for (id_,) in given_up)
+        dialect.execute(cursor, AWAIT.replace("{ids}", ids))
     if task.is_child:
         # What it waits for may end before this commit: that is looked at after it.
         note_added(cursor, dialect, [task_id])

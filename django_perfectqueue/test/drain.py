@@ -122,6 +122,7 @@ class Drain:
 
     def take(self) -> HeldTask | None:
         store.steer_waiting(using=self.using)
+        store.follow(using=self.using, now=self.moment)
         queues = [self.queue] if self.queue else self.queues_with_tasks()
         if not queues:
             return None

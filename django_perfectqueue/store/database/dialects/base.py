@@ -22,7 +22,9 @@ TAKEN = (
     ' "task"."context", "task"."limits"'
 )
 
-REMOVE = 'DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s'
+REMOVE = """
+DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s RETURNING "followed"
+"""
 
 COPY = """
 UPDATE "perfectqueue_lane" SET {columns}
@@ -233,8 +235,11 @@ class Dialect(ABC):
         worker: str,
         monotonic: float,
         now: datetime | None,
-    ) -> set[tuple[int, int]]:
-        """Close the tickets that are still held as given; return the fences of their leases."""
+    ) -> dict[tuple[int, int], bool]:
+        """
+        Close the tickets that are still held as given; return the fences of their leases, each
+        with whether other tasks wait for it.
+        """
 
     def finish_one(
         self,
@@ -248,13 +253,17 @@ class Dialect(ABC):
     ) -> bool:
         """
         Close a ticket that is still held as given, and charge its lane, where
-        ``single_statement``; return whether it was.
+        ``single_statement``; return whether it was. One for which others wait is left.
         """
         raise NotSupportedError("This database takes several statements for it.")
 
-    def remove(self, cursor: Cursor, task_id: int) -> None:
-        """Delete the ticket of a task that has ended, and notify those that wait for the end."""
-        self.execute(cursor, REMOVE, {"task_id": task_id})
+    def remove(self, cursor: Cursor, task_id: int) -> bool:
+        """
+        Delete the ticket of a task that has ended, and notify the programs that wait for the
+        end; return whether other tasks wait for it.
+        """
+        row = self.execute(cursor, REMOVE, {"task_id": task_id}).fetchone()
+        return bool(row and row[0])
 
     @abstractmethod
     def charge(

@@ -226,7 +226,7 @@ WITH "given" AS (
     WHERE "ticket"."task_id" = ANY(ARRAY(SELECT "id" FROM "given"))
         AND "ticket"."task_id" = "given"."id" AND "ticket"."token" = "given"."token"
         AND "ticket"."state" = 2
-    RETURNING "ticket"."task_id", "ticket"."token", "ticket"."watched"
+    RETURNING "ticket"."task_id", "ticket"."token", "ticket"."watched", "ticket"."followed"
 )
 UPDATE "perfectqueue_task" AS "task"
 SET "outcome" = 'finished', "attempt" = "given"."attempt", "worker" = %(worker)s,
@@ -236,13 +236,14 @@ SET "outcome" = 'finished', "attempt" = "given"."attempt", "worker" = %(worker)s
 FROM "given"
 WHERE "task"."id" = ANY(ARRAY(SELECT "task_id" FROM "closed")) AND "task"."id" = "given"."id"
     AND ("given"."id", "given"."token") IN (SELECT "task_id", "token" FROM "closed")
-RETURNING "task"."id", "given"."token", (SELECT count({TELL}) FROM "closed" WHERE "watched")
+RETURNING "task"."id", "given"."token", (SELECT count({TELL}) FROM "closed" WHERE "watched"),
+    ARRAY(SELECT "task_id" FROM "closed" WHERE "followed")
 """
 
 FINISH_ONE = f"""
 WITH "closed" AS (
     DELETE FROM "perfectqueue_ticket"
-    WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2
+    WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2 AND NOT "followed"
     RETURNING "task_id", "lane", "watched"
 ),
 "charged" AS (
@@ -272,7 +273,7 @@ RETURNING "id", (SELECT count({TELL}) FROM "closed" WHERE "watched")
 
 REMOVE = f"""
 DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s
-RETURNING CASE WHEN "watched" THEN {TELL} END
+RETURNING "followed", CASE WHEN "watched" THEN {TELL} END
 """
 
 CHARGE = f"""
@@ -497,7 +498,7 @@ class PostgreSQL(Dialect):
         worker: str,
         monotonic: float,
         now: datetime | None,
-    ) -> set[tuple[int, int]]:
+    ) -> dict[tuple[int, int], bool]:
         parameters = {
             "id": array([done.lease.task_id for done in completions]),
             "token": array([done.lease.token for done in completions]),
@@ -508,7 +509,7 @@ class PostgreSQL(Dialect):
             "worker": worker,
         }
         rows = self.execute(cursor, FINISH, parameters, now=now).fetchall()
-        return {(task_id, token) for task_id, token, _told in rows}
+        return {(task_id, token): task_id in followed for task_id, token, _told, followed in rows}
 
     def finish_one(
         self,
@@ -536,8 +537,9 @@ class PostgreSQL(Dialect):
         }
         return self.execute(cursor, FINISH_ONE, parameters, now=now).fetchone() is not None
 
-    def remove(self, cursor: Cursor, task_id: int) -> None:
-        self.execute(cursor, REMOVE, {"task_id": task_id})
+    def remove(self, cursor: Cursor, task_id: int) -> bool:
+        row = self.execute(cursor, REMOVE, {"task_id": task_id}).fetchone()
+        return bool(row and row[0])
 
     def charge(
         self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None

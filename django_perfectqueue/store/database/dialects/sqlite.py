@@ -99,7 +99,7 @@ DELETE FROM "perfectqueue_ticket"
 WHERE ("task_id", "token") IN (
     SELECT "value" ->> 0, "value" ->> 1 FROM json_each(%(rows)s)
 ) AND "state" = 2
-RETURNING "task_id", "token"
+RETURNING "task_id", "token", "followed"
 """
 )
 
@@ -273,7 +273,7 @@ class SQLite(Dialect):
         worker: str,
         monotonic: float,
         now: datetime | None,
-    ) -> set[tuple[int, int]]:
+    ) -> dict[tuple[int, int], bool]:
         zero = naive(now or clock.now()) - timedelta(seconds=monotonic)
         rows = [
             (
@@ -287,7 +287,7 @@ class SQLite(Dialect):
             for done in completions
         ]
         closed = self.execute(cursor, CLOSE, {"rows": to_json(rows)}).fetchall()
-        fences = set(closed)
+        fences = {(task_id, token): bool(followed) for task_id, token, followed in closed}
         written = to_json([row for row in rows if row[:2] in fences])
         if fences:
             self.execute(cursor, FINISH, {"rows": written, "worker": worker})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.core.checks import CheckMessage
 from django.db import models
 from django.db.models import Q
@@ -82,7 +80,7 @@ class Ticket(Kept):
         return str(self.task_id)
 
     @classmethod
-    def check(cls, **kwargs: Any) -> list[CheckMessage]:
+    def check(cls, **kwargs: object) -> list[CheckMessage]:
         return without_partial_indexes(super().check(**kwargs))
 
     @property

@@ -259,8 +259,12 @@ class EndTests(Cases):
     def test_a_cancelled_child_that_is_put_back_waits_for_its_parent(self):
         self.fail_parent("cancel")
         Queue()["b"].retry()
-
         self.assertEqual(status("b"), "blocked")
+        Queue()["a"].retry()
+        take("a").fail()
+        self.assertEqual(status("b"), "cancelled")
+
+        Queue()["b"].retry()
         Queue()["a"].retry()
         finish("a")
         finish("b")

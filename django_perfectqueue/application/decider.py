@@ -57,7 +57,7 @@ class Decider:
             raise UndefinedDecisionError(
                 f"{type(self).__name__} has no decision '{decision}'.{self.like(decision)}"
             )
-        found: Callable[..., Any] = method
+        found: Callable[..., object] = method
         return found
 
     def unexpected_error_raised(self, error: BaseException) -> None:

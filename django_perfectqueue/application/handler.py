@@ -98,7 +98,7 @@ class Application:
         """The queue that the task came from, for submitting what follows."""
         return self.task.queue
 
-    def run(self) -> Any:
+    def run(self) -> object:
         """Perform the task, with all that stands around it; return its result."""
         if self.is_async:
             return awaited(self.arun())
@@ -160,7 +160,7 @@ class Application:
         """Return what a backoff that is a function is given beside the error."""
         return self.task
 
-    def kill(self, reason: BaseException) -> Any:
+    def kill(self, reason: BaseException) -> object:
         """
         Give the attempt up. Called from another thread, while run() is going on.
 
@@ -174,6 +174,7 @@ class Application:
         """
         if not isinstance(reason, GracefulProcessStopError):
             self.interrupt(reason)
+        return None
 
     def interrupt(self, reason: BaseException) -> None:
         """

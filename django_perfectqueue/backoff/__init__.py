@@ -162,7 +162,7 @@ def backoff_at(path: str) -> Any:
     return backoff
 
 
-def backoff_problem(backoff: Any) -> str:
+def backoff_problem(backoff: object) -> str:
     """Return what a backoff must be, where it is none."""
     if isinstance(backoff, type):
         return "must be an instance, such as Exponential(5)"

@@ -6,16 +6,17 @@ import difflib
 from collections.abc import Iterator, Mapping
 
 from django.conf import settings
-from django.core import mail
+from django.core import checks, mail
 from django.core.checks import CheckMessage
 
 from django_perfectqueue.conf import SETTING, Options, given, problems
 
-from .messages import error, warning
+from .messages import TAG, error, warning
 
 CLOSE = 0.9
 
 
+@checks.register(TAG)
 def check_settings(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
     """Check what needs no database: PERFECTQUEUE itself, and USE_TZ."""
     found = list(misspelt())
@@ -56,7 +57,7 @@ def setting_error(problem: str) -> CheckMessage:
         return error(1, message, f"Did you mean {guess}")
     if message.startswith("Unknown"):
         return error(1, message, f"There is {', '.join(Options())}.")
-    return error(1, message, f"Mend it, or take it out of {SETTING} to have the default.")
+    return error(1, message, f"Correct it, or take it out of {SETTING} to have the default.")
 
 
 def relations(values: Options) -> Iterator[CheckMessage]:

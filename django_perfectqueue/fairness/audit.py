@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TypeVar
 
 from django.db.models import QuerySet
 from django.db.models.signals import post_delete, post_save, pre_save
@@ -27,11 +27,13 @@ from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.store.values import as_text
 
 Rule = FairShare | QueueShare | Limit
+R = TypeVar("R", bound=Rule)
 
 LONGEST_NAME = 255
 SIGNED = 500
 DEEDS = 20
 DID = "did"
+FORMER = "_former"
 VALUES: dict[type[Rule], tuple[str, ...]] = {
     FairShare: ("weight", "max_running", "paused"),
     QueueShare: ("weight",),
@@ -58,15 +60,17 @@ def follow_changes() -> None:
         post_delete.connect(record_deleted, sender=model, dispatch_uid="perfectqueue_record")
 
 
-def remember(*, instance: Any, using: str, **kwargs: object) -> None:
+def remember(*, instance: Rule, using: str, **kwargs: object) -> None:
     """Keep what the row was before."""
     rows = type(instance)._base_manager.using(using)
-    instance._former = rows.filter(pk=instance.pk).first() if instance.pk else None
+    before = rows.filter(pk=instance.pk).first() if instance.pk else None
+    setattr(instance, FORMER, before)
 
 
-def former(instance: object) -> Any:
+def former(instance: R) -> R | None:
     """Return what the row was before it was saved, or None."""
-    return getattr(instance, "_former", None)
+    before: R | None = getattr(instance, FORMER, None)
+    return before
 
 
 def record_saved(*, instance: Rule, using: str, **kwargs: object) -> None:
@@ -139,5 +143,5 @@ def subject(rule: Rule) -> dict[str, str]:
     return {"kind": Change.Kind.LIMIT.value, "name": rule.key, "queue": ""}
 
 
-def values(rule: Rule | None) -> dict[str, Any] | None:
+def values(rule: Rule | None) -> dict[str, object] | None:
     return None if rule is None else {name: getattr(rule, name) for name in VALUES[type(rule)]}

@@ -104,7 +104,7 @@ def difference(change: Change) -> str:
     return ": ".join(([] if change.before else [_("added")]) + [", ".join(parts)][: len(parts)])
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     if value is None:
         return NOTHING
     if isinstance(value, bool):

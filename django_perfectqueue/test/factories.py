@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import nearest, options
 from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.inspection.why_waiting import Case, Code
+from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.queue import AcquiredTask, Queue, TaskHandle
 
 LATER = 3600.0
@@ -67,7 +67,7 @@ class Making:
         self.result = result
         self.why = why
 
-    def submit(self, **more: Any) -> TaskHandle:
+    def submit(self, **more: JSON) -> TaskHandle:
         return self.queue.submit(self.key, **{**self.given, **more})
 
     def scheduled(self) -> TaskHandle:

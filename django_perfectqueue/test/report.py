@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+
+from django_perfectqueue.payload.names import JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,7 @@ class Run:
     user: str
     attempt: int
     word: str
-    result: Any = None
+    result: JSON = None
     error: BaseException | None = None
     wait: float | None = None
     seconds: float = 0.0
@@ -46,7 +47,7 @@ class Drained(list[Run]):
         return [run.key for run in self]
 
     @property
-    def results(self) -> list[Any]:
+    def results(self) -> list[JSON]:
         return [run.result for run in self]
 
     @property

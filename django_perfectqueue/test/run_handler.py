@@ -24,7 +24,7 @@ from .inline_runner import InlineRunner, is_trouble, only, raise_error
 from .report import Run
 from .routes import workers_dispatch
 
-Handler = type[Application] | Callable[[AcquiredTask], Any]
+Handler = type[Application] | Callable[[AcquiredTask], object]
 
 numbers = itertools.count(1)
 

@@ -46,7 +46,7 @@ from django_perfectqueue.payload.redaction import STARS, masked
 
 from .cells import NOTHING, badge, duration, moment, next_moment
 
-EXPLAINED = (Code.ENDED, Code.RUNNING, Code.BLOCKED, Code.STALLED)
+EXPLAINED = (Code.ENDED, Code.RUNNING, Code.STALLED)
 ATTEMPTS = 50
 LONGEST = 100_000
 

@@ -73,7 +73,8 @@ class Command(SummedUpCommand):
     started_by_itself = False
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
+        add = parser.add_argument
+        add(
             "dispatch",
             nargs="?",
             help=_(
@@ -81,7 +82,7 @@ class Command(SummedUpCommand):
                 " in the tasks modules of the installed apps."
             ),
         )
-        parser.add_argument(
+        add(
             "--exec",
             metavar="COMMAND",
             help=_(
@@ -89,17 +90,15 @@ class Command(SummedUpCommand):
                 " data as JSON on its standard input, and the key as its last argument."
             ),
         )
-        parser.add_argument(
-            "--processors", type=at_least(1), metavar="N", help=_("How many processes.")
-        )
-        parser.add_argument(
+        add("--processors", type=at_least(1), metavar="N", help=_("How many processes."))
+        add(
             "--queue",
             action="append",
             dest="queues",
             metavar="NAME",
             help=_("A queue to serve; may be repeated."),
         )
-        parser.add_argument(
+        add(
             "--queue-order",
             metavar="ORDER",
             help=_(
@@ -107,8 +106,8 @@ class Command(SummedUpCommand):
                 " is served first), round_robin or shuffled."
             ),
         )
-        parser.add_argument("--database", metavar="ALIAS", help=_("The database of the queues."))
-        parser.add_argument(
+        add("--database", metavar="ALIAS", help=_("The database of the queues."))
+        add(
             "--wait-for-database",
             type=at_least(1),
             metavar="SECONDS",
@@ -125,53 +124,53 @@ class Command(SummedUpCommand):
             action="store_true",
             help=_("Start anew whenever the code has changed. For development."),
         )
-        parser.add_argument(
+        add(
             "--poll-interval",
             type=float,
             metavar="SECONDS",
             help=_("How often to look for tasks when there were none."),
         )
-        parser.add_argument(
+        add(
             "--processor-type",
             metavar="TYPE",
             help=_("How each of them runs tasks: process, thread or async."),
         )
-        parser.add_argument(
+        add(
             "--concurrency",
             type=at_least(1),
             metavar="N",
             help=_("How many tasks each of them runs at once, if they are thread or async."),
         )
-        parser.add_argument(
+        add(
             "--prefetch",
             type=at_least(0),
             metavar="N",
             help=_("How many tasks to take in advance."),
         )
-        parser.add_argument(
+        add(
             "--max-requests",
             type=at_least(1),
             metavar="N",
             help=_("Replace a processor when it has run so many tasks."),
         )
-        parser.add_argument(
+        add(
             "--max-age",
             type=float,
             metavar="SECONDS",
             help=_("Replace a processor when it is so old, between two tasks."),
         )
-        parser.add_argument(
+        add(
             "--max-memory",
             type=at_least(1),
             metavar="MIB",
             help=_("Replace a processor when it holds so much memory, between two tasks."),
         )
-        parser.add_argument(
+        add(
             "--pid-file",
             metavar="PATH",
             help=_("Write the worker's pid there, and start no second one with the same file."),
         )
-        parser.add_argument(
+        add(
             "--health-port",
             type=address,
             metavar="[HOST:]PORT",

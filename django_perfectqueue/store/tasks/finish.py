@@ -16,6 +16,7 @@ from ..database.dialects import Dialect, dialect_of
 from ..database.transaction import reading, repeated, unit
 from ..lanes.accounts import Accounts
 from ..leases.fence import ending_of
+from ..records.dependency_events import note_ended
 from ..values import Completion
 
 
@@ -69,6 +70,10 @@ def close(
     for done in completions:
         each.setdefault((done.lease.task_id, done.lease.token), done)
     closed = dialect.finish(cursor, list(each.values()), **terms)
+    if any(closed.values()):
+        note_ended(
+            cursor, dialect, [task_id for (task_id, _), followed in closed.items() if followed]
+        )
     accounts.end_all(
         [(done.lease, done.ended - done.started) for fence, done in each.items() if fence in closed]
     )

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ...values import Submission
+from ...values import Moment, Submission
 
 OPTIONAL = ("run_at", "expected_at", "expires_at", "time_limit", "context")
 SPAN = "+"
 """What marks a column that is given as a span from now."""
 
 Form = tuple[str, ...]
-Convert = Callable[[Any], Any]
+Value = str | int | float | datetime | None
+Convert = Callable[[Moment], Value]
 
 TASK = """
 INSERT INTO "perfectqueue_task" (
@@ -74,9 +75,9 @@ def statements_of(form: Form, sql: Callable[[str], str]) -> tuple[str, dict[str,
 
 def values_of(
     task: Submission, form: Form, token: int | None, now: datetime | None, convert: Convert
-) -> dict[str, Any]:
+) -> dict[str, Value]:
     """Return the parameters; ``convert`` makes of times what the driver takes."""
-    values: dict[str, Any] = {
+    values: dict[str, Value] = {
         "queue": task.queue,
         "key": task.key,
         "type": task.type,

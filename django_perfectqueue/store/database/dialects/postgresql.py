@@ -11,10 +11,9 @@ import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from operator import attrgetter
-from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.postgresql.psycopg_any import is_psycopg3
 from django.db.backends.utils import CursorWrapper as Cursor
 
@@ -23,7 +22,7 @@ from django_perfectqueue.models.fields import READABLE
 from ...arithmetic.fair_order import LEAST_COST
 from ...values import CHANNEL, ENDED, Completion, Moment, Submission
 from ..diagnosis import Ailment
-from .base import HAS_COPIES, TAKEN, Dialect, Entry, Row, Waking, average
+from .base import HAS_COPIES, TAKEN, Dialect, Entry, Report, Row, Taker, Waking, average
 from .one_task import SPAN, TICKET, Form, Stored, form_of, statements_of, values_of
 
 SERIALIZATION_FAILURE = "40001"
@@ -222,7 +221,7 @@ WITH "given" AS (
     WHERE "ticket"."task_id" = ANY(ARRAY(SELECT "id" FROM "given"))
         AND "ticket"."task_id" = "given"."id" AND "ticket"."token" = "given"."token"
         AND "ticket"."state" = 2
-    RETURNING "ticket"."task_id", "ticket"."token", "ticket"."watched"
+    RETURNING "ticket"."task_id", "ticket"."token", "ticket"."watched", "ticket"."followed"
 )
 UPDATE "perfectqueue_task" AS "task"
 SET "outcome" = 'finished', "attempt" = "given"."attempt", "worker" = %(worker)s,
@@ -232,13 +231,14 @@ SET "outcome" = 'finished', "attempt" = "given"."attempt", "worker" = %(worker)s
 FROM "given"
 WHERE "task"."id" = ANY(ARRAY(SELECT "task_id" FROM "closed")) AND "task"."id" = "given"."id"
     AND ("given"."id", "given"."token") IN (SELECT "task_id", "token" FROM "closed")
-RETURNING "task"."id", "given"."token", (SELECT count({TELL}) FROM "closed" WHERE "watched")
+RETURNING "task"."id", "given"."token", (SELECT count({TELL}) FROM "closed" WHERE "watched"),
+    ARRAY(SELECT "task_id" FROM "closed" WHERE "followed")
 """
 
 FINISH_ONE = f"""
 WITH "closed" AS (
     DELETE FROM "perfectqueue_ticket"
-    WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2
+    WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2 AND NOT "followed"
     RETURNING "task_id", "lane", "watched"
 ),
 "charged" AS (
@@ -268,7 +268,7 @@ RETURNING "id", (SELECT count({TELL}) FROM "closed" WHERE "watched")
 
 REMOVE = f"""
 DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s
-RETURNING CASE WHEN "watched" THEN {TELL} END
+RETURNING "followed", CASE WHEN "watched" THEN {TELL} END
 """
 
 CHARGE = f"""
@@ -322,6 +322,7 @@ WHERE NOT "lane"."awake" OR "lane"."policy" <> excluded."policy"
 """
 
 
+TEXTS = ("keys", "queue", "user")
 ASYNCHRONOUS = "\nWHERE (SELECT set_config('synchronous_commit', 'off', true)) = 'off'"
 
 END_IDLE_TRANSACTIONS = """
@@ -348,12 +349,12 @@ class PostgreSQL(Dialect):
     def end_idle_transactions(self, cursor: Cursor, seconds: float) -> None:
         cursor.execute(END_IDLE_TRANSACTIONS, [str(math.ceil(seconds * 1000))])
 
-    def let_stand(self, cursor: Cursor, seconds: float | None) -> Any:
+    def let_stand(self, cursor: Cursor, seconds: float | None) -> str | None:
         cursor.execute(LET_STAND, [str(math.ceil((seconds or 0) * 1000))])
         before, _now = cursor.fetchone()
         return None if before == "0" else before
 
-    def let_stand_as_before(self, cursor: Cursor, patience: Any) -> None:
+    def let_stand_as_before(self, cursor: Cursor, patience: str) -> None:
         cursor.execute(LET_STAND_AS_BEFORE, [patience])
 
     def later(self, seconds: str) -> str:
@@ -411,7 +412,7 @@ class PostgreSQL(Dialect):
     ) -> Stored:
         form = form_of(task)
         statement = one_task(form, self.clock if now is None else self.given_clock, ID)
-        cursor.execute(statement, values_of(task, form, token, now, as_given))
+        cursor.execute(statement, values_of(task, form, token, now, given))
         row = cursor.fetchone()
         return Stored(row and row[0])
 
@@ -424,7 +425,7 @@ class PostgreSQL(Dialect):
         form = form_of(task)
         clock = self.clock if now is None else self.given_clock
         seen = f"{NOTIFY if message else 'SELECT 1'} {IF_AWAKE if is_due else ''}"
-        values = values_of(task, form, token, now, as_given) | {"message": message}
+        values = values_of(task, form, token, now, given) | {"message": message}
         statement = f"{one_task(form, clock, KEEP_ID)}; COMMIT; {AND_LOOK.replace('{seen}', seen)}"
         # NOTIFY within the first transaction would let commits go only one by one.
         try:
@@ -440,16 +441,9 @@ class PostgreSQL(Dialect):
         return Stored(task_id, is_seen and is_due, is_seen and bool(message))
 
     def claim(
-        self,
-        cursor: Cursor,
-        wants: Mapping[int, int],
-        limit: int,
-        *,
-        holder: int,
-        token: int,
-        seconds: float,
-        now: datetime | None,
+        self, cursor: Cursor, wants: Mapping[int, int], limit: int, taker: Taker
     ) -> list[Row]:
+        holder, token, seconds, now = taker
         statement = CLAIM.replace("{later}", self.later("%(seconds)s"))
         parameters = {
             "lanes": array(wants),
@@ -462,17 +456,8 @@ class PostgreSQL(Dialect):
         rows: list[Row] = self.execute(cursor, statement, parameters, now=now).fetchall()
         return rows
 
-    def claim_alone(
-        self,
-        cursor: Cursor,
-        queue: str,
-        limit: int,
-        *,
-        holder: int,
-        token: int,
-        seconds: float,
-        now: datetime | None,
-    ) -> list[Row]:
+    def claim_alone(self, cursor: Cursor, queue: str, limit: int, taker: Taker) -> list[Row]:
+        holder, token, seconds, now = taker
         statement = CLAIM_ALONE.replace("{later}", self.later("%(seconds)s"))
         parameters = {
             "queue": queue,
@@ -485,14 +470,9 @@ class PostgreSQL(Dialect):
         return rows
 
     def finish(
-        self,
-        cursor: Cursor,
-        completions: Sequence[Completion],
-        *,
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
-    ) -> set[tuple[int, int]]:
+        self, cursor: Cursor, completions: Sequence[Completion], report: Report
+    ) -> dict[tuple[int, int], bool]:
+        worker, monotonic, now = report
         parameters = {
             "id": array([done.lease.task_id for done in completions]),
             "token": array([done.lease.token for done in completions]),
@@ -503,18 +483,10 @@ class PostgreSQL(Dialect):
             "worker": worker,
         }
         rows = self.execute(cursor, FINISH, parameters, now=now).fetchall()
-        return {(task_id, token) for task_id, token, _told in rows}
+        return {(task_id, token): task_id in followed for task_id, token, _told, followed in rows}
 
-    def finish_one(
-        self,
-        cursor: Cursor,
-        done: Completion,
-        entry: Entry,
-        *,
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
-    ) -> bool:
+    def finish_one(self, cursor: Cursor, done: Completion, entry: Entry, report: Report) -> bool:
+        worker, monotonic, now = report
         parameters = {
             "id": done.lease.task_id,
             "token": done.lease.token,
@@ -531,37 +503,22 @@ class PostgreSQL(Dialect):
         }
         return self.execute(cursor, FINISH_ONE, parameters, now=now).fetchone() is not None
 
-    def remove(self, cursor: Cursor, task_id: int) -> None:
-        self.execute(cursor, REMOVE, {"task_id": task_id})
+    def remove(self, cursor: Cursor, task_id: int) -> bool:
+        row = self.execute(cursor, REMOVE, {"task_id": task_id}).fetchone()
+        return bool(row and row[0])
 
     def charge(
         self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None
     ) -> Sequence[int] | None:
-        columns = ("lane", "running", "seconds", "mean", "keep", "served", "finish_tag")
-        values = {column: array(map(attrgetter(column), entries)) for column in columns}
+        columns = zip(Entry._fields, zip(*entries, strict=True), strict=True)
+        values = {column: array(given) for column, given in columns}
         rows = self.execute(cursor, CHARGE, values, now=now).fetchall()
         return [lane for lane, copied in rows if copied]
 
     def wake(self, cursor: Cursor, lanes: Sequence[Waking], now: datetime | None) -> None:
-        columns = (
-            "lane",
-            "account",
-            "gate",
-            "virtual_time",
-            "cost",
-            "weight",
-            "max_running",
-            "paused",
-            "policy",
-            "awake",
-        )
-        values = {column: array(map(attrgetter(column), lanes)) for column in columns}
-        values |= {
-            "queue": texts([lane.queue for lane in lanes]),
-            "user": texts([lane.user for lane in lanes]),
-            "keys": texts([lane.keys for lane in lanes]),
-            "since": array([time_of(lane.since) for lane in lanes]),
-        }
+        columns = zip(Waking._fields, zip(*lanes, strict=True), strict=True)
+        values = {column: (texts if column in TEXTS else array)(given) for column, given in columns}
+        values["since"] = array([time_of(lane.since) for lane in lanes])
         # A crash may forget it where it is a transaction by itself: the sweep wakes them then.
         statement = WAKE.replace("{once}", ASYNCHRONOUS if cursor.db.autocommit else "")
         self.execute(cursor, statement, values, now=now)
@@ -570,14 +527,14 @@ class PostgreSQL(Dialect):
 @functools.cache
 def one_task(form: Form, clock: str, returned: str) -> str:
     """Return the statement that stores a task of this form, and its ticket."""
-    task, given, values = statements_of(form, time_sql)
+    task, columns, values = statements_of(form, time_sql)
     parts = {
         "{task}": task,
         "{ticket}": TICKET,
         "{values}": values,
         "{returned}": returned,
-        "{expected_at}": given.get("expected_at", '"run_at"'),
-        "{alarm_at}": '"run_at"' if "run_at" in given else "NULL",
+        "{expected_at}": columns.get("expected_at", '"run_at"'),
+        "{alarm_at}": '"run_at"' if "run_at" in columns else "NULL",
     }
     statement = ONE_TASK
     for mark, sql in parts.items():
@@ -585,11 +542,12 @@ def one_task(form: Form, clock: str, returned: str) -> str:
     return statement.replace("{now}", clock)
 
 
-def as_given(value: Any) -> Any:
-    return value
+def given(value: Moment) -> datetime | str:
+    """Return a time as the driver takes it, and a span as a text."""
+    return f"{value.total_seconds()} seconds" if isinstance(value, timedelta) else value
 
 
-def binds_on_server(connection: Any) -> bool:
+def binds_on_server(connection: BaseDatabaseWrapper) -> bool:
     """Return whether a connection takes only one statement at once."""
     return is_psycopg3 and connection.settings_dict["OPTIONS"].get("server_side_binding", False)
 
@@ -603,7 +561,7 @@ def roll_back(cursor: Cursor) -> None:
         cursor.db.close()
 
 
-def array(values: Iterable[Any]) -> str:
+def array(values: Iterable[object]) -> str:
     """
     Return values that need no quotes as PostgreSQL's text of an array.
 

@@ -19,7 +19,19 @@ from django_perfectqueue.models.fields import READABLE
 
 from ...values import Completion, Moment, Submission
 from ..diagnosis import Ailment
-from .base import HAS_COPIES, TAKEN, UNPREPARED, Dialect, Entry, Row, Waking, average, naive
+from .base import (
+    HAS_COPIES,
+    TAKEN,
+    UNPREPARED,
+    Dialect,
+    Entry,
+    Report,
+    Row,
+    Taker,
+    Waking,
+    average,
+    naive,
+)
 from .one_task import SPAN, TICKET, Form, Stored, form_of, statements_of, values_of
 
 SAID = {
@@ -106,7 +118,7 @@ DELETE FROM "perfectqueue_ticket"
 WHERE ("task_id", "token") IN (
     SELECT "value" ->> 0, "value" ->> 1 FROM json_each(%(rows)s)
 ) AND "state" = 2
-RETURNING "task_id", "token"
+RETURNING "task_id", "token", "followed"
 """
 )
 
@@ -181,7 +193,7 @@ class SQLite(Dialect):
 
     own = writing
 
-    def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, Any]:
+    def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, object]:
         if seconds is None:
             return f"%({name})s", None
         return f"%({name})s", stamp((now or clock.now()) + timedelta(seconds=seconds))
@@ -189,7 +201,7 @@ class SQLite(Dialect):
     def parameter(self, moment: datetime | None) -> str:
         return str(naive(moment or clock.now()))
 
-    def moment(self, value: Any) -> datetime:
+    def moment(self, value: datetime | str) -> datetime:
         read = value if isinstance(value, datetime) else datetime.fromisoformat(value)
         return read.replace(tzinfo=timezone.utc)
 
@@ -278,16 +290,9 @@ class SQLite(Dialect):
         return stored
 
     def claim(
-        self,
-        cursor: Cursor,
-        wants: Mapping[int, int],
-        limit: int,
-        *,
-        holder: int,
-        token: int,
-        seconds: float,
-        now: datetime | None,
+        self, cursor: Cursor, wants: Mapping[int, int], limit: int, taker: Taker
     ) -> list[Row]:
+        holder, token, seconds, now = taker
         now = now or clock.now()
         picked: list[int] = []
         for lane, count in wants.items():
@@ -306,14 +311,9 @@ class SQLite(Dialect):
         return rows
 
     def finish(
-        self,
-        cursor: Cursor,
-        completions: Sequence[Completion],
-        *,
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
-    ) -> set[tuple[int, int]]:
+        self, cursor: Cursor, completions: Sequence[Completion], report: Report
+    ) -> dict[tuple[int, int], bool]:
+        worker, monotonic, now = report
         zero = naive(now or clock.now()) - timedelta(seconds=monotonic)
         rows = [
             (
@@ -327,7 +327,7 @@ class SQLite(Dialect):
             for done in completions
         ]
         closed = self.execute(cursor, CLOSE, {"rows": to_json(rows)}).fetchall()
-        fences = set(closed)
+        fences = {(task_id, token): bool(followed) for task_id, token, followed in closed}
         written = to_json([row for row in rows if row[:2] in fences])
         if fences:
             self.execute(cursor, FINISH, {"rows": written, "worker": worker})
@@ -336,41 +336,11 @@ class SQLite(Dialect):
     def charge(
         self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None
     ) -> Sequence[int] | None:
-        rows = [
-            (
-                entry.lane,
-                entry.running,
-                entry.seconds,
-                entry.mean,
-                entry.keep,
-                entry.served,
-                entry.finish_tag,
-            )
-            for entry in entries
-        ]
-        found = self.execute(cursor, CHARGE, {"rows": to_json(rows)}, now=now).fetchall()
+        found = self.execute(cursor, CHARGE, {"rows": to_json(entries)}, now=now).fetchall()
         return [lane for lane, copied in found if copied]
 
     def wake(self, cursor: Cursor, lanes: Sequence[Waking], now: datetime | None) -> None:
-        rows = [
-            (
-                lane.lane,
-                lane.account,
-                lane.gate,
-                lane.keys,
-                lane.queue,
-                lane.user,
-                lane.virtual_time,
-                lane.cost,
-                lane.weight,
-                lane.max_running,
-                lane.paused,
-                int(lane.policy),
-                lane.awake,
-                lane.since and stamp(lane.since),
-            )
-            for lane in lanes
-        ]
+        rows = [(*lane[:-1], lane.since and stamp(lane.since)) for lane in lanes]
         self.execute(cursor, WAKE, {"rows": to_json(rows)}, now=now)
 
 

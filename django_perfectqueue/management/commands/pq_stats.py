@@ -1,21 +1,27 @@
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import date
 
 from django.core.management.base import CommandParser
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_perfectqueue.inspection.statistics import Statistics, by_type, lifetime
+from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import DEAD, LIVE, Status
+from django_perfectqueue.models import DEAD, LIVE, Status, Usage
 
 from ..base import CommandOptions, QueueCommand, at_least
 from ..queues.figures import BOUND, Figures, User, figures
 from ..tasks.hints import no_tasks
 from ..terminal.table import GAP, Column, lines, terminal_width
+
+TODAY, ALL_TIME = "today", "all"
 
 ALWAYS = ("waiting", "running", "finished")
 
@@ -35,8 +41,22 @@ class Command(QueueCommand):
             metavar="N",
             help=_("How many users and how many reasons to show (10)."),
         )
+        parser.add_argument(
+            "--day",
+            nargs="?",
+            const=TODAY,
+            type=day_or_all,
+            metavar="DAY",
+            help=_(
+                "How attempts ended on a day in UTC, as 2026-11-22, and how long they took, by"
+                " type; today where no day follows; 'all' for all time."
+            ),
+        )
 
     def act(self, options: CommandOptions) -> None:
+        if options["day"] is not None:
+            self.print_day(options)
+            return
         found = figures(self.queue.using, options["queue"])
         for number, one in enumerate(found):
             if self.as_json:
@@ -64,12 +84,69 @@ class Command(QueueCommand):
             columns.append(Column(_("tasks"), right=True))
             self.print_table(columns, dead_cells(found, top))
 
+    def print_day(self, options: CommandOptions) -> None:
+        using, day = self.queue.using, options["day"]
+        named = options["queue"]
+        for queue in [named] if named else distinct(Usage._default_manager.using(using), "queue"):
+            if day == ALL_TIME:
+                found = lifetime(queue, using=using)
+            else:
+                found = by_type(queue, None if day == TODAY else day, using=using)
+            if self.as_json:
+                for one in found:
+                    self.print_json(one.facts())
+                continue
+            title = _("Queue '%(queue)s', %(day)s") % {
+                "queue": queue,
+                "day": found[0].day or _("all time"),
+            }
+            self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
+            self.print_table(day_columns(), map(day_cells, found))
+
     def print_table(self, columns: Sequence[Column], rows: Iterator[list[str]]) -> None:
         width = terminal_width(self.stdout)
         table = lines(columns, rows, width=width and width - len(GAP))
         self.stdout.write("\n" + GAP + self.style.MIGRATE_LABEL(GAP.join(next(table)).rstrip()))
         for cells in table:
             self.stdout.write(GAP + GAP.join(cells).rstrip())
+
+
+def day_or_all(text: str) -> date | str:
+    """Return a day, or that all time is meant. Raise ArgumentTypeError for anything else."""
+    if text in (TODAY, ALL_TIME):
+        return text
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        sentence = _("'%s' is no day such as 2026-11-22, and not 'all'.")
+        raise ArgumentTypeError(sentence % text) from None
+
+
+def day_columns() -> list[Column]:
+    return [
+        Column(_("type"), elastic=True),
+        Column(_("finished"), right=True),
+        Column(_("retried"), right=True),
+        Column(_("failed"), right=True),
+        Column(_("cancelled"), right=True, spare=True),
+        Column(_("lost"), right=True, spare=True),
+        Column(_("run mean s"), right=True),
+        Column(_("deviation"), right=True, spare=True),
+        Column("p95", right=True),
+        Column(_("wait mean s"), right=True),
+        Column("p95", right=True),
+    ]
+
+
+def day_cells(found: Statistics) -> list[str]:
+    counted = (found.finished, found.retried, found.failed, found.cancelled, found.lost)
+    run, wait = found.run, found.wait
+    lengths = (run.mean, run.deviation, run.p95, wait.mean, wait.p95)
+    return [
+        found.type or _("all"),
+        *map(str, counted),
+        *("-" if seconds is None else f"{seconds:.3g}" for seconds in lengths),
+    ]
 
 
 def counts(found: Figures) -> Iterator[tuple[str, str, str]]:

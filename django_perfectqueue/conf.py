@@ -200,6 +200,8 @@ class Options:
     IDLE_TRANSACTION_LIMIT: float | None = _setting(300.0, _or_none(_positive_seconds))
     USAGE_TIME: float | None = _setting(30 * DAY, _or_none(_seconds))
 
+    LATE_AFTER: float | None = _setting(300.0, _or_none(_seconds))
+
     JOURNAL_INTERVAL: float = _setting(1.0, _positive_seconds)
     LOG_CAPTURE: str | None = _setting("INFO", _or_none(_one_of(*LEVELS)))
     LOG_LINES_SIZE: int = _setting(16_384, _characters)

@@ -979,4 +979,17 @@ class Migration(migrations.Migration):
                 fields=("task", "number"), name="perfectqueue_journal_task"
             ),
         ),
+        migrations.CreateModel(
+            name="Overview",
+            fields=[],
+            options={
+                "verbose_name": "overview",
+                "verbose_name_plural": " Overview",
+                "proxy": True,
+                "default_permissions": ("view",),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("perfectqueue.usage",),
+        ),
     ]

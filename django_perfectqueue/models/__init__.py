@@ -41,7 +41,7 @@ from .status import (
 )
 from .task import Attempt, Journal, JournalQuerySet, Task, TaskManager, TaskQuerySet
 from .ticket import Ticket
-from .usage import ALL_TYPES, WAIT_BUCKETS, Bucket, Usage
+from .usage import ALL_TYPES, WAIT_BUCKETS, Bucket, Overview, Usage
 from .worker import UNSEEN, Worker, WorkerQuerySet
 
 __all__ = [
@@ -81,6 +81,7 @@ __all__ = [
     "M",
     "Meter",
     "Outcome",
+    "Overview",
     "Policy",
     "QueueShare",
     "State",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import models
+from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
 from .fields import ExactCharField, ReadableDateTimeField
@@ -86,3 +87,14 @@ class Usage(models.Model):
 for _bucket in range(WAIT_BUCKETS):
     Usage.add_to_class(f"wait_{_bucket}", models.BigIntegerField(_("waits"), default=0))
     Usage.add_to_class(f"run_{_bucket}", models.BigIntegerField(_("runs"), default=0))
+
+
+class Overview(Usage):
+    """The page of all queues, for the admin and its permission."""
+
+    class Meta:
+        proxy = True
+        verbose_name = _("overview")
+        # The admin sorts by this name; a browser does not show the space.
+        verbose_name_plural = format_lazy(" {}", _("Overview"))
+        default_permissions = ("view",)

@@ -309,6 +309,7 @@ COMMANDS = [
     Scenario("pq_retry --group", commanded("pq_retry", "--group", "error-3", "--limit", "5"), 5),
     Scenario("pq_shares", commanded("pq_shares")),
     Scenario("pq_stats", commanded("pq_stats")),
+    Scenario("pq_stats --day", commanded("pq_stats", "--day")),
     Scenario("pq_share", commanded("pq_share"), BATCH),
     Scenario("pq_share USER", commanded("pq_share", "share-7"), BATCH),
     Scenario("pq_limit", commanded("pq_limit"), BATCH),
@@ -317,6 +318,7 @@ COMMANDS = [
     Scenario("pq_purge", commanded("pq_purge", "--older-than", "20000d")),
 ]
 PAGES = [
+    Scenario("overview", page("overview/"), BATCH, client),
     Scenario("task list", page("task/"), BATCH, client),
     Scenario("task list, page 5", page("task/", p=5), BATCH, client),
     *(

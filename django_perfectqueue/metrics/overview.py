@@ -83,31 +83,33 @@ class QueueFigures:
 
 
 @dataclass(kw_only=True)
-class Overview:
-    """The queues, what happened lately, and what all queues did in each minute of an hour."""
+class Snapshot:
+    """The queues as they are now, what happened lately, and the workers that take tasks."""
 
     now: datetime
     queues: list[QueueFigures]
     lately: Lately
-    minutes: list[tuple[datetime, Tally]]
     workers: list[Worker]
+
+
+@dataclass(kw_only=True)
+class Overview(Snapshot):
+    """The same, with what all queues did in each minute of an hour."""
+
+    minutes: list[tuple[datetime, Tally]]
 
     @property
     def is_well(self) -> bool:
         return all(queue.is_well for queue in self.queues)
 
 
-def overview(*, using: str) -> Overview:
-    """Return the figures of up to QUEUES queues, those with the longest wait first."""
+def snapshot(*, using: str) -> Snapshot:
+    """Return up to QUEUES queues: those of the settings, those with workers, those with tasks."""
     known = names(using=using)
     workers = seen(known.now, using)
     settings = named_queues(using)
     queues = list(dict.fromkeys([*settings, *served(workers), *known.queues]))[:QUEUES]
     counted = counts(queues, busy(workers), using=using)
-    since = start_of(Bucket.MINUTE, known.now - timedelta(hours=1)) + timedelta(minutes=1)
-    keys = [all_types_key(queue) for queue in queues]
-    until = known.now + timedelta(seconds=1)
-    points = series(keys, since, until, unit=Bucket.MINUTE, using=using)
     oldest = store.oldest_due(queues, using=using)
     recent = lately(queues, known.now, using=using)
     figures = [
@@ -116,17 +118,33 @@ def overview(*, using: str) -> Overview:
             oldest=oldest[queue],
             paused=queue in known.paused,
             is_named=queue in settings,
+            unknown_types=sorted(type_ for name, type_ in recent.parked if name == queue),
         )
         for queue in queues
     ]
     for one in figures:
         add_counts(one, counted)
         add_workers(one, workers)
-        add_rates(one, points, known.now)
-        one.unknown_types = sorted(type_ for queue, type_ in recent.parked if queue == one.name)
-    figures.sort(key=lambda one: (one.is_well, -(one.oldest or 0.0), one.name))
-    minutes = by_minute(points, since, known.now)
-    return Overview(now=known.now, queues=figures, lately=recent, minutes=minutes, workers=workers)
+    return Snapshot(now=known.now, queues=figures, lately=recent, workers=workers)
+
+
+def overview(*, using: str) -> Overview:
+    """Return the snapshot with rates; the queues that are not well come first."""
+    found = snapshot(using=using)
+    since = start_of(Bucket.MINUTE, found.now - timedelta(hours=1)) + timedelta(minutes=1)
+    keys = [all_types_key(queue.name) for queue in found.queues]
+    until = found.now + timedelta(seconds=1)
+    points = series(keys, since, until, unit=Bucket.MINUTE, using=using)
+    for queue in found.queues:
+        add_rates(queue, points, found.now)
+    queues = sorted(found.queues, key=lambda one: (one.is_well, -(one.oldest or 0.0), one.name))
+    return Overview(
+        now=found.now,
+        queues=queues,
+        lately=found.lately,
+        workers=found.workers,
+        minutes=by_minute(points, since, found.now),
+    )
 
 
 def seen(now: datetime, using: str) -> list[Worker]:

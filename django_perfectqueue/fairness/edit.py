@@ -123,7 +123,7 @@ def limits_nothing(row: Limit) -> bool:
 
 @repeated
 def set_paused(
-    kind: type[P], owner: Mapping[str, str], paused: bool, *, using: str, by: str = ""
+    kind: type[P], owner: Mapping[str, object], paused: bool, *, using: str, by: str = ""
 ) -> bool:
     """Pause a share or a limit that there is, or let it go on; return whether it was otherwise."""
     with unit(using), acting(by):
@@ -136,7 +136,7 @@ def set_paused(
 
 
 @repeated
-def remove(kind: type[R], owner: Mapping[str, str], *, using: str, by: str = "") -> bool:
+def remove(kind: type[R], owner: Mapping[str, object], *, using: str, by: str = "") -> bool:
     """Remove a share or a limit; return whether there was one."""
     with unit(using), acting(by):
         row = locked(kind, owner, using=using)
@@ -148,7 +148,7 @@ def remove(kind: type[R], owner: Mapping[str, str], *, using: str, by: str = "")
 @repeated
 def changing(
     kind: type[R],
-    owner: Mapping[str, str],
+    owner: Mapping[str, object],
     changed: Callable[[R | None], R],
     *,
     using: str,
@@ -168,7 +168,7 @@ def changing(
     raise AssertionError("The last try returns or raises.")
 
 
-def locked(kind: type[R], owner: Mapping[str, str], *, using: str) -> R | None:
+def locked(kind: type[R], owner: Mapping[str, object], *, using: str) -> R | None:
     row: R | None = kind._base_manager.using(using).select_for_update().filter(**owner).first()
     return row
 

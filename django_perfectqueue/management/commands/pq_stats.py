@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import date
 
 from django.core.management.base import CommandParser
@@ -16,10 +16,10 @@ from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import DEAD, LIVE, Status, Usage
 
-from ..base import CommandOptions, QueueCommand, at_least
+from ..base import CommandOptions, QueueCommand, at_least, or_dash
 from ..queues.figures import BOUND, Figures, User, figures
 from ..tasks.hints import no_tasks
-from ..terminal.table import GAP, Column, lines, terminal_width
+from ..terminal.table import GAP, Column
 
 TODAY, ALL_TIME = "today", "all"
 
@@ -78,11 +78,11 @@ class Command(QueueCommand):
             if count != "0" or name in ALWAYS:
                 self.stdout.write(f"  {name:<10}{count:>8}  {note}".rstrip())
         if found.users and top:
-            self.print_table(user_columns(found, top), map(user_cells, found.users[:top]))
+            self.stdout.write("")
+            self.print_table(user_columns(found, top), found.users[:top], GAP)
         if found.dead and top:
-            columns = [Column(_("did not finish")), Column(_("because"), elastic=True)]
-            columns.append(Column(_("tasks"), right=True))
-            self.print_table(columns, dead_cells(found, top))
+            self.stdout.write("")
+            self.print_table(dead_columns(), found.dead.most_common(top), GAP)
 
     def print_day(self, options: CommandOptions) -> None:
         using, day = self.queue.using, options["day"]
@@ -101,14 +101,7 @@ class Command(QueueCommand):
                 "day": found[0].day or _("all time"),
             }
             self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
-            self.print_table(day_columns(), map(day_cells, found))
-
-    def print_table(self, columns: Sequence[Column], rows: Iterator[list[str]]) -> None:
-        width = terminal_width(self.stdout)
-        table = lines(columns, rows, width=width and width - len(GAP))
-        self.stdout.write("\n" + GAP + self.style.MIGRATE_LABEL(GAP.join(next(table)).rstrip()))
-        for cells in table:
-            self.stdout.write(GAP + GAP.join(cells).rstrip())
+            self.print_table(day_columns(), found, GAP)
 
 
 def day_or_all(text: str) -> date | str:
@@ -122,31 +115,24 @@ def day_or_all(text: str) -> date | str:
         raise ArgumentTypeError(sentence % text) from None
 
 
-def day_columns() -> list[Column]:
+def day_columns() -> list[Column[Statistics]]:
     return [
-        Column(_("type"), elastic=True),
-        Column(_("finished"), right=True),
-        Column(_("retried"), right=True),
-        Column(_("failed"), right=True),
-        Column(_("cancelled"), right=True, spare=True),
-        Column(_("lost"), right=True, spare=True),
-        Column(_("run mean s"), right=True),
-        Column(_("deviation"), right=True, spare=True),
-        Column("p95", right=True),
-        Column(_("wait mean s"), right=True),
-        Column("p95", right=True),
+        Column(_("type"), lambda one: one.type or _("all"), elastic=True),
+        Column(_("finished"), lambda one: str(one.finished), right=True),
+        Column(_("retried"), lambda one: str(one.retried), right=True),
+        Column(_("failed"), lambda one: str(one.failed), right=True),
+        Column(_("cancelled"), lambda one: str(one.cancelled), right=True, spare=True),
+        Column(_("lost"), lambda one: str(one.lost), right=True, spare=True),
+        Column(_("run mean s"), lambda one: figure(one.run.mean), right=True),
+        Column(_("deviation"), lambda one: figure(one.run.deviation), right=True, spare=True),
+        Column("p95", lambda one: figure(one.run.p95), right=True),
+        Column(_("wait mean s"), lambda one: figure(one.wait.mean), right=True),
+        Column("p95", lambda one: figure(one.wait.p95), right=True),
     ]
 
 
-def day_cells(found: Statistics) -> list[str]:
-    counted = (found.finished, found.retried, found.failed, found.cancelled, found.lost)
-    run, wait = found.run, found.wait
-    lengths = (run.mean, run.deviation, run.p95, wait.mean, wait.p95)
-    return [
-        found.type or _("all"),
-        *map(str, counted),
-        *("-" if seconds is None else f"{seconds:.3g}" for seconds in lengths),
-    ]
+def figure(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.3g}"
 
 
 def counts(found: Figures) -> Iterator[tuple[str, str, str]]:
@@ -176,36 +162,30 @@ def bounded(count: int) -> str:
     return f"{BOUND}+" if count > BOUND else str(count)
 
 
-def user_columns(found: Figures, top: int) -> list[Column]:
+def user_columns(found: Figures, top: int) -> list[Column[User]]:
     more = len(found.users) > top
     title = _("users (%(top)s of %(all)s)") % {"top": top, "all": len(found.users)}
     return [
-        Column(title if more else _("user"), elastic=True),
-        Column(_("running"), right=True),
-        Column(_("at most"), right=True),
-        Column(_("waiting"), right=True),
-        Column(_("later"), right=True),
-        Column(_("weight"), right=True),
-        Column(""),
+        Column(title if more else _("user"), lambda user: user.user or "-", elastic=True),
+        Column(_("running"), lambda user: str(user.running), right=True),
+        Column(_("at most"), lambda user: or_dash(user.max_running), right=True),
+        Column(_("waiting"), lambda user: str(user.waiting), right=True),
+        Column(_("later"), lambda user: str(later(user.counts)), right=True),
+        Column(_("weight"), lambda user: f"{user.weight:g}", right=True),
+        Column("", lambda user: _("paused") if user.paused else ""),
     ]
 
 
-def user_cells(user: User) -> list[str]:
-    later = user.counts["scheduled"] + user.counts["retrying"] + user.counts["blocked"]
+def later(counts: Counter[str]) -> int:
+    return counts["scheduled"] + counts["retrying"] + counts["blocked"]
+
+
+def dead_columns() -> list[Column[tuple[tuple[str, str], int]]]:
     return [
-        user.user or "-",
-        str(user.running),
-        "-" if user.max_running is None else str(user.max_running),
-        str(user.waiting),
-        str(later),
-        f"{user.weight:g}",
-        _("paused") if user.paused else "",
+        Column(_("did not finish"), lambda dead: dead[0][0]),
+        Column(_("because"), lambda dead: dead[0][1] or "-", elastic=True),
+        Column(_("tasks"), lambda dead: str(dead[1]), right=True),
     ]
-
-
-def dead_cells(found: Figures, top: int) -> Iterator[list[str]]:
-    for (status, group), count in found.dead.most_common(top):
-        yield [status, group or "-", str(count)]
 
 
 def summary(found: Figures, top: int) -> dict[str, object]:

@@ -118,6 +118,6 @@ def cut(text: str, width: int) -> str:
     return kept + "…"
 
 
-def padded(text: str, width: int, *, right: bool = False) -> str:
+def padded(text: str, width: int, right: bool = False) -> str:
     blanks = " " * (width - columns_of(text))
     return blanks + text if right else text + blanks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from datetime import datetime, timedelta, timezone
 from operator import add
 from typing import Any, NamedTuple
@@ -110,10 +110,10 @@ class Tally:
         histograms = [int(count) for count in values[counts:]]
         return cls(**single, waits=histograms[:WAIT_BUCKETS], runs=histograms[WAIT_BUCKETS:])
 
-    def amounts(self) -> tuple[Any, ...]:
+    def amounts(self) -> tuple[float, ...]:
         """Return the values of AMOUNTS."""
-        single = [getattr(self, name) for name in (*WHOLE, *PARTS)]
-        return (*single, *self.waits, *self.runs)
+        *single, waits, runs = astuple(self)
+        return (*single, *waits, *runs)
 
     def wait(self, *waits: float) -> None:
         """Count tasks that have waited so many seconds each."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Any
+from typing import TypedDict
 
 from django.db.backends.utils import CursorWrapper as Cursor
 
@@ -69,6 +69,15 @@ class Terms:
 
     weight: float = 1.0
     max_running: int | None = None
+
+
+class Standing(TypedDict, total=False):
+    """What holds for a user now; no more than its tasks that wait where it has no account."""
+
+    weight: float
+    max_running: int | None
+    running: int
+    waiting: int
 
 
 def summed_until(cursor: Cursor, dialect: Dialect, queue: str, span: int) -> datetime | None:
@@ -165,7 +174,7 @@ def terms_of(
 
 def place(
     dialect: Dialect, queue: str, span: int, since: datetime, until: datetime
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {
         "queue": queue,
         "span": int(span),
@@ -176,13 +185,13 @@ def place(
 
 def standings(
     cursor: Cursor, dialect: Dialect, queue: str, users: Iterable[str], most: int
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Standing]:
     """
     Return of each user that has a lane what holds for it now: weight and cap, what runs and
     what waits, of which no more than ``most`` and one are counted in each of its lanes.
     """
     owners = {lane_id(queue, user): user for user in users}
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Standing] = {}
     lanes: dict[int, str] = {}
     ids = sorted(owners)
     for first in range(0, len(ids), LANES_A_STATEMENT):
@@ -192,7 +201,7 @@ def standings(
             lanes[lane] = user = owners[account]
             facts = found.setdefault(user, {"waiting": 0})
             if not gate:
-                facts.update(weight=weight, max_running=max_running, running=running)
+                facts |= {"weight": weight, "max_running": max_running, "running": running}
     counts = waiting(cursor, dialect, sorted(lanes), most)
     for lane, count in counts.items():
         facts = found[lanes[lane]]

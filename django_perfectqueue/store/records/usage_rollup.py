@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import Bucket, Usage
 
-from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
 from ..database.transaction import repeated, unit
 from .usage import (
@@ -17,8 +14,6 @@ from .usage import (
     LATEST,
     MOST_ROWS,
     MOST_TYPES,
-    Tally,
-    UsageKey,
     clock,
     folded,
     start_of,
@@ -91,23 +86,13 @@ def sum_up_next(queue: str, span: Bucket, part: Bucket, *, using: str, now: date
         until = start + timedelta(seconds=int(span))
         if until + timedelta(seconds=GRACE) > now:
             return False
-        found = parts(cursor, dialect, queue, part, start, until)
+        if part == Bucket.SLICE:
+            found = slices(cursor, dialect, queue, start, until)
+            found |= sums(cursor, dialect, queue, part, start, until, TYPES)
+        else:
+            found = sums(cursor, dialect, queue, part, start, until, EVERYTHING)
         write(cursor, dialect, span, start, folded(found, MOST_ROWS), LATEST)
         return True
-
-
-def parts(
-    cursor: Cursor,
-    dialect: Dialect,
-    queue: str,
-    part: Bucket,
-    since: datetime,
-    until: datetime,
-) -> dict[UsageKey, Tally]:
-    if part == Bucket.SLICE:
-        users = slices(cursor, dialect, queue, since, until)
-        return users | sums(cursor, dialect, queue, part, since, until, TYPES)
-    return sums(cursor, dialect, queue, part, since, until, EVERYTHING)
 
 
 def delete(queue: str, span: Bucket, keep: float, *, using: str, now: datetime) -> None:
@@ -128,13 +113,8 @@ def delete_surplus(queue: str, *, using: str) -> None:
 def delete_batch(old: str, queue: str, span: Bucket, before: datetime, *, using: str) -> int:
     """Delete a bounded number of rows; return how many. Those that someone holds are left."""
     with unit(using) as (cursor, dialect):
-        values = {
-            "queue": queue,
-            "span": int(span),
-            "before": dialect.parameter(before),
-            "limit": BATCH,
-            "most": MOST_TYPES,
-        }
+        values = {"queue": queue, "span": int(span), "limit": BATCH, "most": MOST_TYPES}
+        values["before"] = dialect.parameter(before)
         statement = old + dialect.skip_clause()
         ids = [row for (row,) in dialect.execute(cursor, statement, values).fetchall()]
         if ids:

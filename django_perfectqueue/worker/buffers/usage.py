@@ -32,7 +32,8 @@ class UsageBuffer:
     and the same of each type.
 
     It is written every ten seconds, for running tasks as well. A failed write is lost and
-    never counted twice, and does not affect tasks.
+    never counted twice, and does not affect tasks. ``ahead`` is by how much the server's
+    clock is ahead of this host's, 0 until it was asked.
     """
 
     def __init__(self, *, using: str, kept: bool) -> None:
@@ -48,13 +49,12 @@ class UsageBuffer:
         self.lock = threading.Lock()
         self.next_write = time.monotonic() + INTERVAL
 
-    def set_clock(self) -> None:
-        """Measure by how much the server's clock is ahead of this host's."""
-        if self.kept:
-            self.ask_time()
+    def lacks_clock(self) -> bool:
+        """Return whether ask_time() must be called before more tasks run."""
+        return not self.ahead and bool(self.ended)
 
     def ask_time(self) -> datetime:
-        """Return the server's time, and store the difference."""
+        """Return the server's time; store by how much it is ahead of this host's clock."""
         before = time.monotonic()
         moment = store.clock(using=self.using)
         self.ahead = moment.timestamp() - (before + time.monotonic()) / 2
@@ -71,12 +71,12 @@ class UsageBuffer:
             if not self.kept:
                 return
             lease, since, started, waits = task.lease, counted, task.started, []
-            waited = started + self.ahead - lease.run_at.timestamp()
+            waited = started - lease.run_at.timestamp()
             if since is None:
                 since, waits = started, [waited]
             names = lease.queue, lease.user, lease.type
             self.ended.append((*names, waits, ended - since, waited, ended - started))
-            if len(self.ended) >= MOST_ENDED:
+            if len(self.ended) >= MOST_ENDED and self.ahead:
                 self.count_ended()
 
     def count(self, endings: Sequence[Ending]) -> None:
@@ -90,7 +90,7 @@ class UsageBuffer:
         ]
         with self.lock:
             self.words += words
-            if len(self.words) >= MOST_ENDED:
+            if len(self.words) >= MOST_ENDED and self.ahead:
                 self.count_ended()
 
     def count_ended(self) -> None:
@@ -104,12 +104,12 @@ class UsageBuffer:
         for (queue, user), some in users.items():
             tally = self.tally(queue, user)
             tally.seconds += sum([seconds for _waits, seconds, _lasted in some if seconds > 0.0])
-            tally.wait(*[wait for waits, _seconds, _lasted in some for wait in waits])
+            tally.wait(*[wait + self.ahead for waits, _seconds, _lasted in some for wait in waits])
             tally.run([lasted for _waits, _seconds, lasted in some])
         for (queue, type_), pairs in types.items():
             for key in (all_types_key(queue), type_key(queue, type_)):
                 tally = self.types.setdefault(key, Tally())
-                tally.wait(*[waited for waited, _lasted in pairs])
+                tally.wait(*[waited + self.ahead for waited, _lasted in pairs])
                 tally.run([lasted for _waited, lasted in pairs])
         for key, tally in store.ended_so(self.words).items():
             (self.types if key.type else self.tallies).setdefault(key, Tally()).add(tally)

@@ -141,8 +141,6 @@ class Processor:
         self.plan.dispatch.after_fork()
         self.monitor.start()
         try:
-            self.link.insist(self.usage.set_clock)
-            self.link.insist(self.unpark)
             return self.work()
         except AwayError:
             return DONE
@@ -208,6 +206,8 @@ class Processor:
         """Acquire tasks and write completions in one transaction."""
         if self.stopping:
             return []
+        if self.usage.lacks_clock():
+            self.usage.ask_time()
         limit = self.requested = self.wanted()
         if lone := self.lone_task(limit):
             return lone
@@ -333,10 +333,6 @@ class Processor:
         logger.warning(
             "No handler for tasks of this type; they wait.%s type=%s", near, printable(type_)
         )
-
-    def unpark(self) -> None:
-        """Unpark the tasks whose types this worker knows."""
-        store.unpark(self.plan.dispatch.knows, using=self.plan.using)
 
     def look_for_parked(self, now: float) -> bool:
         """

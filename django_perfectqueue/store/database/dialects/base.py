@@ -5,9 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import NotSupportedError
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -61,8 +60,7 @@ USED_QUEUES = """
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(NamedTuple):
     """
     What a lane is charged: tasks begun less ended, seconds, and the mean that was measured.
 
@@ -79,8 +77,7 @@ class Entry:
     finish_tag: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waking:
+class Waking(NamedTuple):
     """
     A lane that has waiting tickets, as it is to be if it has no row yet or sleeps.
 
@@ -91,17 +88,17 @@ class Waking:
     lane: int
     account: int
     gate: int
+    keys: str | None
     queue: str
     user: str
-    keys: str | None
     virtual_time: float
     cost: float
     weight: float
     max_running: int | None
     paused: bool
     policy: int
-    since: datetime | None = None
     awake: bool = True
+    since: datetime | None = None
 
 
 UNPREPARED = nullcontext()
@@ -171,14 +168,14 @@ class Dialect(ABC):
         """
         return
 
-    def let_stand(self, cursor: Cursor, seconds: float | None) -> Any:
+    def let_stand(self, cursor: Cursor, seconds: float | None) -> str | None:
         """
         Let this transaction stand still for so long, or with None for ever; return what
         ``let_stand_as_before()`` needs, or None where there is nothing to be undone.
         """
         return None
 
-    def let_stand_as_before(self, cursor: Cursor, patience: Any) -> None:
+    def let_stand_as_before(self, cursor: Cursor, patience: str) -> None:
         """Undo let_stand()."""
         return
 
@@ -295,7 +292,7 @@ class Dialect(ABC):
         """
 
     def insert_missing(
-        self, cursor: Cursor, into: str, parameters: Mapping[str, Any], *, key: str
+        self, cursor: Cursor, into: str, parameters: Mapping[str, object], *, key: str
     ) -> None:
         """Insert the rows whose primary key is not there yet."""
         self.execute(cursor, f"INSERT {into} ON CONFLICT DO NOTHING", parameters)
@@ -315,13 +312,13 @@ class Dialect(ABC):
         """
         return ""
 
-    def parameter(self, moment: datetime | None) -> Any:
+    def parameter(self, moment: datetime | None) -> datetime | str | None:
         """Return a time as the driver takes it."""
         return moment
 
-    def moment(self, value: Any) -> datetime:
+    def moment(self, value: datetime) -> datetime:
         """Return a time as the driver gave it, aware."""
-        return value  # type: ignore[no-any-return]
+        return value
 
     def readable(self, time: str) -> str:
         """Return the SQL of a time that the driver can read, whatever has been stored."""
@@ -331,7 +328,7 @@ class Dialect(ABC):
         self,
         cursor: Cursor,
         sql: str,
-        parameters: Mapping[str, Any] | None = None,
+        parameters: Mapping[str, object] | None = None,
         *,
         now: datetime | None = None,
         after: Mapping[str, float | None] | None = None,
@@ -341,7 +338,7 @@ class Dialect(ABC):
 
         ``after`` gives times that the SQL names in braces, as seconds from now.
         """
-        given = dict(parameters or {})
+        given: dict[str, Any] = dict(parameters or {})
         for name, seconds in (after or {}).items():
             expression, given[name] = self.after(name, seconds, now)
             sql = sql.replace(f"{{{name}}}", expression)
@@ -352,7 +349,7 @@ class Dialect(ABC):
         cursor.execute(sql if self.quote == '"' else sql.replace('"', self.quote), given)
         return cursor
 
-    def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, Any]:
+    def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, object]:
         """Return the SQL and the parameter of a time so many seconds from now."""
         return (f"%({name})s" if seconds is None else self.later(f"%({name})s")), seconds
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from operator import attrgetter
-from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError
 from django.db.backends.utils import CursorWrapper as Cursor
@@ -328,6 +326,7 @@ WHERE NOT "lane"."awake" OR "lane"."policy" <> excluded."policy"
 """
 
 
+TEXTS = ("keys", "queue", "user")
 ASYNCHRONOUS = "\nWHERE (SELECT set_config('synchronous_commit', 'off', true)) = 'off'"
 
 END_IDLE_TRANSACTIONS = """
@@ -354,12 +353,12 @@ class PostgreSQL(Dialect):
     def end_idle_transactions(self, cursor: Cursor, seconds: float) -> None:
         cursor.execute(END_IDLE_TRANSACTIONS, [str(math.ceil(seconds * 1000))])
 
-    def let_stand(self, cursor: Cursor, seconds: float | None) -> Any:
+    def let_stand(self, cursor: Cursor, seconds: float | None) -> str | None:
         cursor.execute(LET_STAND, [str(math.ceil((seconds or 0) * 1000))])
         before, _now = cursor.fetchone()
         return None if before == "0" else before
 
-    def let_stand_as_before(self, cursor: Cursor, patience: Any) -> None:
+    def let_stand_as_before(self, cursor: Cursor, patience: str) -> None:
         cursor.execute(LET_STAND_AS_BEFORE, [patience])
 
     def later(self, seconds: str) -> str:
@@ -543,37 +542,21 @@ class PostgreSQL(Dialect):
     def charge(
         self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None
     ) -> Sequence[int] | None:
-        columns = ("lane", "running", "seconds", "mean", "keep", "served", "finish_tag")
-        values = {column: array(map(attrgetter(column), entries)) for column in columns}
+        columns = zip(Entry._fields, zip(*entries, strict=True), strict=True)
+        values = {column: array(given) for column, given in columns}
         rows = self.execute(cursor, CHARGE, values, now=now).fetchall()
         return [lane for lane, copied in rows if copied]
 
     def wake(self, cursor: Cursor, lanes: Sequence[Waking], now: datetime | None) -> None:
-        columns = (
-            "lane",
-            "account",
-            "gate",
-            "virtual_time",
-            "cost",
-            "weight",
-            "max_running",
-            "paused",
-            "policy",
-            "awake",
-        )
-        values = {column: array(map(attrgetter(column), lanes)) for column in columns}
-        values |= {
-            "queue": texts([lane.queue for lane in lanes]),
-            "user": texts([lane.user for lane in lanes]),
-            "keys": texts([lane.keys for lane in lanes]),
-            "since": array([time_of(lane.since) for lane in lanes]),
-        }
+        columns = zip(Waking._fields, zip(*lanes, strict=True), strict=True)
+        values = {column: (texts if column in TEXTS else array)(given) for column, given in columns}
+        values["since"] = array([time_of(lane.since) for lane in lanes])
         # A crash may forget it where it is a transaction by itself: the sweep wakes them then.
         statement = WAKE.replace("{once}", ASYNCHRONOUS if cursor.db.autocommit else "")
         self.execute(cursor, statement, values, now=now)
 
 
-def array(values: Iterable[Any]) -> str:
+def array(values: Iterable[object]) -> str:
     """
     Return values that need no quotes as PostgreSQL's text of an array.
 

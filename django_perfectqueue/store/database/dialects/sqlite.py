@@ -174,7 +174,7 @@ class SQLite(Dialect):
 
     own = writing
 
-    def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, Any]:
+    def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, object]:
         if seconds is None:
             return f"%({name})s", None
         return f"%({name})s", stamp((now or clock.now()) + timedelta(seconds=seconds))
@@ -182,7 +182,7 @@ class SQLite(Dialect):
     def parameter(self, moment: datetime | None) -> str:
         return str(naive(moment or clock.now()))
 
-    def moment(self, value: Any) -> datetime:
+    def moment(self, value: datetime | str) -> datetime:
         read = value if isinstance(value, datetime) else datetime.fromisoformat(value)
         return read.replace(tzinfo=timezone.utc)
 
@@ -296,41 +296,11 @@ class SQLite(Dialect):
     def charge(
         self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None
     ) -> Sequence[int] | None:
-        rows = [
-            (
-                entry.lane,
-                entry.running,
-                entry.seconds,
-                entry.mean,
-                entry.keep,
-                entry.served,
-                entry.finish_tag,
-            )
-            for entry in entries
-        ]
-        found = self.execute(cursor, CHARGE, {"rows": to_json(rows)}, now=now).fetchall()
+        found = self.execute(cursor, CHARGE, {"rows": to_json(entries)}, now=now).fetchall()
         return [lane for lane, copied in found if copied]
 
     def wake(self, cursor: Cursor, lanes: Sequence[Waking], now: datetime | None) -> None:
-        rows = [
-            (
-                lane.lane,
-                lane.account,
-                lane.gate,
-                lane.keys,
-                lane.queue,
-                lane.user,
-                lane.virtual_time,
-                lane.cost,
-                lane.weight,
-                lane.max_running,
-                lane.paused,
-                int(lane.policy),
-                lane.awake,
-                lane.since and stamp(lane.since),
-            )
-            for lane in lanes
-        ]
+        rows = [(*lane[:-1], lane.since and stamp(lane.since)) for lane in lanes]
         self.execute(cursor, WAKE, {"rows": to_json(rows)}, now=now)
 
 

@@ -90,6 +90,12 @@ SELECT * FROM (
     GROUP BY "queue", "user" ORDER BY "seconds" DESC LIMIT %(users)s
 ) AS "got"
 """
+GROUPS = """
+SELECT "group", COUNT(*) FROM (
+    SELECT "group" FROM "perfectqueue_deadletter" {where}
+    ORDER BY "ended_at" DESC LIMIT %(most)s
+) AS "letter" GROUP BY "group" ORDER BY COUNT(*) DESC, "group" LIMIT %(groups)s
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,3 +211,12 @@ def lately(queues: Sequence[str], now: datetime, *, using: str) -> Lately:
             else:
                 found.received[name, other] = int(count), float(seconds)
     return found
+
+
+def groups(status: str | None, *, using: str) -> list[tuple[str, int]]:
+    """Return the groups of the COUNTED newest dead letters of a status, or of any."""
+    where = "" if status is None else 'WHERE "status" = %(status)s'
+    values = {"status": status, "most": COUNTED, "groups": QUEUES}
+    with reading(using) as (cursor, dialect):
+        rows = dialect.execute(cursor, GROUPS.replace("{where}", where), values).fetchall()
+    return [(name, int(count)) for name, count in rows]

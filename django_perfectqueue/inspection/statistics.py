@@ -1,9 +1,9 @@
-"""How many attempts ended in which way within a day or since ever, and how long they took."""
+"""How many attempts ended in which way within some time, and how long they took."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, time, timedelta, timezone
 
@@ -11,10 +11,15 @@ from django_perfectqueue import store
 from django_perfectqueue.models import Bucket, DeadLetter, Outcome
 from django_perfectqueue.store import Tally, UsageKey
 from django_perfectqueue.store.arithmetic.entitlement import BOUNDS, percentile
-from django_perfectqueue.store.records.usage import MOST_TYPES, all_types_key, type_key
-from django_perfectqueue.store.records.usage_series import series, totals
+from django_perfectqueue.store.records.usage import MOST_TYPES, all_types_key, start_of, type_key
+from django_perfectqueue.store.records.usage_series import Point, series, totals
 
 COUNTED = 10_000
+WINDOWS = {
+    "hour": (timedelta(hours=1), Bucket.MINUTE),
+    "day": (timedelta(days=1), Bucket.HOUR),
+    "month": (timedelta(days=30), Bucket.DAY),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +122,55 @@ def by_type(queue: str, day: date | None, *, using: str) -> list[Statistics]:
     keys = sorted(usage_key for usage_key in known if not usage_key.others)
     tallies = within(keys, day, using=using).items()
     return [whole, *(made(key, tally, day=day) for key, tally in tallies if tally.ended)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """
+    The last hour, day or month of a queue, a type or a user: in minutes, hours or days.
+
+    ``types`` are those of a whole queue.
+    """
+
+    total: Statistics
+    points: list[tuple[datetime, Tally]]
+    types: list[Statistics]
+
+
+def period(usage_key: UsageKey, over: str, *, using: str) -> Period:
+    """Return what it got over one of WINDOWS. Raise KeyError for another."""
+    length, unit = WINDOWS[over]
+    until = store.clock(using=using) + timedelta(seconds=1)
+    since = start_of(unit, until - length) + timedelta(seconds=int(unit))
+    points = series([usage_key], since, until, unit=unit, using=using)
+    total, types = Tally(), []
+    for point in points:
+        total.add(point.tally)
+    if usage_key.others:
+        known = totals([usage_key.queue], most=MOST_TYPES + 1, using=using)
+        keys = sorted(key for key in known if not key.others)
+        parts = series(keys, since, until, unit=unit, using=using)
+        tallies = {key: Tally() for key in keys}
+        for part in parts:
+            tallies[part.usage_key].add(part.tally)
+        types = [made(key, tally) for key, tally in tallies.items() if tally.ended]
+    filled = by_time(points, since, until, unit)
+    return Period(total=made(usage_key, total), points=filled, types=types)
+
+
+def by_time(
+    points: Iterable[Point], since: datetime, until: datetime, unit: Bucket
+) -> list[tuple[datetime, Tally]]:
+    """Add up points by spans of this length, those without anything too."""
+    found: dict[datetime, Tally] = {}
+    start = since
+    while start < until:
+        found[start] = Tally()
+        start += timedelta(seconds=int(unit))
+    for point in points:
+        if tally := found.get(start_of(unit, point.start)):
+            tally.add(point.tally)
+    return list(found.items())
 
 
 def within(usage_keys: Sequence[UsageKey], day: date, *, using: str) -> dict[UsageKey, Tally]:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from django_perfectqueue import conf, store
 from django_perfectqueue.health.queues import named_queues
+from django_perfectqueue.inspection.statistics import by_time
 from django_perfectqueue.models import Bucket, Worker
 from django_perfectqueue.store import Tally
 from django_perfectqueue.store.records.counts import (
@@ -143,7 +144,7 @@ def overview(*, using: str) -> Overview:
         queues=queues,
         lately=found.lately,
         workers=found.workers,
-        minutes=by_minute(points, since, found.now),
+        minutes=by_time(points, since, until, Bucket.MINUTE),
     )
 
 
@@ -184,18 +185,3 @@ def add_rates(figures: QueueFigures, points: Iterable[Point], now: datetime) -> 
             figures.failed_last_hour += point.tally.failed
             if point.start >= since:
                 figures.finished_a_minute += point.tally.finished / RATE_MINUTES
-
-
-def by_minute(
-    points: Iterable[Point], since: datetime, now: datetime
-) -> list[tuple[datetime, Tally]]:
-    """Return what all queues did in each minute, those without anything too."""
-    found: dict[datetime, Tally] = {}
-    start = since
-    while start <= now:
-        found[start] = Tally()
-        start += timedelta(minutes=1)
-    for point in points:
-        if tally := found.get(start_of(Bucket.MINUTE, point.start)):
-            tally.add(point.tally)
-    return list(found.items())

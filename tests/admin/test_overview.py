@@ -1,6 +1,7 @@
 import re
 from datetime import timedelta
 from html import unescape
+from urllib.parse import urlencode
 
 from django.test import override_settings
 from django.utils.html import escape
@@ -15,6 +16,7 @@ from ..metrics.test_overview import now, park
 from .staff import AdminTestCase, staff
 
 OVERVIEW = "/admin/perfectqueue/overview/"
+FIGURES = f"{OVERVIEW}figures/"
 SCRIPT = '<script>alert("x")</script>'
 
 
@@ -61,7 +63,7 @@ class OverviewTests(AdminTestCase):
         Queue("a&b").pause()
         page = self.shown()
         self.assertIn(">paused<", page)
-        for path in ("task/?queue=a%26b", "task/?queue=a%26b&amp;status=waiting"):
+        for path in ("overview/figures/?queue=a%26b", "task/?queue=a%26b&amp;status=waiting"):
             self.assertIn(f'href="/admin/perfectqueue/{path}"', page)
             self.assertEqual(
                 self.client.get(f"/admin/perfectqueue/{unescape(path)}").status_code, 200
@@ -131,3 +133,63 @@ class OverviewTests(AdminTestCase):
         backend = "django_perfectqueue.backend.PerfectQueueBackend"
         with override_settings(TASKS={"default": {"BACKEND": backend, "QUEUES": ["mail"]}}):
             self.assertIn(">mail<", self.shown())
+
+
+class FiguresTests(AdminTestCase):
+    def page(self, **query):
+        response = self.client.get(FIGURES, query)
+        self.assertEqual(response.status_code, 200)
+        return response
+
+    def row(self, response, number=0):
+        return response.context["rows"][number]["cells"]
+
+    def test_a_queue_has_all_types_and_each(self):
+        ran(1.0, 3.0, at=now())
+        ran(1.0, at=now(), type="mail.send", word="failed")
+        page = self.page(queue="default")
+        self.assertEqual(self.row(page)[:5], ["2", "0", "1", "0", "0"])
+        names = [row["name"] for row in page.context["rows"]]
+        self.assertEqual(names, ["all", "mail.send", "report"])
+        self.assertEqual(self.row(page, 2)[5:7], ["2.0 s", "1.0 s"])
+        self.assertContains(page, "?queue=default&amp;type=mail.send&amp;over=hour")
+        self.assertContains(page, '<rect class="pq-bar-failed"')
+
+    def test_so_has_a_type_and_a_user(self):
+        ran(1.0, at=now())
+        ran(1.0, 1.0, at=now(), type="mail.send", user="bob")
+        for query, count in (
+            ({"type": "report"}, "1"),
+            ({"type": "mail.send"}, "2"),
+            ({"user": "bob"}, "2"),
+            ({"user": "nobody"}, "0"),
+        ):
+            with self.subTest(query):
+                page = self.page(queue="default", **query)
+                self.assertEqual(self.row(page)[0], count)
+                self.assertEqual(len(page.context["rows"]), 1)
+                self.assertContains(page, f"?queue=default&amp;{urlencode(query)}&amp;over=month")
+
+    def test_the_window_is_an_hour_a_day_or_a_month(self):
+        for days in (0, 0.5, 3, 40):
+            ran(1.0, at=now() - timedelta(days=days))
+        store.roll_up(using="default", keep=None)
+        for over, count, bars in (("hour", "1", 60), ("day", "2", 24), ("month", "3", 30)):
+            with self.subTest(over):
+                page = self.page(queue="default", over=over)
+                self.assertEqual(self.row(page)[0], count)
+                self.assertEqual(len(page.context["chart"].bars), bars)
+        self.assertEqual(len(self.page(queue="default", over="year").context["chart"].bars), 60)
+
+    def test_bad_names_do_no_harm(self):
+        for query in ({}, {"queue": "\x00"}, {"queue": "q" * 101}, {"queue": "a", "user": "\x00"}):
+            with self.subTest(query):
+                self.assertEqual(self.client.get(FIGURES, query).status_code, 404)
+        self.assertNotContains(self.page(queue=SCRIPT, user=SCRIPT), SCRIPT)
+
+    def test_it_takes_few_statements_and_a_permission(self):
+        for number in range(20):
+            ran(1.0, at=now(), type=f"type-{number}")
+        self.assertLessEqual(len(self.statements(FIGURES, queue="default", over="month")), 12)
+        self.client.force_login(staff("view_task", name="without"))
+        self.assertEqual(self.client.get(FIGURES, {"queue": "default"}).status_code, 403)

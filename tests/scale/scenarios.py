@@ -326,6 +326,7 @@ COMMANDS = [
 ]
 PAGES = [
     Scenario("overview", page("overview/"), BATCH, client),
+    Scenario("figures", page("overview/figures/", queue="default", over="day"), BATCH, client),
     Scenario("task list", page("task/"), BATCH, client),
     Scenario("task list, page 5", page("task/", p=5), BATCH, client),
     *(

@@ -28,8 +28,8 @@ from ..parts.base import ReadOnlyAdmin
 from ..parts.cells import NOTHING, duration, short
 from ..parts.chart import chart
 from ..parts.paginator import AtLeast
+from .period import period_page
 
-KINDS = {"finished": _("finished"), "retried": _("retried"), "failed": _("failed")}
 GROUPS = 5
 
 
@@ -58,7 +58,25 @@ class OverviewAdmin(ReadOnlyAdmin):
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.changelist_view)
         name = f"{self.opts.app_label}_{self.opts.model_name}_changelist"
-        return [path("", view, name=name)]
+        figures = self.admin_site.admin_view(self.figures_view)
+        return [
+            path("", view, name=name),
+            path("figures/", figures, name=f"{self.opts.app_label}_figures"),
+        ]
+
+    def figures_view(self, request: HttpRequest) -> HttpResponse:
+        """Show what a queue, a type or a user did in the last hour, day or month."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "media": self.media,
+            "has_view_permission": True,
+            **period_page(request.GET, using=database()),
+        }
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, "admin/perfectqueue/overview/period.html", context)
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, object] | None = None
@@ -89,15 +107,11 @@ class OverviewAdmin(ReadOnlyAdmin):
 
 def page(found: Figures) -> dict[str, Any]:
     """Return what the template shows."""
-    points = [
-        (start, {kind: getattr(tally, kind) for kind in KINDS}) for start, tally in found.minutes
-    ]
     failed = sorted(found.lately.failed.items(), key=lambda group: group[1][1], reverse=True)
     return {
         "found": found,
         "rows": [row(queue) for queue in found.queues],
-        "chart": chart(points, list(KINDS)),
-        "kinds": KINDS.items(),
+        "chart": chart(found.minutes),
         "groups": [
             {
                 "name": printable(name),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from django.utils.formats import date_format
 from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
+from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue.store import Tally
+
+KINDS = {"finished": _("finished"), "retried": _("retried"), "failed": _("failed")}
 WIDTH, HEIGHT = 600.0, 120.0
 GAP = 0.15
 
@@ -35,17 +39,17 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """
-    Bars from left to right, the oldest first, as high as the ``largest`` of them.
+    """Bars from left to right, the oldest first, as high as the ``largest`` of them."""
 
-    ``kinds`` are the classes of the counts, in the order of the stack.
-    """
-
-    kinds: list[str]
     bars: list[Bar]
     largest: int
     width: float = WIDTH
     height: float = HEIGHT
+
+    @property
+    def labels(self) -> list[object]:
+        """The names of the counts, in the order of the stack."""
+        return list(KINDS.items())
 
     @property
     def rows(self) -> list[Bar]:
@@ -53,19 +57,19 @@ class Chart:
         return [bar for bar in reversed(self.bars) if any(bar.counts)]
 
 
-def chart(points: Sequence[tuple[datetime, Mapping[str, int]]], kinds: Sequence[str]) -> Chart:
-    """Return the bars of counts by kind, one for each point."""
-    largest = max((sum(counts[kind] for kind in kinds) for _start, counts in points), default=0)
+def chart(points: Sequence[tuple[datetime, Tally]], form: str = "H:i") -> Chart:
+    """Return the bars of how attempts ended, one for each point; ``form`` is that of the times."""
+    stacks = [[getattr(tally, kind) for kind in KINDS] for _start, tally in points]
+    largest = max(map(sum, stacks), default=0)
     step = WIDTH / max(1, len(points))
     bars = []
-    for number, (start, counts) in enumerate(points):
+    for number, ((start, _tally), counts) in enumerate(zip(points, stacks, strict=True)):
         parts, below = [], 0
-        for kind in kinds:
-            if counts[kind]:
-                below += counts[kind]
+        for kind, count in zip(KINDS, counts, strict=True):
+            if count:
+                below += count
                 place = step * (number + GAP / 2), HEIGHT * (1 - below / largest)
-                size = step * (1 - GAP), HEIGHT * counts[kind] / largest
+                size = step * (1 - GAP), HEIGHT * count / largest
                 parts.append(Part(kind, *(f"{length:.2f}" for length in (*place, *size))))
-        when = date_format(template_localtime(start), "H:i")
-        bars.append(Bar(when, [counts[kind] for kind in kinds], parts))
-    return Chart(list(kinds), bars, largest)
+        bars.append(Bar(date_format(template_localtime(start), form), counts, parts))
+    return Chart(bars, largest)

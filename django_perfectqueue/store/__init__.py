@@ -18,6 +18,14 @@ from .database.diagnosis import Ailment
 from .database.idle_transactions import end_idle_transactions
 from .database.packet import too_long
 from .database.transaction import ailment, calls_of_others, one_call, patiently, together
+from .dependencies.fold import fold
+from .dependencies.submit import (
+    descendants,
+    replace_linked,
+    submit_linked,
+    wait_for,
+    wait_no_longer_for,
+)
 from .lanes.apply_limit import apply_limit
 from .lanes.apply_share import apply_shares
 from .lanes.shares import queue_weights
@@ -39,6 +47,7 @@ from .notify.messages import Call, Ring
 from .notify.postgres import EndNotices, Notices
 from .notify.ring import doorbell, ear, ring
 from .notify.signals import announce
+from .records.dependency_events import follow
 from .records.journal import write_journal
 from .records.usage import Tally, UsageKey, add_usage, clock, ended_so, folded, note_waiting
 from .records.usage_rollup import roll_up
@@ -60,7 +69,7 @@ from .upkeep.idle_lanes import FIRST_ID, forget_holds, forget_lanes, forget_mete
 from .upkeep.purge import Surplus, Swept, discard, newest_id, purge, purgeable, surplus
 from .upkeep.recount import Drift, Position, recount
 from .upkeep.timers import answer_alarms, rouse
-from .values import Completion, Failure, Lease, Moment, Note, Pulse, Submission, new_holder
+from .values import Completion, Failure, Lease, Moment, Note, Parent, Pulse, Submission, new_holder
 
 __all__ = [
     "CHUNK",
@@ -83,6 +92,7 @@ __all__ = [
     "Note",
     "Notices",
     "Outlook",
+    "Parent",
     "Position",
     "Pulse",
     "Registration",
@@ -105,6 +115,7 @@ __all__ = [
     "cancel_request",
     "clear",
     "clock",
+    "descendants",
     "discard",
     "doorbell",
     "ear",
@@ -117,7 +128,9 @@ __all__ = [
     "find_all",
     "finish",
     "finish_and_acquire",
+    "fold",
     "folded",
+    "follow",
     "force_finish",
     "forget_holds",
     "forget_lanes",
@@ -152,6 +165,7 @@ __all__ = [
     "release",
     "renew",
     "replace",
+    "replace_linked",
     "reprioritize",
     "retry",
     "ring",
@@ -162,6 +176,7 @@ __all__ = [
     "steer_waiting",
     "submit",
     "submit_all",
+    "submit_linked",
     "surplus",
     "take_alone",
     "together",
@@ -169,6 +184,8 @@ __all__ = [
     "unpark",
     "unpark_some",
     "update_payload",
+    "wait_for",
+    "wait_no_longer_for",
     "wanted",
     "watch",
     "write_journal",

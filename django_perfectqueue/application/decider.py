@@ -23,8 +23,8 @@ class Decider:
     """
     Makes a handler's decisions; each is a method, asked for by its name.
 
-    Keep here what settles tasks and submits what follows, so that it can be told apart
-    from the work, and tested without it.
+    Keep here what settles tasks and submits what follows, so that it can be tested
+    without the work.
     """
 
     def __init__(self, handler: Application) -> None:

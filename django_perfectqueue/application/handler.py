@@ -50,7 +50,7 @@ class Application:
     """Seconds that an attempt may run; None is TIME_LIMIT, ``float("inf")`` any time."""
     kill_wait: ClassVar[float | None] = None
     """
-    Seconds to end in after being told to, before it is ended by force; None is
+    Seconds to end in after it is interrupted, before it is ended by force; None is
     TASK_KILL_WAIT, ``float("inf")`` never by force.
     """
 

@@ -59,8 +59,8 @@ class Backoff:
         self.longest = math.inf if longest is None else in_seconds("longest", longest)
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({told})"
+        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({values})"
 
     def __call__(self, error: BaseException, result: Any) -> float:
         """Return the seconds to wait, as a backoff of Django's tasks does."""

@@ -1,12 +1,8 @@
-"""
-Who changed which share or limit, and when: kept whichever door it came through.
-
-And who steered which task, by a command or in the admin.
-"""
+"""Who changed which share or limit, and when: kept whichever door it came through."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
@@ -21,7 +17,6 @@ from django_perfectqueue.models import (
     FairShare,
     Limit,
     QueueShare,
-    Task,
 )
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.store.values import as_text
@@ -30,9 +25,6 @@ Rule = FairShare | QueueShare | Limit
 R = TypeVar("R", bound=Rule)
 
 LONGEST_NAME = 255
-SIGNED = 500
-DEEDS = 20
-DID = "did"
 FORMER = "_former"
 VALUES: dict[type[Rule], tuple[str, ...]] = {
     FairShare: ("weight", "max_running", "paused"),
@@ -102,31 +94,6 @@ def record(before: Rule | None, after: Rule | None, *, using: str) -> None:
     for last in over[CHANGES_OF_ONE : CHANGES_OF_ONE + 1]:
         changes_of(rule, using=using).filter(pk__lte=last).delete()
     rows.filter(pk__lte=change.pk - CHANGES).delete()
-
-
-def sign(tasks: Iterable[tuple[str, str]], word: str, *, by: str, using: str) -> None:
-    """
-    Record what a person has done to tasks, given by queue and key, after it was done.
-
-    It is not in the transactions of these verbs, which lock rows that workers need; so it
-    may be missing where the process dies in between.
-    """
-    row = {"kind": Change.Kind.TASK.value, "by": as_text(by, LONGEST_NAME), "after": {DID: word}}
-    made = [Change(at=ServerNow(), name=key, queue=queue, **row) for queue, key in tasks]
-    if not made:
-        return
-    rows = Change.objects.using(using)
-    rows.bulk_create(made, batch_size=SIGNED)
-    if last := rows.order_by("-pk").values_list("pk", flat=True).first():
-        rows.filter(pk__lte=last - CHANGES).delete()
-
-
-def actions_of(task: Task, *, using: str) -> list[Change]:
-    """Return what people did to a task, not to an earlier task of its key; the last first."""
-    rows = Change.objects.using(using).filter(
-        kind=Change.Kind.TASK, name=task.key, queue=task.queue, at__gte=task.created_at
-    )
-    return list(rows.order_by("-pk")[:DEEDS])
 
 
 def changes_of(rule: Rule, *, using: str) -> QuerySet[Change]:

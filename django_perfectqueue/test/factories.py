@@ -37,7 +37,7 @@ def make_task(
     """
     Store a task and bring it to a status, as its submitter and a worker would.
 
-    ``result`` is what a finished one has returned; ``error`` and ``message`` tell why a
+    ``result`` is what a finished one has returned; ``error`` and ``message`` say why a
     failed or retrying one has not. One that is scheduled or retrying is put off for an
     hour. Other options are those of submit().
 

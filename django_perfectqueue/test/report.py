@@ -31,8 +31,8 @@ class Run:
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        told = f"{self.word} {self.queue}/{self.key} type={self.type} attempt={self.attempt}"
-        return f"{told} error={self.error!r}" if self.error is not None else told
+        line = f"{self.word} {self.queue}/{self.key} type={self.type} attempt={self.attempt}"
+        return f"{line} error={self.error!r}" if self.error is not None else line
 
 
 class Drained(list[Run]):

@@ -46,7 +46,7 @@ class RehearsedTask(HeldTask):
         return True
 
     def write_notes(self) -> None:
-        """Leave in ``notes`` what it has told."""
+        """Leave the report in ``notes``."""
 
     def settle(self, word: str) -> None:
         self._refuse_if_settled()

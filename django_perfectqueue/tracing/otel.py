@@ -3,7 +3,7 @@ Spans of OpenTelemetry, with TRACING: a submit, the wait of a task, and each att
 
 Names and attributes are those of OpenTelemetry's semantic conventions for messaging
 (https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/). Data is never
-told, and what is sensitive in it has stars in errors.
+exported, and what is sensitive in it has stars in errors.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-The trace in which something happens, as W3C Trace Context tells it.
+The trace in which something happens, as W3C Trace Context defines it.
 
 With TRACING it is that of OpenTelemetry's current span. Without, or where there is no
 span, it is what the project itself has set in the context variables below, from the

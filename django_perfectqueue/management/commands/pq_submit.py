@@ -106,7 +106,9 @@ class Command(QueueCommand):
         add(
             "--run",
             action="store_true",
-            help=_("Run what is due in its queue, as pq_worker --burst does, and tell its result."),
+            help=_(
+                "Run what is due in its queue, as pq_worker --burst does, and print its result."
+            ),
         )
 
     def act(self, options: CommandOptions) -> None:

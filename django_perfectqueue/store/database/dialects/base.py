@@ -91,6 +91,23 @@ class Waking(NamedTuple):
     since: datetime | None = None
 
 
+class Taker(NamedTuple):
+    """Who takes tasks, under which token, and for how many seconds."""
+
+    holder: int
+    token: int
+    seconds: float
+    now: datetime | None
+
+
+class Report(NamedTuple):
+    """Who writes completions, and when: by the host's monotonic clock, and by the given time."""
+
+    worker: str
+    monotonic: float
+    now: datetime | None
+
+
 UNPREPARED = nullcontext()
 
 
@@ -191,15 +208,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def claim(
-        self,
-        cursor: Cursor,
-        wants: Mapping[int, int],
-        limit: int,
-        *,
-        holder: int,
-        token: int,
-        seconds: float,
-        now: datetime | None,
+        self, cursor: Cursor, wants: Mapping[int, int], limit: int, taker: Taker
     ) -> list[Row]:
         """
         Take up to so many waiting tickets of each lane, lane by lane until it is ``limit``.
@@ -208,17 +217,7 @@ class Dialect(ABC):
         expired, and the columns of TAKEN.
         """
 
-    def claim_alone(
-        self,
-        cursor: Cursor,
-        queue: str,
-        limit: int,
-        *,
-        holder: int,
-        token: int,
-        seconds: float,
-        now: datetime | None,
-    ) -> list[Row]:
+    def claim_alone(self, cursor: Cursor, queue: str, limit: int, taker: Taker) -> list[Row]:
         """
         Take from the only open lane of a queue, where ``single_statement``, unless it has
         a cap or an alarm rings; return rows as claim() does, each with what its lane was
@@ -228,29 +227,14 @@ class Dialect(ABC):
 
     @abstractmethod
     def finish(
-        self,
-        cursor: Cursor,
-        completions: Sequence[Completion],
-        *,
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
+        self, cursor: Cursor, completions: Sequence[Completion], report: Report
     ) -> dict[tuple[int, int], bool]:
         """
         Close the tickets that are still held as given; return the fences of their leases, each
         with whether other tasks wait for it.
         """
 
-    def finish_one(
-        self,
-        cursor: Cursor,
-        done: Completion,
-        entry: Entry,
-        *,
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
-    ) -> bool:
+    def finish_one(self, cursor: Cursor, done: Completion, entry: Entry, report: Report) -> bool:
         """
         Close a ticket that is still held as given, and charge its lane, where
         ``single_statement``; return whether it was. One for which others wait is left.

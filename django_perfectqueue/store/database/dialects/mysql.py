@@ -22,7 +22,9 @@ from .base import (
     UNPREPARED,
     Dialect,
     Entry,
+    Report,
     Row,
+    Taker,
     Waking,
     average,
     naive,
@@ -412,16 +414,9 @@ class MySQL(Dialect):
         self.execute(cursor, INSERT_TICKET + ", ".join(values), parameters)
 
     def claim(
-        self,
-        cursor: Cursor,
-        wants: Mapping[int, int],
-        limit: int,
-        *,
-        holder: int,
-        token: int,
-        seconds: float,
-        now: datetime | None,
+        self, cursor: Cursor, wants: Mapping[int, int], limit: int, taker: Taker
     ) -> list[Row]:
+        holder, token, seconds, now = taker
         picked = self.lock_lines(cursor, wants, limit)
         if not picked:
             return []
@@ -451,13 +446,7 @@ class MySQL(Dialect):
         return picked
 
     def finish(
-        self,
-        cursor: Cursor,
-        completions: Sequence[Completion],
-        *,
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
+        self, cursor: Cursor, completions: Sequence[Completion], report: Report
     ) -> dict[tuple[int, int], bool]:
         given = sorted(completions, key=attrgetter("lease.task_id"))
         ids = numbers([done.lease.task_id for done in given])
@@ -469,7 +458,7 @@ class MySQL(Dialect):
         closed = numbers([done.lease.task_id for done in written])
         self.execute(cursor, f'DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({closed})')
         for some in in_packets(written, self.packet(cursor, written)):
-            self.write_results(cursor, some, worker, monotonic, now)
+            self.write_results(cursor, some, report)
         fences = [(done.lease.task_id, done.lease.token) for done in written]
         return {fence: held[fence] for fence in fences}
 
@@ -488,13 +477,9 @@ class MySQL(Dialect):
         return max(1, min(PACKET, packet_of(cursor) - AROUND))
 
     def write_results(
-        self,
-        cursor: Cursor,
-        completions: Sequence[Completion],
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
+        self, cursor: Cursor, completions: Sequence[Completion], report: Report
     ) -> None:
+        worker, monotonic, now = report
         given: list[str] = []
         parameters: dict[str, object] = {"worker": worker}
         for number, done in enumerate(completions):

@@ -21,7 +21,7 @@ from django_perfectqueue.models.fields import READABLE
 from ...arithmetic.fair_order import LEAST_COST
 from ...values import ENDED, Completion, Moment, Submission
 from ..diagnosis import Ailment
-from .base import HAS_COPIES, TAKEN, Dialect, Entry, Row, Waking, average
+from .base import HAS_COPIES, TAKEN, Dialect, Entry, Report, Row, Taker, Waking, average
 
 SERIALIZATION_FAILURE = "40001"
 DEADLOCK_DETECTED = "40P01"
@@ -460,16 +460,9 @@ class PostgreSQL(Dialect):
         return {(task.queue, task.key): row[0]} if row else {}
 
     def claim(
-        self,
-        cursor: Cursor,
-        wants: Mapping[int, int],
-        limit: int,
-        *,
-        holder: int,
-        token: int,
-        seconds: float,
-        now: datetime | None,
+        self, cursor: Cursor, wants: Mapping[int, int], limit: int, taker: Taker
     ) -> list[Row]:
+        holder, token, seconds, now = taker
         statement = CLAIM.replace("{later}", self.later("%(seconds)s"))
         parameters = {
             "lanes": array(wants),
@@ -482,17 +475,8 @@ class PostgreSQL(Dialect):
         rows: list[Row] = self.execute(cursor, statement, parameters, now=now).fetchall()
         return rows
 
-    def claim_alone(
-        self,
-        cursor: Cursor,
-        queue: str,
-        limit: int,
-        *,
-        holder: int,
-        token: int,
-        seconds: float,
-        now: datetime | None,
-    ) -> list[Row]:
+    def claim_alone(self, cursor: Cursor, queue: str, limit: int, taker: Taker) -> list[Row]:
+        holder, token, seconds, now = taker
         statement = CLAIM_ALONE.replace("{later}", self.later("%(seconds)s"))
         parameters = {
             "queue": queue,
@@ -505,14 +489,9 @@ class PostgreSQL(Dialect):
         return rows
 
     def finish(
-        self,
-        cursor: Cursor,
-        completions: Sequence[Completion],
-        *,
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
+        self, cursor: Cursor, completions: Sequence[Completion], report: Report
     ) -> dict[tuple[int, int], bool]:
+        worker, monotonic, now = report
         parameters = {
             "id": array([done.lease.task_id for done in completions]),
             "token": array([done.lease.token for done in completions]),
@@ -525,16 +504,8 @@ class PostgreSQL(Dialect):
         rows = self.execute(cursor, FINISH, parameters, now=now).fetchall()
         return {(task_id, token): task_id in followed for task_id, token, _told, followed in rows}
 
-    def finish_one(
-        self,
-        cursor: Cursor,
-        done: Completion,
-        entry: Entry,
-        *,
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
-    ) -> bool:
+    def finish_one(self, cursor: Cursor, done: Completion, entry: Entry, report: Report) -> bool:
+        worker, monotonic, now = report
         parameters = {
             "id": done.lease.task_id,
             "token": done.lease.token,

@@ -16,7 +16,19 @@ from django_perfectqueue.models.fields import READABLE
 
 from ...values import Completion, Moment, Submission
 from ..diagnosis import Ailment
-from .base import HAS_COPIES, TAKEN, UNPREPARED, Dialect, Entry, Row, Waking, average, naive
+from .base import (
+    HAS_COPIES,
+    TAKEN,
+    UNPREPARED,
+    Dialect,
+    Entry,
+    Report,
+    Row,
+    Taker,
+    Waking,
+    average,
+    naive,
+)
 
 SAID = {
     "is locked": Ailment.LOCKED,
@@ -238,16 +250,9 @@ class SQLite(Dialect):
         return ids
 
     def claim(
-        self,
-        cursor: Cursor,
-        wants: Mapping[int, int],
-        limit: int,
-        *,
-        holder: int,
-        token: int,
-        seconds: float,
-        now: datetime | None,
+        self, cursor: Cursor, wants: Mapping[int, int], limit: int, taker: Taker
     ) -> list[Row]:
+        holder, token, seconds, now = taker
         now = now or clock.now()
         picked: list[int] = []
         for lane, count in wants.items():
@@ -266,14 +271,9 @@ class SQLite(Dialect):
         return rows
 
     def finish(
-        self,
-        cursor: Cursor,
-        completions: Sequence[Completion],
-        *,
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
+        self, cursor: Cursor, completions: Sequence[Completion], report: Report
     ) -> dict[tuple[int, int], bool]:
+        worker, monotonic, now = report
         zero = naive(now or clock.now()) - timedelta(seconds=monotonic)
         rows = [
             (

@@ -311,6 +311,14 @@ class Dialect(ABC):
         """Prepare one for a transaction of the store's own, which sees what others commit."""
         return UNPREPARED
 
+    def see_commits(self, cursor: Cursor) -> None:
+        """
+        Have each statement of this transaction see what others have committed before it.
+
+        It is the first statement of a transaction that own() has prepared.
+        """
+        return
+
     def current_clause(self, cursor: Cursor) -> str:
         """
         Return what makes a SELECT see what others have committed by now, in a transaction of

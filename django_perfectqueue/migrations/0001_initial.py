@@ -894,6 +894,7 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "schedules",
                 "indexes": [
                     models.Index(fields=["due_at"], name="perfectqueue_schedule_due"),
+                    models.Index(fields=["origin"], name="perfectqueue_schedule_origin"),
                     models.Index(fields=["user"], name="perfectqueue_schedule_user"),
                 ],
                 "constraints": [

@@ -88,8 +88,7 @@ class Schedules:
         type_, payload = checked_type(type, using=self.using), checked_payload(data)
         with handle._changed(by, now, insert=True) as (row, moment):
             row.type, row.payload = type_, payload
-            whole: dict[str, Any] = {**DEFAULTS, "queue": options().DEFAULT_QUEUE, **terms}
-            apply(row, whole, moment)
+            apply(row, {**whole(), **terms}, moment)
         return handle
 
     def get(self, name: str) -> Schedule:
@@ -327,4 +326,7 @@ def check_user(row: Schedule, before: dict[str, Any] | None, *, using: str) -> N
         )
 
 
-DEFAULTS = {name: getattr(Schedule(), name) for name in CHECKS} | {"limits": ()}
+def whole() -> dict[str, Any]:
+    """Return the terms of a schedule of which nothing was said."""
+    blank = Schedule(queue=options().DEFAULT_QUEUE)
+    return {name: getattr(blank, name) for name in CHECKS} | {"limits": ()}

@@ -42,14 +42,10 @@ class Declaration:
     """What code says of one schedule."""
 
     target: Any
+    type: str
     name: str
     data: object
     terms: Terms
-
-    @property
-    def type(self) -> str:
-        """The type of its tasks."""
-        return type_of(self.target)
 
     @property
     def payload(self) -> object:
@@ -82,7 +78,7 @@ def type_of(target: Any) -> str:
     if path := getattr(target, "module_path", None):
         return str(path)
     for pattern, made in Registry.routes.items():
-        own = (made, vars(made).get("function"), *made.__bases__)
+        own = (made, getattr(made, "function", None), *getattr(made, "__bases__", ()))
         if isinstance(pattern, str) and target in [getattr(one, "__func__", one) for one in own]:
             return pattern
     raise ConfigError(
@@ -122,7 +118,8 @@ def scheduled(
 
     def declare(target: T) -> T:
         every_term: Any = {**terms_of(target), **terms, **timing.terms}
-        made = Declaration(target, name or type_of(target), data, every_term)
+        type_ = type_of(target)
+        made = Declaration(target, type_, name or type_, data, every_term)
         known = declarations.get(made.name)
         if known is not None and known.type != made.type:
             raise ConfigError(f"Two schedules are declared as '{made.name}'. Give one a name.")

@@ -16,6 +16,7 @@ from django_perfectqueue import store
 from django_perfectqueue.conf import nearest, options
 from django_perfectqueue.exceptions import InvalidScheduleError, NotFoundError
 from django_perfectqueue.fairness import audit
+from django_perfectqueue.inspection.steering import DID
 from django_perfectqueue.models import Change, Schedule, Task
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.inputs import When
@@ -311,7 +312,7 @@ def record(
         kind=Change.Kind.SCHEDULE,
         name=name,
         before=before,
-        after={audit.DID: did, **(after or {})},
+        after={DID: did, **(after or {})},
     )
 
 

@@ -20,6 +20,7 @@ from ..lanes.idle_marks import rounds
 from ..lanes.wake import owners_of, wake
 from ..limits.holds import open_all_shut
 from ..notify.ring import notify
+from ..records.dependency_events import follow, follow_uncommitted
 from ..schedules.fire import fire_schedules
 from ..tasks.close import lose
 
@@ -119,8 +120,10 @@ def rouse(*, using: str) -> int:
     of the lanes BATCH at most.
 
     Who submits a task wakes its lane after the commit. What is missed then, because its
-    program died or the lane fell asleep in that moment, is found here.
+    program died or the lane fell asleep in that moment, is found here. So is the end of a
+    task on which nobody has acted for those that wait for it.
     """
+    follow(using=using)
     opened = open_all_shut(using=using)
     with reading(using) as (cursor, dialect):
         ids = asleep(cursor, dialect)
@@ -146,6 +149,8 @@ def rouse_in_turn(*, using: str) -> int:
     rouse() goes through all lanes that have waiting tickets, also those of users who are
     paused; so an acquire that finds nothing does not do it every time.
     """
+    if moved := follow_uncommitted(using=using):
+        return moved
     if not rounds[using].are_due():
         return 0
     began = time.monotonic()

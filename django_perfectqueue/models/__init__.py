@@ -26,6 +26,7 @@ from .rule import (
     Meter,
     QueueShare,
 )
+from .schedule import NAME_LENGTH, Schedule
 from .status import (
     DEAD,
     LIVE,
@@ -59,6 +60,7 @@ __all__ = [
     "MOST_BURST_TIME",
     "MOST_PERIOD",
     "MOST_WEIGHT",
+    "NAME_LENGTH",
     "PARKED_FROM",
     "UNDELETABLE",
     "UNFINISHED",
@@ -82,6 +84,7 @@ __all__ = [
     "Outcome",
     "Policy",
     "QueueShare",
+    "Schedule",
     "State",
     "Status",
     "Task",

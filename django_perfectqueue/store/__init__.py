@@ -43,6 +43,7 @@ from .records.journal import write_journal
 from .records.usage import Tally, UsageKey, add_usage, clock, folded, note_waiting
 from .records.usage_rollup import roll_up
 from .records.workers import Registration, register, sign_off
+from .schedules.fire import SCHEDULE, SCHEDULED_FOR, fire_schedules
 from .tasks.after_commit import steer_waiting
 from .tasks.atomic import Joint
 from .tasks.close import Loss
@@ -65,6 +66,8 @@ from .values import Completion, Failure, Lease, Moment, Note, Pulse, Submission,
 __all__ = [
     "CHUNK",
     "FIRST_ID",
+    "SCHEDULE",
+    "SCHEDULED_FOR",
     "STILL_HELD",
     "Ailment",
     "Call",
@@ -116,6 +119,7 @@ __all__ = [
     "find_all",
     "finish",
     "finish_and_acquire",
+    "fire_schedules",
     "folded",
     "force_finish",
     "forget_holds",

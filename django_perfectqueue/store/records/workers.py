@@ -26,10 +26,10 @@ WHERE "id" = %(id)s
 ENTER = """
 INSERT INTO "perfectqueue_worker" (
     "id", "host", "pid", "launcher", "generation", "version", "processors", "queues", "routes",
-    "seats", "leaving", "started_at", "seen_at", "drifted_at"
+    "schedules", "seats", "leaving", "started_at", "seen_at", "drifted_at"
 ) VALUES (
     %(id)s, %(host)s, %(pid)s, %(launcher)s, %(generation)s, %(version)s, %(processors)s,
-    %(queues)s, %(routes)s, %(seats)s, %(leaving)s, {started_at}, {now},
+    %(queues)s, %(routes)s, %(schedules)s, %(seats)s, %(leaving)s, {started_at}, {now},
     {drifted_at}
 )
 """
@@ -46,7 +46,7 @@ class Registration:
     A worker as the register shows it, under an id that no other worker has.
 
     ``pid`` is its supervisor's, and ``generation`` counts the supervisors that its launcher
-    has started. ``queues`` and ``routes`` are JSON. ``born`` is a time of the host's
+    has started. ``queues``, ``routes`` and ``schedules`` are JSON. ``born`` is a time of the host's
     monotonic clock, in seconds.
     """
 
@@ -58,6 +58,7 @@ class Registration:
     processors: int
     queues: str
     routes: str
+    schedules: str = "[]"
     id: int = field(default_factory=new_holder)
     born: float = field(default_factory=time.monotonic)
 
@@ -94,6 +95,7 @@ def register(
             "processors": worker.processors,
             "queues": worker.queues,
             "routes": worker.routes,
+            "schedules": worker.schedules,
         }
         then["started_at"] = worker.born - time.monotonic()
         dialect.execute(cursor, ENTER, values, now=now, after=then)

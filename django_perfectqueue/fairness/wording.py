@@ -9,22 +9,12 @@ from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.models import EVERYONE, Change, FairShare, Limit, QueueShare
 
-from .audit import DID
-
 NOTHING = "-"
 RATES = {
     1.0: gettext_lazy("%(rate)s per second"),
     60.0: gettext_lazy("%(rate)s per minute"),
     3_600.0: gettext_lazy("%(rate)s per hour"),
     86_400.0: gettext_lazy("%(rate)s per day"),
-}
-DEEDS = {
-    "retried": gettext_lazy("put back in line"),
-    "cancelled": gettext_lazy("cancelled"),
-    "requested": gettext_lazy("cancel requested"),
-    "finished": gettext_lazy("closed as finished"),
-    "deleted": gettext_lazy("deleted"),
-    "reprioritized": gettext_lazy("given another priority"),
 }
 KINDS = {
     Change.Kind.SHARE: FairShare,
@@ -80,16 +70,8 @@ def queue_of(name: str) -> str:
     return _("queue '%s'") % name if name else _("every queue")
 
 
-def deed(change: Change) -> str:
-    """Return what a person did to a task."""
-    word = (change.after or {}).get(DID, "")
-    return str(DEEDS.get(word, word))
-
-
 def difference(change: Change) -> str:
-    """Return what a change has changed."""
-    if change.kind == Change.Kind.TASK:
-        return deed(change)
+    """Return what a change of a share or a limit has changed."""
     if change.after is None:
         return _("removed")
     kind = KINDS[Change.Kind(change.kind)]
@@ -104,7 +86,7 @@ def difference(change: Change) -> str:
     return ": ".join(([] if change.before else [_("added")]) + [", ".join(parts)][: len(parts)])
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     if value is None:
         return NOTHING
     if isinstance(value, bool):

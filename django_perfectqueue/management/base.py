@@ -76,7 +76,7 @@ class QueueCommand(SummedUpCommand):
     def act(self, options: CommandOptions) -> None:
         raise NotImplementedError
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: object, **options: Any) -> None:
         self.verbosity = options["verbosity"]
         self.as_json = options["json"]
         with speaking():

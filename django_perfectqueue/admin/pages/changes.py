@@ -10,6 +10,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.fairness.wording import difference, queue_of, user_of
+from django_perfectqueue.inspection.steering import describe_action
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Change
 
@@ -64,4 +65,5 @@ class ChangeAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("change"))
     def what(self, change: Change) -> str:
-        return difference(change)
+        is_steering = change.kind == Change.Kind.TASK
+        return describe_action(change) if is_steering else difference(change)

@@ -119,7 +119,7 @@ def describe_worker(worker: WorkerStatus, *, ready: bool) -> str:
     if not ready:
         return _("The worker with pid %(pid)d lives.") % words
     if worker.leaving:
-        return _("The worker with pid %(pid)d takes no more tasks: it was told to stop.") % words
+        return _("The worker with pid %(pid)d takes no more tasks: it is stopping.") % words
     if not worker.processors:
         return _("The worker with pid %(pid)d has no processor.") % words
     if not worker.is_ready:

@@ -10,8 +10,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.exceptions import NotFoundError
-from django_perfectqueue.fairness.audit import actions_of
-from django_perfectqueue.fairness.wording import deed
 from django_perfectqueue.inspection.attempts import (
     Episode,
     Try,
@@ -20,6 +18,7 @@ from django_perfectqueue.inspection.attempts import (
     present,
     tries,
 )
+from django_perfectqueue.inspection.steering import actions_of, describe_action
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
 from django_perfectqueue.inspection.workers import Location, location_of
 from django_perfectqueue.lib.durations import short_duration
@@ -86,11 +85,11 @@ class Command(QueueCommand):
         now_at = present(task, journals)
         reason = why_waiting(task, using=self.queue.using)
         location = location_of(task, using=self.queue.using) if lease_until(task) else None
-        deeds = actions_of(task, using=self.queue.using)
+        actions = actions_of(task, using=self.queue.using)
         if self.as_json:
             facts = story(task, attempts, with_data=not options["no_data"])
             facts |= {"why": reason.facts(), "runs": location.facts() if location else None}
-            facts["deeds"] = [deed_facts(one) for one in deeds]
+            facts["actions"] = [action_facts(one) for one in actions]
             facts["progress"] = progress_facts(now_at)
             if options["log"] is not False:
                 facts["journals"] = [found for one in listed if (found := journal_facts(one))]
@@ -100,7 +99,7 @@ class Command(QueueCommand):
         if location:
             name = _("runs on") if location.since else _("held by")
             self.print_field(name, runs_on(location, task.clock))
-        self.print_deeds(deeds, task.clock)
+        self.print_actions(actions, task.clock)
         if now_at:
             self.print_field(_("progress"), how_far(now_at, task.clock))
         for episode in listed:
@@ -140,10 +139,10 @@ class Command(QueueCommand):
         for name, value in fields(task, attempts, reason):
             self.print_field(name, on_one_line(value))
 
-    def print_deeds(self, deeds: list[Change], now: datetime) -> None:
-        for one in deeds:
+    def print_actions(self, actions: list[Change], now: datetime) -> None:
+        for one in actions:
             ago = _("%s ago") % short_duration((now - one.at).total_seconds())
-            self.print_field(_("by"), on_one_line(f"{one.by}: {deed(one)}, {ago}"))
+            self.print_field(_("by"), on_one_line(f"{one.by}: {describe_action(one)}, {ago}"))
 
     def print_field(self, name: str, value: str) -> None:
         self.stdout.write(f"  {padded(name, LABEL - 1)} {value}".rstrip())
@@ -204,7 +203,7 @@ class Command(QueueCommand):
             self.stdout.write("  " + printable(line))
 
 
-def deed_facts(change: Change) -> dict[str, object]:
+def action_facts(change: Change) -> dict[str, object]:
     return {"at": iso(change.at), "by": change.by, **(change.after or {})}
 
 

@@ -106,7 +106,9 @@ class Command(QueueCommand):
         add(
             "--run",
             action="store_true",
-            help=_("Run what is due in its queue, as pq_worker --burst does, and tell its result."),
+            help=_(
+                "Run what is due in its queue, as pq_worker --burst does, and print its result."
+            ),
         )
 
     def act(self, options: CommandOptions) -> None:
@@ -132,7 +134,7 @@ class Command(QueueCommand):
         here = [worker for worker in workers if self.queue.name in worker.queues]
         if not here or any(may_know(worker.routes_text, type_) for worker in here):
             return
-        known = [name for worker in here for name in (worker.routes or {})["types"]]
+        known = [name for worker in here if worker.routes for name in worker.routes["types"]]
         text = _("No worker that serves its queue knows the type '%s'.") % type_
         self.complain(text + nearest(type_, known))
 

@@ -68,7 +68,7 @@ OVERRIDES = {
 
 
 class Command(SummedUpCommand):
-    summary = gettext_lazy("Runs tasks in processes of its own, until it is told to stop.")
+    summary = gettext_lazy("Runs tasks in processes of its own, until it is stopped.")
     requires_system_checks = ()
     started_by_itself = False
 

@@ -170,7 +170,7 @@ class Move:
             stored = queue.submit_many((row.task for row in fresh), on_conflict="ignore")
         self.tally.stored += stored
         if stored < len(fresh):
-            # Others have stored some meanwhile; which ones can't be told, but as what.
+            # Others have stored some meanwhile; which ones is not known, only their types.
             self.tally.there += len(fresh) - stored
             there = types_of(queue, fresh)
             fresh = [row for row in fresh if there.get(row.task["key"]) == row.task["type"]]

@@ -45,7 +45,7 @@ class Left:
     """
     A row that is not moved, and why: the same words for all of a kind.
 
-    ``detail`` is what differs between them. ``fixable`` tells that someone can do something
+    ``detail`` is what differs between them. ``fixable`` means that someone can do something
     about it, and ``listed`` that each of its kind is named.
     """
 
@@ -75,7 +75,7 @@ class Table:
     One table of another queue.
 
     A subclass has its ``name``, its ``columns`` and ``more_columns``, which not every version
-    has, and tells what a row means.
+    has, and reads a row.
     """
 
     name: str

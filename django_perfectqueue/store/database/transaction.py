@@ -102,8 +102,8 @@ def one_call() -> Sharing:
     """
     Treat every store call in this block as a try of one operation.
 
-    For who waits for a lost database by other rules than PATIENCE: it is told at once, and
-    soon of what is lost against others.
+    For callers with rules of their own: a lost connection is raised at once, and what lost
+    against another transaction after PATIENCE_OF_ONE_CALL.
     """
     return Sharing({} if (known := shared.get()) is None else known)
 

@@ -130,7 +130,7 @@ def entitle(tallies: dict[UsageKey, Tally], terms: dict[str, Terms]) -> None:
     Say what each was entitled to within one slice.
 
     Who was paused or at its cap for a moment is taken to have wanted no more, and so are
-    those who are not told apart. Where more waited than were looked at, everyone else who
+    those who are summed up as others. Where more waited than were looked at, everyone else who
     got something is taken to have waited for more.
     """
     many = any(usage_key.others and tally.eager for usage_key, tally in tallies.items())

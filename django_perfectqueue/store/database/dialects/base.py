@@ -22,7 +22,9 @@ TAKEN = (
     ' "task"."context", "task"."limits"'
 )
 
-REMOVE = 'DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s'
+REMOVE = """
+DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s RETURNING "followed"
+"""
 
 COPY = """
 UPDATE "perfectqueue_lane" SET {columns}
@@ -87,6 +89,23 @@ class Waking(NamedTuple):
     policy: int
     awake: bool = True
     since: datetime | None = None
+
+
+class Taker(NamedTuple):
+    """Who takes tasks, under which token, and for how many seconds."""
+
+    holder: int
+    token: int
+    seconds: float
+    now: datetime | None
+
+
+class Report(NamedTuple):
+    """Who writes completions, and when: by the host's monotonic clock, and by the given time."""
+
+    worker: str
+    monotonic: float
+    now: datetime | None
 
 
 UNPREPARED = nullcontext()
@@ -189,15 +208,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def claim(
-        self,
-        cursor: Cursor,
-        wants: Mapping[int, int],
-        limit: int,
-        *,
-        holder: int,
-        token: int,
-        seconds: float,
-        now: datetime | None,
+        self, cursor: Cursor, wants: Mapping[int, int], limit: int, taker: Taker
     ) -> list[Row]:
         """
         Take up to so many waiting tickets of each lane, lane by lane until it is ``limit``.
@@ -206,17 +217,7 @@ class Dialect(ABC):
         expired, and the columns of TAKEN.
         """
 
-    def claim_alone(
-        self,
-        cursor: Cursor,
-        queue: str,
-        limit: int,
-        *,
-        holder: int,
-        token: int,
-        seconds: float,
-        now: datetime | None,
-    ) -> list[Row]:
+    def claim_alone(self, cursor: Cursor, queue: str, limit: int, taker: Taker) -> list[Row]:
         """
         Take from the only open lane of a queue, where ``single_statement``, unless it has
         a cap or an alarm rings; return rows as claim() does, each with what its lane was
@@ -226,35 +227,27 @@ class Dialect(ABC):
 
     @abstractmethod
     def finish(
-        self,
-        cursor: Cursor,
-        completions: Sequence[Completion],
-        *,
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
-    ) -> set[tuple[int, int]]:
-        """Close the tickets that are still held as given; return the fences of their leases."""
+        self, cursor: Cursor, completions: Sequence[Completion], report: Report
+    ) -> dict[tuple[int, int], bool]:
+        """
+        Close the tickets that are still held as given; return the fences of their leases, each
+        with whether other tasks wait for it.
+        """
 
-    def finish_one(
-        self,
-        cursor: Cursor,
-        done: Completion,
-        entry: Entry,
-        *,
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
-    ) -> bool:
+    def finish_one(self, cursor: Cursor, done: Completion, entry: Entry, report: Report) -> bool:
         """
         Close a ticket that is still held as given, and charge its lane, where
-        ``single_statement``; return whether it was.
+        ``single_statement``; return whether it was. One for which others wait is left.
         """
         raise NotSupportedError("This database takes several statements for it.")
 
-    def remove(self, cursor: Cursor, task_id: int) -> None:
-        """Delete the ticket of a task that has ended, and notify those that wait for the end."""
-        self.execute(cursor, REMOVE, {"task_id": task_id})
+    def remove(self, cursor: Cursor, task_id: int) -> bool:
+        """
+        Delete the ticket of a task that has ended, and notify the programs that wait for the
+        end; return whether other tasks wait for it.
+        """
+        row = self.execute(cursor, REMOVE, {"task_id": task_id}).fetchone()
+        return bool(row and row[0])
 
     @abstractmethod
     def charge(

@@ -22,7 +22,9 @@ from .base import (
     UNPREPARED,
     Dialect,
     Entry,
+    Report,
     Row,
+    Taker,
     Waking,
     average,
     naive,
@@ -123,10 +125,13 @@ WHERE "ticket"."task_id" IN ({{ids}})
 """
 
 HELD = """
-SELECT "task_id", "token" FROM "perfectqueue_ticket"
+SELECT "task_id", "token", "followed" FROM "perfectqueue_ticket"
 WHERE "task_id" IN ({ids}) AND "state" = 2
 ORDER BY "task_id" FOR UPDATE
 """
+
+REMOVE = 'DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s'
+REMOVE_UNFOLLOWED = f'{REMOVE} AND NOT "followed"'
 
 FINISH = """
 UPDATE ({given}) AS "given"
@@ -409,16 +414,9 @@ class MySQL(Dialect):
         self.execute(cursor, INSERT_TICKET + ", ".join(values), parameters)
 
     def claim(
-        self,
-        cursor: Cursor,
-        wants: Mapping[int, int],
-        limit: int,
-        *,
-        holder: int,
-        token: int,
-        seconds: float,
-        now: datetime | None,
+        self, cursor: Cursor, wants: Mapping[int, int], limit: int, taker: Taker
     ) -> list[Row]:
+        holder, token, seconds, now = taker
         picked = self.lock_lines(cursor, wants, limit)
         if not picked:
             return []
@@ -448,25 +446,29 @@ class MySQL(Dialect):
         return picked
 
     def finish(
-        self,
-        cursor: Cursor,
-        completions: Sequence[Completion],
-        *,
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
-    ) -> set[tuple[int, int]]:
+        self, cursor: Cursor, completions: Sequence[Completion], report: Report
+    ) -> dict[tuple[int, int], bool]:
         given = sorted(completions, key=attrgetter("lease.task_id"))
         ids = numbers([done.lease.task_id for done in given])
-        held = set(self.execute(cursor, HELD.replace("{ids}", ids)).fetchall())
+        rows = self.execute(cursor, HELD.replace("{ids}", ids)).fetchall()
+        held = {(task_id, token): bool(followed) for task_id, token, followed in rows}
         written = [done for done in given if (done.lease.task_id, done.lease.token) in held]
         if not written:
-            return set()
+            return {}
         closed = numbers([done.lease.task_id for done in written])
         self.execute(cursor, f'DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({closed})')
         for some in in_packets(written, self.packet(cursor, written)):
-            self.write_results(cursor, some, worker, monotonic, now)
-        return {(done.lease.task_id, done.lease.token) for done in written}
+            self.write_results(cursor, some, report)
+        fences = [(done.lease.task_id, done.lease.token) for done in written]
+        return {fence: held[fence] for fence in fences}
+
+    def remove(self, cursor: Cursor, task_id: int) -> bool:
+        # MySQL has no RETURNING; so few are followed that the second statement is rare.
+        for is_followed, statement in enumerate((REMOVE_UNFOLLOWED, REMOVE)):
+            self.execute(cursor, statement, {"task_id": task_id})
+            if cursor.rowcount:
+                return bool(is_followed)
+        return False
 
     def packet(self, cursor: Cursor, completions: Sequence[Completion]) -> int:
         """Return how many bytes of results go into a statement; ask only where they are many."""
@@ -475,13 +477,9 @@ class MySQL(Dialect):
         return max(1, min(PACKET, packet_of(cursor) - AROUND))
 
     def write_results(
-        self,
-        cursor: Cursor,
-        completions: Sequence[Completion],
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
+        self, cursor: Cursor, completions: Sequence[Completion], report: Report
     ) -> None:
+        worker, monotonic, now = report
         given: list[str] = []
         parameters: dict[str, object] = {"worker": worker}
         for number, done in enumerate(completions):

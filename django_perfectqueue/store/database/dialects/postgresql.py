@@ -19,7 +19,7 @@ from django_perfectqueue.models.fields import READABLE
 from ...arithmetic.fair_order import LEAST_COST
 from ...values import ENDED, Completion, Moment, Submission
 from ..diagnosis import Ailment
-from .base import HAS_COPIES, TAKEN, Dialect, Entry, Row, Waking, average
+from .base import HAS_COPIES, TAKEN, Dialect, Entry, Report, Row, Taker, Waking, average
 
 SERIALIZATION_FAILURE = "40001"
 DEADLOCK_DETECTED = "40P01"
@@ -226,7 +226,7 @@ WITH "given" AS (
     WHERE "ticket"."task_id" = ANY(ARRAY(SELECT "id" FROM "given"))
         AND "ticket"."task_id" = "given"."id" AND "ticket"."token" = "given"."token"
         AND "ticket"."state" = 2
-    RETURNING "ticket"."task_id", "ticket"."token", "ticket"."watched"
+    RETURNING "ticket"."task_id", "ticket"."token", "ticket"."watched", "ticket"."followed"
 )
 UPDATE "perfectqueue_task" AS "task"
 SET "outcome" = 'finished', "attempt" = "given"."attempt", "worker" = %(worker)s,
@@ -236,13 +236,14 @@ SET "outcome" = 'finished', "attempt" = "given"."attempt", "worker" = %(worker)s
 FROM "given"
 WHERE "task"."id" = ANY(ARRAY(SELECT "task_id" FROM "closed")) AND "task"."id" = "given"."id"
     AND ("given"."id", "given"."token") IN (SELECT "task_id", "token" FROM "closed")
-RETURNING "task"."id", "given"."token", (SELECT count({TELL}) FROM "closed" WHERE "watched")
+RETURNING "task"."id", "given"."token", (SELECT count({TELL}) FROM "closed" WHERE "watched"),
+    ARRAY(SELECT "task_id" FROM "closed" WHERE "followed")
 """
 
 FINISH_ONE = f"""
 WITH "closed" AS (
     DELETE FROM "perfectqueue_ticket"
-    WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2
+    WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2 AND NOT "followed"
     RETURNING "task_id", "lane", "watched"
 ),
 "charged" AS (
@@ -272,7 +273,7 @@ RETURNING "id", (SELECT count({TELL}) FROM "closed" WHERE "watched")
 
 REMOVE = f"""
 DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s
-RETURNING CASE WHEN "watched" THEN {TELL} END
+RETURNING "followed", CASE WHEN "watched" THEN {TELL} END
 """
 
 CHARGE = f"""
@@ -445,16 +446,9 @@ class PostgreSQL(Dialect):
         return {(task.queue, task.key): row[0]} if row else {}
 
     def claim(
-        self,
-        cursor: Cursor,
-        wants: Mapping[int, int],
-        limit: int,
-        *,
-        holder: int,
-        token: int,
-        seconds: float,
-        now: datetime | None,
+        self, cursor: Cursor, wants: Mapping[int, int], limit: int, taker: Taker
     ) -> list[Row]:
+        holder, token, seconds, now = taker
         statement = CLAIM.replace("{later}", self.later("%(seconds)s"))
         parameters = {
             "lanes": array(wants),
@@ -467,17 +461,8 @@ class PostgreSQL(Dialect):
         rows: list[Row] = self.execute(cursor, statement, parameters, now=now).fetchall()
         return rows
 
-    def claim_alone(
-        self,
-        cursor: Cursor,
-        queue: str,
-        limit: int,
-        *,
-        holder: int,
-        token: int,
-        seconds: float,
-        now: datetime | None,
-    ) -> list[Row]:
+    def claim_alone(self, cursor: Cursor, queue: str, limit: int, taker: Taker) -> list[Row]:
+        holder, token, seconds, now = taker
         statement = CLAIM_ALONE.replace("{later}", self.later("%(seconds)s"))
         parameters = {
             "queue": queue,
@@ -490,14 +475,9 @@ class PostgreSQL(Dialect):
         return rows
 
     def finish(
-        self,
-        cursor: Cursor,
-        completions: Sequence[Completion],
-        *,
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
-    ) -> set[tuple[int, int]]:
+        self, cursor: Cursor, completions: Sequence[Completion], report: Report
+    ) -> dict[tuple[int, int], bool]:
+        worker, monotonic, now = report
         parameters = {
             "id": array([done.lease.task_id for done in completions]),
             "token": array([done.lease.token for done in completions]),
@@ -508,18 +488,10 @@ class PostgreSQL(Dialect):
             "worker": worker,
         }
         rows = self.execute(cursor, FINISH, parameters, now=now).fetchall()
-        return {(task_id, token) for task_id, token, _told in rows}
+        return {(task_id, token): task_id in followed for task_id, token, _told, followed in rows}
 
-    def finish_one(
-        self,
-        cursor: Cursor,
-        done: Completion,
-        entry: Entry,
-        *,
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
-    ) -> bool:
+    def finish_one(self, cursor: Cursor, done: Completion, entry: Entry, report: Report) -> bool:
+        worker, monotonic, now = report
         parameters = {
             "id": done.lease.task_id,
             "token": done.lease.token,
@@ -536,8 +508,9 @@ class PostgreSQL(Dialect):
         }
         return self.execute(cursor, FINISH_ONE, parameters, now=now).fetchone() is not None
 
-    def remove(self, cursor: Cursor, task_id: int) -> None:
-        self.execute(cursor, REMOVE, {"task_id": task_id})
+    def remove(self, cursor: Cursor, task_id: int) -> bool:
+        row = self.execute(cursor, REMOVE, {"task_id": task_id}).fetchone()
+        return bool(row and row[0])
 
     def charge(
         self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None

@@ -16,7 +16,19 @@ from django_perfectqueue.models.fields import READABLE
 
 from ...values import Completion, Moment, Submission
 from ..diagnosis import Ailment
-from .base import HAS_COPIES, TAKEN, UNPREPARED, Dialect, Entry, Row, Waking, average, naive
+from .base import (
+    HAS_COPIES,
+    TAKEN,
+    UNPREPARED,
+    Dialect,
+    Entry,
+    Report,
+    Row,
+    Taker,
+    Waking,
+    average,
+    naive,
+)
 
 SAID = {
     "is locked": Ailment.LOCKED,
@@ -99,7 +111,7 @@ DELETE FROM "perfectqueue_ticket"
 WHERE ("task_id", "token") IN (
     SELECT "value" ->> 0, "value" ->> 1 FROM json_each(%(rows)s)
 ) AND "state" = 2
-RETURNING "task_id", "token"
+RETURNING "task_id", "token", "followed"
 """
 )
 
@@ -238,16 +250,9 @@ class SQLite(Dialect):
         return ids
 
     def claim(
-        self,
-        cursor: Cursor,
-        wants: Mapping[int, int],
-        limit: int,
-        *,
-        holder: int,
-        token: int,
-        seconds: float,
-        now: datetime | None,
+        self, cursor: Cursor, wants: Mapping[int, int], limit: int, taker: Taker
     ) -> list[Row]:
+        holder, token, seconds, now = taker
         now = now or clock.now()
         picked: list[int] = []
         for lane, count in wants.items():
@@ -266,14 +271,9 @@ class SQLite(Dialect):
         return rows
 
     def finish(
-        self,
-        cursor: Cursor,
-        completions: Sequence[Completion],
-        *,
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
-    ) -> set[tuple[int, int]]:
+        self, cursor: Cursor, completions: Sequence[Completion], report: Report
+    ) -> dict[tuple[int, int], bool]:
+        worker, monotonic, now = report
         zero = naive(now or clock.now()) - timedelta(seconds=monotonic)
         rows = [
             (
@@ -287,7 +287,7 @@ class SQLite(Dialect):
             for done in completions
         ]
         closed = self.execute(cursor, CLOSE, {"rows": to_json(rows)}).fetchall()
-        fences = set(closed)
+        fences = {(task_id, token): bool(followed) for task_id, token, followed in closed}
         written = to_json([row for row in rows if row[:2] in fences])
         if fences:
             self.execute(cursor, FINISH, {"rows": written, "worker": worker})

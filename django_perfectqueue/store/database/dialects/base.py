@@ -49,6 +49,18 @@ WAITING_LANES = """
     )
     FROM "line" WHERE "line"."lane" IS NOT NULL
 """
+USED_QUEUES = """
+    WITH RECURSIVE "names" ("name", "number") AS (
+        SELECT MIN("queue"), 1 FROM "perfectqueue_task"
+        UNION ALL
+        SELECT (
+            SELECT MIN("task"."queue") FROM "perfectqueue_task" AS "task"
+            WHERE "task"."queue" > "names"."name"
+        ), "number" + 1
+        FROM "names" WHERE "name" IS NOT NULL AND "number" < %(most)s
+    )
+    SELECT "name" FROM "names" WHERE "name" IS NOT NULL
+"""
 
 
 class Entry(NamedTuple):
@@ -299,6 +311,14 @@ class Dialect(ABC):
         """Prepare one for a transaction of the store's own, which sees what others commit."""
         return UNPREPARED
 
+    def see_commits(self, cursor: Cursor) -> None:
+        """
+        Have each statement of this transaction see what others have committed before it.
+
+        It is the first statement of a transaction that own() has prepared.
+        """
+        return
+
     def current_clause(self, cursor: Cursor) -> str:
         """
         Return what makes a SELECT see what others have committed by now, in a transaction of
@@ -350,6 +370,10 @@ class Dialect(ABC):
     def waiting_lanes(self) -> str:
         """Return a query of the lanes with waiting tickets; it jumps from lane to lane."""
         return WAITING_LANES.replace("{beyond}", self.beyond_lane)
+
+    def used_queues(self) -> str:
+        """Return a query of the first ``most`` queues that have tasks; it jumps over the rows."""
+        return USED_QUEUES
 
     def upsert(self, table: str, key: Sequence[str], changes: Mapping[str, str]) -> str:
         """

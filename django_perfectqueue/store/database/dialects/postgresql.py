@@ -11,6 +11,8 @@ import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from django.db import DatabaseError, InterfaceError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -336,12 +338,24 @@ SELECT current_setting('idle_in_transaction_session_timeout'),
 LET_STAND_AS_BEFORE = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
 
 
+levels: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+"""By connection its level of isolation, as the server has said."""
+
+
 class PostgreSQL(Dialect):
     notifies = True
     single_statement = True
     clock = "statement_timestamp()"
     given_clock = "%(now)s::timestamptz"
     asynchronous_commit = ", (SELECT set_config('synchronous_commit', 'off', true))"
+
+    def see_commits(self, cursor: Cursor) -> None:
+        wire = cursor.db.connection
+        if wire not in levels:
+            cursor.execute("SHOW transaction_isolation")
+            levels[wire] = cursor.fetchone()[0]
+        if levels[wire] != "read committed":
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
     def commit_durably(self, cursor: Cursor) -> None:
         self.execute(cursor, "SET LOCAL synchronous_commit TO DEFAULT")

@@ -30,8 +30,8 @@ UNION ALL
 SELECT 'now', '', {now}
 """
 LATER = """
-SELECT "task"."queue", "live"."kind", COUNT(*) FROM (
-    SELECT "task_id", CASE
+SELECT "queue", "kind", COUNT(*) FROM (
+    SELECT (SELECT "queue" FROM "perfectqueue_task" WHERE "id" = "live"."task_id") AS "queue", CASE
         WHEN "state" = 2 AND "alarm_at" <= {now} THEN 'stalled'
         WHEN "state" = 2 THEN 'leased'
         WHEN "alarm_at" <= {now} THEN 'waiting'
@@ -39,11 +39,12 @@ SELECT "task"."queue", "live"."kind", COUNT(*) FROM (
         WHEN "last_ending" IN ({unfinished}) THEN 'retrying'
         ELSE 'scheduled'
     END AS "kind"
-    FROM "perfectqueue_ticket" WHERE "alarm_at" IS NOT NULL
-    ORDER BY "alarm_at" LIMIT %(most)s
-) AS "live"
-JOIN "perfectqueue_task" AS "task" ON "task"."id" = "live"."task_id"
-GROUP BY "task"."queue", "live"."kind"
+    FROM (
+        SELECT "task_id", "state", "alarm_at", "run_at", "last_ending" FROM "perfectqueue_ticket"
+        WHERE "alarm_at" IS NOT NULL ORDER BY "alarm_at" LIMIT %(most)s
+    ) AS "live"
+) AS "known"
+WHERE "queue" IS NOT NULL GROUP BY "queue", "kind"
 """
 RUNNING = """
 SELECT "task"."queue", 'running', COUNT(*) FROM "perfectqueue_ticket" AS "ticket"

@@ -182,6 +182,7 @@ class Options:
     READ_PLAIN: bool = _setting(True, _true_or_false)
     SENSITIVE: Sequence[str] = _setting(SENSITIVE, _words)
     CONTEXT: Sequence[str] = _setting((), _texts)
+    SCHEDULES_PER_USER: int | None = _setting(None, _or_none(_count))
     TRACING: bool = _setting(False, _true_or_false)
 
     ALIVE_TIME: float = _setting(300.0, _positive_seconds)

@@ -27,6 +27,7 @@ from .rule import (
     Meter,
     QueueShare,
 )
+from .schedule import NAME_LENGTH, Schedule
 from .status import (
     DEAD,
     LIVE,
@@ -61,6 +62,7 @@ __all__ = [
     "MOST_BURST_TIME",
     "MOST_PERIOD",
     "MOST_WEIGHT",
+    "NAME_LENGTH",
     "PARKED_FROM",
     "UNDELETABLE",
     "UNFINISHED",
@@ -88,6 +90,7 @@ __all__ = [
     "Overview",
     "Policy",
     "QueueShare",
+    "Schedule",
     "State",
     "Status",
     "Task",

@@ -101,7 +101,7 @@ class Overview(Snapshot):
 
     @property
     def is_well(self) -> bool:
-        return all(queue.is_well for queue in self.queues)
+        return not self.lately.late_schedules and all(queue.is_well for queue in self.queues)
 
 
 def snapshot(*, using: str) -> Snapshot:

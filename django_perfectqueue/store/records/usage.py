@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any, NamedTuple
+from decimal import Decimal
+from typing import NamedTuple
 
 from django.db import connections
 from django.db.backends.utils import CursorWrapper as Cursor
@@ -64,7 +65,7 @@ class Tally:
     waits: list[int] = field(default_factory=lambda: [0] * WAIT_BUCKETS)
 
     @classmethod
-    def of(cls, amounts: Iterable[Any]) -> Tally:
+    def of(cls, amounts: Iterable[Decimal | float]) -> Tally:
         """Return one from the columns of AMOUNTS; sums come as decimals from some databases."""
         ended, seconds, entitled, *counts = amounts
         eager, paused, capped, limited = map(int, counts[:4])

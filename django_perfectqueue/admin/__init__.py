@@ -4,6 +4,7 @@ from .pages.changes import ChangeAdmin
 from .pages.dead_letters import DeadLetterAdmin
 from .pages.lanes import LaneAdmin
 from .pages.limits import LimitAdmin
+from .pages.overview import OverviewAdmin
 from .pages.shares import FairShareAdmin, QueueShareAdmin
 from .pages.tasks import TaskAdmin
 from .pages.usage import UsageAdmin
@@ -15,6 +16,7 @@ __all__ = [
     "FairShareAdmin",
     "LaneAdmin",
     "LimitAdmin",
+    "OverviewAdmin",
     "QueueShareAdmin",
     "TaskAdmin",
     "UsageAdmin",

@@ -26,6 +26,16 @@ from django_perfectqueue.store.database.alias import database
 
 from . import audit, edit
 
+__all__ = [
+    "Scope",
+    "alimit",
+    "aremove_limit",
+    "aset_limit",
+    "limit",
+    "remove_limit",
+    "set_limit",
+]
+
 Scope = Literal["name", "queue", "type", "user"]
 SCOPES: tuple[str, ...] = get_args(Scope)
 LENGTH: int = Limit._meta.get_field("name").max_length  # type: ignore[assignment]

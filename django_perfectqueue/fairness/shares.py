@@ -17,11 +17,27 @@ from django.db.models.signals import post_delete, post_save
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import ConfigError, InvalidTaskError
-from django_perfectqueue.models import FairShare, QueueShare
+from django_perfectqueue.models import EVERYONE, FairShare, QueueShare
 from django_perfectqueue.payload.inputs import KEY_LENGTH, QUEUE_LENGTH, checked
 from django_perfectqueue.store.database.alias import database
 
 from . import audit, edit
+
+__all__ = [
+    "EVERYONE",
+    "aqueue_weight",
+    "areset_queue_weight",
+    "areset_share",
+    "aset_queue_weight",
+    "aset_share",
+    "ashare",
+    "queue_weight",
+    "reset_queue_weight",
+    "reset_share",
+    "set_queue_weight",
+    "set_share",
+    "share",
+]
 
 
 def share(user: str | None, *, queue: str = "", using: str | None = None) -> FairShare:

@@ -27,6 +27,7 @@ from .rule import (
     Meter,
     QueueShare,
 )
+from .schedule import NAME_LENGTH, Schedule
 from .status import (
     DEAD,
     LIVE,
@@ -42,10 +43,11 @@ from .status import (
 )
 from .task import Attempt, Journal, JournalQuerySet, Task, TaskManager, TaskQuerySet
 from .ticket import Ticket
-from .usage import WAIT_BUCKETS, Bucket, Usage
+from .usage import ALL_TYPES, WAIT_BUCKETS, Bucket, Overview, Usage
 from .worker import UNSEEN, Worker, WorkerQuerySet
 
 __all__ = [
+    "ALL_TYPES",
     "CHANGES",
     "CHANGES_OF_ONE",
     "DEAD",
@@ -60,6 +62,7 @@ __all__ = [
     "MOST_BURST_TIME",
     "MOST_PERIOD",
     "MOST_WEIGHT",
+    "NAME_LENGTH",
     "PARKED_FROM",
     "UNDELETABLE",
     "UNFINISHED",
@@ -84,8 +87,10 @@ __all__ = [
     "M",
     "Meter",
     "Outcome",
+    "Overview",
     "Policy",
     "QueueShare",
+    "Schedule",
     "State",
     "Status",
     "Task",

@@ -4,6 +4,7 @@ from .pages.changes import ChangeAdmin
 from .pages.dead_letters import DeadLetterAdmin
 from .pages.lanes import LaneAdmin
 from .pages.limits import LimitAdmin
+from .pages.schedules import ScheduleAdmin
 from .pages.shares import FairShareAdmin, QueueShareAdmin
 from .pages.tasks import TaskAdmin
 from .pages.usage import UsageAdmin
@@ -16,6 +17,7 @@ __all__ = [
     "LaneAdmin",
     "LimitAdmin",
     "QueueShareAdmin",
+    "ScheduleAdmin",
     "TaskAdmin",
     "UsageAdmin",
     "WorkerAdmin",

@@ -7,7 +7,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_perfectqueue.models import EVERYONE, Change, FairShare, Limit, QueueShare
+from django_perfectqueue.models import EVERYONE, Change, FairShare, Limit, QueueShare, Schedule
 
 from .audit import DID
 
@@ -25,11 +25,18 @@ DEEDS = {
     "finished": gettext_lazy("closed as finished"),
     "deleted": gettext_lazy("deleted"),
     "reprioritized": gettext_lazy("given another priority"),
+    "added": gettext_lazy("added"),
+    "changed": gettext_lazy("changed"),
+    "paused": gettext_lazy("paused"),
+    "unpaused": gettext_lazy("unpaused"),
+    "triggered": gettext_lazy("run now"),
+    "backfilled": gettext_lazy("past ticks submitted"),
 }
 KINDS = {
     Change.Kind.SHARE: FairShare,
     Change.Kind.QUEUE: QueueShare,
     Change.Kind.LIMIT: Limit,
+    Change.Kind.SCHEDULE: Schedule,
 }
 
 
@@ -81,7 +88,7 @@ def queue_of(name: str) -> str:
 
 
 def deed(change: Change) -> str:
-    """Return what a person did to a task."""
+    """Return what a person did to a task or a schedule."""
     word = (change.after or {}).get(DID, "")
     return str(DEEDS.get(word, word))
 
@@ -93,15 +100,17 @@ def difference(change: Change) -> str:
     if change.after is None:
         return _("removed")
     kind = KINDS[Change.Kind(change.kind)]
-    before = change.before or {name: getattr(kind(), name) for name in change.after}
+    after = {name: value for name, value in change.after.items() if name != DID}
+    before = change.before or {name: getattr(kind(), name) for name in after}
     fields: Any = kind._meta
     parts = [
         f"{fields.get_field(name).verbose_name} "
         + (f"{shown(before.get(name))} → {shown(value)}" if change.before else shown(value))
-        for name, value in change.after.items()
+        for name, value in after.items()
         if value != before.get(name)
     ]
-    return ": ".join(([] if change.before else [_("added")]) + [", ".join(parts)][: len(parts)])
+    did = [deed(change)] if DID in change.after else [] if change.before else [_("added")]
+    return ": ".join(did + [", ".join(parts)][: len(parts)])
 
 
 def shown(value: Any) -> str:

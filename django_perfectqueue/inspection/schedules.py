@@ -55,6 +55,26 @@ def in_words(row: Schedule) -> str:
     return f"{words} ({row.timezone})" if row.timezone else words
 
 
+def standing(row: Schedule, now: datetime) -> str:
+    """Return why it submits nothing now, or when it will, in a sentence."""
+    words = {"note": row.note, "by": row.paused_by, "problem": row.problem}
+    if row.origin == Schedule.Origin.GONE:
+        return _("No worker that lives declares it.")
+    if row.problem:
+        return _("It is broken: %(problem)s") % words
+    if row.paused and row.paused_by:
+        return (_("It is paused by %(by)s: %(note)s") % words).rstrip(": ")
+    if row.paused:
+        return (_("It is paused: %(note)s") % words).rstrip(": ")
+    if row.due_at is None:
+        return _("It has ended.")
+    if row.pending:
+        return _("Its tick waits for the task before to end.")
+    wait = (row.due_at - now).total_seconds()
+    word = _("It is due in %s.") if wait > 0 else _("It has been due for %s.")
+    return word % long_duration(wait)
+
+
 def statuses_of(rows: Iterable[Schedule], *, using: str) -> dict[int, str]:
     """Return the statuses of the last tasks of schedules, by the ids of these tasks."""
     ids = [row.last_task_id for row in rows if row.last_task_id]

@@ -1,4 +1,4 @@
-"""Changes: who has changed which share or limit, also of those that are gone."""
+"""Changes: who has changed which share, limit or schedule, also of those that are gone."""
 
 from __future__ import annotations
 
@@ -55,6 +55,8 @@ class ChangeAdmin(ReadOnlyAdmin):
     def of(self, change: Change) -> str:
         if change.kind == Change.Kind.LIMIT:
             return gettext("limit %s") % change.name
+        if change.kind == Change.Kind.SCHEDULE:
+            return printable(gettext("schedule '%s'") % change.name)
         if change.kind == Change.Kind.QUEUE:
             return queue_of(change.queue)
         if change.kind == Change.Kind.TASK:

@@ -24,6 +24,7 @@ from django_perfectqueue.inspection.attempts import (
     tries,
     waited,
 )
+from django_perfectqueue.inspection.schedules import Origin, origin_of
 from django_perfectqueue.inspection.why_waiting import Code, Reason, why_waiting
 from django_perfectqueue.inspection.workers import Location, location_of
 from django_perfectqueue.lib.durations import short_duration
@@ -90,9 +91,11 @@ class Command(QueueCommand):
         reason = why_waiting(task, using=self.queue.using)
         location = location_of(task, using=self.queue.using) if lease_until(task) else None
         deeds = actions_of(task, using=self.queue.using)
+        origin = origin_of(task)
         if self.as_json:
             facts = story(task, attempts, with_data=not options["no_data"])
             facts |= {"why": reason.facts(), "runs": location.facts() if location else None}
+            facts["schedule"] = origin.facts() if origin else None
             facts["deeds"] = [deed_facts(one) for one in deeds]
             facts["progress"] = progress_facts(now_at)
             if options["log"] is not False:
@@ -100,6 +103,7 @@ class Command(QueueCommand):
             self.print_json(facts)
             return
         self.print_fields(task, attempts, reason)
+        self.print_origin(origin)
         if location:
             name = _("runs on") if location.since else _("held by")
             self.print_field(name, runs_on(location, task.clock))
@@ -141,6 +145,11 @@ class Command(QueueCommand):
         self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
         for name, value in fields(task, attempts, reason):
             self.print_field(name, on_one_line(value))
+
+    def print_origin(self, origin: Origin | None) -> None:
+        if origin:
+            words = {"name": origin.schedule, "tick": local(origin.tick)}
+            self.print_field(_("schedule"), on_one_line(_("%(name)s, tick %(tick)s") % words))
 
     def print_deeds(self, deeds: list[Change], now: datetime) -> None:
         for one in deeds:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
+from django.utils import timezone
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
-from django_perfectqueue.inspection.schedules import in_words
+from django_perfectqueue.inspection.schedules import in_words, standing
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.schedules.terms import CHECKS
@@ -29,6 +30,7 @@ def tick_of(task: Task) -> str:
 def fields(row: Schedule) -> Iterator[tuple[str, str]]:
     """Yield what there is to be said of a schedule, without its ticks."""
     yield _("state"), row.state
+    yield _("why"), standing(row, timezone.now())
     for name, show in FIELDS.items():
         value = getattr(row, name)
         if value or (value is None and name == "catch_up"):

@@ -11,10 +11,9 @@ class PerfectQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from . import checks
+        from . import checks  # noqa: F401
         from .fairness import audit, limits, shares
 
-        checks.register()
         audit.follow_changes()
         shares.follow_changes()
         limits.follow_changes()

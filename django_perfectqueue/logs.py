@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Protocol
 
 from . import tracing
 from .lib.printable import printable
@@ -22,7 +22,7 @@ from .lib.running import running
 from .payload.redaction import STARS, masked
 
 FIELDS = ("pq_queue", "pq_key", "pq_type", "pq_user", "pq_attempt", "pq_worker")
-NOTHING: Mapping[str, Any] = dict.fromkeys(FIELDS, "")
+NOTHING: Mapping[str, object] = dict.fromkeys(FIELDS, "")
 
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -31,7 +31,7 @@ __all__ = ["FIELDS", "JsonFormatter", "Masked", "TaskContext", "about", "context
 PLAIN = logging.Formatter()
 
 
-def context() -> Mapping[str, Any]:
+def context() -> Mapping[str, object]:
     """Return the log fields of the task that runs here: a value for each of FIELDS."""
     task = running.get()
     if task is None:
@@ -84,7 +84,13 @@ class Masked(logging.Filter):
         return True
 
 
-def mask(record: logging.LogRecord, task: Any) -> None:
+class Redacting(Protocol):
+    """A task that knows what is sensitive in its data."""
+
+    def redacted(self, text: str) -> str: ...
+
+
+def mask(record: logging.LogRecord, task: Redacting) -> None:
     try:
         text = record.getMessage()
     except Exception:
@@ -104,7 +110,7 @@ def mask(record: logging.LogRecord, task: Any) -> None:
             setattr(record, name, mask_extra(name, value, task))
 
 
-def mask_extra(name: str, value: object, task: object) -> object:
+def mask_extra(name: str, value: object, task: Redacting) -> object:
     """Return what was given as ``extra`` with stars; in place of what is nested too deep."""
     try:
         return masked_value(masked({name: value})[name], task)
@@ -112,7 +118,7 @@ def mask_extra(name: str, value: object, task: object) -> object:
         return STARS
 
 
-def masked_value(value: object, task: Any) -> object:
+def masked_value(value: object, task: Redacting) -> object:
     if isinstance(value, str):
         return task.redacted(value)
     if isinstance(value, Mapping):

@@ -30,7 +30,7 @@ class Retry(Verdict):
 
     ``after`` is a timedelta, seconds or a span such as ``"5m30s"``; None is the usual wait.
     When its attempts are spent it fails. With ``raise Retry() from error`` that error is
-    told as the attempt's. Raise InvalidTaskError where ``after`` is no length of time.
+    stored as the attempt's. Raise InvalidTaskError where ``after`` is no length of time.
     """
 
     after: float | None = None
@@ -72,7 +72,7 @@ def wait_of(who: object, after: timedelta | float | str) -> float:
     """
     Return the seconds of a wait; what is below 0 has passed, and is 0.
 
-    Raise InvalidTaskError, which tells ``who`` waits, where it is no length of time.
+    Raise InvalidTaskError, which names ``who`` waits, where it is no length of time.
     """
     if isinstance(after, timedelta):
         after = after.total_seconds()

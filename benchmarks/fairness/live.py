@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import attrgetter
@@ -163,8 +163,10 @@ def measured(stand: Stand, peer: Sleepers, processors: int) -> dict[str, Any]:
         stopped = time.monotonic()
         stop(stand, workers)
     seconds = stopped - began
-    runs, sent = runs_of(feeder.sent), feeder.sent
-    runs += released(sent, stand.probe.read(), began, stretch=stretch_of(sent, runs))
+    sent, rows = feeder.sent, runs_of(feeder.sent)
+    stretch = stretch_of(sent, rows.values())
+    again = released(sent, stand.probe.read(), rows, began=began, stretch=stretch)
+    runs = sorted([*rows.values(), *again], key=attrgetter("due"))
     return judged(scenario, runs, processors=processors, seconds=seconds)
 
 
@@ -185,8 +187,8 @@ def stop(stand: Stand, workers: Workers) -> None:
     stand.wait_for(workers.have_ended, ENDING, "The end of the workers")
 
 
-def runs_of(sent: Sequence[Arrival]) -> list[Run]:
-    """Return what the rows tell, in seconds since the first start."""
+def runs_of(sent: Sequence[Arrival]) -> dict[int, Run]:
+    """Return each task's run by its row, in seconds since the first start."""
     from django_perfectqueue.models import Task
 
     rows = list(Task.objects.values_list("key", "user", "run_at", "started_at", "ended_at"))
@@ -197,15 +199,15 @@ def runs_of(sent: Sequence[Arrival]) -> list[Run]:
     def since(moment: datetime | None) -> float | None:
         return None if moment is None else (moment - began).total_seconds()
 
-    found = []
+    found = {}
     for key, user, due, started, ended in rows:
         begin, end = since(started), since(ended)
         took = sent[int(key)].demand if begin is None or end is None else end - begin
-        found.append(Run(user, since(due) or 0.0, begin, end, took))
-    return sorted(found, key=attrgetter("due"))
+        found[int(key)] = Run(user, since(due) or 0.0, begin, end, took)
+    return found
 
 
-def stretch_of(coming: Sequence[Arrival], runs: Sequence[Run]) -> float:
+def stretch_of(coming: Sequence[Arrival], runs: Iterable[Run]) -> float:
     """Return by how much tasks took longer than they were to, by those that have finished."""
     expected = [one.seconds for one in coming]
     took = [run.seconds for run in runs if run.ended is not None]
@@ -213,21 +215,28 @@ def stretch_of(coming: Sequence[Arrival], runs: Sequence[Run]) -> float:
 
 
 def released(
-    coming: Sequence[Arrival], starts: Sequence[Start], began: float, *, stretch: float
+    coming: Sequence[Arrival],
+    starts: Sequence[Start],
+    rows: Mapping[int, Run],
+    *,
+    began: float,
+    stretch: float,
 ) -> list[Run]:
     """
-    Return the runs after which a task was released: all but its last, which its row tells.
+    Return the runs that ended in a release; the row of a task has only a later one, if any.
 
-    No row tells how long they took: as much longer as those that finished did.
+    No row has their length: it is stretched as much as that of the finished tasks.
     """
-    found, seen = [], set()
+    found = []
+    in_row = {number for number, run in rows.items() if run.started is not None}
     for start in reversed(starts):
         one = coming[start.task]
-        if one.releases and start.task in seen:
+        if start.task in in_row:
+            in_row.discard(start.task)
+        elif one.releases:
             at = start.at / 1e9 - began
             took = one.seconds * stretch
             found.append(Run(one.user, at, at, at + took, took))
-        seen.add(start.task)
     return found
 
 

@@ -23,8 +23,8 @@ class Decider:
     """
     Makes a handler's decisions; each is a method, asked for by its name.
 
-    Keep here what settles tasks and submits what follows, so that it can be told apart
-    from the work, and tested without it.
+    Keep here what settles tasks and submits what follows, so that it can be tested
+    without the work.
     """
 
     def __init__(self, handler: Application) -> None:
@@ -57,7 +57,7 @@ class Decider:
             raise UndefinedDecisionError(
                 f"{type(self).__name__} has no decision '{decision}'.{self.like(decision)}"
             )
-        found: Callable[..., Any] = method
+        found: Callable[..., object] = method
         return found
 
     def unexpected_error_raised(self, error: BaseException) -> None:

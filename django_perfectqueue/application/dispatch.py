@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from django.utils.module_loading import import_string
 
@@ -31,7 +31,7 @@ class Dispatch:
     a function that takes the task, or the dotted path of either.
     """
 
-    routes: ClassVar[Mapping[Any, Any]] = {}
+    routes: ClassVar[Mapping[Pattern, Route]] = {}
     _found: ClassVar[dict[str, type[Application]]] = {}
     _made: ClassVar[dict[Pattern, type[Application]]] = {}
 
@@ -103,16 +103,15 @@ class Dispatch:
             handler.after_child_end()
 
     @classmethod
-    def checked(cls, pattern: Any) -> Pattern:
-        good = isinstance(pattern, str) or (
-            isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str)
+    def checked(cls, pattern: object) -> Pattern:
+        if isinstance(pattern, str) and pattern:
+            return pattern
+        if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
+            return pattern
+        raise ConfigError(
+            f"{cls.__name__} routes {pattern!r}: a route is a type of task,"
+            " or a pattern that re.compile() has made."
         )
-        if not good or pattern == "":
-            raise ConfigError(
-                f"{cls.__name__} routes {pattern!r}: a route is a type of task,"
-                " or a pattern that re.compile() has made."
-            )
-        return pattern  # type: ignore[no-any-return]
 
     @classmethod
     def handler_at(cls, pattern: Pattern) -> type[Application]:
@@ -122,7 +121,7 @@ class Dispatch:
 
     @classmethod
     def build_handler(cls, pattern: Pattern, route: Route) -> type[Application]:
-        target: Any = route
+        target: object = route
         if isinstance(target, str):
             try:
                 target = import_string(target)

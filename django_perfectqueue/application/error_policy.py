@@ -186,7 +186,7 @@ def asked_of(
     if isinstance(backoff, int | float | str | timedelta):
         backoff = Fixed(backoff)
     if isinstance(backoff, Backoff):
-        wait: Any = backoff.wait(task.lease.errors + 1)
+        wait: object = backoff.wait(task.lease.errors + 1)
     elif inspect.ismethod(backoff) and backoff.__self__ is handler:
         wait = backoff(source)
     else:

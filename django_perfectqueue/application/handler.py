@@ -50,7 +50,7 @@ class Application:
     """Seconds that an attempt may run; None is TIME_LIMIT, ``float("inf")`` any time."""
     kill_wait: ClassVar[float | None] = None
     """
-    Seconds to end in after being told to, before it is ended by force; None is
+    Seconds to end in after it is interrupted, before it is ended by force; None is
     TASK_KILL_WAIT, ``float("inf")`` never by force.
     """
 
@@ -98,7 +98,7 @@ class Application:
         """The queue that the task came from, for submitting what follows."""
         return self.task.queue
 
-    def run(self) -> Any:
+    def run(self) -> object:
         """Perform the task, with all that stands around it; return its result."""
         if self.is_async:
             return awaited(self.arun())
@@ -160,7 +160,7 @@ class Application:
         """Return what a backoff that is a function is given beside the error."""
         return self.task
 
-    def kill(self, reason: BaseException) -> Any:
+    def kill(self, reason: BaseException) -> object:
         """
         Give the attempt up. Called from another thread, while run() is going on.
 
@@ -174,6 +174,7 @@ class Application:
         """
         if not isinstance(reason, GracefulProcessStopError):
             self.interrupt(reason)
+        return None
 
     def interrupt(self, reason: BaseException) -> None:
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from django.utils.module_loading import autodiscover_modules
 
@@ -12,10 +12,10 @@ from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.lib.imports import path_of
 
-from .dispatch import Dispatch, Pattern, in_words
+from .dispatch import Dispatch, Pattern, Route, in_words
 from .handler import Application, from_function
 
-T = TypeVar("T", bound=Callable[..., Any])
+T = TypeVar("T", bound=Callable[..., object])
 
 MODULE = "tasks"
 
@@ -23,7 +23,7 @@ MODULE = "tasks"
 class Registry(Dispatch):
     """The routes of all handlers that ``@handler`` was written over."""
 
-    routes: ClassVar[dict[Pattern, Any]] = {}
+    routes: ClassVar[dict[Pattern, Route]] = {}
 
     @classmethod
     def add(cls, pattern: Pattern, target: type[Application]) -> None:
@@ -43,7 +43,7 @@ class Registry(Dispatch):
         cls._found.clear()
 
 
-def handler(*patterns: Pattern, **attributes: Any) -> Callable[[T], T]:
+def handler(*patterns: Pattern, **attributes: object) -> Callable[[T], T]:
     """
     Register an Application, or a function that takes the task, for some types of tasks.
 
@@ -53,9 +53,9 @@ def handler(*patterns: Pattern, **attributes: Any) -> Callable[[T], T]:
     """
     if not patterns or callable(patterns[0]):
         raise ConfigError("@handler needs the type of the tasks: @handler('report').")
-    if inspect.isfunction(attributes.get("backoff")):
+    if inspect.isfunction(backoff := attributes.get("backoff")):
         # It is given the error and the task, and no handler before them.
-        attributes["backoff"] = staticmethod(attributes["backoff"])
+        attributes["backoff"] = staticmethod(backoff)
     unknown = [name for name in attributes if not hasattr(Application, name)]
     if unknown:
         near = nearest(unknown[0], (name for name in vars(Application) if name[0] != "_"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from django_perfectqueue.conf import Options
 from django_perfectqueue.exceptions import ConfigError
@@ -48,7 +48,7 @@ def time_limits(
 def check_time_limits(handler: type[Application]) -> None:
     """Raise ConfigError unless a handler's limits are lengths of time, or None."""
     for name, least in (("time_limit", "above"), ("kill_wait", "at least")):
-        value: Any = getattr(handler, name)
+        value: object = getattr(handler, name)
         if value is None or (is_number(value) and (value > 0 if least == "above" else value >= 0)):
             continue
         raise ConfigError(

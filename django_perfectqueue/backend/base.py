@@ -172,6 +172,8 @@ class PerfectQueueBackend(BaseTaskBackend):
             "expected_at": option_of(task, "expected_at"),
             "expires_at": option_of(task, "expires_at"),
             "limits": option_of(task, "limits"),
+            "after": option_of(task, "after"),
+            "if_failed": option_of(task, "if_failed"),
             "time_limit": task_options.get("time_limit"),
         }
         return result, submission
@@ -273,7 +275,7 @@ def refusals_as_invalid() -> Iterator[None]:
     """Raise for what the queue refuses what Django's tasks raise for it."""
     try:
         yield
-    except InvalidTaskError as error:
+    except (InvalidTaskError, NotFoundError) as error:
         raise InvalidTask(str(error)) from error
 
 

@@ -67,6 +67,10 @@ class QueueTask(Base[P, R]):
     """When it is expected to start, at the latest."""
     limits: Iterable[str] = ()
     """The names of the limits that it keeps to."""
+    after: Iterable[Any] = ()
+    """The tasks that must finish before: results, keys of its queue, or ids."""
+    if_failed: str = "wait"
+    """What it does when one of these ends otherwise: wait, cancel or run."""
 
     def __new__(cls, *values: object, **task_options: object) -> Any:
         """Raise TypeError, with the nearest one, for a word that there is not."""
@@ -170,6 +174,10 @@ RULES: dict[str, tuple[Callable[[object], bool], str]] = {
     "on_conflict": (
         lambda value: value in ("raise", "ignore", "replace"),
         "'raise', 'ignore' or 'replace'",
+    ),
+    "if_failed": (
+        lambda value: value in ("wait", "cancel", "run"),
+        "'wait', 'cancel' or 'run'",
     ),
     "limits": (
         lambda value: isinstance(value, tuple) and all(isinstance(one, str) for one in value),

@@ -20,6 +20,7 @@ from django_perfectqueue.exceptions import CancelRequestedError
 from django_perfectqueue.logs import Masked
 from django_perfectqueue.queue import AcquiredTask
 
+from . import audience
 from .definition import option_of, rules_of
 from .results import FAILED, SUCCESSFUL, error_from_exception, running_result, set_attributes
 from .stored_call import StoredCall
@@ -31,6 +32,17 @@ for _name in ("django.tasks", "django_tasks"):
     logging.getLogger(_name).addFilter(Masked())
 
 
+UNHEARD: Any = object()
+"""Stands for the result of an attempt of which nobody hears, which is made when it fails."""
+
+
+class OfCall(functools.cached_property[Any]):
+    """A value that is made when an instance is first asked for it; None on the class."""
+
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> Any:
+        return None if instance is None else super().__get__(instance, owner)
+
+
 class DjangoTask(Application):
     """Runs the function of a Django task with the arguments of one call."""
 
@@ -40,12 +52,29 @@ class DjangoTask(Application):
     def __init__(self, task: AcquiredTask) -> None:
         super().__init__(task)
         self.call = StoredCall.of(task.data)
-        self.backend = task_backends[self.call.task_options.get("backend", self.definition.backend)]
-        vars(self)["backoff"] = option_of(self.definition, "backoff") or self.usual_backoff()
-        vars(self)["attempts_when_asked"] = self.attempts(options().MAX_ATTEMPTS)
-        vars(self)["max_attempts"] = self.attempts(1)
-        if "atomic" in self.call.task_options and not self.is_async:
-            vars(self)["atomic"] = self.call.task_options["atomic"]
+        if task_options := self.call.task_options:
+            vars(self)["backend"] = task_backends[
+                task_options.get("backend", self.definition.backend)
+            ]
+            if "atomic" in task_options and not self.is_async:
+                vars(self)["atomic"] = task_options["atomic"]
+
+    @OfCall
+    def backend(self) -> Any:
+        return task_backends[self.definition.backend]
+
+    # Only an error asks for these three.
+    @OfCall
+    def backoff(self) -> object:
+        return option_of(self.definition, "backoff") or self.usual_backoff()
+
+    @OfCall
+    def attempts_when_asked(self) -> int:
+        return self.attempts(options().MAX_ATTEMPTS)
+
+    @OfCall
+    def max_attempts(self) -> int:
+        return self.attempts(1)
 
     def attempts(self, usual: int) -> int:
         """Return what the call says, or else its definition, or else the backend."""
@@ -62,29 +91,43 @@ class DjangoTask(Application):
 
     def for_backoff(self, error: BaseException) -> object:
         """Return the result with this error, as a backoff is given it."""
-        if self.task.django_result is None:
-            self.task.django_result = running_result(self.task, self.call, self.definition)
+        if self.task.django_result in (None, UNHEARD):
+            self.task.django_result = self.result()
         add_error(self.task, error)
         return self.task.django_result
 
+    def result(self) -> Any:
+        return running_result(self.task, self.call, self.definition)
+
+    def is_heard(self) -> bool:
+        """Return whether the function, an earlier attempt or anyone else needs the result."""
+        takes_context = self.call.task_options.get("takes_context", self.definition.takes_context)
+        return takes_context or self.task.lease.attempt > 1 or audience.is_there()
+
     def before_perform(self) -> bool:
-        result = running_result(self.task, self.call, self.definition)
-        self.task.django_result = result
+        if not self.is_heard():
+            self.task.django_result = UNHEARD
+            return True
+        result = self.task.django_result = self.result()
         django_signals.task_started.send_robust(sender=type(self.backend), task_result=result)
         return True
 
-    def arguments(self) -> tuple[list[Any], dict[str, Any]]:
+    def arguments(self) -> tuple[Any, list[Any], dict[str, Any]]:
+        """Return the task with its positional and its named arguments."""
         result = self.task.django_result
+        if result is UNHEARD:
+            return self.definition, self.call.args, self.call.kwargs
         context: list[Any] = [TaskContext(task_result=result)] if result.task.takes_context else []
-        return [*context, *result.args], result.kwargs
+        return result.task, [*context, *result.args], result.kwargs
 
     def perform(self) -> object:
-        args, kwargs = self.arguments()
-        return self.returned(self.task.django_result.task.call(*args, **kwargs))
+        task, args, kwargs = self.arguments()
+        return self.returned(task.call(*args, **kwargs))
 
     def returned(self, value: object) -> object:
-        plain = normalize_json(value)
-        set_attributes(self.task.django_result, _return_value=plain)
+        plain = None if value is None else normalize_json(value)
+        if self.task.django_result is not UNHEARD:
+            set_attributes(self.task.django_result, _return_value=plain)
         return plain
 
 
@@ -92,11 +135,14 @@ class CoroutineTask(DjangoTask):
     """Runs a coroutine function, in the event loop of its processor."""
 
     async def before_perform(self) -> bool:  # type: ignore[override]
-        return await sync_to_async(super().before_perform)()
+        if self.is_heard():
+            return await sync_to_async(super().before_perform)()
+        self.task.django_result = UNHEARD
+        return True
 
     async def perform(self) -> object:
-        args, kwargs = self.arguments()
-        return self.returned(await self.task.django_result.task.acall(*args, **kwargs))
+        task, args, kwargs = self.arguments()
+        return self.returned(await task.acall(*args, **kwargs))
 
 
 @functools.cache
@@ -127,21 +173,30 @@ def time_limit_of(definition: Any) -> float | None:
 
 
 def finished(sender: type[DjangoTask], task: AcquiredTask, **kwargs: object) -> None:
-    send_task_finished(sender, task, SUCCESSFUL)
+    if task.django_result is not UNHEARD:
+        send_task_finished(sender, task, SUCCESSFUL)
 
 
 def failed(sender: type[DjangoTask], task: AcquiredTask, **kwargs: Any) -> None:
+    make_result(sender, task)
     add_error(task, kwargs.get("error"))
     send_task_finished(sender, task, FAILED)
 
 
 def cancelled(sender: type[DjangoTask], task: AcquiredTask, **kwargs: Any) -> None:
+    make_result(sender, task)
     reason = error_from_exception(CancelRequestedError(f"Task '{task.key}' was cancelled."))
     add_error(task, kwargs.get("error"))
     result = task.django_result
     if result is not None and kind_of_last(result) != reason.exception_class_path:
         result.errors.append(reason)
     send_task_finished(sender, task, FAILED)
+
+
+def make_result(kind: type[DjangoTask], task: AcquiredTask) -> None:
+    """Make the result of a first attempt of which nobody heard; its end is logged as an error."""
+    if task.django_result is UNHEARD:
+        task.django_result = running_result(task, StoredCall.of(task.data), kind.definition)
 
 
 def send_task_finished(kind: type[DjangoTask], task: AcquiredTask, status: object) -> None:

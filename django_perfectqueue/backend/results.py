@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import F
@@ -123,8 +124,8 @@ def result_of(rows: Sequence[Mapping[str, Any]], definition: Any, *, alias: str)
 
 
 def running_result(task: AcquiredTask, call: StoredCall, definition: Any) -> Any:
-    """Return the result of a task whose next attempt begins now, in this process."""
-    now = timezone.now()
+    """Return the result of a task whose next attempt began in this process."""
+    now = timezone.now() - timedelta(seconds=time.monotonic() - task.started)
     lease = task.lease
     tries = earlier_attempts(task) if lease.attempt > 1 else []
     starts = [one["started_at"] for one in tries if one["started_at"]]

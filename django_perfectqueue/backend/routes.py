@@ -19,7 +19,7 @@ class Routes(Mapping[Any, Any]):
     matches everything did not mean the tasks of Django.
     """
 
-    def __init__(self, own: Mapping[object, object]) -> None:
+    def __init__(self, own: Mapping[Any, object]) -> None:
         self.own = own
 
     def __getitem__(self, pattern: Any) -> object:

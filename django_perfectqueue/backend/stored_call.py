@@ -13,7 +13,13 @@ from django_perfectqueue.exceptions import PayloadError
 
 from .definition import DEFAULTS
 
-WORDS = ("run_after", "backend", "takes_context", *DEFAULTS)
+# What a task waits for has rows of its own.
+WORDS = (
+    "run_after",
+    "backend",
+    "takes_context",
+    *(name for name in DEFAULTS if name not in ("after", "if_failed")),
+)
 AT, FOR = "at", "for"
 
 

@@ -59,8 +59,8 @@ class Backoff:
         self.longest = math.inf if longest is None else in_seconds("longest", longest)
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({told})"
+        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({values})"
 
     def __call__(self, error: BaseException, result: Any) -> float:
         """Return the seconds to wait, as a backoff of Django's tasks does."""
@@ -162,7 +162,7 @@ def backoff_at(path: str) -> Any:
     return backoff
 
 
-def backoff_problem(backoff: Any) -> str:
+def backoff_problem(backoff: object) -> str:
     """Return what a backoff must be, where it is none."""
     if isinstance(backoff, type):
         return "must be an instance, such as Exponential(5)"

@@ -16,7 +16,7 @@ RuleWithWaits = Rule | Mapping[type[BaseException], Backoff | BackoffFunction | 
 RETRY_ON, DISCARD_ON, FAIL_ON = RULES = ("retry_on", "discard_on", "fail_on")
 
 
-def rule_for(rules: Mapping[str, Any], error: BaseException) -> tuple[str, Any]:
+def rule_for(rules: Mapping[str, object], error: BaseException) -> tuple[str, Any]:
     """
     Return the name of the rule for an error, and the waits that it has, if any.
 
@@ -45,7 +45,7 @@ def by_class(value: Any) -> Iterator[tuple[Any, Any]]:
             yield kind, waits
 
 
-def hashable(value: Any) -> Any:
+def hashable(value: object) -> object:
     """Return a rule as pairs that can be kept in what is frozen; one that is wrong as it is."""
     try:
         return tuple(by_class(value))
@@ -53,12 +53,12 @@ def hashable(value: Any) -> Any:
         return value
 
 
-def problems(rules: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def problems(rules: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Yield the name of each rule that will not do, and what it must be and is not."""
     seen: dict[type, str] = {}
     for name, value in rules.items():
         try:
-            pairs: list[tuple[Any, Any]] = list(by_class(value))
+            pairs: list[tuple[object, object]] = list(by_class(value))
         except (TypeError, ValueError):
             pairs = [(value, None)]
         for kind, waits in pairs:
@@ -71,7 +71,7 @@ def problems(rules: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield name, f"must have {wanted} for {kind.__qualname__}, not {waits!r}"
 
 
-def is_wait(waits: Any, name: str) -> bool:
+def is_wait(waits: object, name: str) -> bool:
     if name != RETRY_ON:
         return False
     if isinstance(waits, int | float | str | timedelta):

@@ -8,14 +8,15 @@ from django.core.checks import CheckMessage
 
 from django_perfectqueue import compat
 
-from .messages import alias_in_force, error
+from .messages import TAG, check, error
 
 
-def check_backends(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
+@check(TAG)
+def check_backends(alias: str) -> Iterator[CheckMessage]:
     """Check the backends of this package in TASKS; Django 6 itself asks no backend."""
-    if not compat.HAS_TASKS or alias_in_force() is None:
-        return []
-    return [*unusable_backends(), *backend_problems()]
+    if compat.HAS_TASKS:
+        yield from unusable_backends()
+        yield from backend_problems()
 
 
 def backend_problems() -> Iterator[CheckMessage]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from django.core.checks import CheckMessage
 from django.db import connections
@@ -12,69 +11,61 @@ from django.db import connections
 from django_perfectqueue.conf import SETTING, options
 from django_perfectqueue.store.notify import datagrams
 
-from .messages import SQLITE_OPTIONS, alias_in_force, error, warning
+from .messages import SQLITE_OPTIONS, TAG, check, error, slow_isolation, warning
 
 VENDORS = ("postgresql", "mysql", "sqlite")
 UTC = (None, "UTC", "Etc/UTC")
 SQLITE_WAIT = 5.0
 
 
-def check_database_settings(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
+@check(TAG)
+def check_database_settings(alias: str) -> Iterator[CheckMessage]:
     """Check what DATABASES says of the database that holds the tasks."""
-    if (alias := alias_in_force()) is None:
-        return []
     if alias not in connections:
-        return [unknown_alias(alias)]
+        yield unknown_alias(alias)
+        return
     connection = connections[alias]
     vendor, entry = connection.vendor, connection.settings_dict
     if vendor not in VENDORS:
-        return [
-            error(
-                4,
-                f"The database '{alias}' can't hold tasks: {connection.display_name}.",
-                f"Use PostgreSQL, MySQL, MariaDB or SQLite, and name it in {SETTING}['DATABASE'].",
-            )
-        ]
-    found = list(in_no_file(alias, entry)) if vendor == "sqlite" else []
+        yield error(
+            4,
+            f"The database '{alias}' can't hold tasks: {connection.display_name}.",
+            f"Use PostgreSQL, MySQL, MariaDB or SQLite, and name it in {SETTING}['DATABASE'].",
+        )
+        return
+    if vendor == "sqlite":
+        yield from in_no_file(alias, entry)
     if vendor == "postgresql":
-        found += isolation(alias, entry)
+        yield from isolation(alias, entry["OPTIONS"])
     if not entry["AUTOCOMMIT"]:
-        found.append(
-            error(
-                12,
-                f"DATABASES['{alias}']['AUTOCOMMIT'] is False: heartbeats would never be committed,"
-                " and running tasks lose their leases.",
-                "Take AUTOCOMMIT out of that database's settings.",
-            )
+        yield error(
+            12,
+            f"DATABASES['{alias}']['AUTOCOMMIT'] is False: heartbeats would never be committed,"
+            " and running tasks lose their leases.",
+            "Take AUTOCOMMIT out of that database's settings.",
         )
     if vendor != "postgresql" and entry["TIME_ZONE"] not in UTC:
-        found.append(
-            error(
-                6,
-                f"DATABASES['{alias}']['TIME_ZONE'] is '{entry['TIME_ZONE']}', but tasks are kept"
-                " in UTC.",
-                "Take TIME_ZONE out of that database's settings; the project's own may stay.",
-            )
+        yield error(
+            6,
+            f"DATABASES['{alias}']['TIME_ZONE'] is '{entry['TIME_ZONE']}', but tasks are kept"
+            " in UTC.",
+            "Take TIME_ZONE out of that database's settings; the project's own may stay.",
         )
-    if vendor == "postgresql" and several_hosts(entry):
-        found.append(
-            warning(
-                16,
-                f"The database '{alias}' has several hosts, and nothing says that it is to be the"
-                " one that takes writes: after a failover workers may connect to a standby again"
-                " and again.",
-                f"Set DATABASES['{alias}']['OPTIONS']['target_session_attrs'] to 'read-write'.",
-            )
+    if vendor == "postgresql" and several_hosts(entry["HOST"], entry["OPTIONS"]):
+        yield warning(
+            16,
+            f"The database '{alias}' has several hosts, and nothing says that it is to be the"
+            " one that takes writes: after a failover workers may connect to a standby again"
+            " and again.",
+            f"Set DATABASES['{alias}']['OPTIONS']['target_session_attrs'] to 'read-write'.",
         )
     if vendor != "postgresql" and options().BELL and (folder := datagrams.folder_of(alias)):
-        found += bell_problems(folder)
-    return found
+        yield from bell_problems(folder)
 
 
-def several_hosts(entry: Mapping[str, Any]) -> bool:
+def several_hosts(host: str, given: Mapping[str, object]) -> bool:
     """Return whether PostgreSQL has several hosts, any of which is accepted."""
-    given = entry["OPTIONS"]
-    hosts = (entry["HOST"], given.get("host"), given.get("hostaddr"))
+    hosts = (host, given.get("host"), given.get("hostaddr"))
     wanted = given.get("target_session_attrs", "any")
     return any("," in str(host or "") for host in hosts) and wanted == "any"
 
@@ -88,20 +79,17 @@ def unknown_alias(alias: str) -> CheckMessage:
     )
 
 
-def check_sqlite_options(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
+@check()
+def check_sqlite_options(alias: str) -> Iterator[CheckMessage]:
     """
     Advise on SQLite where a project is checked as a whole.
 
     It has no tag, so the commands say nothing of it: a new project works as it is, and
     is to be advised once.
     """
-    alias = alias_in_force()
-    if alias is None or alias not in connections or connections[alias].vendor != "sqlite":
-        return []
-    return list(sqlite_advice(alias, connections[alias].settings_dict["OPTIONS"]))
-
-
-def sqlite_advice(alias: str, given: Mapping[str, Any]) -> Iterator[CheckMessage]:
+    if alias not in connections or connections[alias].vendor != "sqlite":
+        return
+    given = connections[alias].settings_dict["OPTIONS"]
     if str(given.get("transaction_mode") or "").upper() not in ("IMMEDIATE", "EXCLUSIVE"):
         yield warning(
             1,
@@ -157,14 +145,10 @@ def in_memory(name: str) -> bool:
     return name == ":memory:" or ("mode=memory" in name and not of_tests)
 
 
-def isolation(alias: str, entry: Mapping[str, Any]) -> Iterator[CheckMessage]:
-    given = entry["OPTIONS"]
+def isolation(alias: str, given: Mapping[str, object]) -> Iterator[CheckMessage]:
     if "isolation_level" in given and not reads_committed(given["isolation_level"]):
-        yield warning(
-            4,
-            f"The database '{alias}' has the isolation level {given['isolation_level']!r}, at which"
-            " the server refuses one of two processors that meet, again and again: nothing goes"
-            " wrong, but it is slow.",
+        yield slow_isolation(
+            f"The database '{alias}' has the isolation level {given['isolation_level']!r}",
             f"Take 'isolation_level' out of DATABASES['{alias}']['OPTIONS'], or set it to read"
             " committed.",
         )

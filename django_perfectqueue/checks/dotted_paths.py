@@ -14,33 +14,32 @@ from django_perfectqueue.lib.imports import imported
 from django_perfectqueue.payload import codecs, context
 from django_perfectqueue.tracing import otel
 
-from .messages import alias_in_force, error
+from .messages import TAG, check, error
 
 
-def check_codecs(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
+@check(TAG)
+def check_codecs(alias: str) -> list[CheckMessage]:
     """Check that CODECS can be used: their classes, packages and keys."""
-    if alias_in_force() is None:
-        return []
     return config_errors(codecs.codecs, 20, f"Correct {SETTING}['CODECS'].")
 
 
-def check_context(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
+@check(TAG)
+def check_context(alias: str) -> list[CheckMessage]:
     """Check that what CONTEXT names is there, and what TRACING needs."""
-    if alias_in_force() is None:
-        return []
     found = config_errors(context.providers, 21, f"Correct {SETTING}['CONTEXT'].")
     if otel.is_on():
         found += config_errors(otel.tracer, 22, f"Or take TRACING out of {SETTING}.")
     return found
 
 
-def check_dispatch(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
+@check()
+def check_dispatch(alias: str) -> list[CheckMessage]:
     """
     Check that DISPATCH can be imported.
 
     It may import much; so it has no tag of this package, and pq_submit skips it.
     """
-    if alias_in_force() is None or (path := options().DISPATCH) is None:
+    if (path := options().DISPATCH) is None:
         return []
     return config_errors(
         lambda: imported(path, f"{SETTING}['DISPATCH']"),
@@ -49,13 +48,14 @@ def check_dispatch(app_configs: object = None, **kwargs: object) -> list[CheckMe
     )
 
 
-def check_backoff(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
+@check()
+def check_backoff(alias: str) -> list[CheckMessage]:
     """
     Check that BACKOFF can be imported.
 
     As with DISPATCH, that may import much.
     """
-    if alias_in_force() is None or not isinstance(path := options().BACKOFF, str):
+    if not isinstance(path := options().BACKOFF, str):
         return []
     return config_errors(
         lambda: backoff_at(path),
@@ -65,14 +65,15 @@ def check_backoff(app_configs: object = None, **kwargs: object) -> list[CheckMes
     )
 
 
-def check_middleware(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
+@check()
+def check_middleware(alias: str) -> list[CheckMessage]:
     """
     Check that MIDDLEWARE names middleware.
 
     It may import much; so it has no tag of this package, and pq_submit skips it.
     """
     hint = "Name functions of the handler and perform, or classes with around_perform()."
-    return [] if alias_in_force() is None else config_errors(for_all, 15, hint)
+    return config_errors(for_all, 15, hint)
 
 
 def config_errors(

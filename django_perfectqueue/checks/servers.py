@@ -2,59 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
 
+from django.core import checks
 from django.core.checks import CheckMessage
 from django.db import connections
 from django.db.backends.utils import CursorWrapper
 
 from django_perfectqueue.conf import SETTING
 
-from .messages import SQLITE_OPTIONS, alias_in_force, error, warning
+from .messages import SQLITE_OPTIONS, check, error, slow_isolation, warning
 
 IDLE = 120
 
 
-def check_server(
-    app_configs: object = None, databases: Sequence[str] | None = None, **kwargs: object
-) -> list[CheckMessage]:
-    """Check what only the server can tell. Run with ``check --database`` and by migrate."""
-    alias = alias_in_force()
-    if alias is None or alias not in (databases or ()) or alias not in connections:
-        return []
+@check(checks.Tags.database)
+def check_server(alias: str) -> Iterator[CheckMessage]:
+    """Check what only the server can say. Run with ``check --database`` and by migrate."""
     features = connections[alias].features
-    found = []
     if connections[alias].vendor != "sqlite" and not features.has_select_for_update_skip_locked:
-        found.append(
-            error(
-                7,
-                f"The server of the database '{alias}' has no SKIP LOCKED.",
-                "Use PostgreSQL, MySQL 8.0.1 or later, or MariaDB 10.6 or later.",
-            )
+        yield error(
+            7,
+            f"The server of the database '{alias}' has no SKIP LOCKED.",
+            "Use PostgreSQL, MySQL 8.0.1 or later, or MariaDB 10.6 or later.",
         )
     if not features.supports_transactions:
-        found.append(
-            error(
-                10,
-                f"The database '{alias}' has no transactions: its storage engine is not InnoDB.",
-                "Set default_storage_engine to InnoDB, and make the tables anew.",
-            )
+        yield error(
+            10,
+            f"The database '{alias}' has no transactions: its storage engine is not InnoDB.",
+            "Set default_storage_engine to InnoDB, and make the tables anew.",
         )
-    return found
 
 
-def check_server_settings(
-    app_configs: object = None, databases: Sequence[str] | None = None, **kwargs: object
-) -> list[CheckMessage]:
+@check(checks.Tags.database)
+def check_server_settings(alias: str) -> Iterator[CheckMessage]:
     """Check how the server is set up. Run with ``check --database`` and by migrate."""
-    alias = alias_in_force()
-    if alias is None or alias not in (databases or ()) or alias not in connections:
-        return []
-    if (problems := SERVER_PROBLEMS.get(connections[alias].vendor)) is None:
-        return []
-    with connections[alias].cursor() as cursor:
-        return list(problems(alias, cursor))
+    if problems := SERVER_PROBLEMS.get(connections[alias].vendor):
+        with connections[alias].cursor() as cursor:
+            yield from problems(alias, cursor)
 
 
 def postgresql_server(alias: str, cursor: CursorWrapper) -> Iterator[CheckMessage]:
@@ -69,11 +54,8 @@ def postgresql_server(alias: str, cursor: CursorWrapper) -> Iterator[CheckMessag
     level = values["transaction_isolation"]
     is_set = "isolation_level" in connections[alias].settings_dict["OPTIONS"]
     if not is_set and level not in ("read committed", "read uncommitted"):
-        yield warning(
-            4,
-            f"The server of the database '{alias}' has the isolation level '{level}', at which"
-            " the server refuses one of two processors that meet, again and again: nothing goes"
-            " wrong, but it is slow.",
+        yield slow_isolation(
+            f"The server of the database '{alias}' has the isolation level '{level}'",
             "Set default_transaction_isolation to 'read committed', for the role or the database.",
         )
 
@@ -126,7 +108,7 @@ def read_only(alias: str, why: str) -> CheckMessage:
 
 
 def short_of_patience(
-    alias: str, name: str, values: Mapping[str, Any], *, unit: int = 1
+    alias: str, name: str, values: Mapping[str, str | int], *, unit: int = 1
 ) -> Iterator[CheckMessage]:
     """Yield a warning when idle connections are closed sooner than workers use them."""
     seconds = int(values.get(name) or 0) / unit

@@ -6,14 +6,17 @@ import difflib
 from collections.abc import Iterator, Mapping
 
 from django.conf import settings
-from django.core import mail
+from django.core import checks, mail
 from django.core.checks import CheckMessage
 
 from django_perfectqueue.conf import SETTING, Options, given, problems
 
-from .messages import error, warning
+from .messages import TAG, error, warning
+
+CLOSE = 0.9
 
 
+@checks.register(TAG)
 def check_settings(app_configs: object = None, **kwargs: object) -> list[CheckMessage]:
     """Check what needs no database: PERFECTQUEUE itself, and USE_TZ."""
     found = list(misspelt())
@@ -32,8 +35,10 @@ def check_settings(app_configs: object = None, **kwargs: object) -> list[CheckMe
 
 def misspelt() -> Iterator[CheckMessage]:
     """Yield a warning for each setting whose name is nearly that of this package's."""
-    for name in dir(settings):
-        if name != SETTING and close(name):
+    # One matcher: it prepares its second text once.
+    matcher = difflib.SequenceMatcher(None, "", SETTING)
+    for name in filter(str.isupper, dir(settings)):
+        if name != SETTING and is_close(matcher, name):
             yield warning(
                 18,
                 f"The setting {name} has no effect.",
@@ -41,9 +46,9 @@ def misspelt() -> Iterator[CheckMessage]:
             )
 
 
-def close(name: str) -> bool:
-    plain = name.upper().replace("_", "").removeprefix("DJANGO")
-    return name.isupper() and difflib.SequenceMatcher(None, plain, SETTING).ratio() > 0.9
+def is_close(matcher: difflib.SequenceMatcher[str], name: str) -> bool:
+    matcher.set_seq1(name.replace("_", "").removeprefix("DJANGO"))
+    return matcher.real_quick_ratio() > CLOSE and matcher.ratio() > CLOSE
 
 
 def setting_error(problem: str) -> CheckMessage:
@@ -52,7 +57,7 @@ def setting_error(problem: str) -> CheckMessage:
         return error(1, message, f"Did you mean {guess}")
     if message.startswith("Unknown"):
         return error(1, message, f"There is {', '.join(Options())}.")
-    return error(1, message, f"Mend it, or take it out of {SETTING} to have the default.")
+    return error(1, message, f"Correct it, or take it out of {SETTING} to have the default.")
 
 
 def relations(values: Options) -> Iterator[CheckMessage]:

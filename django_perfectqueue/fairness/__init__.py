@@ -1,8 +1,9 @@
 """Shares and limits as people set them, who changed them, and who received what."""
 
+from django_perfectqueue.models import EVERYONE
+
 from .limits import alimit, aremove_limit, aset_limit, limit, remove_limit, set_limit
 from .shares import (
-    EVERYONE,
     aqueue_weight,
     areset_queue_weight,
     areset_share,

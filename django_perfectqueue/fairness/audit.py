@@ -1,15 +1,11 @@
-"""
-Who changed which share or limit, and when: kept whichever door it came through.
-
-And who steered which task, by a command or in the admin.
-"""
+"""Who changed which share or limit, and when: kept whichever door it came through."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TypeVar
 
 from django.db.models import QuerySet
 from django.db.models.signals import post_delete, post_save, pre_save
@@ -22,17 +18,15 @@ from django_perfectqueue.models import (
     Limit,
     QueueShare,
     Schedule,
-    Task,
 )
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.store.values import as_text
 
 Rule = FairShare | QueueShare | Limit
+R = TypeVar("R", bound=Rule)
 
 LONGEST_NAME = 255
-SIGNED = 500
-DEEDS = 20
-DID = "did"
+FORMER = "_former"
 VALUES: dict[type[Rule], tuple[str, ...]] = {
     FairShare: ("weight", "max_running", "paused"),
     QueueShare: ("weight",),
@@ -59,15 +53,17 @@ def follow_changes() -> None:
         post_delete.connect(record_deleted, sender=model, dispatch_uid="perfectqueue_record")
 
 
-def remember(*, instance: Any, using: str, **kwargs: object) -> None:
+def remember(*, instance: Rule, using: str, **kwargs: object) -> None:
     """Keep what the row was before."""
     rows = type(instance)._base_manager.using(using)
-    instance._former = rows.filter(pk=instance.pk).first() if instance.pk else None
+    before = rows.filter(pk=instance.pk).first() if instance.pk else None
+    setattr(instance, FORMER, before)
 
 
-def former(instance: object) -> Any:
+def former(instance: R) -> R | None:
     """Return what the row was before it was saved, or None."""
-    return getattr(instance, "_former", None)
+    before: R | None = getattr(instance, FORMER, None)
+    return before
 
 
 def record_saved(*, instance: Rule, using: str, **kwargs: object) -> None:
@@ -101,31 +97,6 @@ def record(before: Rule | None, after: Rule | None, *, using: str) -> None:
     rows.filter(pk__lte=change.pk - CHANGES).delete()
 
 
-def sign(tasks: Iterable[tuple[str, str]], word: str, *, by: str, using: str) -> None:
-    """
-    Record what a person has done to tasks, given by queue and key, after it was done.
-
-    It is not in the transactions of these verbs, which lock rows that workers need; so it
-    may be missing where the process dies in between.
-    """
-    row = {"kind": Change.Kind.TASK.value, "by": as_text(by, LONGEST_NAME), "after": {DID: word}}
-    made = [Change(at=ServerNow(), name=key, queue=queue, **row) for queue, key in tasks]
-    if not made:
-        return
-    rows = Change.objects.using(using)
-    rows.bulk_create(made, batch_size=SIGNED)
-    if last := rows.order_by("-pk").values_list("pk", flat=True).first():
-        rows.filter(pk__lte=last - CHANGES).delete()
-
-
-def actions_of(task: Task, *, using: str) -> list[Change]:
-    """Return what people did to a task, not to an earlier task of its key; the last first."""
-    rows = Change.objects.using(using).filter(
-        kind=Change.Kind.TASK, name=task.key, queue=task.queue, at__gte=task.created_at
-    )
-    return list(rows.order_by("-pk")[:DEEDS])
-
-
 def changes_of(rule: Rule | Schedule, *, using: str) -> QuerySet[Change]:
     """Return the changes of a share, a limit or a schedule, the last one first."""
     return Change.objects.using(using).filter(**subject(rule)).order_by("-pk")
@@ -142,5 +113,5 @@ def subject(rule: Rule | Schedule) -> dict[str, str]:
     return {"kind": Change.Kind.LIMIT.value, "name": rule.key, "queue": ""}
 
 
-def values(rule: Rule | None) -> dict[str, Any] | None:
+def values(rule: Rule | None) -> dict[str, object] | None:
     return None if rule is None else {name: getattr(rule, name) for name in VALUES[type(rule)]}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from django.db import IntegrityError
 
 from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.lib.durations import is_number
 from django_perfectqueue.models import (
     EVERYONE,
     LEAST_PERIOD,
@@ -78,7 +78,7 @@ def change_weight(queue: str, weight: object, *, using: str, by: str = "") -> Qu
 
 
 def change_limit(
-    scope: str, name: str, given: Mapping[str, Any], *, using: str, by: str = ""
+    scope: str, name: str, given: Mapping[str, object], *, using: str, by: str = ""
 ) -> Limit:
     """
     Change what is given of a limit, or make it.
@@ -123,7 +123,7 @@ def limits_nothing(row: Limit) -> bool:
 
 @repeated
 def set_paused(
-    kind: type[P], owner: Mapping[str, str], paused: bool, *, using: str, by: str = ""
+    kind: type[P], owner: Mapping[str, object], paused: bool, *, using: str, by: str = ""
 ) -> bool:
     """Pause a share or a limit that there is, or let it go on; return whether it was otherwise."""
     with unit(using), acting(by):
@@ -136,7 +136,7 @@ def set_paused(
 
 
 @repeated
-def remove(kind: type[R], owner: Mapping[str, str], *, using: str, by: str = "") -> bool:
+def remove(kind: type[R], owner: Mapping[str, object], *, using: str, by: str = "") -> bool:
     """Remove a share or a limit; return whether there was one."""
     with unit(using), acting(by):
         row = locked(kind, owner, using=using)
@@ -148,7 +148,7 @@ def remove(kind: type[R], owner: Mapping[str, str], *, using: str, by: str = "")
 @repeated
 def changing(
     kind: type[R],
-    owner: Mapping[str, str],
+    owner: Mapping[str, object],
     changed: Callable[[R | None], R],
     *,
     using: str,
@@ -168,7 +168,7 @@ def changing(
     raise AssertionError("The last try returns or raises.")
 
 
-def locked(kind: type[R], owner: Mapping[str, str], *, using: str) -> R | None:
+def locked(kind: type[R], owner: Mapping[str, object], *, using: str) -> R | None:
     row: R | None = kind._base_manager.using(using).select_for_update().filter(**owner).first()
     return row
 
@@ -230,26 +230,26 @@ def checked(
 
 
 def number(least: float, most: float) -> Callable[[str, object], float]:
-    def check(name: str, value: Any) -> float:
-        fits = isinstance(value, int | float) and not isinstance(value, bool)
-        if not fits or not math.isfinite(value) or not least <= value <= most:
-            raise ConfigError(
-                f"The {name} must be a number from {least:g} to {most:,.0f}, not {value!r}."
-            )
-        return float(value)
+    def check(name: str, value: object) -> float:
+        if is_number(value) and least <= value <= most:
+            return float(value)
+        raise ConfigError(
+            f"The {name} must be a number from {least:g} to {most:,.0f}, not {value!r}."
+        )
 
     return check
 
 
 def whole_or_none(least: int) -> Callable[[str, object], int | None]:
-    def check(name: str, value: Any) -> int | None:
-        fits = isinstance(value, int) and not isinstance(value, bool)
-        if value is not None and not (fits and least <= value <= LARGEST):
-            raise ConfigError(
-                f"The {name} must be a whole number from {least} to {LARGEST:,}, or None for"
-                f" any number, not {value!r}."
-            )
-        return value  # type: ignore[no-any-return]
+    def check(name: str, value: object) -> int | None:
+        if value is None:
+            return None
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= LARGEST:
+            return value
+        raise ConfigError(
+            f"The {name} must be a whole number from {least} to {LARGEST:,}, or None for"
+            f" any number, not {value!r}."
+        )
 
     return check
 

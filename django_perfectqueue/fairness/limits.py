@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime
 from functools import partial
 from types import EllipsisType
-from typing import Literal, get_args
+from typing import Literal, TypedDict, cast, get_args
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
@@ -94,7 +94,14 @@ def next_at(row: Limit, meter: Meter | None) -> datetime | None:
     return opens_at(meter.next_at, row.period / row.rate, row.burst or row.rate)
 
 
-def owner(scope: str, name: str) -> dict[str, str]:
+class LimitName(TypedDict):
+    """What identifies a limit."""
+
+    scope: Scope
+    name: str
+
+
+def owner(scope: str, name: str) -> LimitName:
     """Return scope and name as a row has them; raise ConfigError."""
     if scope not in SCOPES:
         raise ConfigError(f"The scope must be one of {', '.join(SCOPES)}, not {scope!r}.")
@@ -104,7 +111,7 @@ def owner(scope: str, name: str) -> dict[str, str]:
         raise ConfigError(str(error)) from error
     if reason := unfit(scope, name):
         raise ConfigError(reason)
-    return {"scope": scope, "name": name}
+    return {"scope": cast(Scope, scope), "name": name}
 
 
 def unfit(scope: str, name: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from django_perfectqueue import store
 from django_perfectqueue.models import Bucket
@@ -13,7 +12,13 @@ from django_perfectqueue.store import Tally, UsageKey
 from django_perfectqueue.store.arithmetic.entitlement import percentile
 from django_perfectqueue.store.database.transaction import patiently, reading
 from django_perfectqueue.store.records.usage import start_of
-from django_perfectqueue.store.records.usage_read import slices, standings, summed_until, sums
+from django_perfectqueue.store.records.usage_read import (
+    Standing,
+    slices,
+    standings,
+    summed_until,
+    sums,
+)
 
 WINDOWS: dict[str, tuple[float, tuple[Bucket, ...]]] = {
     "minute": (60.0, ()),
@@ -108,8 +113,7 @@ def read(
     with reading(using) as (cursor, dialect):
         facts = standings(cursor, dialect, queue, [key.user for key in chosen], COUNTED)
     shares = [
-        share(tally, total, user=key.user, **facts.get(key.user, {}))
-        for key, tally in chosen.items()
+        share(tally, total, facts.get(key.user), user=key.user) for key, tally in chosen.items()
     ]
     if rest:
         shares.append(share(summed(rest.values()), total, others=True))
@@ -160,7 +164,14 @@ def summed(tallies: Iterable[Tally]) -> Tally:
     return total
 
 
-def share(tally: Tally, total: Tally, **facts: Any) -> UserShare:
+def share(
+    tally: Tally,
+    total: Tally,
+    standing: Standing | None = None,
+    *,
+    user: str = "",
+    others: bool = False,
+) -> UserShare:
     return UserShare(
         held=held(tally),
         tasks=tally.ended,
@@ -170,7 +181,9 @@ def share(tally: Tally, total: Tally, **facts: Any) -> UserShare:
         entitled=tally.entitled / total.seconds if total.seconds else 0.0,
         p50=percentile(tally.waits, 0.5, tally.longest),
         p95=percentile(tally.waits, 0.95, tally.longest),
-        **facts,
+        user=user,
+        others=others,
+        **(standing or {}),
     )
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.models import EVERYONE, Change, FairShare, Limit, QueueShare, Schedule
-
-from .audit import DID
 
 NOTHING = "-"
 RATES = {
@@ -17,20 +13,6 @@ RATES = {
     60.0: gettext_lazy("%(rate)s per minute"),
     3_600.0: gettext_lazy("%(rate)s per hour"),
     86_400.0: gettext_lazy("%(rate)s per day"),
-}
-DEEDS = {
-    "retried": gettext_lazy("put back in line"),
-    "cancelled": gettext_lazy("cancelled"),
-    "requested": gettext_lazy("cancel requested"),
-    "finished": gettext_lazy("closed as finished"),
-    "deleted": gettext_lazy("deleted"),
-    "reprioritized": gettext_lazy("given another priority"),
-    "added": gettext_lazy("added"),
-    "changed": gettext_lazy("changed"),
-    "paused": gettext_lazy("paused"),
-    "unpaused": gettext_lazy("unpaused"),
-    "triggered": gettext_lazy("run now"),
-    "backfilled": gettext_lazy("past ticks submitted"),
 }
 KINDS = {
     Change.Kind.SHARE: FairShare,
@@ -87,33 +69,29 @@ def queue_of(name: str) -> str:
     return _("queue '%s'") % name if name else _("every queue")
 
 
-def deed(change: Change) -> str:
-    """Return what a person did to a task or a schedule."""
-    word = (change.after or {}).get(DID, "")
-    return str(DEEDS.get(word, word))
-
-
 def difference(change: Change) -> str:
-    """Return what a change has changed."""
-    if change.kind == Change.Kind.TASK:
-        return deed(change)
+    """Return what a change of a share or a limit has changed."""
     if change.after is None:
         return _("removed")
+    values = changed_values(change)
+    return ": ".join(filter(None, ["" if change.before else _("added"), values]))
+
+
+def changed_values(change: Change) -> str:
+    """Return what a row had and has, for each of its fields that differs."""
     kind = KINDS[Change.Kind(change.kind)]
-    after = {name: value for name, value in change.after.items() if name != DID}
+    fields = {field.name: field.verbose_name for field in kind._meta.concrete_fields}
+    after = {name: value for name, value in (change.after or {}).items() if name in fields}
     before = change.before or {name: getattr(kind(), name) for name in after}
-    fields: Any = kind._meta
-    parts = [
-        f"{fields.get_field(name).verbose_name} "
+    return ", ".join(
+        f"{fields[name]} "
         + (f"{shown(before.get(name))} → {shown(value)}" if change.before else shown(value))
         for name, value in after.items()
         if value != before.get(name)
-    ]
-    did = [deed(change)] if DID in change.after else [] if change.before else [_("added")]
-    return ": ".join(did + [", ".join(parts)][: len(parts)])
+    )
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     if value is None:
         return NOTHING
     if isinstance(value, bool):

@@ -1,1 +1,1 @@
-"""What several doors ask about tasks: results, why one waits, attempts, workers."""
+"""What several doors ask about tasks: results, why one waits, attempts, workers, who steered."""

@@ -65,6 +65,16 @@ class End:
         return None if self.result_text is None else codecs.decode(self.result_text)
 
 
+def end_of(key: str, end: store.Ended) -> End:
+    return End(
+        key=key,
+        status=end.outcome,
+        error=end.error or "",
+        message=end.message or "",
+        result_text=end.result,
+    )
+
+
 def result_of(queue: str, key: str, *, using: str, timeout: float | None) -> End:
     """Wait for a task to end; raise what results_of() does."""
     with closing(results_of(queue, [key], using=using, timeout=timeout)) as ends:
@@ -171,13 +181,7 @@ class ResultWaiter:
         found = store.ends(over, using=self.using)
         self.unfound += [self.waited_for.pop(task_id) for task_id in over if task_id not in found]
         return [
-            End(
-                key=self.waited_for.pop(task_id),
-                status=end.outcome,
-                error=end.error or "",
-                message=end.message or "",
-                result_text=end.result,
-            )
+            end_of(self.waited_for.pop(task_id), end)
             for task_id, end in found.items()
             if end.outcome  # else it was put back between the two looks
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db.models import Q
 from django.utils.translation import gettext as _
@@ -37,7 +38,7 @@ class Origin:
 def origin_of(task: Task) -> Origin | None:
     """Return the schedule of a task, or None where none has submitted it."""
     try:
-        context = decode(task.context) if task.context else None
+        context: Any = decode(task.context) if task.context else None
         schedule, tick = (context[name] for name in OF_SCHEDULES)
         return Origin(str(schedule), datetime.fromisoformat(tick))
     except (PayloadError, LookupError, TypeError, ValueError):

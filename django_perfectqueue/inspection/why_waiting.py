@@ -23,8 +23,10 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.fairness import edit
 from django_perfectqueue.lib.durations import long_duration, per
+from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import (
     UNFINISHED,
+    Dependency,
     Lane,
     LastEnding,
     Limit,
@@ -48,6 +50,7 @@ class Code(models.TextChoices):
 
     ENDED = "ended"
     RUNNING = "running"
+    PARENT_FAILED = "parent_failed"
     BLOCKED = "blocked"
     EXPIRED = "expired"
     SCHEDULED = "scheduled"
@@ -72,6 +75,7 @@ class Reason:
     ``name`` is the user, queue, type, limit or outcome that it is about. ``at`` is when the
     clock ends it, or has ended the lease, and ``wait`` the seconds until then. ``running``
     tasks of at most ``most`` fill a cap; ``rate`` may start in each ``period`` of seconds.
+    ``parents`` is how many tasks it waits for; ``name`` is one of them, that has failed if any.
     ``position`` is the task's place in its user's line, 1 for the first, and ``lanes`` how
     many other lanes are served before that; COUNTED + 1 says that there are more.
     """
@@ -84,6 +88,7 @@ class Reason:
     most: int | None = None
     rate: int | None = None
     period: float | None = None
+    parents: int | None = None
     position: int | None = None
     lanes: int | None = None
 
@@ -92,6 +97,8 @@ class Reason:
         """The reason in words, in the language of the one who asks."""
         if self.code == Code.POSITION:
             return describe_position(self.position or 1, self.lanes)
+        if self.code == Code.BLOCKED and self.parents:
+            return describe_parents(self.name, self.parents)
         return str(SENTENCES[self.code]) % {
             **asdict(self),
             "rate": per(self.rate or 0, self.period or 0.0),
@@ -110,6 +117,10 @@ SENTENCES = {
     Code.ENDED: _("It has ended."),
     Code.RUNNING: _("A processor has it, and renews the lease as long as it works on it."),
     Code.EXPIRED: _("It expired %(wait)s ago; the next worker closes it, and does not run it."),
+    Code.PARENT_FAILED: _(
+        "It waits for task '%(name)s', which ended %(wait)s ago and has not finished: put that"
+        " back in line, or cancel this one."
+    ),
     Code.BLOCKED: _("It waits for other tasks."),
     Code.SCHEDULED: _("It is due in %(wait)s."),
     Code.RETRYING: _("An attempt did not finish it; it is due again in %(wait)s."),
@@ -140,6 +151,18 @@ def describe_position(position: int, lanes: int | None) -> str:
         return f"{sentence} " + gettext("More than %s lanes are served before.") % grouped(COUNTED)
     before = ngettext("%s lane is served before.", "%s lanes are served before.", lanes)
     return f"{sentence} " + before % grouped(lanes)
+
+
+def describe_parents(name: str, parents: int) -> str:
+    """Return in words for how many tasks one waits."""
+    if parents == 1:
+        return gettext("It waits for task '%s'.") % name
+    more = gettext("more than %s") if parents > COUNTED else "%s"
+    count = more % grouped(min(parents, COUNTED))
+    return gettext("It waits for %(count)s tasks, among them '%(name)s'.") % {
+        "count": count,
+        "name": name,
+    }
 
 
 def grouped(number: int) -> str:
@@ -189,7 +212,25 @@ class Case:
         if self.ticket.state == State.RUNNING and self.wait > 0:
             yield self.timed(Code.RUNNING)
         elif self.ticket.state == State.BLOCKED:
-            yield Reason(code=Code.BLOCKED)
+            yield self.by_its_parents()
+
+    def by_its_parents(self) -> Reason:
+        """Name one that it waits for: one that has failed, if any."""
+        rows = Dependency.objects.using(self.using).filter(
+            child_id=self.task.pk, state__lt=Dependency.State.MET
+        )
+        # The columns of an index, so that the first is found without sorting.
+        first = rows.order_by("-state").select_related("parent").first()
+        if first is None:
+            return Reason(code=Code.BLOCKED)
+        count = len(rows.order_by().values_list("state", flat=True)[: COUNTED + 1])
+        name, ended_at = printable(first.parent.key), first.parent.ended_at
+        if first.state == Dependency.State.FAILED and ended_at:
+            wait = (self.now - ended_at).total_seconds()
+            return Reason(
+                code=Code.PARENT_FAILED, name=name, at=ended_at, wait=-wait, parents=count
+            )
+        return Reason(code=Code.BLOCKED, name=name, parents=count)
 
     def by_its_expiry(self) -> Iterator[Reason]:
         at = self.task.expires_at

@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 
 from django_perfectqueue.models import Journal, State, Task, Ticket, Worker
 from django_perfectqueue.models.fields import ServerNow
+from django_perfectqueue.models.worker import Seat
 
 WORKERS = 1_000
 AT_ONCE = 500
@@ -86,7 +87,7 @@ def processors_of(workers: Sequence[Worker], *, using: str) -> dict[int, list[Pr
     }
 
 
-def processor(worker: Worker, seat: dict[str, Any], named: dict[int, Any]) -> Processor:
+def processor(worker: Worker, seat: Seat, named: dict[int, Any]) -> Processor:
     runs = [
         Assignment(
             task_id=task["id"],

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -23,6 +23,9 @@ from django_perfectqueue.health.schema import lacks_tables, unmigrated
 from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.queue import Queue, database
 
+from .terminal.table import Column, lines, terminal_width
+
+R = TypeVar("R")
 TAKEN = 3
 INTERRUPTED = 130
 UNREAD = 141
@@ -56,17 +59,16 @@ class QueueCommand(SummedUpCommand):
     queue: Queue
 
     def add_arguments(self, parser: CommandParser) -> None:
+        add = parser.add_argument
         self.add_options(parser)
         if self.queue_help:
-            parser.add_argument("--queue", metavar="QUEUE", help=str(self.queue_help))
-        parser.add_argument(
+            add("--queue", metavar="QUEUE", help=str(self.queue_help))
+        add(
             "--database",
             metavar="ALIAS",
             help=_("Alias of the database that holds the queue (default: as in the settings)."),
         )
-        parser.add_argument(
-            "--json", action="store_true", help=_("Print JSON for programs, one object a line.")
-        )
+        add("--json", action="store_true", help=_("Print JSON for programs, one object a line."))
 
     def add_options(self, parser: CommandParser) -> None:
         raise NotImplementedError
@@ -74,7 +76,7 @@ class QueueCommand(SummedUpCommand):
     def act(self, options: CommandOptions) -> None:
         raise NotImplementedError
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: object, **options: Any) -> None:
         self.verbosity = options["verbosity"]
         self.as_json = options["json"]
         with speaking():
@@ -95,6 +97,22 @@ class QueueCommand(SummedUpCommand):
 
     def print_json(self, value: object) -> None:
         self.stdout.write(json.dumps(value))
+
+    def table(
+        self, columns: Sequence[Column[R]], rows: Iterable[R], indent: str = ""
+    ) -> Iterator[str]:
+        """Yield the lines of a table, the header in colour; nothing where there are no rows."""
+        width = terminal_width(self.stdout)
+        heading = self.style.MIGRATE_LABEL if indent else self.style.MIGRATE_HEADING
+        table = lines(columns, rows, width=width and width - len(indent))
+        for number, line in enumerate(table):
+            yield indent + (line if number else heading(line))
+
+    def print_table(
+        self, columns: Sequence[Column[R]], rows: Iterable[R], indent: str = ""
+    ) -> None:
+        for line in self.table(columns, rows, indent):
+            self.stdout.write(line)
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -185,3 +203,7 @@ def diagnosis(using: str | None, error: Error) -> str:
 def nearest(word: str, words: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?`` in the user's language, or an empty text."""
     return conf.nearest(word, words, _("Did you mean '%s'?"))
+
+
+def or_dash(number: int | None) -> str:
+    return "-" if number is None else str(number)

@@ -894,6 +894,7 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "schedules",
                 "indexes": [
                     models.Index(fields=["due_at"], name="perfectqueue_schedule_due"),
+                    models.Index(fields=["origin"], name="perfectqueue_schedule_origin"),
                     models.Index(fields=["user"], name="perfectqueue_schedule_user"),
                 ],
                 "constraints": [
@@ -1012,11 +1013,88 @@ class Migration(migrations.Migration):
                     models.BooleanField(default=False, verbose_name="cancel requested"),
                 ),
                 ("watched", models.BooleanField(db_default=False, verbose_name="watched")),
+                ("followed", models.BooleanField(db_default=False, verbose_name="followed")),
             ],
             options={
                 "verbose_name": "ticket",
                 "verbose_name_plural": "tickets",
                 "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="DependencyEvent",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("task_id", models.BigIntegerField(verbose_name="task")),
+                (
+                    "kind",
+                    models.SmallIntegerField(
+                        choices=[(0, "added"), (1, "ended")], verbose_name="kind"
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "dependency event",
+                "verbose_name_plural": "dependency events",
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
+            name="Dependency",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "if_failed",
+                    models.SmallIntegerField(
+                        choices=[(0, "wait"), (1, "cancel"), (2, "run")],
+                        db_default=0,
+                        verbose_name="if it fails",
+                    ),
+                ),
+                (
+                    "state",
+                    models.SmallIntegerField(
+                        choices=[(0, "new"), (1, "awaited"), (2, "failed"), (3, "met")],
+                        db_default=0,
+                        verbose_name="state",
+                    ),
+                ),
+                (
+                    "child",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="dependencies",
+                        to="perfectqueue.task",
+                        verbose_name="task",
+                    ),
+                ),
+                (
+                    "parent",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="dependents",
+                        to="perfectqueue.task",
+                        verbose_name="waits for",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "dependency",
+                "verbose_name_plural": "dependencies",
+                "default_permissions": ("view",),
+                "indexes": [
+                    models.Index(fields=["child", "id"], name="perfectqueue_dep_child"),
+                    models.Index(fields=["parent"], name="perfectqueue_dep_parent"),
+                ],
             },
         ),
         migrations.AddIndex(

@@ -9,6 +9,7 @@ changes on the way. Neither has an index on a column that the other phase writes
 from django_perfectqueue.payload.names import EVERYONE, LAST_CHARACTER, LIMIT_LENGTH, LIMITS_LENGTH
 
 from .dead_letter import GRAVE, DeadLetter
+from .dependency import Dependency, DependencyEvent, IfFailed
 from .indexes import without_partial_indexes
 from .kept import UNDELETABLE, Kept, KeptQuerySet, M
 from .lane import Hold, Lane, Policy
@@ -70,8 +71,11 @@ __all__ = [
     "Bucket",
     "Change",
     "DeadLetter",
+    "Dependency",
+    "DependencyEvent",
     "FairShare",
     "Hold",
+    "IfFailed",
     "Journal",
     "JournalQuerySet",
     "Kept",

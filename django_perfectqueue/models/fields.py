@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -68,13 +69,13 @@ class ClampedDateTimeField(models.DateTimeField):  # type: ignore[type-arg]
     one where it is none.
     """
 
-    def deconstruct(self) -> Any:
+    def deconstruct(self) -> tuple[str, str, Sequence[object], dict[str, object]]:
         name, _path, args, kwargs = super().deconstruct()
         return name, "django.db.models.DateTimeField", args, kwargs
 
-    def select_format(self, compiler: SQLCompiler, sql: str, params: Any) -> Any:
+    def select_format(self, compiler: SQLCompiler, sql: str, params: Sequence[str | int]) -> Sql:
         marks = READABLE.get(compiler.connection.vendor, "{time}")
-        return marks.replace("{time}", sql), [*params] * marks.count("{time}")
+        return marks.replace("{time}", sql), tuple(params) * marks.count("{time}")
 
     def from_db_value(self, value: datetime | None, *given: object) -> datetime | None:
         return value if value is None else min(max(value, EARLIEST), LATEST)

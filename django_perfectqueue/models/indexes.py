@@ -7,6 +7,8 @@ from typing import Any
 
 from django.core.checks import CheckMessage
 from django.db import models
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.backends.ddl_references import Statement
 
 
 def without_partial_indexes(found: list[CheckMessage]) -> list[CheckMessage]:
@@ -29,13 +31,17 @@ class PartialIndex(models.Index):
         self.on = list(on)
         self.whole = list(whole)
 
-    def deconstruct(self) -> Any:
+    def deconstruct(self) -> tuple[str, Sequence[object], dict[str, object]]:
         path, expressions, kwargs = super().deconstruct()
         return path, expressions, {**kwargs, "on": self.on, "whole": self.whole}
 
     def create_sql(
-        self, model: type[models.Model], schema_editor: Any, using: str = "", **kwargs: object
-    ) -> Any:
+        self,
+        model: type[models.Model],
+        schema_editor: BaseDatabaseSchemaEditor,
+        using: str = "",
+        **kwargs: object,
+    ) -> Statement:
         if schema_editor.connection.vendor in self.on:
             return super().create_sql(model, schema_editor, using, **kwargs)
         whole = models.Index(fields=self.whole, name=self.name)

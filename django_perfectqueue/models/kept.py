@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from django.db import models
 
@@ -31,5 +31,5 @@ class Kept(models.Model):
     class Meta:
         abstract = True
 
-    def delete(self, *args: Any, **kwargs: object) -> NoReturn:
+    def delete(self, *args: object, **kwargs: object) -> NoReturn:
         raise TypeError(UNDELETABLE)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.core.checks import CheckMessage
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
@@ -109,7 +107,7 @@ class Lane(models.Model):
         return printable(f"{self.queue}/{self.user}")
 
     @classmethod
-    def check(cls, **kwargs: Any) -> list[CheckMessage]:
+    def check(cls, **kwargs: object) -> list[CheckMessage]:
         return without_partial_indexes(super().check(**kwargs))
 
 

@@ -145,6 +145,7 @@ class Schedule(models.Model):
         verbose_name_plural = _("schedules")
         indexes = [
             models.Index(fields=["due_at"], name="perfectqueue_schedule_due"),
+            models.Index(fields=["origin"], name="perfectqueue_schedule_origin"),
             models.Index(fields=["user"], name="perfectqueue_schedule_user"),
         ]
         constraints = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.core.checks import CheckMessage
 from django.db import models
@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.journal import Line, read
-from django_perfectqueue.payload.names import LAST_CHARACTER, LIMITS_LENGTH
+from django_perfectqueue.payload.names import JSON, LAST_CHARACTER, LIMITS_LENGTH
 
 from .fields import ExactCharField, ReadableDateTimeField
 from .indexes import PartialIndex, without_partial_indexes
@@ -152,11 +152,11 @@ class Task(Kept):
         return printable(self.key)
 
     @classmethod
-    def check(cls, **kwargs: Any) -> list[CheckMessage]:
+    def check(cls, **kwargs: object) -> list[CheckMessage]:
         return without_partial_indexes(super().check(**kwargs))
 
     @property
-    def data(self) -> Any:
+    def data(self) -> JSON:
         """
         What was submitted.
 
@@ -165,7 +165,7 @@ class Task(Kept):
         return decode(self.payload)
 
     @property
-    def result(self) -> Any:
+    def result(self) -> JSON:
         """What the handler returned, or None."""
         return None if self.result_text is None else decode(self.result_text)
 

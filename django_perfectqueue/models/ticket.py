@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.core.checks import CheckMessage
 from django.db import models
 from django.db.models import Q
@@ -28,7 +26,8 @@ class Ticket(Kept):
     and fences every write of the one who made it. ``alarm_at`` is when
     the clock has something to do here: the due time of a scheduled task, the end of the
     lease of a running one.
-    ``watched``: a program waits for its end, and is notified at once.
+    ``watched``: a program waits for its end, and is notified at once. ``followed``: other
+    tasks wait for its end.
     """
 
     task = models.OneToOneField(
@@ -54,6 +53,7 @@ class Ticket(Kept):
     token = models.BigIntegerField(_("token"), null=True)
     cancel_requested = models.BooleanField(_("cancel requested"), default=False)
     watched = models.BooleanField(_("watched"), db_default=False)
+    followed = models.BooleanField(_("followed"), db_default=False)
 
     objects = KeptManager()
 
@@ -80,7 +80,7 @@ class Ticket(Kept):
         return str(self.task_id)
 
     @classmethod
-    def check(cls, **kwargs: Any) -> list[CheckMessage]:
+    def check(cls, **kwargs: object) -> list[CheckMessage]:
         return without_partial_indexes(super().check(**kwargs))
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TypedDict
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -12,6 +12,29 @@ from django.utils.translation import gettext_lazy as _
 from .fields import ReadableDateTimeField
 
 UNSEEN = timedelta(seconds=30)
+
+
+class Routes(TypedDict):
+    """What a worker knows: types, and patterns each with its flags."""
+
+    types: list[str]
+    patterns: list[tuple[str, int]]
+
+
+class SeatedTask(TypedDict):
+    id: int
+    seconds: float
+
+
+class Seat(TypedDict):
+    """What a processor did when its worker was seen; ``memory`` is in bytes."""
+
+    number: int
+    pid: int
+    holder: int
+    memory: int | None
+    counts: dict[str, int]
+    tasks: list[SeatedTask]
 
 
 class WorkerQuerySet(models.QuerySet["Worker"]):
@@ -72,9 +95,9 @@ class Worker(models.Model):
         return list(json.loads(self.queues_text))
 
     @property
-    def routes(self) -> dict[str, Any] | None:
+    def routes(self) -> Routes | None:
         """Its ``types`` and ``patterns``, or None where they are unknown."""
-        routes: dict[str, Any] | None = json.loads(self.routes_text)
+        routes: Routes | None = json.loads(self.routes_text)
         return routes
 
     @property
@@ -83,7 +106,7 @@ class Worker(models.Model):
         return list(json.loads(self.schedules_text))
 
     @property
-    def seats(self) -> list[dict[str, Any]]:
+    def seats(self) -> list[Seat]:
         """
         Each processor, as it was when the worker was seen.
 

@@ -10,7 +10,7 @@ import pickle
 import re
 import zlib
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from django.conf import settings
 from django.core.signals import setting_changed
@@ -19,6 +19,8 @@ from django.dispatch import receiver
 from django_perfectqueue.conf import SETTING, nearest, options
 from django_perfectqueue.exceptions import ConfigError, PayloadError
 from django_perfectqueue.lib.imports import imported
+
+from .names import JSON
 
 GZIP = "gzip"
 NAME = re.compile(r"[a-z][a-z0-9]*")
@@ -44,7 +46,7 @@ class Codec:
         """Return a value as text; raise TypeError or ValueError when that can't be."""
         return to_json(value)
 
-    def loads(self, text: str) -> Any:
+    def loads(self, text: str) -> JSON:
         """Return the value that dumps() received; raise ValueError for an unreadable text."""
         return from_json(text)
 
@@ -117,7 +119,7 @@ class PickleCodec(Codec):
         except (pickle.PicklingError, AttributeError) as error:
             raise ValueError(str(error)) from error
 
-    def loads(self, text: str) -> Any:
+    def loads(self, text: str) -> JSON:
         try:
             return pickle.loads(base64.b64decode(text, validate=True))  # noqa: S301
         except (pickle.UnpicklingError, AttributeError, ImportError, IndexError) as error:
@@ -184,7 +186,7 @@ def stored(text: str, codec: Codec) -> str:
     return f"{codec.name}:{text}" if codec.name else text
 
 
-def decode(text: str) -> Any:
+def decode(text: str) -> JSON:
     """
     Return what a stored text means, whichever codec has written it.
 

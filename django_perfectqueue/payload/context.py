@@ -11,7 +11,7 @@ import logging
 import zoneinfo
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.core.signals import setting_changed
 from django.dispatch import receiver
@@ -22,6 +22,8 @@ from django_perfectqueue import tracing
 from django_perfectqueue.conf import SETTING, options
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.lib.imports import imported
+
+from .names import JSON
 
 logger = logging.getLogger("django_perfectqueue.context")
 
@@ -43,7 +45,7 @@ class Provider(NamedTuple):
     """
 
     capture: Callable[[], object]
-    restore: Callable[[Any], object]
+    restore: Callable[[JSON], object]
 
 
 def zone_name() -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Literal
 
 from django.utils import timezone
 
@@ -27,7 +27,7 @@ QUEUE_LENGTH, KEY_LENGTH = 100, 255
 SMALLEST, LARGEST = -(2**31) + 1, 2**31 - 1
 
 
-def checked(name: str, value: Any, length: int) -> str:
+def checked(name: str, value: object, length: int) -> str:
     """
     Return a name as it may be stored.
 

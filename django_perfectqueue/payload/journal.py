@@ -1,4 +1,4 @@
-"""What the handler of one attempt tells, until that is written: how far it is, and its log."""
+"""What the handler of one attempt reports, until that is written: its progress and its log."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any, TypeAlias
 
 LAST_CHARACTER = chr(sys.maxunicode)
 
@@ -11,3 +12,6 @@ EVERYONE = "*"
 LIMITS_LENGTH = 500
 
 LIMIT_LENGTH = 249
+
+JSON: TypeAlias = Any
+"""What a codec gives back: only the project knows its shape."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 from urllib.parse import quote, quote_plus
 
 from django_perfectqueue.conf import options
+
+from .names import JSON
 
 STARS = "********"
 SHORTEST = 4
@@ -26,14 +27,14 @@ def has_word(name: str, words: tuple[str, ...]) -> bool:
     return any(word in plain for word in words)
 
 
-def masked(value: object) -> Any:
+def masked(value: JSON) -> JSON:
     """
     Return a value as JSON holds it, with stars for what is sensitive.
 
     Without recursion, as in secrets_in().
     """
-    result: list[Any] = [None]
-    rest: list[tuple[Any, Any, object]] = [(value, result, 0)]
+    result: list[JSON] = [None]
+    rest: list[tuple[JSON, JSON, object]] = [(value, result, 0)]
     while rest:
         outer, into, place = rest.pop()
         into[place] = outer

@@ -32,6 +32,7 @@ from django_perfectqueue.verdicts import SHORTEST_WAIT, Discard, Snooze, wait_of
 
 from .async_twins import in_event_loop, twin
 from .deferred import Deferred, Doubt, or_deferred
+from .parents import Parents
 
 if TYPE_CHECKING:
     from .queue import Queue
@@ -86,6 +87,11 @@ class AcquiredTask:
         from .queue import Queue
 
         return Queue(self.lease.queue, using=self.lease.using)
+
+    @property
+    def parents(self) -> Parents:
+        """How the tasks have ended for which it has waited, by key."""
+        return Parents(self.lease.task_id, using=self.lease.using)
 
     @property
     def key(self) -> str:

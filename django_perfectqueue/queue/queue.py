@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal
 
 from asgiref.sync import sync_to_async
 
@@ -39,9 +40,14 @@ from . import retention
 from .acquired import AcquiredTask
 from .async_twins import twin
 from .notify_due import DueWait
+from .parents import IfFailed, checked_after, checked_if_failed
 from .task_handle import TaskHandle, already, expires_first
 
+if TYPE_CHECKING:
+    from .parents import Waited
+
 Window = Literal["minute", "hour", "day"]
+AFTER = attrgetter("after")
 
 
 class Queue:
@@ -86,6 +92,8 @@ class Queue:
         expires_at: When | None = None,
         limits: Iterable[str] = (),
         time_limit: Duration | None = None,
+        after: Iterable[Waited] = (),
+        if_failed: IfFailed = "wait",
         on_conflict: OnConflict = "raise",
         now: datetime | None = None,
     ) -> TaskHandle:
@@ -100,7 +108,12 @@ class Queue:
         None leaves it to the handler. A key that is taken raises AlreadyExistsError, or with
         ``on_conflict`` is ignored, or replaces a task that is not running.
 
-        Raise InvalidTaskError when it can't be stored as it is.
+        ``after`` are tasks that must finish before: keys of this queue, tasks, results or ids.
+        If one of them ends otherwise, this one with ``if_failed`` waits until that is put back
+        and finishes, is cancelled, or runs all the same.
+
+        Raise InvalidTaskError when it can't be stored as it is, NotFoundError where there is
+        no such task to wait for.
         """
         using = self.using
         submission = self._submission(
@@ -115,6 +128,8 @@ class Queue:
             expires_at=expires_at,
             limits=limits,
             time_limit=time_limit,
+            after=after,
+            if_failed=if_failed,
             surroundings=captured(),
             now=now,
         )
@@ -123,14 +138,17 @@ class Queue:
                 f"on_conflict is 'raise', 'ignore' or 'replace', not {on_conflict!r}."
             )
         task = self[submission.key]
-        if not store.submit([submission], using=using, now=now):
+        linked = bool(submission.after)
+        submit = partial(store.submit_linked, store.submit) if linked else store.submit
+        if not submit([submission], using=using, now=now):
             if on_conflict == "raise":
                 raise AlreadyExistsError(
                     f"Queue '{self.name}' already has a task with the key '{key}'."
                 )
             if on_conflict == "ignore":
                 return task
-            store.replace(submission, using=using, now=now)
+            replace = store.replace_linked if linked else store.replace
+            replace(submission, using=using, now=now)
         return task
 
     @otel.sends
@@ -147,14 +165,16 @@ class Queue:
 
         Reads the iterable as it goes. Each thousand is stored in one transaction, so
         wrap the call in ``transaction.atomic()`` for all or none. ``progress`` is called
-        with the number read so far.
+        with the number read so far. A task that another waits for comes before that.
         """
         stored = read = 0
         using = self.using
         terms: dict[str, Any] = {"using": using, "surroundings": captured(), "now": now}
         submissions = (self._submission(**terms, **task) for task in tasks)
         for given in store.in_chunks(submissions):
-            submit = store.submit_all if on_conflict == "raise" else store.submit
+            submit: Any = store.submit_all if on_conflict == "raise" else store.submit
+            if any(map(AFTER, given)):
+                submit = partial(store.submit_linked, submit)
             fresh = submit(given, using=using, now=now)
             if on_conflict == "raise" and len(fresh) < len(given):
                 raise AlreadyExistsError(already(self.name, given, fresh))
@@ -163,6 +183,23 @@ class Queue:
             if progress:
                 progress(read)
         return stored
+
+    def chain(
+        self, tasks: Iterable[Mapping[str, Any]], *, if_failed: IfFailed = "wait"
+    ) -> list[TaskHandle]:
+        """
+        Store tasks each of which waits for the one before it, all or none; return them.
+
+        Each is a dict of submit()'s arguments. Raise what that does.
+        """
+        given, before = [], None
+        for task in tasks:
+            after = [*task.get("after", ()), *([] if before is None else [before])]
+            given.append({"if_failed": if_failed, **task, "after": after})
+            before = str(task.get("key"))
+        with store.together(using=self.using):
+            self.submit_many(given)
+        return [self[task["key"]] for task in given]
 
     def _submission(
         self,
@@ -178,6 +215,8 @@ class Queue:
         expires_at: When | None = None,
         limits: Iterable[str] = (),
         time_limit: Duration | None = None,
+        after: Iterable[Waited] = (),
+        if_failed: IfFailed = "wait",
         surroundings: str | None = None,
         now: datetime | None = None,
     ) -> store.Submission:
@@ -187,6 +226,7 @@ class Queue:
         names = checked_limits(limits) if limits else ()
         type_ = checked("type", type, KEY_LENGTH)
         user = "" if user is None else checked_user(user)
+        parents = checked_after(after, self.name, using or self.using) if after else ()
         keys = store.limits_of(self.name, type_, user, names, using=using or self.using)
         if starts is not None and ends is not None and expires_first(starts, ends):
             raise InvalidTaskError(
@@ -206,6 +246,8 @@ class Queue:
             lane=store.lane_of(self.name, user, keys),
             time_limit=None if time_limit is None else checked_duration("time_limit", time_limit),
             context=surroundings,
+            after=parents,
+            if_failed=0 if if_failed == "wait" else checked_if_failed(if_failed),
         )
 
     def __getitem__(self, key: str) -> TaskHandle:
@@ -397,6 +439,7 @@ class Queue:
 
     asubmit = twin(submit)
     asubmit_many = twin(submit_many)
+    achain = twin(chain)
     aacquire = twin(acquire)
     aclear = twin(clear)
     apurge = twin(purge)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from django_perfectqueue import models, store
-from django_perfectqueue.exceptions import NotFoundError
+from django_perfectqueue.exceptions import (
+    AlreadyFinishedError,
+    NotFoundError,
+    NotSupportedError,
+)
 from django_perfectqueue.inspection.results import result_of, result_of_async
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
 from django_perfectqueue.payload.inputs import Duration, checked_priority, checked_timeout
 
 from .async_twins import twin
+from .parents import IfFailed, Parents, checked_after, checked_if_failed
 
 if TYPE_CHECKING:
+    from .parents import Waited
     from .queue import Queue
 
 
@@ -93,15 +100,54 @@ class TaskHandle:
         rows = models.Journal.objects.using(self.using).filter(task_id=self.id)
         return store.patiently(rows.present().first, using=self.using)
 
-    def cancel_request(self, *, now: datetime | None = None) -> bool:
+    def cancel_request(self, *, together: bool = False, now: datetime | None = None) -> bool:
         """
         Cancel it if it has yet to run; if it is running, ask it to stop.
 
         Return whether it is cancelled already. In an open transaction it is not: there this
-        is done after the commit, and what has ended by then stays as it is. Raise
-        NotFoundError or AlreadyFinishedError.
+        is done after the commit, and what has ended by then stays as it is. ``together``
+        cancels the tasks that wait for it, too. Raise NotFoundError or AlreadyFinishedError,
+        and NotSupportedError where tasks wait for it and are not cancelled with it.
         """
-        return store.cancel_request(self.id, using=self.using, now=now)
+        task_id = self.id
+        waiting = store.descendants(task_id, using=self.using)
+        if waiting and not together:
+            raise NotSupportedError(
+                f"{len(waiting)} tasks wait for task '{self.key}', directly or not."
+                " Cancel them with it: cancel_request(together=True)."
+            )
+        for child in waiting:
+            with suppress(AlreadyFinishedError, NotFoundError):
+                store.cancel_request(child, using=self.using, now=now)
+        return store.cancel_request(task_id, using=self.using, now=now)
+
+    @property
+    def parents(self) -> Parents:
+        """
+        How the tasks have ended for which it has waited, by key.
+
+        Raise NotFoundError when there is no such task.
+        """
+        return Parents(self.id, using=self.using)
+
+    def wait_for(self, after: Iterable[Waited], *, if_failed: IfFailed = "wait") -> None:
+        """
+        Have it wait for more tasks, while it is blocked.
+
+        Raise NotSupportedError when it is not, NotFoundError where there is no such task, and
+        InvalidTaskError where that waits for this one.
+        """
+        parents = checked_after(after, self.queue.name, self.using)
+        store.wait_for(self.id, parents, checked_if_failed(if_failed), using=self.using)
+
+    def wait_no_longer_for(self, after: Iterable[Waited] | None = None) -> None:
+        """
+        Have it no longer wait for these tasks, or for any, while it is blocked.
+
+        Raise NotSupportedError when it is not, NotFoundError where there is no such task.
+        """
+        parents = None if after is None else checked_after(after, self.queue.name, self.using)
+        store.wait_no_longer_for(self.id, parents, using=self.using)
 
     def force_finish(self, *, now: datetime | None = None) -> None:
         """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from django_perfectqueue.application import Registry
 from django_perfectqueue.exceptions import ConfigError
-from django_perfectqueue.queue import Duration
+from django_perfectqueue.queue import Duration, database
 
 from .terms import Terms
 
@@ -42,27 +42,10 @@ class Declaration:
     """What code says of one schedule."""
 
     target: Any
+    type: str
     name: str
     data: object
     terms: Terms
-
-    @property
-    def type(self) -> str:
-        """
-        The type of its tasks: that of the handler, or the path of Django's task.
-
-        Raise ConfigError where the target is neither.
-        """
-        if path := getattr(self.target, "module_path", None):
-            return str(path)
-        for pattern, made in Registry.routes.items():
-            own = (made, getattr(made, "function", None), *made.__bases__)
-            if isinstance(pattern, str) and self.target in own:
-                return pattern
-        raise ConfigError(
-            f"@scheduled stands over {self.target!r}, which is no handler with a type and none of"
-            " Django's tasks. Write it above @handler or @task."
-        )
 
     @property
     def payload(self) -> object:
@@ -72,10 +55,48 @@ class Declaration:
         return self.data
 
     @property
+    def using(self) -> str:
+        """The alias of the database that it is for."""
+        if getattr(self.target, "module_path", None):
+            backend = self.target.get_backend()
+            return str(getattr(backend, "using", "") or database())
+        return database()
+
+    @property
     def digest(self) -> str:
         """What changes when the declaration does."""
         said = json.dumps([self.type, self.payload, self.terms], sort_keys=True, default=str)
         return hashlib.sha256(said.encode()).hexdigest()
+
+
+def type_of(target: Any) -> str:
+    """
+    Return the type of a handler, or the path of one of Django's tasks.
+
+    Raise ConfigError where the target is neither.
+    """
+    if path := getattr(target, "module_path", None):
+        return str(path)
+    for pattern, made in Registry.routes.items():
+        own = (made, getattr(made, "function", None), *getattr(made, "__bases__", ()))
+        if isinstance(pattern, str) and target in [getattr(one, "__func__", one) for one in own]:
+            return pattern
+    raise ConfigError(
+        f"@scheduled stands over {target!r}, which is no handler with a type and none of"
+        " Django's tasks. Write it above @handler or @task."
+    )
+
+
+def terms_of(target: Any) -> Terms:
+    """Return what the definition of one of Django's tasks says."""
+    if not getattr(target, "module_path", None):
+        return {}
+    terms: Terms = {"queue": target.queue_name, "priority": target.priority}
+    if isinstance(user := getattr(target, "user", None), str):
+        terms["user"] = user
+    if limits := getattr(target, "limits", ()):
+        terms["limits"] = limits
+    return terms
 
 
 declarations: dict[str, Declaration] = {}
@@ -96,8 +117,9 @@ def scheduled(
         raise ConfigError("@scheduled needs cron(...) or every(...) first.")
 
     def declare(target: T) -> T:
-        made = Declaration(target, name, data, {**terms, **timing.terms})
-        made = Declaration(target, name or made.type, data, made.terms)
+        every_term: Any = {**terms_of(target), **terms, **timing.terms}
+        type_ = type_of(target)
+        made = Declaration(target, type_, name or type_, data, every_term)
         known = declarations.get(made.name)
         if known is not None and known.type != made.type:
             raise ConfigError(f"Two schedules are declared as '{made.name}'. Give one a name.")

@@ -16,6 +16,7 @@ from django_perfectqueue import store
 from django_perfectqueue.conf import nearest, options
 from django_perfectqueue.exceptions import InvalidScheduleError, NotFoundError
 from django_perfectqueue.fairness import audit
+from django_perfectqueue.inspection.steering import DID
 from django_perfectqueue.models import Change, Schedule, Task
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.inputs import When
@@ -88,8 +89,7 @@ class Schedules:
         type_, payload = checked_type(type, using=self.using), checked_payload(data)
         with handle._changed(by, now, insert=True) as (row, moment):
             row.type, row.payload = type_, payload
-            whole: dict[str, Any] = {**DEFAULTS, "queue": options().DEFAULT_QUEUE, **terms}
-            apply(row, whole, moment)
+            apply(row, {**whole(), **terms}, moment)
         return handle
 
     def get(self, name: str) -> Schedule:
@@ -312,7 +312,7 @@ def record(
         kind=Change.Kind.SCHEDULE,
         name=name,
         before=before,
-        after={audit.DID: did, **(after or {})},
+        after={DID: did, **(after or {})},
     )
 
 
@@ -327,4 +327,7 @@ def check_user(row: Schedule, before: dict[str, Any] | None, *, using: str) -> N
         )
 
 
-DEFAULTS = {name: getattr(Schedule(), name) for name in CHECKS} | {"limits": ()}
+def whole() -> dict[str, Any]:
+    """Return the terms of a schedule of which nothing was said."""
+    blank = Schedule(queue=options().DEFAULT_QUEUE)
+    return {name: getattr(blank, name) for name in CHECKS} | {"limits": ()}

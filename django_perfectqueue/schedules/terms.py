@@ -219,7 +219,8 @@ def known_types(*, using: str) -> Iterator[str]:
     yield from (route for route in dispatch_here().load() if isinstance(route, str))
     yield from django_types()
     for worker in workers_serving(using=using):
-        yield from (worker.routes or {}).get("types", ())
+        if worker.routes is not None:
+            yield from worker.routes["types"]
 
 
 def django_types() -> Iterator[str]:

@@ -18,6 +18,14 @@ from .database.diagnosis import Ailment
 from .database.idle_transactions import end_idle_transactions
 from .database.packet import too_long
 from .database.transaction import ailment, calls_of_others, one_call, patiently, together
+from .dependencies.fold import fold
+from .dependencies.submit import (
+    descendants,
+    replace_linked,
+    submit_linked,
+    wait_for,
+    wait_no_longer_for,
+)
 from .lanes.apply_limit import apply_limit
 from .lanes.apply_share import apply_shares
 from .lanes.shares import queue_weights
@@ -39,6 +47,7 @@ from .notify.messages import Call, Ring
 from .notify.postgres import EndNotices, Notices
 from .notify.ring import doorbell, ear, ring
 from .notify.signals import announce
+from .records.dependency_events import follow
 from .records.journal import write_journal
 from .records.usage import Tally, UsageKey, add_usage, clock, folded, note_waiting
 from .records.usage_rollup import roll_up
@@ -61,7 +70,7 @@ from .upkeep.idle_lanes import FIRST_ID, forget_holds, forget_lanes, forget_mete
 from .upkeep.purge import Surplus, Swept, discard, newest_id, purge, purgeable, surplus
 from .upkeep.recount import Drift, Position, recount
 from .upkeep.timers import answer_alarms, rouse
-from .values import Completion, Failure, Lease, Moment, Note, Pulse, Submission, new_holder
+from .values import Completion, Failure, Lease, Moment, Note, Parent, Pulse, Submission, new_holder
 
 __all__ = [
     "CHUNK",
@@ -86,6 +95,7 @@ __all__ = [
     "Note",
     "Notices",
     "Outlook",
+    "Parent",
     "Position",
     "Pulse",
     "Registration",
@@ -108,6 +118,7 @@ __all__ = [
     "cancel_request",
     "clear",
     "clock",
+    "descendants",
     "discard",
     "doorbell",
     "ear",
@@ -120,7 +131,9 @@ __all__ = [
     "finish",
     "finish_and_acquire",
     "fire_schedules",
+    "fold",
     "folded",
+    "follow",
     "force_finish",
     "forget_holds",
     "forget_lanes",
@@ -155,6 +168,7 @@ __all__ = [
     "release",
     "renew",
     "replace",
+    "replace_linked",
     "reprioritize",
     "retry",
     "ring",
@@ -165,6 +179,7 @@ __all__ = [
     "steer_waiting",
     "submit",
     "submit_all",
+    "submit_linked",
     "surplus",
     "take_alone",
     "together",
@@ -172,6 +187,8 @@ __all__ = [
     "unpark",
     "unpark_some",
     "update_payload",
+    "wait_for",
+    "wait_no_longer_for",
     "wanted",
     "watch",
     "write_journal",

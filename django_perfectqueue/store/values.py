@@ -17,6 +17,18 @@ Moment = datetime | timedelta
 """A point in time; a timedelta counts from the server's clock when the task is stored."""
 
 
+class Parent(NamedTuple):
+    """A task that another waits for, by its queue and key; or by its id, if that is given."""
+
+    queue: str
+    key: str
+    id: int | None = None
+
+    @property
+    def name(self) -> tuple[str, str]:
+        return self.queue, self.key
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     """
@@ -26,6 +38,7 @@ class Submission:
     user, behind all limits known to hold for it; one that was missed is found when the
     task is acquired. ``time_limit`` is in seconds; None leaves it to the handler.
     ``context`` is JSON text: what of the submitter's surroundings the handler is to find.
+    It waits for the tasks in ``after``; ``if_failed`` is a number of IfFailed.
     """
 
     queue: str
@@ -41,6 +54,8 @@ class Submission:
     limits: tuple[str, ...] = ()
     time_limit: float | None = None
     context: str | None = None
+    after: tuple[Parent, ...] = ()
+    if_failed: int = 0
 
 
 class Lease(NamedTuple):

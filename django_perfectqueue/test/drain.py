@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
 from asgiref.sync import sync_to_async
 
@@ -123,15 +122,19 @@ class Drain:
 
     def take(self) -> HeldTask | None:
         store.steer_waiting(using=self.using)
+        store.follow(using=self.using, now=self.moment)
         queues = [self.queue] if self.queue else self.queues_with_tasks()
-        terms: dict[str, Any] = {
-            "limit": 1,
-            "alive_time": self.alive_time,
-            "holder": self.holder,
-            "using": self.using,
-            "now": self.moment,
-        }
-        for lease in store.acquire(queues, **terms) if queues else ():
+        if not queues:
+            return None
+        leases = store.acquire(
+            queues,
+            limit=1,
+            alive_time=self.alive_time,
+            holder=self.holder,
+            using=self.using,
+            now=self.moment,
+        )
+        for lease in leases:
             task = HeldTask(lease, alive_time=self.alive_time, worker=self.worker)
             task.moment = self.moment
             return task

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ from django.test.utils import override_settings
 from django_perfectqueue.conf import QUIET, SETTING, given, options
 
 from .drain import drain
+
+draining: ContextVar[bool] = ContextVar("draining", default=False)
 
 
 @contextmanager
@@ -37,7 +40,14 @@ class Due:
     using: str
 
     def __call__(self) -> None:
-        drain(using=self.using, raise_errors=options().EAGER != QUIET)
+        """Drain; what becomes due meanwhile, such as a child, the same drain runs."""
+        if draining.get():
+            return
+        token = draining.set(True)
+        try:
+            drain(using=self.using, raise_errors=options().EAGER != QUIET)
+        finally:
+            draining.reset(token)
 
 
 def rung(using: str) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import nearest, options
 from django_perfectqueue.exceptions import NotSupportedError
 from django_perfectqueue.inspection.why_waiting import Case, Code
+from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.queue import AcquiredTask, Queue, TaskHandle
 
 LATER = 3600.0
@@ -37,7 +37,7 @@ def make_task(
     """
     Store a task and bring it to a status, as its submitter and a worker would.
 
-    ``result`` is what a finished one has returned; ``error`` and ``message`` tell why a
+    ``result`` is what a finished one has returned; ``error`` and ``message`` say why a
     failed or retrying one has not. One that is scheduled or retrying is put off for an
     hour. Other options are those of submit().
 
@@ -67,7 +67,7 @@ class Making:
         self.result = result
         self.why = why
 
-    def submit(self, **more: Any) -> TaskHandle:
+    def submit(self, **more: JSON) -> TaskHandle:
         return self.queue.submit(self.key, **{**self.given, **more})
 
     def scheduled(self) -> TaskHandle:

@@ -8,6 +8,7 @@ from typing import Any
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
+from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.queue import AcquiredTask, Duration
 from django_perfectqueue.verdicts import SHORTEST_WAIT, Snooze, wait_of
 
@@ -20,13 +21,13 @@ class HeldTask(AcquiredTask):
     """
 
     moment: datetime | None = None
-    returned: Any = None
+    returned: JSON = None
     wait: float | None = None
 
     def write(self, completion: store.Completion) -> bool:
         """Write that its handler has returned; return False where it is held no more."""
-        terms: dict[str, Any] = {"using": self.lease.using, "worker": self.worker}
-        return not store.finish([completion], now=self.moment, **terms)
+        using, worker = self.lease.using, self.worker
+        return not store.finish([completion], using=using, worker=worker, now=self.moment)
 
     def heartbeat(self, *, now: datetime | None = None) -> None:
         super().heartbeat(now=now or self.moment)

@@ -90,7 +90,7 @@ class CallersEventLoop(EventLoop):
     that waits for them, on the connections that have the test's transaction.
     """
 
-    def drive(self, coroutine: object) -> Any:
+    def drive(self, coroutine: object) -> object:
         return awaited(coroutine)
 
 

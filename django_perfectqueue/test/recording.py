@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
+from datetime import datetime
 from types import SimpleNamespace
-from typing import Any
 from unittest import mock
 
 from django_perfectqueue import compat, store
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
+from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.queue import Queue, TaskHandle
 
 from .submitted import SubmittedTask, sources
@@ -69,17 +70,17 @@ def stand_ins(recorded: Recording) -> Iterator[tuple[object, str, object]]:
         data: object = None,
         *,
         on_conflict: str = "raise",
-        **options: Any,
+        **options: JSON,
     ) -> TaskHandle:
         recorded.add(self, on_conflict, self._submission(key, type, data, **options))
         return self[key]
 
     def submit_many(
         self: Queue,
-        tasks: Iterable[Mapping[str, Any]],
+        tasks: Iterable[Mapping[str, JSON]],
         *,
         on_conflict: str = "raise",
-        now: Any = None,
+        now: datetime | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> int:
         stored = 0

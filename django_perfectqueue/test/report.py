@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+
+from django_perfectqueue.payload.names import JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,14 +25,14 @@ class Run:
     user: str
     attempt: int
     word: str
-    result: Any = None
+    result: JSON = None
     error: BaseException | None = None
     wait: float | None = None
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        told = f"{self.word} {self.queue}/{self.key} type={self.type} attempt={self.attempt}"
-        return f"{told} error={self.error!r}" if self.error is not None else told
+        line = f"{self.word} {self.queue}/{self.key} type={self.type} attempt={self.attempt}"
+        return f"{line} error={self.error!r}" if self.error is not None else line
 
 
 class Drained(list[Run]):
@@ -46,7 +47,7 @@ class Drained(list[Run]):
         return [run.key for run in self]
 
     @property
-    def results(self) -> list[Any]:
+    def results(self) -> list[JSON]:
         return [run.result for run in self]
 
     @property

@@ -45,7 +45,7 @@ def workers_dispatch(using: str) -> type[Dispatch]:
 
 
 def unknown(dispatch: type[Dispatch], type_: str, task: str) -> UnknownTypeError:
-    """Return an error that tells which types are known instead."""
+    """Return an error that lists the known types."""
     routes = sorted(map(in_words, dispatch.load()))
     more = f" and {len(routes) - SHOWN} more" if len(routes) > SHOWN else ""
     known = f"Known are: {', '.join(routes[:SHOWN])}{more}." if routes else "There are no handlers."

@@ -24,7 +24,7 @@ from .inline_runner import InlineRunner, is_trouble, only, raise_error
 from .report import Run
 from .routes import workers_dispatch
 
-Handler = type[Application] | Callable[[AcquiredTask], Any]
+Handler = type[Application] | Callable[[AcquiredTask], object]
 
 numbers = itertools.count(1)
 
@@ -46,7 +46,7 @@ class RehearsedTask(HeldTask):
         return True
 
     def write_notes(self) -> None:
-        """Leave in ``notes`` what it has told."""
+        """Leave the report in ``notes``."""
 
     def settle(self, word: str) -> None:
         self._refuse_if_settled()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 from unittest import mock
 
 from django.utils import timezone
 
 from django_perfectqueue import models, store
 from django_perfectqueue.payload.codecs import decode
+from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.payload.redaction import masked
 from django_perfectqueue.queue import Queue, TaskHandle, database
 
@@ -27,7 +27,7 @@ class SubmittedTask:
 
     key: str
     type: str
-    data: Any
+    data: JSON
     queue: str
     user: str
     priority: int
@@ -47,7 +47,7 @@ class SubmittedTask:
         return cls.of(given, data=decode(given.payload), limits=given.limits, using=using)
 
     @classmethod
-    def of(cls, given: Any, **values: Any) -> SubmittedTask:
+    def of(cls, given: models.Task | store.Submission, **values: JSON) -> SubmittedTask:
         names = ("key", "type", "queue", "user", "priority", "run_at", "expires_at")
         return cls(**{name: getattr(given, name) for name in names}, **values)
 
@@ -57,12 +57,12 @@ class SubmittedTask:
         return Queue(self.queue, using=self.using)[self.key]
 
     @property
-    def args(self) -> Any:
+    def args(self) -> JSON:
         """The positional arguments of one of Django's tasks; None of any other."""
         return self.data.get("args") if isinstance(self.data, Mapping) else None
 
     @property
-    def kwargs(self) -> Any:
+    def kwargs(self) -> JSON:
         """The arguments by name of one of Django's tasks; None of any other."""
         return self.data.get("kwargs") if isinstance(self.data, Mapping) else None
 
@@ -116,7 +116,7 @@ def submitted(
     return [one for one in everything(using) if matches(one, wanted)]
 
 
-def wanting(type: Kind | None = None, **given: Any) -> dict[str, Any]:  # noqa: A002
+def wanting(type: Kind | None = None, **given: JSON) -> dict[str, JSON]:  # noqa: A002
     """Return what is looked for, without what may be anything."""
     wanted = {} if type is None else {"type": type_of(type)}
     for name, value in given.items():
@@ -139,7 +139,7 @@ def everything(using: str | None = None) -> list[SubmittedTask]:
     return [SubmittedTask.of_row(row) for row in rows]
 
 
-def plain(value: object) -> Any:
+def plain(value: JSON) -> JSON:
     """Return a value as JSON would give it back, with what is no JSON left in place."""
     if isinstance(value, Mapping):
         return {str(name): plain(inner) for name, inner in value.items()}

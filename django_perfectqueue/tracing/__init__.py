@@ -1,7 +1,7 @@
 """
 The trace that a task is part of: carried over from its submitter, and passed on.
 
-What tells it to OpenTelemetry, which need not be installed, is ``tracing.telemetry``.
+Spans of OpenTelemetry, which need not be installed, are in ``tracing.otel``.
 """
 
 from .trace_context import (

@@ -3,7 +3,7 @@ Spans of OpenTelemetry, with TRACING: a submit, the wait of a task, and each att
 
 Names and attributes are those of OpenTelemetry's semantic conventions for messaging
 (https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/). Data is never
-told, and what is sensitive in it has stars in errors.
+exported, and what is sensitive in it has stars in errors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError
@@ -21,6 +21,10 @@ from django_perfectqueue.lib.imports import path_of
 from django_perfectqueue.lib.version import __version__
 
 from .trace_context import PARENT, STATE, Trace, current, taken_along
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, Tracer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,13 +40,14 @@ def is_on() -> bool:
 
 
 @functools.cache
-def tracer() -> Any:
+def tracer() -> Tracer:
     """
     Return what makes spans.
 
     Raise ConfigError where OpenTelemetry is not installed.
     """
-    return api().get_tracer("django_perfectqueue", __version__)
+    made: Tracer = api().get_tracer("django_perfectqueue", __version__)
+    return made
 
 
 def api() -> Any:
@@ -55,7 +60,7 @@ def api() -> Any:
     return trace
 
 
-def parent_of(trace: Trace | None) -> Any:
+def parent_of(trace: Trace | None) -> Context:
     """Return a trace as OpenTelemetry's context, in which there is nothing else."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -66,15 +71,17 @@ def parent_of(trace: Trace | None) -> Any:
     return TraceContextTextMapPropagator().extract(carrier, Context())
 
 
-def described(operation: str, kind: str | None, queue: str, **attributes: object) -> dict[str, Any]:
-    attributes = {
+def described(
+    operation: str, kind: str | None, queue: str, **attributes: str | int
+) -> dict[str, str | int]:
+    known: dict[str, str | int | None] = {
         "messaging.system": SYSTEM,
         "messaging.destination.name": queue,
         "messaging.operation.name": operation,
         "messaging.operation.type": kind,
         **attributes,
     }
-    return {name: value for name, value in attributes.items() if value not in (None, "")}
+    return {name: value for name, value in known.items() if value is not None and value != ""}
 
 
 def sends(
@@ -98,7 +105,7 @@ def sends(
 
 
 @contextmanager
-def send_span(queue: str) -> Iterator[Any]:
+def send_span(queue: str) -> Iterator[Span]:
     trace = api()
     beneath_span = trace.get_current_span().get_span_context().is_valid
     with tracer().start_as_current_span(
@@ -119,7 +126,7 @@ def send_span(queue: str) -> Iterator[Any]:
 class Attempt:
     """The span of an attempt that is going on."""
 
-    def __init__(self, span: Any) -> None:
+    def __init__(self, span: Span) -> None:
         self.span = span
 
     def ended(self, ending: str, error: str = "", message: str = "", stack: str = "") -> None:
@@ -150,7 +157,7 @@ def process_span(
     trace = api()
     parent = parent_of(taken_along(values))
     sent = trace.get_current_span(parent).get_span_context()
-    facts = {
+    facts: dict[str, str | int] = {
         "messaging.message.id": key,
         "perfectqueue.type": type_,
         "perfectqueue.user": user,
@@ -179,7 +186,7 @@ def process_span(
         yield Attempt(span)
 
 
-def fail(span: Any, error: str, message: str, stack: str = "") -> None:
+def fail(span: Span, error: str, message: str, stack: str = "") -> None:
     """Record an error on a span, by its class."""
     attributes = {
         "exception.type": error,

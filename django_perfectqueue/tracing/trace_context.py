@@ -1,5 +1,5 @@
 """
-The trace in which something happens, as W3C Trace Context tells it.
+The trace in which something happens, as W3C Trace Context defines it.
 
 With TRACING it is that of OpenTelemetry's current span. Without, or where there is no
 span, it is what the project itself has set in the context variables below, from the
@@ -15,7 +15,7 @@ import logging
 import re
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..conf import options
 from ..exceptions import ConfigError
@@ -50,10 +50,11 @@ class Trace(NamedTuple):
     tracestate: str
 
 
-def read(parent: Any, state: object = None) -> Trace | None:
+def read(parent: object, state: object = None) -> Trace | None:
     """Return the trace of two headers, or None; an invalid ``tracestate`` is left out."""
-    found = TRACEPARENT.fullmatch(parent) if isinstance(parent, str) else None
-    if found is None or len(parent) > LONGEST:
+    if not isinstance(parent, str) or len(parent) > LONGEST:
+        return None
+    if (found := TRACEPARENT.fullmatch(parent)) is None:
         return None
     version, trace_id, span_id, more = found.group("version", "trace_id", "span_id", "more")
     known = version != "ff" and not (version == "00" and more)

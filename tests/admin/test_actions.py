@@ -86,7 +86,7 @@ class WhoTests(AdminTestCase):
         self.confirm(self.choose("cancel", task))
         page = self.story(task)
         self.assertContains(page, "cancel requested")
-        self.assertEqual([by for _at, by, _what in page.context["deeds"]], ["boss"])
+        self.assertEqual([by for _at, by, _what in page.context["actions"]], ["boss"])
         changes = self.client.get("/admin/perfectqueue/change/")
         self.assertContains(changes, "task &#x27;k1&#x27;, queue &#x27;default&#x27;")
 

@@ -18,6 +18,7 @@ from django_perfectqueue.exceptions import AlreadyExistsError
 from django_perfectqueue.management.commands import pq_worker
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.test import drain
 
 
 class Derived(PerfectQueueBackend):
@@ -45,6 +46,27 @@ class EnqueueTests(TestCase):
                 result = task.enqueue(1, 2)
                 self.assertEqual(task.get_result(result.id), result)
                 self.assertEqual(pickle.loads(pickle.dumps(result.args)), [1, 2])
+
+    def test_a_task_waits_for_others_given_by_their_results(self):
+        first = jobs.add.enqueue(1, 2)
+        many = jobs.add.enqueue_many([((3, 4), {}), ((5, 6), {})])
+        task = jobs.number.using(after=[first, *many], if_failed="run")
+        last = task.enqueue()
+        other = Queue("other").submit("k1", "report")
+        jobs.nothing.using(after=[other, last.id]).enqueue()
+
+        self.assertEqual(Queue()[last.id].metadata().status, "blocked")
+        self.assertEqual(list(Queue()[last.id].parents), [one.id for one in (first, *many)])
+        self.assertEqual(drain(types=[jobs.add, jobs.number]).keys[-1], last.id)
+
+    def test_a_wrong_task_to_wait_for_is_refused(self):
+        for options, words in (
+            ({"after": ["nope"]}, "no task with the key 'nope'"),
+            ({"after": [1.5]}, "keys, tasks, results and ids"),
+            ({"if_failed": "stop"}, "'wait', 'cancel' or 'run'"),
+        ):
+            with self.subTest(options), self.assertRaisesMessage(InvalidTask, words):
+                jobs.add.using(**options).enqueue(1, 2)
 
     @skipUnless(hasattr(compat.Task, "_reconstruct"), "Tasks can be pickled since Django 6.1.")
     def test_a_task_and_its_result_can_be_pickled(self):

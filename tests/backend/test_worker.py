@@ -1,3 +1,5 @@
+import io
+import logging
 import math
 import re
 import sys
@@ -6,6 +8,7 @@ from unittest import mock
 
 from django.contrib.auth.models import Group
 from django.test import TestCase, override_settings
+from django.utils.log import RequireDebugFalse, RequireDebugTrue
 
 from . import case, jobs  # isort: skip
 from django_perfectqueue import compat, store
@@ -234,6 +237,75 @@ class SignalTests(TestCase):
         with self.assertLogs(case.LOGGER, "ERROR") as log:
             self.heard(jobs.boom, "as it was told")
         self.assertIn("ValueError: as it was told", log.output[0])
+
+
+class AudienceTests(TestCase):
+    """What is made for those who hear of a task, and only for them."""
+
+    def records(self, *handlers):
+        """Run a task where the logger of Django's tasks has these handlers; return its records."""
+        logger, made = logging.getLogger(case.LOGGER), []
+
+        def make(*args, **kwargs):
+            made.append(logging.LogRecord(*args, **kwargs))
+            return made[-1]
+
+        self.addCleanup(logging.setLogRecordFactory, logging.getLogRecordFactory())
+        with (
+            mock.patch.multiple(logger, handlers=list(handlers), propagate=False),
+            mock.patch.object(logger, "level", logging.INFO),
+        ):
+            logger.manager._clear_cache()
+            jobs.add.enqueue(1, 2)
+            logging.setLogRecordFactory(make)
+            run_due()
+        logger.manager._clear_cache()
+        return [record for record in made if record.name == case.LOGGER]
+
+    def handler(self, *filters, level=logging.INFO):
+        handler = logging.StreamHandler(io.StringIO())
+        handler.setLevel(level)
+        for each in filters:
+            handler.addFilter(each)
+        return handler
+
+    def test_a_record_that_no_handler_takes_is_not_made(self):
+        for handlers in (
+            (),
+            (self.handler(level=logging.ERROR),),
+            (self.handler(RequireDebugTrue()), self.handler(level=logging.ERROR)),
+        ):
+            self.assertEqual(self.records(*handlers), [])
+
+    def test_a_record_that_one_handler_takes_is_made(self):
+        for handler in (
+            self.handler(),
+            self.handler(RequireDebugFalse()),
+            self.handler(lambda record: True),
+        ):
+            records = self.records(self.handler(level=logging.ERROR), handler)
+            self.assertEqual([record.levelname for record in records], ["INFO", "INFO"])
+
+    def test_who_hears_only_of_the_end_is_given_the_whole_result(self):
+        results = []
+
+        def hear(task_result, **kwargs):
+            results.append(task_result)
+
+        compat.signals.task_finished.connect(hear)
+        self.addCleanup(compat.signals.task_finished.disconnect, hear)
+        self.assertEqual(len(self.records()), 2)
+        [result] = results
+        self.assertEqual((result.return_value, len(result.worker_ids)), (3, 1))
+        self.assertLessEqual(result.started_at, result.finished_at)
+
+    def test_a_failure_of_which_nobody_heard_before_is_logged_whole(self):
+        taken = self.handler(level=logging.ERROR)
+        logger = logging.getLogger(case.LOGGER)
+        with mock.patch.multiple(logger, handlers=[taken], propagate=False):
+            jobs.boom.enqueue("as it was told")
+            run_due()
+        self.assertIn("ValueError: as it was told", taken.stream.getvalue())
 
 
 class ForceTests(TestCase):

@@ -22,9 +22,9 @@ ELSEWHERE = {"pq_connect_timeout"}
 LEFT_OUT = {name: lambda *args: None for name in ("deliver", "look_at", "remember", "store")}
 SUBMITTED = {
     "from-celery.md": 3,
-    "from-django-q2.md": 3,
+    "from-django-q2.md": 1,
     "from-django-tasks-db.md": 2,
-    "from-huey.md": 5,
+    "from-huey.md": 4,
     "from-ruby-perfectqueue.md": 1,
 }
 

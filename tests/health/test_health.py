@@ -190,7 +190,7 @@ class HostTests(SimpleTestCase):
         board.reach()
         self.assertIn("takes tasks", run("pq_health", "--ready"))
         board.leave()
-        self.assertIn("told to stop", refused(self, "pq_health", "--ready"))
+        self.assertIn("it is stopping", refused(self, "pq_health", "--ready"))
         self.assertTrue(json.loads(run("pq_health", "--live", "--json"))["ok"])
 
     def test_it_is_the_one_of_a_pid_file(self):

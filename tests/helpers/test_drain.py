@@ -42,6 +42,26 @@ class DrainTests(TestCase):
         self.submit(type="helpers.chain", data={"left": 2})
         self.assertEqual(drain().keys, ["k1", "chain-2", "chain-1"])
 
+    def test_a_task_that_waits_for_others_runs_after_them(self):
+        self.submit("a"), self.submit("b")
+        self.submit("c", after=["a", "b"])
+        self.assertEqual(drain().keys, ["a", "b", "c"])
+
+    def test_a_chain_of_any_length_runs_in_its_order(self):
+        given = {"type": "helpers.add", "data": {"a": 1, "b": 2}}
+        keys = [str(number) for number in range(100)]
+        Queue().chain({"key": key, **given} for key in keys)
+        self.assertEqual(drain().keys, keys)
+
+    def test_a_task_that_waits_for_one_that_failed_is_cancelled_or_left(self):
+        self.submit("a", type="helpers.breaks")
+        self.submit("b", after=["a"])
+        self.submit("c", after=["a"], if_failed="cancel")
+        self.submit("d", after=["a"], if_failed="run")
+        self.assertEqual(drain(raise_errors=False).keys, ["a", "d"])
+        states = [Queue()[key].metadata().status for key in "bc"]
+        self.assertEqual(states, ["blocked", "cancelled"])
+
     def test_one_queue_can_be_asked_for(self):
         self.submit(type="helpers.chain", data={"left": 1})
         self.assertEqual(drain("default").keys, ["k1"])

@@ -16,6 +16,14 @@ def submit(key="k1", type="helpers.add", data=None, **options):
     return Queue().submit(key, type, data or {"a": 1, "b": 2}, **options)
 
 
+class CommittedTests(TransactionTestCase):
+    def test_a_chain_of_any_length_runs_at_once(self):
+        with eager():
+            given = {"type": "helpers.add", "data": {"a": 1, "b": 2}}
+            Queue().chain({"key": str(number), **given} for number in range(300))
+            self.assertEqual(Queue()["299"].metadata().status, "finished")
+
+
 class InTestCaseTests(TestCase):
     def test_a_submit_runs_its_task_at_once(self):
         with eager():
@@ -23,6 +31,14 @@ class InTestCaseTests(TestCase):
             Queue().submit_many([{"key": "k2", "type": "helpers.chain", "data": {"left": 1}}])
             self.assertEqual(Queue("helpers-next")["chain-1"].metadata().status, "finished")
         self.assertEqual(submit("k3").metadata().status, "waiting")
+
+    def test_a_task_that_waits_for_others_runs_after_them(self):
+        with eager():
+            later = submit("a", run_at=60)
+            submit("b", after=["a"])
+            submit("c", after=["b"])
+            later.retry()
+            self.assertEqual(Queue()["c"].metadata().status, "finished")
 
     def test_in_a_transaction_of_the_callers_it_runs_when_that_has_committed(self):
         with eager(), self.captureOnCommitCallbacks(execute=True), transaction.atomic():

@@ -18,6 +18,7 @@ from ..factories import (
     NOON,
     acquire,
     after,
+    fail,
     failed,
     finish,
     register,
@@ -81,6 +82,27 @@ class StateTests(WaitingTestCase):
         task = submit("k1")
         Ticket.objects.update(state=State.BLOCKED)
         self.assert_why(task, "blocked", "It waits for other tasks.")
+
+    def test_a_task_that_waits_for_others(self):
+        parent, held = running("k1")
+        submit("k2")
+        one, two = submit("k3", after=["k1"]), submit("k4", after=["k2", "k1"])
+        self.assert_why(one, "blocked", "It waits for task 'k1'.", name="k1", parents=1)
+        reason = self.why(two, NOON)
+        self.assertEqual((reason.code, reason.parents), ("blocked", 2))
+        self.assertIn("It waits for 2 tasks, among them 'k", reason.sentence)
+
+        store.follow(using="default")
+        fail(held, error="ValueError")
+        store.follow(using="default")
+        sentence = (
+            "It waits for task 'k1', which ended 15.0 s ago and has not finished: put that"
+            " back in line, or cancel this one."
+        )
+        for task, count in ((one, 1), (two, 2)):
+            self.assert_why(task, "parent_failed", sentence, now=after(15), parents=count, at=NOON)
+        parent.retry()
+        self.assert_why(one, "blocked", "It waits for task 'k1'.", name="k1")
 
     def test_the_servers_clock_is_read_where_no_time_is_given(self):
         task = submit("k1", now=None, run_at=60)

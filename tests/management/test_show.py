@@ -42,7 +42,7 @@ class ShowTests(TestCase):
         handle = Schedules().put("nightly", "report", every=60)
         task = handle.trigger()
         tick = handle.row().last_at
-        self.assertIn(f"schedule         nightly, tick {local(tick)}", run("pq_show", task.key))
+        self.assertIn(f"schedule    nightly, tick {local(tick)}", run("pq_show", task.key))
         [facts] = run_json("pq_show", task.key)
         self.assertEqual(facts["schedule"], {"name": "nightly", "tick": tick.isoformat()})
         submit("other")

@@ -232,9 +232,9 @@ class RetryTests(TestCase):
 class WhoTests(TestCase):
     """Who steered a task is told by its story, whichever door it came through."""
 
-    def deeds(self, key="k1"):
+    def actions(self, key="k1"):
         [told] = run_json("pq_show", key)
-        return [(one["by"], one["did"]) for one in told["deeds"]]
+        return [(one["by"], one["did"]) for one in told["actions"]]
 
     def test_who_ran_a_command(self):
         submit("k1", now=None)
@@ -244,7 +244,7 @@ class WhoTests(TestCase):
         run("pq_force_finish", "k1")
         me = person()
         did = ["finished", "retried", "cancelled", "reprioritized"]
-        self.assertEqual(self.deeds(), [(me, word) for word in did])
+        self.assertEqual(self.actions(), [(me, word) for word in did])
         self.assertRegex(run("pq_show", "k1"), rf"by +{re.escape(me)}: closed as finished, \S+ ago")
 
     def test_who_steered_many(self):
@@ -254,16 +254,16 @@ class WhoTests(TestCase):
         run("pq_retry", "--group", "cancelled")
         for number in range(3):
             me = person()
-            self.assertEqual(self.deeds(f"k{number}"), [(me, "retried"), (me, "cancelled")])
+            self.assertEqual(self.actions(f"k{number}"), [(me, "retried"), (me, "cancelled")])
 
     def test_a_key_that_is_used_again_has_another_story(self):
         submit("k1", now=None)
         run("pq_force_finish", "k1")
         Queue().clear()
         submit("k1", now=None)
-        self.assertEqual(self.deeds(), [])
+        self.assertEqual(self.actions(), [])
 
     def test_what_was_refused_was_done_by_nobody(self):
         submit("k1", now=None)
         refused(self, "pq_retry", "k1")
-        self.assertEqual(self.deeds(), [])
+        self.assertEqual(self.actions(), [])

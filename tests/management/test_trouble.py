@@ -10,6 +10,7 @@ from unittest import mock
 
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection, connections, transaction
+from django.db.migrations.executor import MigrationExecutor
 from django.test import SimpleTestCase, override_settings
 
 from django_perfectqueue.exceptions import NotMigratedError
@@ -120,7 +121,8 @@ class DatabaseTests(unittest.TestCase):
     def test_a_half_migrated_database_says_so_too(self):
         error = OperationalError("no such column: perfectqueue_task.colour")
         with (
-            mock.patch.object(schema.MigrationExecutor, "migration_plan", return_value=["0002"]),
+            mock.patch.object(schema, "recorded", return_value=set()),
+            mock.patch.object(MigrationExecutor, "migration_plan", return_value=["0002"]),
             mock.patch(READS, side_effect=error),
         ):
             message = refused(self, "pq_list")

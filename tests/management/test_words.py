@@ -1,5 +1,6 @@
 import io
 import time
+from operator import itemgetter
 from unittest import mock
 
 from django.core.management.base import OutputWrapper
@@ -40,31 +41,41 @@ class WordsTests(SimpleTestCase):
 
 
 class TableTests(SimpleTestCase):
-    columns = (Column("key", elastic=True), Column("status"), Column("n", right=True))
+    columns = (
+        Column("key", itemgetter(0), elastic=True),
+        Column("status", itemgetter(1)),
+        Column("n", itemgetter(2), right=True),
+    )
 
     def test_columns_are_aligned(self):
         rows = [["a", "waiting", "1"], ["longer", "run", "10"]]
 
-        table = ["|".join(cells) for cells in lines(self.columns, rows, width=None)]
+        table = list(lines(self.columns, rows, width=None))
 
-        self.assertEqual(table, ["key   |status | n", "a     |waiting| 1", "longer|run    |10"])
+        self.assertEqual(
+            table, ["key     status    n", "a       waiting   1", "longer  run      10"]
+        )
 
     def test_the_elastic_ones_give_way_to_the_terminal(self):
         rows = [["k" * 50, "waiting", "1"]]
 
         _header, row = lines(self.columns, rows, width=30)
 
-        self.assertEqual(len("  ".join(row)), 30)
-        self.assertTrue(row[0].endswith("k…"))
-        self.assertEqual(row[1], "waiting")
+        self.assertEqual(len(row), 30)
+        self.assertRegex(row, r"^k+…  waiting  1$")
 
     def test_a_spare_column_is_left_out_before_a_key_is_cut(self):
-        columns = (Column("key", elastic=True), Column("created", spare=True), Column("n"))
+        columns = (
+            Column("key", itemgetter(0), elastic=True),
+            Column("created", itemgetter(1), spare=True),
+            Column("n", itemgetter(2)),
+        )
         rows = [["k" * 20, "5m30s ago", "1"]]
         for width, shown in ((34, 3), (33, 2)):
             with self.subTest(width):
                 _header, row = lines(columns, rows, width=width)
-                self.assertEqual((row[0], len(row)), ("k" * 20, shown))
+                self.assertEqual(row.split("  ")[0], "k" * 20)
+                self.assertEqual(len(row.split("  ")), shown)
 
     def test_elsewhere_nothing_is_cut(self):
         """
@@ -75,7 +86,7 @@ class TableTests(SimpleTestCase):
 
         *_head, last = lines(self.columns, rows, width=None)
 
-        self.assertEqual(last[0], "k" * 500)
+        self.assertTrue(last.startswith("k" * 500))
 
     def test_rows_are_printed_before_the_last_is_known(self):
         def endless():
@@ -84,7 +95,7 @@ class TableTests(SimpleTestCase):
 
         table = lines(self.columns, endless(), width=80)
 
-        self.assertEqual([next(table)[0] for _turn in range(300)][-1], "a  ")
+        self.assertEqual([next(table) for _turn in range(300)][-1], "a    b       c")
 
     def test_the_width_is_the_terminals(self):
         with mock.patch.dict("os.environ", {"COLUMNS": "33"}):

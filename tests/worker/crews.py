@@ -50,7 +50,6 @@ class ConcurrentTestCase(TransactionTestCase):
         processor.open()
         processor.monitor.start()
         try:
-            processor.usage.set_clock()
             return processor.work()
         finally:
             processor.close()

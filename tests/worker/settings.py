@@ -3,13 +3,15 @@
 import json
 import os
 import sys
+import threading
 import types
 from pathlib import Path
 
 import django_perfectqueue  # noqa: F401
 from tests.settings import *  # noqa: F403
 
-Path(os.environ["PERFECTQUEUE_TEST_SETTINGS"] + ".read").touch()
+with open(os.environ["PERFECTQUEUE_TEST_SETTINGS"] + ".read", "a") as read:
+    read.write(f"{os.getpid()}\n")
 given = json.loads(Path(os.environ["PERFECTQUEUE_TEST_SETTINGS"]).read_text())
 
 level = given.pop("LOG_LEVEL", "INFO")
@@ -29,6 +31,9 @@ if given.pop("PATCHED", None):
     patcher = types.ModuleType("gevent.monkey")
     patcher.is_module_patched = lambda name: name == "os"
     sys.modules["gevent.monkey"] = patcher
+
+if given.pop("THREAD", None):
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
 
 DATABASES["default"]["OPTIONS"] |= given.pop("OPTIONS", {})  # noqa: F405
 TASKS = given.pop("TASKS", TASKS)  # noqa: F405

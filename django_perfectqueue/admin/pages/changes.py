@@ -9,7 +9,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_perfectqueue.fairness.wording import difference, queue_of, user_of
+from django_perfectqueue.fairness.wording import queue_of, user_of
+from django_perfectqueue.inspection.steering import describe_change
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Change
 
@@ -66,4 +67,4 @@ class ChangeAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("change"))
     def what(self, change: Change) -> str:
-        return difference(change)
+        return describe_change(change)

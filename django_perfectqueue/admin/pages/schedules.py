@@ -26,8 +26,9 @@ from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
 from django_perfectqueue.schedules import ScheduleHandle, Schedules
 
+from ..parts.action_pages import CAP
 from ..parts.cells import NOTHING, badge, broken_at_dots, moment, paused_badge, short
-from ..parts.rule_admin import CAP, RuleAdmin, acting
+from ..parts.rule_admin import RuleAdmin, acting
 from ..parts.schedule_form import ScheduleForm, data_shown, next_ticks
 
 NEXT = 5

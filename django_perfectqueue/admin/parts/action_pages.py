@@ -17,7 +17,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
 
-from django_perfectqueue.fairness import audit
+from django_perfectqueue.inspection import steering
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Task, TaskQuerySet
 from django_perfectqueue.queue import database
@@ -141,7 +141,7 @@ class SteeringAdmin(ReadOnlyAdmin):
         """Keep who did it in the tasks' histories."""
         if tasks:
             names = [(task.queue, task.key) for task in tasks]
-            audit.sign(names, verb.word, by=str(request.user), using=database())
+            steering.sign(names, verb.word, by=str(request.user), using=database())
             user: Any = request.user.pk
             LogEntry.objects.log_actions(user, tasks, CHANGE, str(verb.label))
 

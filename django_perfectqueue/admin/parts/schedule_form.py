@@ -76,7 +76,7 @@ class ScheduleForm(RuleForm):
     type = forms.ChoiceField(
         label=_("Type"), help_text=_("What handles its tasks; only what is registered.")
     )
-    data = forms.JSONField(
+    data = forms.JSONField(  # type: ignore[assignment]
         label=_("Data"), required=False, help_text=_("What its tasks get, as JSON.")
     )
     every = span_field("every")

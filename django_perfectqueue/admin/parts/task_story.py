@@ -14,8 +14,6 @@ from django.utils.timezone import template_localtime  # type: ignore[attr-define
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import PayloadError
-from django_perfectqueue.fairness.audit import actions_of
-from django_perfectqueue.fairness.wording import deed
 from django_perfectqueue.inspection.attempts import (
     Episode,
     Try,
@@ -27,6 +25,7 @@ from django_perfectqueue.inspection.attempts import (
     tries,
     waited,
 )
+from django_perfectqueue.inspection.steering import actions_of, describe_action
 from django_perfectqueue.inspection.why_waiting import Code, why_waiting
 from django_perfectqueue.inspection.workers import location_of
 from django_perfectqueue.lib.printable import printable
@@ -46,7 +45,7 @@ from django_perfectqueue.payload.redaction import STARS, masked
 
 from .cells import NOTHING, badge, duration, moment, next_moment
 
-EXPLAINED = (Code.ENDED, Code.RUNNING, Code.BLOCKED, Code.STALLED)
+EXPLAINED = (Code.ENDED, Code.RUNNING, Code.STALLED)
 ATTEMPTS = 50
 LONGEST = 100_000
 
@@ -110,7 +109,9 @@ def task_story(task: Task, *, using: str, now: datetime | None = None) -> dict[s
         "data": shown(task.payload),
         "result": None if task.result_text is None else shown(task.result_text),
         "context": None if task.context is None else shown(task.context),
-        "deeds": [(moment(one.at), one.by, deed(one)) for one in actions_of(task, using=using)],
+        "actions": [
+            (moment(one.at), one.by, describe_action(one)) for one in actions_of(task, using=using)
+        ],
         "progress": how_far(present(task, journals)),
         "attempts": [attempt_row(task, one) for one in episodes(task, newest, journals)],
         "attempts_shown": ATTEMPTS,

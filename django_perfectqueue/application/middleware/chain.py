@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..handler import Application
 
 Perform = Callable[[], object]
+APerform = Callable[[], Awaitable[object]]
 Layer = Callable[[Any, Perform], Any]
 Around = Callable[[Any], Any]
 Given = Layer | type | str | object

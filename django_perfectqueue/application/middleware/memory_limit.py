@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.lib.processes import resident
@@ -14,6 +13,7 @@ from ..recycle import replace_processor
 
 if TYPE_CHECKING:
     from ..handler import Application
+    from .chain import APerform, Perform
 
 MIB = 1_048_576
 
@@ -33,13 +33,13 @@ class MemoryLimit:
             raise ValueError(f"A limit of memory must be MiB, above 0, not {mib!r}.")
         self.mib = mib
 
-    def around_perform(self, handler: Application, perform: Callable[[], object]) -> object:
+    def around_perform(self, handler: Application, perform: Perform) -> object:
         try:
             return perform()
         finally:
             self.look(handler)
 
-    async def aaround_perform(self, handler: Application, perform: Callable[[], Any]) -> object:
+    async def aaround_perform(self, handler: Application, perform: APerform) -> object:
         try:
             return await perform()
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asgiref.sync import sync_to_async
 from django.core.mail import mail_admins
@@ -17,8 +17,9 @@ from .not_errors import NO_ERRORS
 
 if TYPE_CHECKING:
     from ..handler import Application
+    from .chain import APerform, Perform
 
-Facts = dict[str, Any]
+Facts = dict[str, str | int]
 
 logger = logging.getLogger("django_perfectqueue.errors")
 
@@ -32,7 +33,7 @@ def log_error(error: BaseException, facts: Facts) -> None:
 
 def mail_error(error: BaseException, facts: Facts) -> None:
     """Mail an error to ADMINS, by Django's mail_admins()."""
-    subject = f"Task {printable(facts['key'])}: {type(error).__qualname__}"
+    subject = f"Task {printable(str(facts['key']))}: {type(error).__qualname__}"
     mail_admins(subject, f"{as_text(facts, between=chr(10))}\n\n{facts['traceback']}")
 
 
@@ -45,10 +46,10 @@ class ReportErrors:
     out of the traceback. What it raises is logged, and does not mask the error.
     """
 
-    def __init__(self, report: Callable[[Exception, Facts], Any] = log_error) -> None:
+    def __init__(self, report: Callable[[Exception, Facts], object] = log_error) -> None:
         self.report = report
 
-    def around_perform(self, handler: Application, perform: Callable[[], object]) -> object:
+    def around_perform(self, handler: Application, perform: Perform) -> object:
         try:
             return perform()
         except NO_ERRORS:
@@ -57,7 +58,7 @@ class ReportErrors:
             self.send_report(handler, error)
             raise
 
-    async def aaround_perform(self, handler: Application, perform: Callable[[], Any]) -> object:
+    async def aaround_perform(self, handler: Application, perform: APerform) -> object:
         try:
             return await perform()
         except NO_ERRORS:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django_perfectqueue import store
 from django_perfectqueue.backoff import next_wait
@@ -17,6 +16,7 @@ from .not_errors import NO_ERRORS
 
 if TYPE_CHECKING:
     from ..handler import Application
+    from .chain import APerform, Perform
 
 logger = logging.getLogger("django_perfectqueue.runner")
 
@@ -48,7 +48,7 @@ class RetryOn:
         self.first = wait
         self.longest = longest
 
-    def around_perform(self, handler: Application, perform: Callable[[], object]) -> Any:
+    def around_perform(self, handler: Application, perform: Perform) -> object:
         try:
             return perform()
         except NO_ERRORS:
@@ -58,8 +58,9 @@ class RetryOn:
                 raise
             handler.task.retry(wait, why=store.Failure.of(error))
             self.log_retry(handler, error, wait)
+            return None
 
-    async def aaround_perform(self, handler: Application, perform: Callable[[], Any]) -> Any:
+    async def aaround_perform(self, handler: Application, perform: APerform) -> object:
         try:
             return await perform()
         except NO_ERRORS:
@@ -69,6 +70,7 @@ class RetryOn:
                 raise
             await handler.task.aretry(wait, why=store.Failure.of(error))
             self.log_retry(handler, error, wait)
+            return None
 
     def wait_of(self, handler: Application, error: Exception) -> float | None:
         """Return the seconds until the next attempt; None where the error is to go up."""

@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django_perfectqueue.exceptions import TimeLimitError
 from django_perfectqueue.lib.durations import is_number
@@ -16,6 +16,7 @@ from django_perfectqueue.lib.printable import printable
 
 if TYPE_CHECKING:
     from ..handler import Application
+    from .chain import APerform, Perform
 
 logger = logging.getLogger("django_perfectqueue.runner")
 
@@ -36,11 +37,11 @@ class TimeLimit:
             check(seconds)
         self.seconds = seconds
 
-    def around_perform(self, handler: Application, perform: Callable[[], object]) -> object:
+    def around_perform(self, handler: Application, perform: Perform) -> object:
         with timed(handler, self.seconds_for(handler)):
             return perform()
 
-    async def aaround_perform(self, handler: Application, perform: Callable[[], Any]) -> object:
+    async def aaround_perform(self, handler: Application, perform: APerform) -> object:
         with timed_in_loop(handler, self.seconds_for(handler)):
             return await perform()
 

@@ -8,7 +8,7 @@ import math
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar, NoReturn
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
@@ -19,6 +19,7 @@ from django_perfectqueue.exceptions import (
     GracefulProcessStopError,
 )
 from django_perfectqueue.lib.processes import MARK
+from django_perfectqueue.queue import AcquiredTask
 
 from ..decider import Decider
 from ..handler import Application
@@ -84,7 +85,7 @@ class CommandHandler(Application):
         super().__init_subclass__(**kwargs)
         check_command(cls)
 
-    def __init__(self, task: Any) -> None:
+    def __init__(self, task: AcquiredTask) -> None:
         super().__init__(task)
         self._program: Program | None = None
         self._reason: BaseException | None = None
@@ -114,7 +115,7 @@ class CommandHandler(Application):
             "PERFECTQUEUE_CREATED_AT": self.task.created_at.isoformat(),
         }
 
-    def result(self, completed: Completed) -> Any:
+    def result(self, completed: Completed) -> object:
         """Return the result of the task: what was printed, as JSON if it is that, else as text."""
         text = str(completed.stdout)
         if completed.stdout.is_whole:
@@ -128,7 +129,7 @@ class CommandHandler(Application):
         """Return what an exit code means."""
         return self.exit_codes.get(code, USUAL.get(code, "retry"))
 
-    def perform(self) -> Any:
+    def perform(self) -> object:
         completed = self.completed()
         if self.verdict(completed.code) == "finish":
             return self.result(completed)

@@ -25,7 +25,8 @@ class Command(SummedUpCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
+        add = parser.add_argument
+        add(
             "--queue",
             action="append",
             dest="queues",
@@ -35,33 +36,33 @@ class Command(SummedUpCommand):
                 " all with a task that is due)."
             ),
         )
-        parser.add_argument(
+        add(
             "--database",
             metavar="ALIAS",
             help=_("Alias of the database that holds the queue (default: as in the settings)."),
         )
-        parser.add_argument(
+        add(
             "--oldest",
             type=some_seconds,
             metavar="SECONDS",
             help=_("For how long the oldest task may have been due."),
         )
-        parser.add_argument(
+        add(
             "--live",
             action="store_true",
             help=_("Only whether a worker of this host lives; no database is asked."),
         )
-        parser.add_argument(
+        add(
             "--ready",
             action="store_true",
             help=_("Only whether a worker of this host takes tasks; no database is asked."),
         )
-        parser.add_argument(
+        add(
             "--pid-file",
             metavar="FILE",
             help=_("With --live or --ready: the worker whose pid is in this file."),
         )
-        parser.add_argument("--json", action="store_true", help=_("Print one JSON object."))
+        add("--json", action="store_true", help=_("Print one JSON object."))
 
     def handle(self, *args: object, **options: object) -> None:
         if options["live"] or options["ready"]:
@@ -118,7 +119,7 @@ def describe_worker(worker: WorkerStatus, *, ready: bool) -> str:
     if not ready:
         return _("The worker with pid %(pid)d lives.") % words
     if worker.leaving:
-        return _("The worker with pid %(pid)d takes no more tasks: it was told to stop.") % words
+        return _("The worker with pid %(pid)d takes no more tasks: it is stopping.") % words
     if not worker.processors:
         return _("The worker with pid %(pid)d has no processor.") % words
     if not worker.is_ready:

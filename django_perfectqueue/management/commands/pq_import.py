@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
-from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.db import Error
@@ -19,6 +18,7 @@ from ..base import INTERRUPTED, CommandOptions, QueueCommand, at_least, diagnosi
 from ..importing import SOURCES, Move, Source, Tally
 from ..importing.move import Reason
 from ..importing.source import Terms, reading
+from ..tasks.facts import Facts, picked
 from ..terminal.progress import Progress
 
 
@@ -34,28 +34,29 @@ class Command(QueueCommand):
     )
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument(
+        add = parser.add_argument
+        add(
             "source",
             metavar="SOURCE",
             choices=list(SOURCES),
             help=_("Which queue it is: %s.") % ", ".join(SOURCES),
         )
-        parser.add_argument(
+        add(
             "--from-database",
             metavar="ALIAS",
             help=_("The database that has its tables (default: the one of this queue)."),
         )
-        parser.add_argument(
+        add(
             "--from-queue",
             metavar="NAME",
             help=_("Only what is in this queue there; django-q2 calls it a cluster."),
         )
-        parser.add_argument(
+        add(
             "--table",
             metavar="NAME",
             help=_("The table, of the source perfectqueue (default: perfectqueue)."),
         )
-        parser.add_argument(
+        add(
             "--map",
             action="append",
             type=pair,
@@ -63,19 +64,17 @@ class Command(QueueCommand):
             metavar="OLD=NEW",
             help=_("What a type is called here; may be repeated."),
         )
-        parser.add_argument(
+        add(
             "--any-type",
             action="store_true",
             help=_("Also tasks of types for which there is no handler."),
         )
-        parser.add_argument(
+        add(
             "--trust-pickle",
             action="store_true",
             help=_("Read the signed pickles of django-q2; only plain values are made of them."),
         )
-        parser.add_argument(
-            "--limit", type=at_least(1), metavar="N", help=_("Move no more than so many.")
-        )
+        add("--limit", type=at_least(1), metavar="N", help=_("Move no more than so many."))
         how = parser.add_mutually_exclusive_group()
         how.add_argument("--dry-run", action="store_true", help=_("Only say what would be moved."))
         how.add_argument(
@@ -109,8 +108,7 @@ class Command(QueueCommand):
         self.progress = Progress(self.stderr, _("%s tasks looked at"), total=total)
         dispatch = None if options["any_type"] else handlers(self.queue.using)
         return Move(
-            source,
-            using=self.queue.using,
+            source=source,
             queue=self.queue,
             own_queues=options["queue"] is None,
             knows=knowing(dispatch),
@@ -123,7 +121,7 @@ class Command(QueueCommand):
         )
 
     def report(self, move: Move) -> None:
-        notes = list(move.source.notes())
+        notes = [note for table in move.source.tables for note in table.notes()]
         if self.as_json:
             self.print_json(as_json(move, notes))
             return
@@ -211,7 +209,7 @@ def describe_reason(reason: Reason) -> list[str]:
     return [*reason.names, _("and %d more") % more] if reason.names and more else reason.names
 
 
-def as_json(move: Move, notes: list[str]) -> dict[str, Any]:
+def as_json(move: Move, notes: list[str]) -> Facts:
     tally = move.tally
     return {
         "source": move.source.name,
@@ -220,12 +218,7 @@ def as_json(move: Move, notes: list[str]) -> dict[str, Any]:
         "deleted": tally.deleted,
         "queues": sorted(tally.queues),
         "not_moved": [
-            {
-                "why": why,
-                "count": reason.count,
-                "fixable": reason.fixable,
-                "names": reason.names,
-            }
+            {"why": why, **picked(reason, "count", "fixable", "names")}
             for why, reason in tally.left.items()
         ],
         "notes": notes,

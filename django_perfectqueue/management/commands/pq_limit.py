@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import QuerySet
@@ -10,16 +10,36 @@ from django.utils.translation import gettext_lazy
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness.audit import changes_of
 from django_perfectqueue.fairness.edit import lift_pause
-from django_perfectqueue.fairness.limits import SCOPES, next_at, owner, remove_limit, set_limit
+from django_perfectqueue.fairness.limits import (
+    SCOPES,
+    LimitName,
+    next_at,
+    owner,
+    remove_limit,
+    set_limit,
+)
 from django_perfectqueue.fairness.wording import limit_terms, rate_of
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Limit, Meter
 from django_perfectqueue.models.fields import ServerNow
 
-from ..base import CommandOptions, at_least, nearest
-from ..queues.rule_command import RuleCommand, changes_for_programs, edits, first_rows, person, rate
+from ..base import CommandOptions, at_least, nearest, or_dash
+from ..queues.rule_command import (
+    RuleCommand,
+    changes_for_programs,
+    edits,
+    first_rows,
+    person,
+    rate,
+)
+from ..tasks.facts import Clock, Facts, iso, picked
 from ..terminal.table import Column
+
+if TYPE_CHECKING:
+    from django_stubs_ext import WithAnnotations
+
+ListedLimit: TypeAlias = "WithAnnotations[Limit, Clock]"
 
 
 class Command(RuleCommand):
@@ -32,7 +52,8 @@ class Command(RuleCommand):
     queue_help = ""
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument(
+        add = parser.add_argument
+        add(
             "name",
             metavar="[SCOPE:]NAME",
             nargs="?",
@@ -47,14 +68,14 @@ class Command(RuleCommand):
             help=_("How many may start within a time, such as 10/min, 5/s or 100/90s."),
         )
         choice.add_argument("--no-rate", action="store_true", help=_("Any number may start."))
-        parser.add_argument(
+        add(
             "--burst",
             type=at_least(1),
             metavar="N",
             help=_("How many may start at once after a pause (default: as many as the rate)."),
         )
         self.add_pause(parser)
-        parser.add_argument("--remove", action="store_true", help=_("Take the limit away."))
+        add("--remove", action="store_true", help=_("Take the limit away."))
         self.add_listing(parser)
 
     def act(self, options: CommandOptions) -> None:
@@ -76,22 +97,20 @@ class Command(RuleCommand):
         else:
             self.show(target, key)
 
-    def change(self, target: dict[str, Any], key: str, changes: dict[str, Any]) -> None:
+    def change(self, target: LimitName, key: str, changes: CommandOptions) -> None:
         if changes == {"paused": False}:
             self.unpause(target, key)
             return
         self.print_limit(set_limit(**target, **changes, using=self.queue.using, by=person()))
 
-    def unpause(self, target: dict[str, Any], key: str) -> None:
+    def unpause(self, target: LimitName, key: str) -> None:
         if not self.limits().filter(**target).exists():
             raise no_limit(key)
         left = lift_pause(**target, using=self.queue.using, by=person())
         if left is not None:
             self.print_limit(left)
-        elif self.as_json:
-            self.print_json({"limit": key, "removed": True})
         else:
-            self.say(_("Limit '%s' is removed: it was only a pause.") % key)
+            self.print_removed(key, _("Limit '%s' is removed: it was only a pause."))
 
     def print_limit(self, limit: Limit) -> None:
         if self.as_json:
@@ -100,15 +119,18 @@ class Command(RuleCommand):
             terms = {"key": limit.key, "terms": limit_terms(limit)}
             self.say(_("Limit '%(key)s': %(terms)s.") % terms)
 
-    def remove(self, target: dict[str, Any], key: str) -> None:
+    def remove(self, target: LimitName, key: str) -> None:
         if not remove_limit(**target, using=self.queue.using, by=person()):
             raise no_limit(key)
+        self.print_removed(key, _("Limit '%s' is removed."))
+
+    def print_removed(self, key: str, sentence: str) -> None:
         if self.as_json:
             self.print_json({"limit": key, "removed": True})
         else:
-            self.say(_("Limit '%s' is removed.") % key)
+            self.say(sentence % key)
 
-    def show(self, target: dict[str, object], key: str) -> None:
+    def show(self, target: LimitName, key: str) -> None:
         row = self.limits().filter(**target).first()
         if row is None:
             raise no_limit(key)
@@ -135,22 +157,22 @@ class Command(RuleCommand):
         if more:
             self.say(_("There are more: --limit 0 lists all."))
 
-    def print_limits(self, rows: list[Limit], meters: dict[str, Meter]) -> None:
+    def print_limits(self, rows: list[ListedLimit], meters: dict[str, Meter]) -> None:
         columns = [
-            Column(_("limit"), elastic=True),
-            Column(_("running"), right=True),
-            Column(_("at most"), right=True),
-            Column(_("rate")),
-            Column(_("burst"), right=True),
-            Column(_("next")),
-            Column(""),
+            Column[ListedLimit](_("limit"), lambda row: row.key, elastic=True),
+            Column(_("running"), lambda row: str(running(meters.get(row.key))), right=True),
+            Column(_("at most"), lambda row: or_dash(row.max_running), right=True),
+            Column(_("rate"), lambda row: rate_of(row) or "-"),
+            Column(_("burst"), lambda row: or_dash(row.burst), right=True),
+            Column(_("next"), lambda row: next_start(row, meters.get(row.key))),
+            Column("", lambda row: _("paused") if row.paused else ""),
         ]
-        self.print_table(columns, (cells_of(row, meters.get(row.key)) for row in rows))
+        self.print_table(columns, rows)
 
-    def limits(self) -> QuerySet[Limit]:
+    def limits(self) -> QuerySet[ListedLimit]:
         return Limit.objects.using(self.queue.using).annotate(clock=ServerNow())
 
-    def meters(self, rows: list[Limit]) -> dict[str, Meter]:
+    def meters(self, rows: list[ListedLimit]) -> dict[str, Meter]:
         found: dict[str, Meter] = {}
         for start in range(0, len(rows), 500):
             keys = [row.key for row in rows[start : start + 500]]
@@ -158,7 +180,7 @@ class Command(RuleCommand):
         return found
 
 
-def check_choice(options: CommandOptions, changes: dict[str, Any]) -> None:
+def check_choice(options: CommandOptions, changes: CommandOptions) -> None:
     """Raise CommandError unless the options say one thing."""
     if options["name"] is None and (changes or options["remove"]):
         raise CommandError(_("Say which limit: its name, or a scope and a name."))
@@ -166,7 +188,7 @@ def check_choice(options: CommandOptions, changes: dict[str, Any]) -> None:
         raise CommandError(_("--remove takes the limit away: it can't be changed as well."))
 
 
-def parse_name(text: str) -> dict[str, Any]:
+def parse_name(text: str) -> LimitName:
     """
     Return the scope and the name of a limit from SCOPE:NAME, or a name alone.
 
@@ -193,19 +215,11 @@ def no_limit(key: str) -> CommandError:
     )
 
 
-def cells_of(row: Limit, meter: Meter | None) -> list[str]:
-    return [
-        row.key,
-        str(meter.running if meter else 0),
-        "-" if row.max_running is None else str(row.max_running),
-        rate_of(row) or "-",
-        "-" if row.burst is None else str(row.burst),
-        next_start(row, meter),
-        _("paused") if row.paused else "",
-    ]
+def running(meter: Meter | None) -> int:
+    return meter.running if meter else 0
 
 
-def next_start(row: Any, meter: Meter | None) -> str:
+def next_start(row: ListedLimit, meter: Meter | None) -> str:
     """Return when the next task may start."""
     if row.paused or row.max_running == 0:
         return "-"
@@ -218,17 +232,11 @@ def next_start(row: Any, meter: Meter | None) -> str:
     return _("in %s") % short_duration(wait) if wait > 0 else _("now")
 
 
-def for_programs(row: Limit, meter: Meter | None = None) -> dict[str, object]:
+def for_programs(row: Limit, meter: Meter | None = None) -> Facts:
     at = next_at(row, meter)
     return {
         "limit": row.key,
-        "scope": row.scope,
-        "name": row.name,
-        "max_running": row.max_running,
-        "rate": row.rate,
-        "period": row.period,
-        "burst": row.burst,
-        "paused": row.paused,
-        "running": meter.running if meter else 0,
-        "next_at": at and at.isoformat(),
+        **picked(row, "scope", "name", "max_running", "rate", "period", "burst", "paused"),
+        "running": running(meter),
+        "next_at": iso(at),
     }

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import cast
 
 from django.core.management.base import CommandParser
 from django.db import connections
@@ -14,12 +14,11 @@ from django_perfectqueue.models import Status, Task, TaskQuerySet, id_for
 from django_perfectqueue.models.fields import ServerNow
 
 from ..base import CommandOptions, QueueCommand, at_least
-from ..tasks.facts import content, situation, summary
+from ..tasks.facts import ListedTask, content, situation, summary
 from ..tasks.hints import no_tasks
-from ..terminal.table import GAP, Column, lines, terminal_width
+from ..terminal.table import Column
 
 PAGE = 1000
-STATUS_COLUMN = 3
 STYLES = {
     "running": "HTTP_INFO",
     "retrying": "WARNING",
@@ -35,26 +34,17 @@ class Command(QueueCommand):
     )
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--status", choices=Status.values, metavar="STATUS", help=", ".join(Status.values)
+        add = parser.add_argument
+        add("--status", choices=Status.values, metavar="STATUS", help=", ".join(Status.values))
+        add("-u", "--user", help=_("Only the tasks that run for this user."))
+        add("--type", help=_("Only the tasks of this type."))
+        add("--key-prefix", metavar="PREFIX", help=_("Only keys that begin so."))
+        add(
+            "--limit", type=at_least(0), default=100, metavar="N", help=_("How many (100); 0: all.")
         )
-        parser.add_argument("-u", "--user", help=_("Only the tasks that run for this user."))
-        parser.add_argument("--type", help=_("Only the tasks of this type."))
-        parser.add_argument("--key-prefix", metavar="PREFIX", help=_("Only keys that begin so."))
-        parser.add_argument(
-            "--limit",
-            type=at_least(0),
-            default=100,
-            metavar="N",
-            help=_("How many (100); 0: all."),
-        )
-        parser.add_argument(
-            "--after", type=int, metavar="ID", help=_("Go on behind the task with this id.")
-        )
-        parser.add_argument(
-            "--oldest-first", action="store_true", help=_("The oldest first, not the newest.")
-        )
-        parser.add_argument("--data", action="store_true", help=_("Show what was submitted too."))
+        add("--after", type=int, metavar="ID", help=_("Go on behind the task with this id."))
+        add("--oldest-first", action="store_true", help=_("The oldest first, not the newest."))
+        add("--data", action="store_true", help=_("Show what was submitted too."))
 
     def act(self, options: CommandOptions) -> None:
         listing = Listing(self.tasks(options), options["limit"])
@@ -62,7 +52,7 @@ class Command(QueueCommand):
             for task in listing:
                 self.print_json(summary(task, with_data=options["data"]))
             return
-        self.print_table(listing, with_data=options["data"])
+        self.print_tasks(listing, with_data=options["data"])
         if listing.count:
             self.say(entries(listing))
         elif narrowed(options):
@@ -99,26 +89,18 @@ class Command(QueueCommand):
             return "ticket__task_id"
         return id_for(status)
 
-    def print_table(self, listing: Listing, *, with_data: bool) -> None:
+    def print_tasks(self, listing: Listing, *, with_data: bool) -> None:
         columns = [
-            Column(_("key"), elastic=True),
-            Column(_("type"), elastic=True),
-            Column(_("user"), elastic=True),
-            Column(_("status")),
-            Column(_("created"), spare=True),
-            Column(_("when")),
-            Column(_("attempts"), right=True),
-            Column(_("data"), elastic=True),
+            Column[ListedTask](_("key"), lambda task: task.key, elastic=True),
+            Column(_("type"), lambda task: task.type, elastic=True),
+            Column(_("user"), lambda task: task.user, elastic=True),
+            Column(_("status"), lambda task: task.status, paint=self.coloured),
+            Column(_("created"), age, spare=True),
+            Column(_("when"), lambda task: situation(task, task.clock)),
+            Column(_("attempts"), lambda task: str(task.tries), right=True),
+            Column(_("data"), data_of, elastic=True),
         ]
-        shown = columns if with_data else columns[:-1]
-        rows = (cells_of(task, with_data=with_data) for task in listing)
-        table = lines(shown, rows, width=terminal_width(self.stdout))
-        header = GAP.join(next(table)).rstrip()
-        for number, cells in enumerate(table):
-            if not number:
-                self.stdout.write(self.style.MIGRATE_HEADING(header))
-            cells[STATUS_COLUMN] = self.coloured(cells[STATUS_COLUMN])
-            self.stdout.write(GAP.join(cells).rstrip())
+        self.print_table(columns if with_data else columns[:-1], listing)
 
     def coloured(self, word: str) -> str:
         style = STYLES.get(word.strip())
@@ -139,8 +121,8 @@ class Listing:
         self.last = 0
         self.more = False
 
-    def __iter__(self) -> Iterator[Task]:
-        while page := list(self.tasks[: self.page_size()]):
+    def __iter__(self) -> Iterator[ListedTask]:
+        while page := cast("list[ListedTask]", list(self.tasks[: self.page_size()])):
             for task in page:
                 if self.limit and self.count == self.limit:
                     self.more = True
@@ -165,21 +147,13 @@ def narrowed(options: dict[str, object]) -> bool:
     return any(options[name] is not None for name in names)
 
 
-def cells_of(task: Any, *, with_data: bool) -> list[str]:
-    age = (task.clock - task.created_at).total_seconds()
-    cells = [
-        task.key,
-        task.type,
-        task.user,
-        task.status,
-        _("%s ago") % short_duration(age),
-        situation(task, task.clock),
-        str(task.tries),
-    ]
-    if with_data:
-        [shown] = content("data", task.payload).values()
-        cells.append(json.dumps(shown, ensure_ascii=False))
-    return cells
+def age(task: ListedTask) -> str:
+    return _("%s ago") % short_duration((task.clock - task.created_at).total_seconds())
+
+
+def data_of(task: ListedTask) -> str:
+    [shown] = content("data", task.payload).values()
+    return json.dumps(shown, ensure_ascii=False)
 
 
 def entries(listing: Listing) -> str:

@@ -29,7 +29,8 @@ class Command(QueueCommand):
     )
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument(
+        add = parser.add_argument
+        add(
             "--older-than",
             metavar="SPAN",
             help=_(
@@ -37,36 +38,34 @@ class Command(QueueCommand):
                 " the settings keep for ever stays, unless its --status is given."
             ),
         )
-        parser.add_argument(
+        add(
             "--status",
             action="append",
             choices=Outcome.values,
             metavar="STATUS",
             help=_("Only tasks that ended so: %s. Can be repeated.") % ", ".join(Outcome.values),
         )
-        parser.add_argument("--type", metavar="TYPE", help=_("Only tasks of this type."))
-        parser.add_argument("--user", metavar="USER", help=_("Only tasks of this user."))
-        parser.add_argument(
+        add("--type", metavar="TYPE", help=_("Only tasks of this type."))
+        add("--user", metavar="USER", help=_("Only tasks of this user."))
+        add(
             "--group",
             metavar="GROUP",
             help=_("Only dead letters of this group: the class of an error, or a reason."),
         )
-        parser.add_argument(
+        add(
             "--batch",
             type=at_least(1),
             default=1000,
             metavar="N",
             help=_("How many to look at in one transaction (1000)."),
         )
-        parser.add_argument(
-            "--dry-run", action="store_true", help=_("Only say how many it would be.")
-        )
-        parser.add_argument(
+        add("--dry-run", action="store_true", help=_("Only say how many it would be."))
+        add(
             "--all",
             action="store_true",
             help=_("Forget every task of one queue, those that wait or run too."),
         )
-        parser.add_argument("--yes", action="store_true", help=_("With --all: mean it."))
+        add("--yes", action="store_true", help=_("With --all: mean it."))
 
     def act(self, options: CommandOptions) -> None:
         check_choice(self.queue, options)

@@ -96,15 +96,15 @@ class Command(RuleCommand):
             self.say(_("There are no schedules."))
             return
         columns = [
-            Column(_("schedule"), elastic=True),
-            Column(_("type"), elastic=True, spare=True),
-            Column(_("when"), elastic=True),
-            Column(_("next")),
-            Column(_("last"), spare=True),
-            Column(_("status")),
-            Column("", elastic=True),
+            Column[Schedule](_("schedule"), lambda row: row.name, elastic=True),
+            Column(_("type"), lambda row: row.type, elastic=True, spare=True),
+            Column(_("when"), in_words, elastic=True),
+            Column(_("next"), lambda row: shown(row.due_at)),
+            Column(_("last"), lambda row: shown(row.last_at), spare=True),
+            Column(_("status"), lambda row: statuses.get(row.last_task_id or 0, "-")),
+            Column("", remark, elastic=True),
         ]
-        self.print_table(columns, (cells_of(row, statuses) for row in rows))
+        self.print_table(columns, rows)
         if more:
             self.say(_("There are more: --limit 0 lists all."))
 
@@ -118,12 +118,11 @@ class Command(RuleCommand):
             return
         title = _("Schedule '%s'") % row.name
         self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
-        for name, value in fields(row):
-            self.print_line(name, on_one_line(value))
+        for label, text in fields(row):
+            self.print_line(label, on_one_line(text))
         self.print_block(_("next"), [shown(tick) for tick in ticks])
         self.print_block(_("last"), [f"{tick_of(one)}  {one.status}" for one in tasks])
-        [(name, value)] = data_of(row).items()
-        if value is not None:
+        for name, value in data_of(row).items():
             self.print_line(name, printable(json.dumps(value, ensure_ascii=False)))
 
     def do_put(self, options: CommandOptions) -> None:
@@ -229,13 +228,5 @@ def data_from(text: str | None) -> Any:
         raise CommandError(_("The data is not JSON: %s") % error) from error
 
 
-def cells_of(row: Schedule, statuses: dict[int, str]) -> list[str]:
-    return [
-        row.name,
-        row.type,
-        in_words(row),
-        shown(row.due_at),
-        shown(row.last_at),
-        statuses.get(row.last_task_id or 0, "-"),
-        row.problem or (f"{row.state}: {row.note}" if row.note else row.state),
-    ]
+def remark(row: Schedule) -> str:
+    return row.problem or (f"{row.state}: {row.note}" if row.note else row.state)

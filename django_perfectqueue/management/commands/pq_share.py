@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 from django.core.management.base import CommandError, CommandParser
+from django.db.models import QuerySet
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -18,11 +19,19 @@ from django_perfectqueue.fairness.shares import (
 )
 from django_perfectqueue.fairness.wording import queue_of, share_terms, user_of, weight_of
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import FairShare, QueueShare
+from django_perfectqueue.models import Change, FairShare, QueueShare
 
-from ..base import CommandOptions
+from ..base import CommandOptions, or_dash
 from ..queues.rule_command import RuleCommand, changes_for_programs, edits, first_rows, person
+from ..tasks.facts import Facts, picked
 from ..terminal.table import Column
+
+
+class Scope(TypedDict):
+    """Where a share is: an empty queue is every queue."""
+
+    queue: str
+    using: str
 
 
 class Command(RuleCommand):
@@ -34,29 +43,28 @@ class Command(RuleCommand):
     queue_help = gettext_lazy("The share in this queue (default: in every queue).")
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument(
+        add = parser.add_argument
+        add(
             "user",
             metavar="USER",
             nargs="?",
             help=_("For whom the tasks run; '*': for all who have no share of their own."),
         )
-        parser.add_argument("--no-user", action="store_true", help=_("The tasks without a user."))
-        parser.add_argument(
+        add("--no-user", action="store_true", help=_("The tasks without a user."))
+        add(
             "--weight",
             type=float,
             metavar="W",
             help=_("Twice the weight gets twice the processor time while users compete."),
         )
-        parser.add_argument(
+        add(
             "--of-queue",
             metavar="QUEUE",
             help=_("The weight of a whole queue, beside the others that a worker serves."),
         )
         self.add_cap(parser)
         self.add_pause(parser)
-        parser.add_argument(
-            "--reset", action="store_true", help=_("Take the user's own share away.")
-        )
+        add("--reset", action="store_true", help=_("Take the user's own share away."))
         self.add_listing(parser)
 
     def act(self, options: CommandOptions) -> None:
@@ -67,7 +75,7 @@ class Command(RuleCommand):
             self.act_on_queue(options["of_queue"], changes, options["reset"])
             return
         check_choice(options, changes, user)
-        scope: dict[str, Any] = {"queue": options["queue"] or "", "using": self.queue.using}
+        scope: Scope = {"queue": options["queue"] or "", "using": self.queue.using}
         if user is None:
             self.list_shares(options["queue"], options["limit"])
         elif options["reset"]:
@@ -78,12 +86,12 @@ class Command(RuleCommand):
         else:
             self.show(user, scope)
 
-    def reset(self, user: str, scope: dict[str, Any]) -> None:
+    def reset(self, user: str, scope: Scope) -> None:
         if not reset_share(user, **scope, by=person()) and not self.as_json:
             self.say(_("There was no share of its own."))
         self.print_share(user, scope)
 
-    def print_share(self, user: str, scope: dict[str, Any]) -> None:
+    def print_share(self, user: str, scope: Scope) -> None:
         """Say what holds now."""
         held = share(user, **scope)
         if self.as_json:
@@ -91,7 +99,7 @@ class Command(RuleCommand):
         else:
             self.say(describe_share(held, user, scope["queue"]))
 
-    def show(self, user: str, scope: dict[str, Any]) -> None:
+    def show(self, user: str, scope: Scope) -> None:
         held = share(user, **scope)
         own = FairShare(user=user, queue=scope["queue"])
         changes = changes_of(own, using=scope["using"])
@@ -104,23 +112,27 @@ class Command(RuleCommand):
             self.stdout.write(printable(source))
         self.print_changes(changes)
 
-    def act_on_queue(self, queue: str, changes: dict[str, Any], reset: bool) -> None:
+    def act_on_queue(self, queue: str, changes: CommandOptions, reset: bool) -> None:
         using = self.queue.using
         if reset:
             reset_queue_weight(queue, by=person(), using=using)
         elif changes:
             set_queue_weight(queue, changes["weight"], by=person(), using=using)
-        weight = queue_weight(queue, using=using)
-        shown = not (reset or changes)
-        changes_of_it = changes_of(QueueShare(queue=queue), using=using)
+        row = QueueShare(queue=queue, weight=queue_weight(queue, using=using))
+        if reset or changes:
+            self.print_queue(row)
+        else:
+            self.print_queue(row, changes_of(row, using=using))
+
+    def print_queue(self, row: QueueShare, changes: QuerySet[Change] | None = None) -> None:
         if self.as_json:
-            found = {"of_queue": queue, "weight": weight}
-            more = {"changes": list(changes_for_programs(changes_of_it))} if shown else {}
-            self.print_json({**found, **more})
+            more = {} if changes is None else {"changes": list(changes_for_programs(changes))}
+            self.print_json({"of_queue": row.queue, "weight": row.weight, **more})
             return
-        self.stdout.write(printable(queue_told(queue, weight)))
-        if shown:
-            self.print_changes(changes_of_it)
+        owner = capfirst(queue_of(row.queue))
+        self.stdout.write(printable(f"{owner}, as a whole: {weight_of(row.weight)}."))
+        if changes is not None:
+            self.print_changes(changes)
 
     def list_shares(self, queue: str | None, limit: int) -> None:
         rows = FairShare.objects.using(self.queue.using).order_by("user", "queue")
@@ -128,32 +140,28 @@ class Command(RuleCommand):
             rows = rows.filter(queue=queue)
         shares, more = first_rows(rows, limit)
         queues = QueueShare.objects.using(self.queue.using).order_by("queue")
-        if queue is not None:
-            queues = queues.filter(queue=queue)
+        for one in queues if queue is None else queues.filter(queue=queue):
+            self.print_queue(one)
         if self.as_json:
             for each in shares:
                 self.print_json(for_programs(each, each.user, each.queue))
-            for one in queues:
-                self.print_json({"of_queue": one.queue, "weight": one.weight})
             return
-        for one in queues:
-            self.stdout.write(printable(queue_told(one.queue, one.weight)))
         if not shares:
             self.say(_("There are no shares: all users are equals, with weight 1."))
             return
         columns = [
-            Column(_("user"), elastic=True),
-            Column(_("queue"), elastic=True),
-            Column(_("weight"), right=True),
-            Column(_("at most"), right=True),
-            Column(""),
+            Column[FairShare](_("user"), lambda row: row.user or "-", elastic=True),
+            Column(_("queue"), lambda row: row.queue or _("(every)"), elastic=True),
+            Column(_("weight"), lambda row: f"{row.weight:g}", right=True),
+            Column(_("at most"), lambda row: or_dash(row.max_running), right=True),
+            Column("", lambda row: _("paused") if row.paused else ""),
         ]
-        self.print_table(columns, map(cells_of, shares))
+        self.print_table(columns, shares)
         if more:
             self.say(_("There are more: --limit 0 lists all."))
 
 
-def check_choice(options: CommandOptions, changes: dict[str, Any], user: str | None) -> None:
+def check_choice(options: CommandOptions, changes: CommandOptions, user: str | None) -> None:
     """Raise CommandError unless the options say one thing."""
     if options["no_user"] and options["user"] is not None:
         raise CommandError(_("Give a user or --no-user, not both."))
@@ -163,7 +171,7 @@ def check_choice(options: CommandOptions, changes: dict[str, Any], user: str | N
         raise CommandError(_("--reset takes the share away: it can't be changed as well."))
 
 
-def check_queue_choice(options: dict[str, object], changes: dict[str, object]) -> None:
+def check_queue_choice(options: CommandOptions, changes: CommandOptions) -> None:
     """Raise CommandError unless the options are about the weight of a queue."""
     if options["no_user"] or options["user"] is not None or options["queue"] is not None:
         raise CommandError(_("--of-queue is a share without a user: name the queue only there."))
@@ -180,10 +188,6 @@ def describe_share(held: FairShare, user: str, queue: str) -> str:
     return f"{owner}, {queue_of(queue)}: {share_terms(held)}."
 
 
-def queue_told(queue: str, weight: float) -> str:
-    return f"{capfirst(queue_of(queue))}, as a whole: {weight_of(weight)}."
-
-
 def source_of(held: FairShare, own: FairShare) -> str:
     """Say from which other row it has this, if it has no share of its own."""
     if held.pk is None:
@@ -196,22 +200,10 @@ def source_of(held: FairShare, own: FairShare) -> str:
     }
 
 
-def cells_of(row: FairShare) -> list[str]:
-    return [
-        row.user or "-",
-        row.queue or _("(every)"),
-        f"{row.weight:g}",
-        "-" if row.max_running is None else str(row.max_running),
-        _("paused") if row.paused else "",
-    ]
-
-
-def for_programs(held: FairShare, user: str, queue: str) -> dict[str, object]:
+def for_programs(held: FairShare, user: str, queue: str) -> Facts:
     return {
         "user": user or None,
         "queue": queue or None,
-        "weight": held.weight,
-        "max_running": held.max_running,
-        "paused": held.paused,
-        "from": held.pk and {"user": held.user or None, "queue": held.queue or None},
+        **picked(held, "weight", "max_running", "paused"),
+        "from": held.pk and picked(held, "user", "queue"),
     }

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable
 
 from django.core.management.base import CommandParser
 from django.utils.functional import Promise
@@ -14,8 +13,8 @@ from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
 
 from ..base import CommandOptions, QueueCommand, at_least
-from ..tasks.facts import iso
-from ..terminal.table import GAP, Column, lines, terminal_width
+from ..tasks.facts import Facts, iso, picked
+from ..terminal.table import GAP, Column
 
 LAST: dict[str, str | Promise] = {
     "minute": gettext_lazy("in the last minute"),
@@ -37,14 +36,15 @@ class Command(QueueCommand):
     )
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument(
+        add = parser.add_argument
+        add(
             "--over",
             choices=list(WINDOWS),
             default="hour",
             help=_("Over which time: the last minute, hour or day (hour)."),
         )
-        parser.add_argument("-u", "--user", metavar="USER", help=_("Only this user."))
-        parser.add_argument(
+        add("-u", "--user", metavar="USER", help=_("Only this user."))
+        add(
             "--top",
             type=at_least(0),
             default=20,
@@ -81,46 +81,36 @@ class Command(QueueCommand):
         }
         title = _("Queue '%(queue)s' %(when)s: %(time)s of processor time") % words
         self.stdout.write(self.style.MIGRATE_HEADING(printable(title)) + "\n\n")
-        rows = [*(list(cells(share)) for share in found.shares), total_cells(found.total)]
-        width = terminal_width(self.stdout)
-        table = lines(columns(), rows, width=width and width - len(GAP))
-        self.stdout.write(GAP + self.style.MIGRATE_LABEL(GAP.join(next(table)).rstrip()))
-        for row in table:
-            self.stdout.write(GAP + GAP.join(row).rstrip())
+        self.print_table(columns(found.total), [*found.shares, found.total], GAP)
 
 
-def columns() -> list[Column]:
+def columns(total: UserShare) -> list[Column[UserShare]]:
+    """Return the columns, of which some say nothing of the others or of the total."""
+
+    def name(share: UserShare) -> str:
+        if share.others:
+            return _("(all)") if share is total else _("(others)")
+        return share.user or "-"
+
+    def own(text: Callable[[UserShare], str]) -> Callable[[UserShare], str]:
+        return lambda share: "" if share.others else text(share)
+
+    def part(text: Callable[[UserShare], str]) -> Callable[[UserShare], str]:
+        return lambda share: "" if share is total else text(share)
+
     return [
-        Column(_("user"), elastic=True),
-        Column(_("weight"), right=True),
-        Column(_("running"), right=True),
-        Column(_("waiting"), right=True),
-        Column(_("entitled"), right=True),
-        Column(_("received"), right=True),
-        Column(_("more"), right=True),
-        Column(_("tasks"), right=True),
-        Column(_("wait p50"), right=True),
-        Column(_("p95"), right=True),
-        Column(""),
+        Column(_("user"), name, elastic=True),
+        Column(_("weight"), own(lambda share: f"{share.weight:g}"), right=True),
+        Column(_("running"), own(lambda share: str(share.running)), right=True),
+        Column(_("waiting"), own(lambda share: bounded(share.waiting)), right=True),
+        Column(_("entitled"), part(lambda share: percent(share.entitled)), right=True),
+        Column(_("received"), lambda share: percent(share.received), right=True),
+        Column(_("more"), part(lambda share: signed(share.difference)), right=True),
+        Column(_("tasks"), lambda share: str(share.tasks), right=True),
+        Column(_("wait p50"), lambda share: duration(share.p50), right=True),
+        Column(_("p95"), lambda share: duration(share.p95), right=True),
+        Column("", part(lambda share: str(HELD[share.held]))),
     ]
-
-
-def cells(share: UserShare) -> Iterator[str]:
-    yield _("(others)") if share.others else share.user or "-"
-    now = [f"{share.weight:g}", str(share.running), bounded(share.waiting)]
-    yield from ["", "", ""] if share.others else now
-    yield percent(share.entitled)
-    yield percent(share.received)
-    yield signed(share.difference)
-    yield str(share.tasks)
-    yield duration(share.p50)
-    yield duration(share.p95)
-    yield str(HELD[share.held])
-
-
-def total_cells(total: UserShare) -> list[str]:
-    shown = [*cells(total)]
-    return [_("(all)"), *shown[1:4], "", percent(total.received), "", *shown[7:10], ""]
 
 
 def percent(part: float) -> str:
@@ -141,7 +131,7 @@ def bounded(count: int) -> str:
     return f"{COUNTED}+" if count > COUNTED else str(count)
 
 
-def summary(found: Balance, over: str) -> dict[str, object]:
+def summary(found: Balance, over: str) -> Facts:
     return {
         "queue": found.queue,
         "over": over,
@@ -155,13 +145,9 @@ def summary(found: Balance, over: str) -> dict[str, object]:
     }
 
 
-def share_facts(share: UserShare) -> dict[str, Any]:
+def share_facts(share: UserShare) -> Facts:
     figures = {
-        "user": share.user or None,
-        "others": share.others,
-        "entitled": share.entitled,
-        "received": share.received,
-        "entitled_seconds": share.entitled_seconds,
+        **picked(share, "user", "others", "entitled", "received", "entitled_seconds"),
         "received_seconds": share.seconds,
         "tasks": share.tasks,
         "wait_p50": share.p50,
@@ -170,10 +156,7 @@ def share_facts(share: UserShare) -> dict[str, Any]:
     if share.others:
         return figures
     return figures | {
-        "weight": share.weight,
-        "max_running": share.max_running,
-        "running": share.running,
+        **picked(share, "weight", "max_running", "running", "held"),
         "waiting": min(share.waiting, COUNTED),
         "more_waiting": share.waiting > COUNTED,
-        "held": share.held or None,
     }

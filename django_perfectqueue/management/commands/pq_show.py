@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
+from typing import cast
 
 from django.core.management.base import CommandParser
 from django.utils.timezone import localtime
@@ -11,21 +10,17 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_perfectqueue.exceptions import NotFoundError
-from django_perfectqueue.fairness.audit import actions_of
-from django_perfectqueue.fairness.wording import deed
 from django_perfectqueue.inspection.attempts import (
     Episode,
     Try,
-    due_at,
     episodes,
     journals_of,
     present,
-    remark,
     tries,
-    waited,
 )
 from django_perfectqueue.inspection.schedules import Origin, origin_of
-from django_perfectqueue.inspection.why_waiting import Code, Reason, why_waiting
+from django_perfectqueue.inspection.steering import actions_of, describe_action
+from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
 from django_perfectqueue.inspection.workers import Location, location_of
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import on_one_line, printable
@@ -35,17 +30,17 @@ from django_perfectqueue.payload.journal import Line
 
 from ..base import CommandOptions, QueueCommand
 from ..tasks.facts import (
+    Facts,
+    ListedTask,
     content,
     context_of,
-    dead_letter_of,
+    fields,
     iso,
     journal_facts,
     lease_until,
     progress_facts,
-    ran,
-    situation,
     story,
-    ticket_of,
+    why,
 )
 from ..tasks.hints import with_hint
 from ..terminal.progress import bar
@@ -65,8 +60,9 @@ class Command(QueueCommand):
     )
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("key", metavar="KEY", help=_("Key of the task, or its id."))
-        parser.add_argument(
+        add = parser.add_argument
+        add("key", metavar="KEY", help=_("Key of the task, or its id."))
+        add(
             "--no-data",
             action="store_true",
             help=_("Leave out its data, its result and its context."),
@@ -90,13 +86,13 @@ class Command(QueueCommand):
         now_at = present(task, journals)
         reason = why_waiting(task, using=self.queue.using)
         location = location_of(task, using=self.queue.using) if lease_until(task) else None
-        deeds = actions_of(task, using=self.queue.using)
+        actions = actions_of(task, using=self.queue.using)
         origin = origin_of(task)
         if self.as_json:
             facts = story(task, attempts, with_data=not options["no_data"])
             facts |= {"why": reason.facts(), "runs": location.facts() if location else None}
             facts["schedule"] = origin.facts() if origin else None
-            facts["deeds"] = [deed_facts(one) for one in deeds]
+            facts["actions"] = [action_facts(one) for one in actions]
             facts["progress"] = progress_facts(now_at)
             if options["log"] is not False:
                 facts["journals"] = [found for one in listed if (found := journal_facts(one))]
@@ -107,7 +103,7 @@ class Command(QueueCommand):
         if location:
             name = _("runs on") if location.since else _("held by")
             self.print_field(name, runs_on(location, task.clock))
-        self.print_deeds(deeds, task.clock)
+        self.print_actions(actions, task.clock)
         if now_at:
             self.print_field(_("progress"), how_far(now_at, task.clock))
         for episode in listed:
@@ -122,7 +118,7 @@ class Command(QueueCommand):
             if task.context is not None:
                 self.print_content(_("context"), context_of(task))
 
-    def found(self, key: str) -> Any:
+    def found(self, key: str) -> ListedTask:
         """
         Return a task with its tries, and the time on the database's clock.
 
@@ -133,14 +129,15 @@ class Command(QueueCommand):
         rows = rows.annotate(clock=ServerNow())
         try:
             with with_hint(self.queue[key]):
-                return rows.get(id=self.queue[key].id)
+                found = rows.get(id=self.queue[key].id)
         except NotFoundError:
             by_id = rows.filter(id=int(key)).first() if is_id(key) else None
             if by_id is None:
                 raise
-            return by_id
+            found = by_id
+        return cast("ListedTask", found)
 
-    def print_fields(self, task: Any, attempts: list[Try], reason: Reason) -> None:
+    def print_fields(self, task: ListedTask, attempts: list[Try], reason: Reason) -> None:
         title = _("Task '%(key)s' in queue '%(queue)s'") % {"key": task.key, "queue": task.queue}
         self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
         for name, value in fields(task, attempts, reason):
@@ -151,15 +148,15 @@ class Command(QueueCommand):
             words = {"name": origin.schedule, "tick": local(origin.tick)}
             self.print_field(_("schedule"), on_one_line(_("%(name)s, tick %(tick)s") % words))
 
-    def print_deeds(self, deeds: list[Change], now: datetime) -> None:
-        for one in deeds:
+    def print_actions(self, actions: list[Change], now: datetime) -> None:
+        for one in actions:
             ago = _("%s ago") % short_duration((now - one.at).total_seconds())
-            self.print_field(_("by"), on_one_line(f"{one.by}: {deed(one)}, {ago}"))
+            self.print_field(_("by"), on_one_line(f"{one.by}: {describe_action(one)}, {ago}"))
 
     def print_field(self, name: str, value: str) -> None:
         self.stdout.write(f"  {padded(name, LABEL - 1)} {value}".rstrip())
 
-    def print_episode(self, task: Any, episode: Episode) -> None:
+    def print_episode(self, task: ListedTask, episode: Episode) -> None:
         if episode.attempt:
             self.print_attempt(episode.attempt)
             return
@@ -203,46 +200,19 @@ class Command(QueueCommand):
         if attempt.traceback and self.verbosity > 1:
             self.print_block(attempt.traceback)
 
-    def print_content(self, name: str, found: dict[str, Any]) -> None:
+    def print_content(self, name: str, found: Facts) -> None:
         [(key, value)] = found.items()
         broken = key.startswith("broken")
         label = _("%s, which is not JSON") % name if broken else name
         self.stdout.write(self.style.MIGRATE_LABEL(label.capitalize()))
-        self.print_block(value if broken else json.dumps(value, ensure_ascii=False, indent=2))
+        self.print_block(str(value) if broken else json.dumps(value, ensure_ascii=False, indent=2))
 
     def print_block(self, text: str) -> None:
         for line in text.splitlines():
             self.stdout.write("  " + printable(line))
 
 
-def fields(task: Any, attempts: list[Try], reason: Reason) -> Iterator[tuple[str, str]]:
-    ticket, letter = ticket_of(task), dead_letter_of(task)
-    state = situation(task, task.clock)
-    yield _("status"), f"{task.status}, {state}" if state else task.status
-    if reason.code not in (Code.ENDED, Code.RUNNING):
-        yield _("why"), reason.sentence
-    if remarked := remark(task):
-        yield _("note"), remarked
-    if letter:
-        yield _("because"), why(letter.group, letter.message)
-    if ticket and ticket.cancel_requested:
-        yield _("cancel"), _("requested")
-    yield _("type"), task.type
-    if task.user:
-        yield _("user"), task.user
-    yield _("priority"), str(task.priority)
-    if task.limits:
-        yield _("limits"), task.limits.replace(",", ", ")
-    if task.time_limit:
-        yield _("time limit"), short_duration(task.time_limit)
-    yield from times(task, attempts)
-    yield _("attempts"), attempts_line(task)
-    if task.worker:
-        yield _("worker"), task.worker
-    yield "id", str(task.id)
-
-
-def deed_facts(change: Change) -> dict[str, object]:
+def action_facts(change: Change) -> dict[str, object]:
     return {"at": iso(change.at), "by": change.by, **(change.after or {})}
 
 
@@ -264,40 +234,5 @@ def runs_on(location: Location, now: datetime) -> str:
     return on_one_line(_("%(place)s, for %(span)s") % {"place": location, "span": duration})
 
 
-def times(task: Task, attempts: list[Try]) -> Iterator[tuple[str, str]]:
-    yield _("created"), local(task.created_at)
-    if due_at(task) != task.created_at:
-        yield _("due"), local(due_at(task))
-    if task.expected_at:
-        yield _("expected"), local(task.expected_at)
-    if held_until := lease_until(task):
-        yield _("lease until"), local(held_until)
-    if task.expires_at:
-        yield _("expires"), local(task.expires_at)
-    if task.started_at:
-        yield _("started"), local(task.started_at)
-    if task.ended_at:
-        yield _("ended"), local(task.ended_at)
-    if (wait := waited(task, attempts)) is not None:
-        yield _("waited"), short_duration(wait)
-    if (run := ran(attempts)) is not None:
-        yield _("ran"), short_duration(run)
-
-
-def attempts_line(task: Any) -> str:
-    counts = ticket_of(task) or dead_letter_of(task)
-    if counts is None or not (counts.errors or counts.crashes):
-        return str(task.tries)
-    return _("%(attempts)s (errors: %(errors)s, crashes: %(crashes)s)") % {
-        "attempts": task.tries,
-        "errors": counts.errors,
-        "crashes": counts.crashes,
-    }
-
-
 def lasted(start: datetime | None, end: datetime) -> str:
     return " " + _("after %s") % short_duration((end - start).total_seconds()) if start else ""
-
-
-def why(error: str, message: str) -> str:
-    return on_one_line(": ".join(part for part in (error, message) if part))

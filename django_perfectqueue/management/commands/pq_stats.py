@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from django.core.management.base import CommandParser
 from django.utils.functional import Promise
@@ -12,10 +12,10 @@ from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import DEAD, LIVE, Status
 
-from ..base import CommandOptions, QueueCommand, at_least
+from ..base import CommandOptions, QueueCommand, at_least, or_dash
 from ..queues.figures import BOUND, Figures, User, figures
 from ..tasks.hints import no_tasks
-from ..terminal.table import GAP, Column, lines, terminal_width
+from ..terminal.table import GAP, Column
 
 ALWAYS = ("waiting", "running", "finished")
 
@@ -58,18 +58,11 @@ class Command(QueueCommand):
             if count != "0" or name in ALWAYS:
                 self.stdout.write(f"  {name:<10}{count:>8}  {note}".rstrip())
         if found.users and top:
-            self.print_table(user_columns(found, top), map(user_cells, found.users[:top]))
+            self.stdout.write("")
+            self.print_table(user_columns(found, top), found.users[:top], GAP)
         if found.dead and top:
-            columns = [Column(_("did not finish")), Column(_("because"), elastic=True)]
-            columns.append(Column(_("tasks"), right=True))
-            self.print_table(columns, dead_cells(found, top))
-
-    def print_table(self, columns: Sequence[Column], rows: Iterator[list[str]]) -> None:
-        width = terminal_width(self.stdout)
-        table = lines(columns, rows, width=width and width - len(GAP))
-        self.stdout.write("\n" + GAP + self.style.MIGRATE_LABEL(GAP.join(next(table)).rstrip()))
-        for cells in table:
-            self.stdout.write(GAP + GAP.join(cells).rstrip())
+            self.stdout.write("")
+            self.print_table(dead_columns(), found.dead.most_common(top), GAP)
 
 
 def counts(found: Figures) -> Iterator[tuple[str, str, str]]:
@@ -99,36 +92,30 @@ def bounded(count: int) -> str:
     return f"{BOUND}+" if count > BOUND else str(count)
 
 
-def user_columns(found: Figures, top: int) -> list[Column]:
+def user_columns(found: Figures, top: int) -> list[Column[User]]:
     more = len(found.users) > top
     title = _("users (%(top)s of %(all)s)") % {"top": top, "all": len(found.users)}
     return [
-        Column(title if more else _("user"), elastic=True),
-        Column(_("running"), right=True),
-        Column(_("at most"), right=True),
-        Column(_("waiting"), right=True),
-        Column(_("later"), right=True),
-        Column(_("weight"), right=True),
-        Column(""),
+        Column(title if more else _("user"), lambda user: user.user or "-", elastic=True),
+        Column(_("running"), lambda user: str(user.running), right=True),
+        Column(_("at most"), lambda user: or_dash(user.max_running), right=True),
+        Column(_("waiting"), lambda user: str(user.waiting), right=True),
+        Column(_("later"), lambda user: str(later(user.counts)), right=True),
+        Column(_("weight"), lambda user: f"{user.weight:g}", right=True),
+        Column("", lambda user: _("paused") if user.paused else ""),
     ]
 
 
-def user_cells(user: User) -> list[str]:
-    later = user.counts["scheduled"] + user.counts["retrying"] + user.counts["blocked"]
+def later(counts: Counter[str]) -> int:
+    return counts["scheduled"] + counts["retrying"] + counts["blocked"]
+
+
+def dead_columns() -> list[Column[tuple[tuple[str, str], int]]]:
     return [
-        user.user or "-",
-        str(user.running),
-        "-" if user.max_running is None else str(user.max_running),
-        str(user.waiting),
-        str(later),
-        f"{user.weight:g}",
-        _("paused") if user.paused else "",
+        Column(_("did not finish"), lambda dead: dead[0][0]),
+        Column(_("because"), lambda dead: dead[0][1] or "-", elastic=True),
+        Column(_("tasks"), lambda dead: str(dead[1]), right=True),
     ]
-
-
-def dead_cells(found: Figures, top: int) -> Iterator[list[str]]:
-    for (status, group), count in found.dead.most_common(top):
-        yield [status, group or "-", str(count)]
 
 
 def summary(found: Figures, top: int) -> dict[str, object]:

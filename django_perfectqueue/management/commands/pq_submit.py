@@ -3,8 +3,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from typing import IO, Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import IO, Literal
 
 from django.core.management import call_command
 from django.core.management.base import CommandError, CommandParser
@@ -15,6 +16,8 @@ from django.utils.translation import gettext_lazy, ngettext
 from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.inspection.why_waiting import may_know, workers_serving
 from django_perfectqueue.lib.printable import on_one_line
+from django_perfectqueue.payload.inputs import OnConflict
+from django_perfectqueue.queue import Queue
 
 from ..base import INTERRUPTED, TAKEN, CommandOptions, QueueCommand, diagnosis, nearest
 from ..tasks.tasks_file import TasksFile, parsed
@@ -45,45 +48,42 @@ class Command(QueueCommand):
     )
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("key", metavar="KEY", nargs="?", help=_("Its name in the queue."))
-        parser.add_argument("type", metavar="TYPE", nargs="?", help=_("What handles it."))
-        parser.add_argument("data", metavar="JSON", nargs="?", help=_("Its data, as JSON."))
-        parser.add_argument("-u", "--user", help=_("For whom it runs."))
-        parser.add_argument(
+        add = parser.add_argument
+        add("key", metavar="KEY", nargs="?", help=_("Its name in the queue."))
+        add("type", metavar="TYPE", nargs="?", help=_("What handles it."))
+        add("data", metavar="JSON", nargs="?", help=_("Its data, as JSON."))
+        add("-u", "--user", help=_("For whom it runs."))
+        add(
             "-t",
             "--time",
             metavar="TIME",
             help=_("Not to start before this: a span, unix seconds, or ISO 8601 with an offset."),
         )
-        parser.add_argument(
-            "--in", metavar="SPAN", dest="span", help=_("Not to start before this is over: 5m30s.")
-        )
-        parser.add_argument(
-            "--priority", type=int, metavar="N", help=_("Larger goes first among its user's (0).")
-        )
-        parser.add_argument(
+        add("--in", metavar="SPAN", dest="span", help=_("Not to start before this is over: 5m30s."))
+        add("--priority", type=int, metavar="N", help=_("Larger goes first among its user's (0)."))
+        add(
             "--expect",
             metavar="TIME",
             help=_("By when it should start: of equal priority the earliest goes first."),
         )
-        parser.add_argument(
+        add(
             "--expires",
             metavar="SPAN",
             help=_("Not to start after this: a span, unix seconds, or ISO 8601 with an offset."),
         )
-        parser.add_argument(
+        add(
             "--limit",
             action="append",
             dest="limits",
             metavar="NAME",
             help=_("A limit that it keeps to; may be repeated."),
         )
-        parser.add_argument(
+        add(
             "--time-limit",
             metavar="SPAN",
             help=_("For how long an attempt may run: 90s, 5m30s. By default its handler says."),
         )
-        parser.add_argument(
+        add(
             "--on-conflict",
             choices=["raise", "ignore", "replace"],
             default="raise",
@@ -92,7 +92,7 @@ class Command(QueueCommand):
                 " replace the other one unless it is running."
             ),
         )
-        parser.add_argument(
+        add(
             "-f",
             "--file",
             metavar="FILE",
@@ -102,19 +102,19 @@ class Command(QueueCommand):
                 " input. Each thousand is stored at once."
             ),
         )
-        parser.add_argument(
-            "--atomic", action="store_true", help=_("With --file: store all of them or none.")
-        )
-        parser.add_argument(
+        add("--atomic", action="store_true", help=_("With --file: store all of them or none."))
+        add(
             "--run",
             action="store_true",
-            help=_("Run what is due in its queue, as pq_worker --burst does, and tell its result."),
+            help=_(
+                "Run what is due in its queue, as pq_worker --burst does, and print its result."
+            ),
         )
 
     def act(self, options: CommandOptions) -> None:
         check_choice(options)
         if options["file"]:
-            self.submit_file(options["file"], options["on_conflict"], atomic=options["atomic"])
+            self.submit_file(options)
         else:
             self.submit_one(options)
         if options["run"]:
@@ -130,18 +130,15 @@ class Command(QueueCommand):
 
     def doubt(self, type_: str) -> None:
         """Warn that no worker of the queue knows a type, where all workers report their types."""
-        here = [
-            worker
-            for worker in workers_serving(using=self.queue.using)
-            if self.queue.name in worker.queues
-        ]
+        workers = workers_serving(using=self.queue.using)
+        here = [worker for worker in workers if self.queue.name in worker.queues]
         if not here or any(may_know(worker.routes_text, type_) for worker in here):
             return
-        known = [name for worker in here for name in (worker.routes or {})["types"]]
+        known = [name for worker in here if worker.routes for name in worker.routes["types"]]
         text = _("No worker that serves its queue knows the type '%s'.") % type_
         self.complain(text + nearest(type_, known))
 
-    def submitted(self, task: dict[str, Any], on_conflict: str) -> str:
+    def submitted(self, task: CommandOptions, on_conflict: OnConflict) -> str:
         """Submit a task, and return what became of it."""
         try:
             self.queue.submit(**task)
@@ -177,9 +174,12 @@ class Command(QueueCommand):
             outcome["result"] = json.dumps(task.result, ensure_ascii=False)
             self.say(on_one_line(_("Task '%(key)s' returned %(result)s.") % outcome))
 
-    def submit_file(self, name: str, on_conflict: str, *, atomic: bool) -> None:
-        with opened(name) as source:
-            bulk = Bulk(self, TasksFile(source), on_conflict, atomic=atomic)
+    def submit_file(self, options: CommandOptions) -> None:
+        with opened(options["file"]) as source:
+            tasks = TasksFile(source)
+            progress = Progress(self.stderr, _("%s tasks"), total=tasks.size)
+            on_conflict, atomic = options["on_conflict"], options["atomic"]
+            bulk = Bulk(self.queue, tasks, on_conflict, atomic, progress)
             bulk.submit()
         if self.as_json:
             self.print_json(
@@ -189,20 +189,18 @@ class Command(QueueCommand):
             self.say(describe_counts(bulk.stored, bulk.ignored))
 
 
+@dataclass
 class Bulk:
     """The submission of a file: what has been stored, and up to which line."""
 
-    def __init__(
-        self, command: Command, tasks: TasksFile, on_conflict: str, *, atomic: bool
-    ) -> None:
-        self.queue = command.queue
-        self.tasks = tasks
-        self.on_conflict: Any = on_conflict
-        self.atomic = atomic
-        self.progress = Progress(command.stderr, _("%s tasks"), total=tasks.size)
-        self.read = 0
-        self.stored = 0
-        self.stored_line = 0
+    queue: Queue
+    tasks: TasksFile
+    on_conflict: Literal["raise", "ignore"]
+    atomic: bool
+    progress: Progress
+    read: int = 0
+    stored: int = 0
+    stored_line: int = 0
 
     @property
     def ignored(self) -> int:
@@ -214,23 +212,22 @@ class Bulk:
                 self.submit_chunks()
         except InvalidTaskError as error:
             line = _("Line %s: ") % self.tasks.line
-            raise CommandError(f"{line}{error} {self.outcome()}") from error
+            raise self.broken_off(f"{line}{error}") from error
         except AlreadyExistsError as error:
-            lines = _("Lines %(first)s to %(last)s: ") % {
-                "first": self.stored_line + 1,
-                "last": self.tasks.line,
-            }
-            raise CommandError(f"{lines}{error} {self.outcome()}", returncode=TAKEN) from error
+            words = {"first": self.stored_line + 1, "last": self.tasks.line}
+            lines = _("Lines %(first)s to %(last)s: ") % words
+            raise self.broken_off(f"{lines}{error}", TAKEN) from error
         except Error as error:
-            why = diagnosis(self.queue.using, error)
-            raise CommandError(f"{why} {self.outcome()}") from error
+            raise self.broken_off(diagnosis(self.queue.using, error)) from error
         except KeyboardInterrupt as error:
-            why = _("Interrupted.")
-            raise CommandError(f"{why} {self.outcome()}", returncode=INTERRUPTED) from error
+            raise self.broken_off(_("Interrupted."), INTERRUPTED) from error
         finally:
             self.progress.clear()
 
-    def whole(self) -> Any:
+    def broken_off(self, why: str, code: int = 1) -> CommandError:
+        return CommandError(f"{why} {self.outcome()}", returncode=code)
+
+    def whole(self) -> AbstractContextManager[None]:
         return transaction.atomic(using=self.queue.using) if self.atomic else nullcontext()
 
     def submit_chunks(self) -> None:
@@ -296,7 +293,7 @@ def check_choice(options: CommandOptions) -> None:
         raise CommandError(_("Give --time or --in, but not both."))
 
 
-def arguments(options: CommandOptions) -> dict[str, Any]:
+def arguments(options: CommandOptions) -> CommandOptions:
     """
     Return the arguments of Queue.submit().
 

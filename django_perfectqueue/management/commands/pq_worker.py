@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
@@ -27,13 +27,15 @@ from django_perfectqueue.lib.version import __version__
 from django_perfectqueue.worker.database.connecting import prepare
 from django_perfectqueue.worker.discovery import found, no_handlers, types_of, with_django_tasks
 from django_perfectqueue.worker.helpers.probe_server import refusal
-from django_perfectqueue.worker.launcher.launcher import (
-    GENERATION,
+from django_perfectqueue.worker.launcher.generation import (
     SUPERVISOR,
-    Launcher,
+    Generation,
     first_environment,
+    forked,
+    may_fork,
     same_command,
 )
+from django_perfectqueue.worker.launcher.launcher import GENERATION, Launcher
 from django_perfectqueue.worker.launcher.pid_file import PidFile
 from django_perfectqueue.worker.launcher.systemd import Notifier, taken_out_of
 from django_perfectqueue.worker.plan import Plan
@@ -66,12 +68,13 @@ OVERRIDES = {
 
 
 class Command(SummedUpCommand):
-    summary = gettext_lazy("Runs tasks in processes of its own, until it is told to stop.")
+    summary = gettext_lazy("Runs tasks in processes of its own, until it is stopped.")
     requires_system_checks = ()
     started_by_itself = False
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
+        add = parser.add_argument
+        add(
             "dispatch",
             nargs="?",
             help=_(
@@ -79,7 +82,7 @@ class Command(SummedUpCommand):
                 " in the tasks modules of the installed apps."
             ),
         )
-        parser.add_argument(
+        add(
             "--exec",
             metavar="COMMAND",
             help=_(
@@ -87,17 +90,15 @@ class Command(SummedUpCommand):
                 " data as JSON on its standard input, and the key as its last argument."
             ),
         )
-        parser.add_argument(
-            "--processors", type=at_least(1), metavar="N", help=_("How many processes.")
-        )
-        parser.add_argument(
+        add("--processors", type=at_least(1), metavar="N", help=_("How many processes."))
+        add(
             "--queue",
             action="append",
             dest="queues",
             metavar="NAME",
             help=_("A queue to serve; may be repeated."),
         )
-        parser.add_argument(
+        add(
             "--queue-order",
             metavar="ORDER",
             help=_(
@@ -105,8 +106,8 @@ class Command(SummedUpCommand):
                 " is served first), round_robin or shuffled."
             ),
         )
-        parser.add_argument("--database", metavar="ALIAS", help=_("The database of the queues."))
-        parser.add_argument(
+        add("--database", metavar="ALIAS", help=_("The database of the queues."))
+        add(
             "--wait-for-database",
             type=at_least(1),
             metavar="SECONDS",
@@ -123,53 +124,53 @@ class Command(SummedUpCommand):
             action="store_true",
             help=_("Start anew whenever the code has changed. For development."),
         )
-        parser.add_argument(
+        add(
             "--poll-interval",
             type=float,
             metavar="SECONDS",
             help=_("How often to look for tasks when there were none."),
         )
-        parser.add_argument(
+        add(
             "--processor-type",
             metavar="TYPE",
             help=_("How each of them runs tasks: process, thread or async."),
         )
-        parser.add_argument(
+        add(
             "--concurrency",
             type=at_least(1),
             metavar="N",
             help=_("How many tasks each of them runs at once, if they are thread or async."),
         )
-        parser.add_argument(
+        add(
             "--prefetch",
             type=at_least(0),
             metavar="N",
             help=_("How many tasks to take in advance."),
         )
-        parser.add_argument(
+        add(
             "--max-requests",
             type=at_least(1),
             metavar="N",
             help=_("Replace a processor when it has run so many tasks."),
         )
-        parser.add_argument(
+        add(
             "--max-age",
             type=float,
             metavar="SECONDS",
             help=_("Replace a processor when it is so old, between two tasks."),
         )
-        parser.add_argument(
+        add(
             "--max-memory",
             type=at_least(1),
             metavar="MIB",
             help=_("Replace a processor when it holds so much memory, between two tasks."),
         )
-        parser.add_argument(
+        add(
             "--pid-file",
             metavar="PATH",
             help=_("Write the worker's pid there, and start no second one with the same file."),
         )
-        parser.add_argument(
+        add(
             "--health-port",
             type=address,
             metavar="[HOST:]PORT",
@@ -190,7 +191,10 @@ class Command(SummedUpCommand):
             self.stdout, self.stderr = OutputWrapper(sys.stdout), OutputWrapper(sys.stderr)
             self.stderr.style_func = style
         launcher = os.environ.pop(SUPERVISOR, None)
-        code = self.launch(options) if launcher is None else self.supervise(int(launcher), options)
+        if launcher is not None:
+            code = self.supervise(socket.socket(fileno=int(launcher)), options)
+        else:
+            code = self.launch(options)
         if not code:
             return
         if self.started_by_itself:
@@ -198,8 +202,15 @@ class Command(SummedUpCommand):
         raise CommandError(_("The worker ended with exit code %d.") % code, returncode=code)
 
     def launch(self, options: CommandOptions) -> int:
+        """Be the launcher, and in a fork of it the first supervisor."""
         command, environment = same_command(), first_environment()
         for_us = taken_out_of(environment)
+        first: Generation | None = None
+        if self.started_by_itself and may_fork():
+            taken_out_of(os.environ)
+            first, channel = forked()
+            if channel is not None:
+                return self.supervise(channel, options)
         if not self.started_by_itself:
             environment, for_us = dict(os.environ), {}
             taken_out_of(environment)
@@ -216,6 +227,7 @@ class Command(SummedUpCommand):
                 echo=echo,
                 pid_file=PidFile(options["pid_file"]) if options["pid_file"] else None,
                 notifier=Notifier(for_us),
+                first=first,
             )
             return launcher.run()
 
@@ -226,7 +238,7 @@ class Command(SummedUpCommand):
         except (AttributeError, OSError, ValueError):
             return False
 
-    def supervise(self, launcher: int, options: CommandOptions) -> int:
+    def supervise(self, launcher: socket.socket, options: CommandOptions) -> int:
         set_title("supervisor")
         self.check(tags=["perfectqueue"])
         with speaking():
@@ -238,7 +250,7 @@ class Command(SummedUpCommand):
         check_health(plan.health)
         reporter = Reporter(self.print, self.style, options["verbosity"])
         self.introduce(plan, reporter)
-        return Supervisor(plan, reporter, socket.socket(fileno=launcher)).run()
+        return Supervisor(plan, reporter, launcher).run()
 
     def say(self, text: str) -> None:
         self.stderr.write(text)
@@ -253,18 +265,18 @@ class Command(SummedUpCommand):
         reporter.say(
             _("Database: %(alias)s (%(vendor)s)") % {"alias": plan.using, "vendor": vendor}
         )
-        weights = store.queue_weights(plan.queues, using=plan.using)
-        reporter.say(queues_in_words(plan, weights))
+        reporter.say(queues_in_words(plan))
         reporter.say(handlers(plan.dispatch))
         reporter.say(staff(plan.options))
 
 
-def queues_in_words(plan: Plan, weights: Mapping[str, float]) -> str:
+def queues_in_words(plan: Plan) -> str:
     """Return in words which queues are served, and how they share the worker."""
     names = {"queues": ", ".join(plan.queues)}
     if len(plan.queues) == 1:
         return _("Queues: %(queues)s") % names
     if plan.options.QUEUE_ORDER == conf.FAIR:
+        weights = store.queue_weights(plan.queues, using=plan.using)
         names["weights"] = " : ".join(f"{weights.get(queue, 1.0):g}" for queue in plan.queues)
         return _("Queues: %(queues)s share by weight (%(weights)s)") % names
     if plan.options.QUEUE_ORDER == "ordered":

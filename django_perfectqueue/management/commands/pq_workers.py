@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from django.core.management.base import CommandParser
 from django.utils.functional import Promise
@@ -16,7 +15,14 @@ from django_perfectqueue.models import Worker
 from django_perfectqueue.models.fields import ServerNow
 
 from ..base import CommandOptions, QueueCommand
-from ..terminal.table import GAP, Column, lines, terminal_width
+from ..tasks.facts import Clock, Facts, picked
+from ..terminal.table import Column
+
+if TYPE_CHECKING:
+    from django_stubs_ext import WithAnnotations
+
+ListedWorker: TypeAlias = "WithAnnotations[Worker, Clock]"
+
 
 MOST = 1000
 MEGABYTE = 2**20
@@ -37,12 +43,9 @@ class Command(QueueCommand):
         )
 
     def act(self, options: CommandOptions) -> None:
-        rows: Any = Worker.objects.using(self.queue.using).annotate(clock=ServerNow())
-        found = [
-            worker
-            for worker in rows.order_by("-seen_at")[:MOST]
-            if options["queue"] in (None, *worker.queues)
-        ]
+        rows = Worker.objects.using(self.queue.using).annotate(clock=ServerNow())
+        newest = cast("list[ListedWorker]", rows.order_by("-seen_at")[:MOST])
+        found = [one for one in newest if options["queue"] in (None, *one.queues)]
         processors: dict[int, list[Processor]] = {}
         if self.as_json or options["tasks"]:
             processors = processors_of(found, using=self.queue.using)
@@ -51,25 +54,16 @@ class Command(QueueCommand):
                 self.print_json(facts(worker, processors[worker.id]))
             return
         if found:
-            self.print_table(found, processors)
+            self.print_workers(found, processors)
         self.say(count_serving(sum(serves(worker) for worker in found)))
 
-    def print_table(self, workers: list[Any], processors: dict[int, list[Processor]]) -> None:
-        columns = [
-            Column(_("host"), elastic=True),
-            Column(_("pid"), right=True),
-            Column(_("generation"), right=True),
-            Column(_("since")),
-            Column(_("queues"), elastic=True),
-            Column(_("processors"), right=True),
-            Column(_("busy"), right=True),
-            Column(_("seen")),
-            Column(""),
-        ]
-        table = lines(columns, cells(workers), width=terminal_width(self.stdout))
-        self.stdout.write(self.style.MIGRATE_HEADING(GAP.join(next(table)).rstrip()))
-        for worker, row in zip(workers, table, strict=True):
-            self.stdout.write(GAP.join(row).rstrip())
+    def print_workers(
+        self, workers: list[ListedWorker], processors: dict[int, list[Processor]]
+    ) -> None:
+        table = self.table(columns(), workers)
+        self.stdout.write(next(table))
+        for worker, line in zip(workers, table, strict=True):
+            self.stdout.write(line)
             for processor in processors.get(worker.id, ()):
                 self.print_processor(processor, worker.clock)
 
@@ -83,28 +77,31 @@ class Command(QueueCommand):
             self.stdout.write(f"    {describe_assignment(task, now)}")
 
 
-def cells(workers: list[Any]) -> Iterator[list[str]]:
-    for worker in workers:
-        yield [
-            worker.host,
-            str(worker.pid),
-            str(worker.generation),
-            ago(worker.started_at, worker.clock),
-            ", ".join(worker.queues),
-            str(worker.processors),
-            str(sum(bool(seat["tasks"]) for seat in worker.seats)),
-            ago(worker.seen_at, worker.clock),
-            status_of(worker),
-        ]
+def columns() -> list[Column[ListedWorker]]:
+    return [
+        Column(_("host"), lambda worker: worker.host, elastic=True),
+        Column(_("pid"), lambda worker: str(worker.pid), right=True),
+        Column(_("generation"), lambda worker: str(worker.generation), right=True),
+        Column(_("since"), lambda worker: ago(worker.started_at, worker.clock)),
+        Column(_("queues"), lambda worker: ", ".join(worker.queues), elastic=True),
+        Column(_("processors"), lambda worker: str(worker.processors), right=True),
+        Column(_("busy"), lambda worker: str(busy(worker)), right=True),
+        Column(_("seen"), lambda worker: ago(worker.seen_at, worker.clock)),
+        Column("", status_of),
+    ]
 
 
-def status_of(worker: Any) -> str:
+def busy(worker: Worker) -> int:
+    return sum(bool(seat["tasks"]) for seat in worker.seats)
+
+
+def status_of(worker: ListedWorker) -> str:
     if worker.is_gone(worker.clock):
         return _("gone")
     return _("leaving") if worker.leaving else ""
 
 
-def serves(worker: Any) -> bool:
+def serves(worker: ListedWorker) -> bool:
     return not (worker.leaving or worker.is_gone(worker.clock))
 
 
@@ -133,20 +130,11 @@ def count_serving(serving: int) -> str:
     return ngettext("%s worker takes tasks.", "%s workers take tasks.", serving) % serving
 
 
-def facts(worker: Any, processors: list[Processor]) -> dict[str, Any]:
+def facts(worker: ListedWorker, processors: list[Processor]) -> Facts:
     return {
-        "id": worker.id,
-        "host": worker.host,
-        "pid": worker.pid,
-        "launcher": worker.launcher,
-        "generation": worker.generation,
-        "version": worker.version,
-        "started_at": worker.started_at.isoformat(),
-        "seen_at": worker.seen_at.isoformat(),
+        **picked(worker, "id", "host", "pid", "launcher", "generation", "version"),
+        **picked(worker, "started_at", "seen_at", "leaving", "queues", "processors"),
         "gone": worker.is_gone(worker.clock),
-        "leaving": worker.leaving,
-        "queues": worker.queues,
-        "processors": worker.processors,
         "seats": [processor.facts() for processor in processors],
         **(worker.routes or {"types": None, "patterns": None}),
     }

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 from django.db import models
 from django.utils.translation import gettext as _
 
-from .source import Columns, Found, Left, Source, Table, Terms, call, columns_of, model_of
+from .source import Columns, Found, Left, Row, Source, Table, call, columns_of, model_of
 
 CLOCKED = "django_celery_beat_clockedschedule"
 KINDS = ("crontab", "interval", "solar")
@@ -53,14 +52,14 @@ class PeriodicTasks(Table):
             "headers": models.TextField(null=True),
         }
 
-    def wanted(self, rows: Any) -> Any:
+    def wanted(self, rows: Row) -> Row:
         rows = rows.filter(queue=self.terms.queue) if self.terms.queue else rows
         return rows.filter(enabled=True)
 
     def passed_over(self) -> Iterator[tuple[str, int]]:
         yield _("switched off"), self.rows.filter(enabled=False).count()
 
-    def read(self, row: Any) -> Found | Left:
+    def read(self, row: Row) -> Found | Left:
         if row.clocked_id is None:
             kind = next((kind for kind in KINDS if getattr(row, f"{kind}_id") is not None), "")
             why = _("recurring: there is no scheduler yet")
@@ -80,8 +79,8 @@ class PeriodicTasks(Table):
             return Left(row.name, _("with what a task here has not: %s") % "headers")
         return self.clocked_task(row, call(args, kwargs))
 
-    def clocked_task(self, row: Any, data: dict[str, object]) -> Found | Left:
-        clocked: Any = self.clocked.filter(pk=row.clocked_id).first()
+    def clocked_task(self, row: Row, data: dict[str, object]) -> Found | Left:
+        clocked: Row = self.clocked.filter(pk=row.clocked_id).first()
         if clocked is None:
             return Left(row.name, _("with a time that is not in the table '%s'") % CLOCKED)
         due = max(filter(None, (clocked.clocked_time, row.start_time)))
@@ -101,7 +100,5 @@ class PeriodicTasks(Table):
 
 class CeleryBeat(Source):
     name = "celery-beat"
+    kinds = (PeriodicTasks,)
     takes = frozenset({"queue"})
-
-    def made(self, terms: Terms) -> list[Table]:
-        return [PeriodicTasks(terms)]

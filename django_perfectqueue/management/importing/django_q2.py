@@ -17,7 +17,10 @@ from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from .source import Columns, Found, Left, Source, Table, Terms, call
+from .source import Columns, Found, Left, Row, Source, Table, call
+
+Package = dict[str, Any]
+"""A task as django-q2 passes it on: what is in it decides what may be done with it."""
 
 ONCE = "O"
 KINDS = {
@@ -77,10 +80,10 @@ class Packages(Table):
             "lock": models.DateTimeField(null=True),
         }
 
-    def wanted(self, rows: Any) -> Any:
+    def wanted(self, rows: Row) -> Row:
         return rows.filter(key=self.terms.queue) if self.terms.queue else rows
 
-    def read(self, row: Any) -> Found | Left:
+    def read(self, row: Row) -> Found | Left:
         name = _("row %s") % row.id
         if row.lock and row.lock > timezone.now():
             why = _("held by a cluster: stop that, and come back when the lock is over")
@@ -118,7 +121,7 @@ class Schedules(Table):
             "intended_date_kwarg": models.CharField(max_length=100, null=True),
         }
 
-    def wanted(self, rows: Any) -> object:
+    def wanted(self, rows: Row) -> Row:
         queue = self.terms.queue
         rows = rows.filter(Q(cluster=queue)) if queue else rows
         return rows.exclude(repeats=0).exclude(next_run=None)
@@ -127,7 +130,7 @@ class Schedules(Table):
         over = self.rows.filter(Q(repeats=0) | Q(next_run=None))
         yield _("schedules that are over"), over.count()
 
-    def read(self, row: Any) -> Found | Left:
+    def read(self, row: Row) -> Found | Left:
         name = f"{row.name or row.id}: {row.func}"
         if row.schedule_type != ONCE:
             kind = KINDS.get(row.schedule_type, row.schedule_type)
@@ -143,10 +146,8 @@ class Schedules(Table):
 
 class DjangoQ2(Source):
     name = "django-q2"
+    kinds = (Packages, Schedules)
     takes = frozenset({"queue", "trust_pickle"})
-
-    def made(self, terms: Terms) -> list[Table]:
-        return [Packages(terms), Schedules(terms)]
 
 
 class Reference:
@@ -171,11 +172,11 @@ class Unpickler(pickle.Unpickler):
 
 
 class Serializer:
-    def loads(self, data: bytes) -> Any:
+    def loads(self, data: bytes) -> object:
         return Unpickler(io.BytesIO(data)).load()
 
 
-def opened(payload: str) -> dict[str, object]:
+def opened(payload: str) -> Package:
     """
     Return the package of a task.
 
@@ -188,7 +189,7 @@ def opened(payload: str) -> dict[str, object]:
     return package
 
 
-def found(row: int, package: dict[str, Any]) -> Found | Left:
+def found(row: int, package: Package) -> Found | Left:
     key, func = package["id"], package["func"]
     if more := [name for name in STRANGE if package.get(name)]:
         return Left(key, _("with what a task here has not: %s") % more[0])
@@ -205,7 +206,7 @@ def found(row: int, package: dict[str, Any]) -> Found | Left:
     return Found(row, task)
 
 
-def package_of(schedule: Any) -> dict[str, object]:
+def package_of(schedule: Row) -> Package:
     """Return the package of a task that a schedule would make."""
     kwargs = named_arguments(schedule.kwargs)
     options = kwargs.pop("q_options", None) or {}
@@ -232,7 +233,7 @@ def arguments(text: str | None) -> list[object]:
     return list(value) if isinstance(value, tuple) else [value]
 
 
-def named_arguments(text: str | None) -> dict[str, Any]:
+def named_arguments(text: str | None) -> Package:
     """Return named arguments that were written as a dict, or as ``x=1, y='two'``."""
     if not text:
         return {}

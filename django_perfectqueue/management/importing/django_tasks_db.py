@@ -6,12 +6,11 @@ import json
 import uuid
 from collections.abc import Iterator
 from datetime import datetime, timezone
-from typing import Any
 
 from django.db import models
 from django.utils.translation import gettext as _
 
-from .source import Columns, Found, Left, Source, Table, Terms, call
+from .source import Columns, Found, Left, Row, Source, Table, call
 
 WAITING = ("READY", "NEW")
 RUNNING = "RUNNING"
@@ -35,11 +34,11 @@ class Results(Table):
             "run_after": models.DateTimeField(null=True),
         }
 
-    def of_queue(self) -> Any:
+    def of_queue(self) -> Row:
         queue = self.terms.queue
         return self.rows.filter(queue_name=queue) if queue else self.rows
 
-    def wanted(self, rows: Any) -> Any:
+    def wanted(self, rows: Row) -> Row:
         return self.of_queue().filter(status__in=WAITING)
 
     def passed_over(self) -> Iterator[tuple[str, int]]:
@@ -48,7 +47,7 @@ class Results(Table):
         yield _("running, or left so by a worker that died"), running.count()
         yield _("ended"), rows.exclude(status__in=(*WAITING, RUNNING)).count()
 
-    def read(self, row: Any) -> Found | Left:
+    def read(self, row: Row) -> Found | Left:
         try:
             key = str(uuid.UUID(str(row.id)))
             given = json.loads(row.args_kwargs)
@@ -71,7 +70,5 @@ class Results(Table):
 
 class DjangoTasksDb(Source):
     name = "django-tasks-db"
+    kinds = (Results,)
     takes = frozenset({"queue"})
-
-    def made(self, terms: Terms) -> list[Table]:
-        return [Results(terms)]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
 
 from django.db import transaction
 from django.utils.translation import gettext as _
@@ -15,7 +14,7 @@ from django_perfectqueue.conf import nearest
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.queue import Queue
 
-from .source import Found, Left, Source, Table, reading
+from .source import Found, Left, Row, Source, Table, reading
 
 BATCH = 500
 NAMED = 5
@@ -58,6 +57,7 @@ class Tally:
         return sum(reason.count for reason in self.left.values() if reason.fixable)
 
 
+@dataclass(kw_only=True)
 class Move:
     """
     Stores the tasks of a source, each once: a key that is there already is passed over.
@@ -67,33 +67,21 @@ class Move:
     it has been committed.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        using: str,
-        queue: Queue,
-        own_queues: bool,
-        knows: Callable[[str], bool],
-        types: Iterable[str] = (),
-        renamed: Mapping[str, str],
-        limit: int | None = None,
-        delete: bool = False,
-        dry_run: bool = False,
-        progress: Callable[[int], None] = lambda count: None,
-    ) -> None:
-        self.source = source
-        self.using = using
-        self.queue = queue
-        self.own_queues = own_queues
-        self.knows = knows
-        self.types = types
-        self.renamed = renamed
-        self.limit = limit
-        self.delete = delete
-        self.dry_run = dry_run
-        self.progress = progress
-        self.tally = Tally()
+    source: Source
+    queue: Queue
+    own_queues: bool
+    knows: Callable[[str], bool]
+    types: Iterable[str] = ()
+    renamed: Mapping[str, str]
+    limit: int | None = None
+    delete: bool = False
+    dry_run: bool = False
+    progress: Callable[[int], None] = lambda count: None
+    tally: Tally = field(default_factory=Tally)
+
+    @property
+    def using(self) -> str:
+        return self.queue.using
 
     def run(self) -> None:
         for table in self.source.tables:
@@ -112,7 +100,7 @@ class Move:
                 return
             after = rows[-1].pk
 
-    def batch(self, table: Table, after: object) -> list[Any]:
+    def batch(self, table: Table, after: object) -> list[Row]:
         """Move the next rows, and return them; what is rolled back does not count."""
         before = deepcopy(self.tally)
         try:
@@ -126,14 +114,14 @@ class Move:
             raise
         return rows
 
-    def whole(self, table: Table) -> Any:
+    def whole(self, table: Table) -> AbstractContextManager[None]:
         return transaction.atomic(using=table.terms.using) if self.delete else nullcontext()
 
     @property
     def remaining(self) -> int | None:
         return None if self.limit is None else max(0, self.limit - self.tally.stored)
 
-    def take(self, table: Table, rows: Sequence[object]) -> None:
+    def take(self, table: Table, rows: Sequence[Row]) -> None:
         by_queue: dict[str, list[Found]] = {}
         for row in rows:
             self.tally.looked += 1
@@ -182,7 +170,7 @@ class Move:
             stored = queue.submit_many((row.task for row in fresh), on_conflict="ignore")
         self.tally.stored += stored
         if stored < len(fresh):
-            # Others have stored some meanwhile; which ones can't be told, but as what.
+            # Others have stored some meanwhile; which ones is not known, only their types.
             self.tally.there += len(fresh) - stored
             there = types_of(queue, fresh)
             fresh = [row for row in fresh if there.get(row.task["key"]) == row.task["type"]]

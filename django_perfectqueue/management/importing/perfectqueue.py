@@ -8,12 +8,11 @@ import json
 import zlib
 from collections.abc import Iterator
 from datetime import datetime, timezone
-from typing import Any
 
 from django.db import models
 from django.utils.translation import gettext as _
 
-from .source import Columns, Found, Left, Source, Table, Terms
+from .source import Columns, Found, Left, Row, Source, Table, Terms
 
 GZIP = b"\x1f\x8b"
 LARGEST = 64 * 2**20
@@ -54,13 +53,13 @@ class Tasks(Table):
             "max_running": models.IntegerField(null=True),
         }
 
-    def wanted(self, rows: Any) -> Any:
+    def wanted(self, rows: Row) -> Row:
         return rows.filter(created_at__isnull=False)
 
     def passed_over(self) -> Iterator[tuple[str, int]]:
         yield _("finished"), self.rows.filter(created_at__isnull=True).count()
 
-    def read(self, row: Any) -> Found | Left:
+    def read(self, row: Row) -> Found | Left:
         try:
             data = unpacked(row.data)
             due = datetime.fromtimestamp(row.timeout, tz=timezone.utc)
@@ -74,17 +73,8 @@ class Tasks(Table):
             row.id, {"key": row.id, "type": type_, "data": data, "user": user, "run_at": due}
         )
 
-
-class PerfectQueue(Source):
-    name = "perfectqueue"
-    takes = frozenset({"table"})
-
-    def made(self, terms: Terms) -> list[Table]:
-        self.tasks = Tasks(terms)
-        return [self.tasks]
-
     def notes(self) -> Iterator[str]:
-        if caps := sorted(self.tasks.caps.items()):
+        if caps := sorted(self.caps.items()):
             shown = ", ".join(f"{user}={cap}" for user, cap in caps[:USERS])
             more = _(" and %d more") % (len(caps) - USERS) if len(caps) > USERS else ""
             yield _(
@@ -92,7 +82,13 @@ class PerfectQueue(Source):
             ) % (shown + more)
 
 
-def unpacked(stored: Any) -> dict[str, object]:
+class PerfectQueue(Source):
+    name = "perfectqueue"
+    kinds = (Tasks,)
+    takes = frozenset({"table"})
+
+
+def unpacked(stored: str | bytes | None) -> dict[str, object]:
     """
     Return the data of a task, the type among them.
 

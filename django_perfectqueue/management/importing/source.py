@@ -18,6 +18,9 @@ from django_perfectqueue.exceptions import ConfigError, PerfectQueueError
 Columns: TypeAlias = "dict[str, models.Field[Any, Any]]"
 """The columns of a table that are read, by their names."""
 
+Row: TypeAlias = Any
+"""A row of another queue's table, or a QuerySet of them: only its Table knows the columns."""
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -28,8 +31,8 @@ class Found:
     here.
     """
 
-    id: Any
-    task: dict[str, Any]
+    id: Row
+    task: Row
     queue: str | None = None
 
     @property
@@ -42,7 +45,7 @@ class Left:
     """
     A row that is not moved, and why: the same words for all of a kind.
 
-    ``detail`` is what differs between them. ``fixable`` tells that someone can do something
+    ``detail`` is what differs between them. ``fixable`` means that someone can do something
     about it, and ``listed`` that each of its kind is named.
     """
 
@@ -72,7 +75,7 @@ class Table:
     One table of another queue.
 
     A subclass has its ``name``, its ``columns`` and ``more_columns``, which not every version
-    has, and tells what a row means.
+    has, and reads a row.
     """
 
     name: str
@@ -87,16 +90,20 @@ class Table:
     def more_columns(self) -> Columns:
         return {}
 
-    def read(self, row: object) -> Found | Left:
+    def read(self, row: Row) -> Found | Left:
         """Return what a row means."""
         raise NotImplementedError
 
-    def wanted(self, rows: object) -> Any:
+    def wanted(self, rows: Row) -> Row:
         """Return those rows, as a QuerySet, that may be tasks."""
         return rows
 
     def passed_over(self) -> Iterator[tuple[str, int]]:
         """Yield why some of the other rows are not moved, and how many these are."""
+        return iter(())
+
+    def notes(self) -> Iterator[str]:
+        """Yield what else there is to be said in the end."""
         return iter(())
 
     def open(self) -> None:
@@ -117,14 +124,14 @@ class Table:
         self.model = model_of(self.name, {**columns, **more})
 
     @property
-    def rows(self) -> Any:
+    def rows(self) -> Row:
         return self.model._default_manager.using(self.terms.using)
 
     def count(self) -> int:
         found: int = self.wanted(self.rows).count()
         return found
 
-    def page(self, after: object, size: int, *, lock: bool) -> list[object]:
+    def page(self, after: object, size: int, *, lock: bool) -> list[Row]:
         """Return the next rows; locked ones, if they are to be deleted, where that can be."""
         rows = self.wanted(self.rows).order_by("pk")
         if lock:
@@ -140,6 +147,7 @@ class Source:
     """Another queue: its tables, and what it can't be asked for."""
 
     name: ClassVar[str]
+    kinds: ClassVar[tuple[type[Table], ...]]
     takes: ClassVar[frozenset[str]] = frozenset()
     """Which of the options it knows that not every source does."""
 
@@ -148,18 +156,10 @@ class Source:
         for option in ("table", "queue", "trust_pickle"):
             if getattr(terms, option) and option not in self.takes:
                 raise ConfigError(self.has_none(option))
-        self.tables = self.made(terms)
+        self.tables = [kind(terms) for kind in self.kinds]
         with reading(terms.using):
             for table in self.tables:
                 table.open()
-
-    def made(self, terms: Terms) -> list[Table]:
-        """Return its tables."""
-        raise NotImplementedError
-
-    def notes(self) -> Iterator[str]:
-        """Yield what else there is to be said in the end."""
-        return iter(())
 
     def has_none(self, option: str) -> str:
         texts = {
@@ -219,7 +219,7 @@ def model_of(table: str, columns: dict[str, models.Field[object, object]]) -> ty
     return type("Row", (models.Model,), {"Meta": meta, "__module__": __name__, **columns})
 
 
-def locked(rows: Any, using: str) -> object:
+def locked(rows: Row, using: str) -> Row:
     """Lock rows; rows locked by others are being worked on."""
     features = connections[using].features
     if not features.has_select_for_update:

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
-from django.db.models import Count, Min
+from django.db.models import Aggregate, Count, Min
 
 from django_perfectqueue.inspection.workers import working
 from django_perfectqueue.models import (
@@ -24,6 +24,8 @@ from django_perfectqueue.models import (
 from django_perfectqueue.models.fields import ServerNow
 
 BOUND = 10_000
+CountsOfLane = dict[str, Any]
+"""The tickets of a lane: its ``lane``, the ``first``, the ``oldest`` due time, counts by status."""
 
 
 @dataclass
@@ -111,22 +113,15 @@ def add_working(found: dict[str, Figures], using: str) -> None:
         one.working = min(one.working, one.counts["running"] + one.counts["stalled"])
 
 
-def by_lane(using: str) -> Iterable[Any]:
+def by_lane(using: str) -> Iterable[CountsOfLane]:
     """Return the narrow table's counts: a row a lane."""
     conditions = live_conditions()
-    counts: dict[str, Any] = {
+    figures: dict[str, Aggregate] = {
         word.value: Count("task_id", filter=holds) for word, holds in conditions.items()
     }
-    return (
-        Ticket.objects.using(using)
-        .values("lane")
-        .annotate(
-            first=Min("task_id"),
-            oldest=Min("run_at", filter=conditions[Status.WAITING]),
-            **counts,
-        )
-        .order_by()
-    )
+    figures |= {"first": Min("task_id"), "oldest": Min("run_at", filter=conditions[Status.WAITING])}
+    rows = Ticket.objects.using(using).values("lane").annotate(**figures).order_by()
+    return cast("Iterable[CountsOfLane]", rows)
 
 
 def owners_of(using: str, task_ids: set[int]) -> dict[int, Lane]:
@@ -146,7 +141,7 @@ def server_now(using: str) -> datetime | None:
     return now
 
 
-def add_lane(figures: Figures, lane: Lane, row: dict[str, Any], now: datetime | None) -> None:
+def add_lane(figures: Figures, lane: Lane, row: CountsOfLane, now: datetime | None) -> None:
     counts = Counter({word.value: row[word.value] for word in LIVE})
     figures.counts += counts
     user = User(

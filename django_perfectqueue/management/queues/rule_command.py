@@ -7,8 +7,8 @@ import os
 import re
 import socket
 from argparse import ArgumentTypeError
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import TypeVar
 
 from django.core.management.base import CommandParser
 from django.db.models import Model, QuerySet
@@ -20,7 +20,7 @@ from django_perfectqueue.models import Change
 from django_perfectqueue.queue import parse_duration
 
 from ..base import CommandOptions, QueueCommand, at_least
-from ..terminal.table import GAP, Column, lines, terminal_width
+from ..terminal.table import Column
 from ..terminal.text import local
 
 M = TypeVar("M", bound=Model)
@@ -70,24 +70,18 @@ class RuleCommand(QueueCommand):
             help=_("Of a list: how many (100); 0: all."),
         )
 
-    def print_table(self, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-        table = lines(columns, rows, width=terminal_width(self.stdout))
-        header = GAP.join(next(table)).rstrip()
-        for number, cells in enumerate(table):
-            if not number:
-                self.stdout.write(self.style.MIGRATE_HEADING(header))
-            self.stdout.write(GAP.join(cells).rstrip())
-
     def print_changes(self, changes: QuerySet[Change]) -> None:
-        latest = list(changes[:SHOWN])
-        if latest:
+        if latest := list(changes[:SHOWN]):
             self.stdout.write("")
-            columns = [Column(_("changed")), Column(_("by"), elastic=True), Column(_("what"))]
-            rows = ([local(one.at), one.by or "-", difference(one)] for one in latest)
-            self.print_table(columns, rows)
+            columns = [
+                Column[Change](_("changed"), lambda one: local(one.at)),
+                Column[Change](_("by"), lambda one: one.by or "-", elastic=True),
+                Column(_("what"), difference),
+            ]
+            self.print_table(columns, latest)
 
 
-def edits(options: CommandOptions, *names: str) -> dict[str, Any]:
+def edits(options: CommandOptions, *names: str) -> CommandOptions:
     """Return what a person has said of these, and of the cap."""
     said = {name: options[name] for name in (*names, "paused") if options[name] is not None}
     if options["no_cap"] or options["max_running"] is not None:

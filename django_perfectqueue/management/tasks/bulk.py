@@ -35,20 +35,14 @@ class SelectingCommand(SteeringCommand):
     page_by: ClassVar[str]
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("keys", metavar="KEY", nargs="*", help=_("Keys of the tasks."))
-        parser.add_argument("--all", action="store_true", help=self.all_help())
-        parser.add_argument("--type", metavar="TYPE", help=_("Every such task of this type."))
-        parser.add_argument("--user", metavar="USER", help=_("Every such task of this user."))
-        parser.add_argument(
-            "--status", choices=self.statuses, metavar="STATUS", help=self.status_help()
-        )
-        parser.add_argument(
-            "--limit",
-            type=at_least(1),
-            metavar="N",
-            help=_("Of these, no more than the first N."),
-        )
-        parser.add_argument(
+        add = parser.add_argument
+        add("keys", metavar="KEY", nargs="*", help=_("Keys of the tasks."))
+        add("--all", action="store_true", help=self.all_help())
+        add("--type", metavar="TYPE", help=_("Every such task of this type."))
+        add("--user", metavar="USER", help=_("Every such task of this user."))
+        add("--status", choices=self.statuses, metavar="STATUS", help=self.status_help())
+        add("--limit", type=at_least(1), metavar="N", help=_("Of these, no more than the first N."))
+        add(
             "--dry-run",
             action="store_true",
             help=_("Only list their keys, the first 100, and say how many."),

@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import PayloadError
 from django_perfectqueue.inspection.attempts import Episode, Try, due_at, remark, waited
+from django_perfectqueue.inspection.why_waiting import Code, Reason
 from django_perfectqueue.lib.durations import short_duration
+from django_perfectqueue.lib.printable import on_one_line
 from django_perfectqueue.models import DeadLetter, Journal, Status, Task, Ticket
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.redaction import masked
+
+from ..terminal.text import local
+
+if TYPE_CHECKING:
+    from django_stubs_ext import WithAnnotations
+
+Facts = dict[str, object]
+
+
+class Clock(TypedDict):
+    """What a listing adds to its rows: the time on the database's clock."""
+
+    clock: datetime
+
+
+class Added(Clock):
+    tries: int
+
+
+ListedTask: TypeAlias = "WithAnnotations[Task, Added]"
+
+
+def picked(row: object, *names: str) -> Facts:
+    """Return these values of a row by their names, with times and empty texts as JSON has them."""
+    return {name: plain(getattr(row, name)) for name in names}
+
+
+def plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return None if value == "" else value
 
 
 def ticket_of(task: Task) -> Ticket | None:
@@ -46,15 +79,9 @@ def situation(task: Task, now: datetime) -> str:
     return (_("due in %s") if wait > 0 else _("due for %s")) % short_duration(wait)
 
 
-def summary(task: Any, *, with_data: bool) -> dict[str, object]:
+def summary(task: ListedTask, *, with_data: bool) -> Facts:
     facts = {
-        "id": task.id,
-        "queue": task.queue,
-        "key": task.key,
-        "type": task.type,
-        "user": task.user or None,
-        "status": task.status,
-        "priority": task.priority,
+        **picked(task, "id", "queue", "key", "type", "user", "status", "priority"),
         "limits": task.limits.split(",") if task.limits else [],
         "time_limit": task.time_limit,
         "attempts": task.tries,
@@ -62,18 +89,16 @@ def summary(task: Any, *, with_data: bool) -> dict[str, object]:
         "run_at": iso(due_at(task)),
         "expected_at": iso(task.expected_at),
         "lease_until": iso(lease_until(task)),
-        "expires_at": iso(task.expires_at),
-        "ended_at": iso(task.ended_at),
+        **picked(task, "expires_at", "ended_at"),
     }
     return facts | (content("data", task.payload) if with_data else {})
 
 
-def story(task: Any, attempts: Sequence[Try], *, with_data: bool) -> dict[str, Any]:
+def story(task: ListedTask, attempts: Sequence[Try], *, with_data: bool) -> Facts:
     ticket, letter = ticket_of(task), dead_letter_of(task)
     counts = ticket or letter
     facts = summary(task, with_data=with_data) | {
-        "started_at": iso(task.started_at),
-        "worker": task.worker or None,
+        **picked(task, "started_at", "worker"),
         "errors": counts.errors if counts else None,
         "crashes": counts.crashes if counts else None,
         "note": remark(task) or None,
@@ -89,30 +114,16 @@ def story(task: Any, attempts: Sequence[Try], *, with_data: bool) -> dict[str, A
     return facts | content("result", task.result_text) | context_of(task)
 
 
-def attempt_facts(attempt: Try) -> dict[str, Any]:
-    return {
-        "attempt": attempt.number,
-        "ending": attempt.ending,
-        "worker": attempt.worker or None,
-        "started_at": iso(attempt.started_at),
-        "ended_at": iso(attempt.ended_at),
-        "error": attempt.error or None,
-        "message": attempt.message or None,
-        "traceback": attempt.traceback or None,
-    }
+def attempt_facts(attempt: Try) -> Facts:
+    names = ("ending", "worker", "started_at", "ended_at", "error", "message", "traceback")
+    return {"attempt": attempt.number, **picked(attempt, *names)}
 
 
-def progress_facts(journal: Journal | None) -> dict[str, object] | None:
-    if journal is None:
-        return None
-    return {
-        "progress": journal.progress,
-        "stage": journal.stage or None,
-        "updated_at": iso(journal.updated_at),
-    }
+def progress_facts(journal: Journal | None) -> Facts | None:
+    return picked(journal, "progress", "stage", "updated_at") if journal else None
 
 
-def journal_facts(episode: Episode) -> dict[str, object] | None:
+def journal_facts(episode: Episode) -> Facts | None:
     """Return an attempt's journal; ``attempt`` is None if it is not counted or still runs."""
     if episode.journal is None:
         return None
@@ -125,7 +136,7 @@ def journal_facts(episode: Episode) -> dict[str, object] | None:
     }
 
 
-def content(name: str, text: str | None) -> dict[str, object]:
+def content(name: str, text: str | None) -> Facts:
     """Return stored JSON as it was given; where it can't be read, its text under another name."""
     if text is None:
         return {name: None}
@@ -135,7 +146,7 @@ def content(name: str, text: str | None) -> dict[str, object]:
         return {f"broken_{name}": text}
 
 
-def context_of(task: Task) -> dict[str, object]:
+def context_of(task: Task) -> Facts:
     """Return what a task has taken along of its submitter's surroundings, for all eyes."""
     return {name: masked(value) for name, value in content("context", task.context).items()}
 
@@ -152,3 +163,65 @@ def ran(attempts: Sequence[Try]) -> float | None:
 
 def iso(moment: datetime | None) -> str | None:
     return moment.isoformat() if moment else None
+
+
+def fields(task: ListedTask, attempts: list[Try], reason: Reason) -> Iterator[tuple[str, str]]:
+    ticket, letter = ticket_of(task), dead_letter_of(task)
+    state = situation(task, task.clock)
+    yield _("status"), f"{task.status}, {state}" if state else task.status
+    if reason.code not in (Code.ENDED, Code.RUNNING):
+        yield _("why"), reason.sentence
+    if remarked := remark(task):
+        yield _("note"), remarked
+    if letter:
+        yield _("because"), why(letter.group, letter.message)
+    if ticket and ticket.cancel_requested:
+        yield _("cancel"), _("requested")
+    yield _("type"), task.type
+    if task.user:
+        yield _("user"), task.user
+    yield _("priority"), str(task.priority)
+    if task.limits:
+        yield _("limits"), task.limits.replace(",", ", ")
+    if task.time_limit:
+        yield _("time limit"), short_duration(task.time_limit)
+    yield from times(task, attempts)
+    yield _("attempts"), attempts_line(task)
+    if task.worker:
+        yield _("worker"), task.worker
+    yield "id", str(task.id)
+
+
+def times(task: Task, attempts: list[Try]) -> Iterator[tuple[str, str]]:
+    yield _("created"), local(task.created_at)
+    if due_at(task) != task.created_at:
+        yield _("due"), local(due_at(task))
+    if task.expected_at:
+        yield _("expected"), local(task.expected_at)
+    if held_until := lease_until(task):
+        yield _("lease until"), local(held_until)
+    if task.expires_at:
+        yield _("expires"), local(task.expires_at)
+    if task.started_at:
+        yield _("started"), local(task.started_at)
+    if task.ended_at:
+        yield _("ended"), local(task.ended_at)
+    if (wait := waited(task, attempts)) is not None:
+        yield _("waited"), short_duration(wait)
+    if (run := ran(attempts)) is not None:
+        yield _("ran"), short_duration(run)
+
+
+def attempts_line(task: ListedTask) -> str:
+    counts = ticket_of(task) or dead_letter_of(task)
+    if counts is None or not (counts.errors or counts.crashes):
+        return str(task.tries)
+    return _("%(attempts)s (errors: %(errors)s, crashes: %(crashes)s)") % {
+        "attempts": task.tries,
+        "errors": counts.errors,
+        "crashes": counts.crashes,
+    }
+
+
+def why(error: str, message: str) -> str:
+    return on_one_line(": ".join(part for part in (error, message) if part))

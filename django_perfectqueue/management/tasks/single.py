@@ -8,7 +8,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import TaskError
-from django_perfectqueue.fairness import audit
+from django_perfectqueue.inspection import steering
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.queue import TaskHandle
 
@@ -58,7 +58,7 @@ class SteeringCommand(QueueCommand):
     def sign(self, keys: Iterable[str], word: str) -> None:
         """Write down who did it."""
         names = ((self.queue.name, key) for key in keys)
-        audit.sign(names, word, by=person(), using=self.queue.using)
+        steering.sign(names, word, by=person(), using=self.queue.using)
 
     def refused(self, task: TaskHandle) -> str:
         """Steer one task; return why it could not be done, or nothing."""

@@ -4,61 +4,65 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
+from typing import Generic, TextIO, TypeVar
+
+from django.core.management.base import OutputWrapper
 
 from django_perfectqueue.lib.printable import printable
 
 from .text import columns_of, cut, padded
 
+R = TypeVar("R")
 SAMPLE = 200
 NARROWEST = 8
 GAP = "  "
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Column(Generic[R]):
     """
-    How a column is shown: numbers go to the ``right``.
+    A column: its title, and what it shows of a row. Numbers go to the ``right``.
 
     Where the terminal is narrow the ``spare`` ones are left out first, and then the
-    ``elastic`` ones give way.
+    ``elastic`` ones give way. ``paint`` colours a padded cell.
     """
 
     title: str
+    cell: Callable[[R], str]
     elastic: bool = False
     right: bool = False
     spare: bool = False
+    paint: Callable[[str], str] = str
 
 
-def lines(
-    columns: Sequence[Column], rows: Iterable[Sequence[str]], *, width: int | None
-) -> Iterator[list[str]]:
+def lines(columns: Sequence[Column[R]], rows: Iterable[R], *, width: int | None) -> Iterator[str]:
     """
-    Yield the header and each row as aligned cells.
+    Yield the header and each row as a line; nothing where there are no rows.
 
     The first rows decide how wide the columns are. ``width`` is the terminal's, and None
     where nothing is to be cut.
     """
-    cells = ([printable(cell) for cell in row] for row in rows)
+    cells = ([printable(column.cell(row)) for column in columns] for row in rows)
     sample = list(islice(cells, SAMPLE))
     titles = [column.title for column in columns]
     widths = fitting(columns, widest([titles, *sample]), width)
-    for row in chain([titles], sample, cells):
-        yield [
-            padded(cell if width is None else cut(cell, room), room, right=column.right)
+    for row in chain([titles], sample, cells) if sample else ():
+        parts = [
+            column.paint(padded(cell if width is None else cut(cell, room), room, column.right))
             for column, cell, room in zip(columns, row, widths, strict=True)
             if room
         ]
+        yield GAP.join(parts).rstrip()
 
 
 def widest(rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(columns_of, cells)) for cells in zip(*rows, strict=True)]
 
 
-def fitting(columns: Sequence[Column], widths: list[int], width: int | None) -> list[int]:
+def fitting(columns: Sequence[Column[R]], widths: list[int], width: int | None) -> list[int]:
     """
     Return widths whose sum fits; 0 is for a column that is left out.
 
@@ -80,7 +84,7 @@ def fitting(columns: Sequence[Column], widths: list[int], width: int | None) -> 
     return widths
 
 
-def terminal_width(stream: Any) -> int | None:
+def terminal_width(stream: TextIO | OutputWrapper) -> int | None:
     """Return the columns of the terminal that a stream writes to; None when it is no terminal."""
     if not stream.isatty():
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from datetime import datetime, timezone
-from typing import Any
 
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, localtime
@@ -17,7 +16,7 @@ from django_perfectqueue.lib.durations import seconds_in
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
-def point(name: str, value: Any) -> datetime | str | None:
+def point(name: str, value: object) -> datetime | str | None:
     """
     Return a time that was written as unix seconds, ISO 8601 or a duration such as "5m30s".
 
@@ -49,7 +48,7 @@ def seconds(name: str, span: str | None) -> float | None:
     return found
 
 
-def unix_time(name: str, value: Any) -> datetime:
+def unix_time(name: str, value: float | str) -> datetime:
     """
     Return the time of a number of seconds since 1970.
 
@@ -118,6 +117,6 @@ def cut(text: str, width: int) -> str:
     return kept + "…"
 
 
-def padded(text: str, width: int, *, right: bool = False) -> str:
+def padded(text: str, width: int, right: bool = False) -> str:
     blanks = " " * (width - columns_of(text))
     return blanks + text if right else text + blanks

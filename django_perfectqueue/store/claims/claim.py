@@ -14,7 +14,7 @@ from django.db.backends.utils import CursorWrapper as Cursor
 from ..arithmetic.fair_order import Pick, counted
 from ..database.diagnosis import Ailment
 from ..database.dialects import Dialect
-from ..database.dialects.base import Row
+from ..database.dialects.base import Row, Taker
 from ..lanes.accounts import Accounts
 from ..leases.leased import leased
 from ..tasks.close import expire
@@ -87,15 +87,8 @@ class Claim:
         alone: bool,
         capped: Collection[int],
     ) -> list[Lease]:
-        rows = self.dialect.claim(
-            self.cursor,
-            wants,
-            limit,
-            holder=self.holder,
-            token=self.token,
-            seconds=self.alive_time,
-            now=self.now,
-        )
+        taker = Taker(self.holder, self.token, self.alive_time, self.now)
+        rows = self.dialect.claim(self.cursor, wants, limit, taker)
         lines = in_lines(rows)
         if not alone:
             for lane in short(wants, lines, limit):

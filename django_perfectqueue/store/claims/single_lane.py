@@ -7,6 +7,7 @@ from typing import Any
 
 from ..arithmetic.fair_order import OpenLane
 from ..database.dialects import dialect_of
+from ..database.dialects.base import Taker
 from ..database.transaction import reading, unit
 from ..lanes.accounts import Accounts
 from ..leases.leased import leased
@@ -38,7 +39,8 @@ def take_alone(
     whose: dict[str, Any] = {"holder": holder, "token": new_token()}
     try:
         with reading(using) as (cursor, dialect):
-            rows = dialect.claim_alone(cursor, queue, limit, seconds=alive_time, now=now, **whose)
+            taker = Taker(**whose, seconds=alive_time, now=now)
+            rows = dialect.claim_alone(cursor, queue, limit, taker)
     except Exception as error:
         if not may_be_a_row(error, dialect_of(using)):
             raise

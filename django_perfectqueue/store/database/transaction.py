@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.exceptions import NotMigratedError
 
@@ -33,7 +34,7 @@ LACKING = Ailment.UNMIGRATED
 
 
 @contextmanager
-def unit(using: str, *, apart: bool = False) -> Iterator[tuple[Any, Dialect]]:
+def unit(using: str, *, apart: bool = False) -> Iterator[tuple[Cursor, Dialect]]:
     """
     Open one transaction, or join the caller's; yield a cursor and the dialect.
 
@@ -53,7 +54,7 @@ def unit(using: str, *, apart: bool = False) -> Iterator[tuple[Any, Dialect]]:
             yield cursor, dialect
 
 
-def timely(using: str) -> AbstractContextManager[tuple[Any, Dialect]]:
+def timely(using: str) -> AbstractContextManager[tuple[Cursor, Dialect]]:
     """
     Open what a statement needs that writes a time from now.
 
@@ -71,7 +72,7 @@ def together(*, using: str) -> Iterator[None]:
 
 
 @contextmanager
-def reading(using: str) -> Iterator[tuple[Any, Dialect]]:
+def reading(using: str) -> Iterator[tuple[Cursor, Dialect]]:
     """Yield a cursor and the dialect, with no transaction of its own."""
     connection = connections[using]
     with connection.cursor() as cursor:
@@ -90,7 +91,7 @@ class Tries:
     def __init__(self) -> None:
         self.doubtful: list[Any] = []
 
-    def commits(self, note: Any) -> None:
+    def commits(self, note: object) -> None:
         self.doubtful.append(note)
 
 
@@ -101,8 +102,8 @@ def one_call() -> Sharing:
     """
     Treat every store call in this block as a try of one operation.
 
-    For who waits for a lost database by other rules than PATIENCE: it is told at once, and
-    soon of what is lost against others.
+    For callers with rules of their own: a lost connection is raised at once, and what lost
+    against another transaction after PATIENCE_OF_ONE_CALL.
     """
     return Sharing({} if (known := shared.get()) is None else known)
 

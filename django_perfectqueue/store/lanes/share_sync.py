@@ -87,11 +87,11 @@ def look_again(cursor: Cursor, lanes: Sequence[int]) -> None:
     When the share of everyone is edited, it does not reach lanes that nobody can see yet.
     """
     using = cursor.db.alias
-    transaction.on_commit(partial(mend, lanes, using=using), using=using, robust=True)
+    transaction.on_commit(partial(correct_shares, lanes, using=using), using=using, robust=True)
 
 
 @repeated
-def mend(lanes: Sequence[int], *, using: str) -> None:
+def correct_shares(lanes: Sequence[int], *, using: str) -> None:
     with reading(using) as (cursor, dialect):
         stale = outdated(cursor, dialect, lanes)
     if stale:

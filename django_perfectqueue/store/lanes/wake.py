@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.db.backends.utils import CursorWrapper as Cursor
 
@@ -229,7 +229,7 @@ def floor(
     return Floor(max(clock or 0.0, first), usual or 0.0)
 
 
-def place_of(queue: str, keys: Keys) -> dict[str, Any]:
+def place_of(queue: str, keys: Keys) -> dict[str, object]:
     return {"queue": queue, "gate": gate_id(queue, keys)}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
@@ -68,22 +68,13 @@ class Tally:
         """Return one from the columns of AMOUNTS; sums come as decimals from some databases."""
         ended, seconds, entitled, *counts = amounts
         eager, paused, capped, limited = map(int, counts[:4])
-        longest, *waits = counts[4:]
-        return cls(
-            ended=int(ended),
-            seconds=float(seconds),
-            entitled=float(entitled),
-            eager=eager,
-            paused=paused,
-            capped=capped,
-            limited=limited,
-            longest=float(longest),
-            waits=list(map(int, waits)),
-        )
+        waits = list(map(int, counts[5:]))
+        seen = eager, paused, capped, limited, float(counts[4])
+        return cls(int(ended), float(seconds), float(entitled), *seen, waits)
 
-    def amounts(self) -> tuple[Any, ...]:
-        seen = (self.eager, self.paused, self.capped, self.limited)
-        return (self.ended, self.seconds, self.entitled, *seen, self.longest, *self.waits)
+    def amounts(self) -> tuple[float, ...]:
+        *figures, waits = astuple(self)
+        return (*figures, *waits)
 
     def wait(self, *waits: float) -> None:
         """Count tasks that have waited so many seconds each."""
@@ -92,13 +83,8 @@ class Tally:
         self.longest = max([self.longest, *waits])
 
     def add(self, other: Tally) -> None:
-        self.ended += other.ended
-        self.seconds += other.seconds
-        self.entitled += other.entitled
-        self.eager += other.eager
-        self.paused += other.paused
-        self.capped += other.capped
-        self.limited += other.limited
+        for name in ("ended", "seconds", "entitled", *SEEN):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         self.longest = max(self.longest, other.longest)
         for number, count in enumerate(other.waits):
             self.waits[number] += count

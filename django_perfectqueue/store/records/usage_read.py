@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Any
+from typing import TypedDict
 
 from django.db.backends.utils import CursorWrapper as Cursor
 
@@ -68,6 +68,15 @@ class Terms:
     max_running: int | None = None
 
 
+class Standing(TypedDict, total=False):
+    """What holds for a user now; no more than its tasks that wait where it has no account."""
+
+    weight: float
+    max_running: int | None
+    running: int
+    waiting: int
+
+
 def summed_until(cursor: Cursor, dialect: Dialect, queue: str, span: int) -> datetime | None:
     """Return the end of the newest span of this length, or None where there is none."""
     values = {"queue": queue, "span": int(span)}
@@ -121,7 +130,7 @@ def entitle(tallies: dict[UsageKey, Tally], terms: dict[str, Terms]) -> None:
     Say what each was entitled to within one slice.
 
     Who was paused or at its cap for a moment is taken to have wanted no more, and so are
-    those who are not told apart. Where more waited than were looked at, everyone else who
+    those who are summed up as others. Where more waited than were looked at, everyone else who
     got something is taken to have waited for more.
     """
     many = any(usage_key.others and tally.eager for usage_key, tally in tallies.items())
@@ -155,7 +164,7 @@ def terms_of(
 
 def place(
     dialect: Dialect, queue: str, span: int, since: datetime, until: datetime
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {
         "queue": queue,
         "span": int(span),
@@ -166,13 +175,13 @@ def place(
 
 def standings(
     cursor: Cursor, dialect: Dialect, queue: str, users: Iterable[str], most: int
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Standing]:
     """
     Return of each user that has a lane what holds for it now: weight and cap, what runs and
     what waits, of which no more than ``most`` and one are counted in each of its lanes.
     """
     owners = {lane_id(queue, user): user for user in users}
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Standing] = {}
     lanes: dict[int, str] = {}
     ids = sorted(owners)
     for first in range(0, len(ids), LANES_A_STATEMENT):
@@ -182,7 +191,7 @@ def standings(
             lanes[lane] = user = owners[account]
             facts = found.setdefault(user, {"waiting": 0})
             if not gate:
-                facts.update(weight=weight, max_running=max_running, running=running)
+                facts |= {"weight": weight, "max_running": max_running, "running": running}
     counts = waiting(cursor, dialect, sorted(lanes), most)
     for lane, count in counts.items():
         facts = found[lanes[lane]]

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import Bucket, Usage
 
-from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
 from ..database.transaction import repeated, unit
-from .usage import LATEST, MOST_ROWS, Tally, UsageKey, clock, folded, start_of, write
+from .usage import LATEST, MOST_ROWS, clock, folded, start_of, write
 from .usage_read import first_since, slices, summed_until, sums
 
 GRACE = 15.0
@@ -66,22 +63,12 @@ def sum_up_next(queue: str, span: Bucket, part: Bucket, *, using: str, now: date
         until = start + timedelta(seconds=int(span))
         if until + timedelta(seconds=GRACE) > now:
             return False
-        found = parts(cursor, dialect, queue, part, start, until)
+        if part == Bucket.SLICE:
+            found = slices(cursor, dialect, queue, start, until)
+        else:
+            found = sums(cursor, dialect, queue, part, start, until)
         write(cursor, dialect, span, start, folded(found, MOST_ROWS), LATEST)
         return True
-
-
-def parts(
-    cursor: Cursor,
-    dialect: Dialect,
-    queue: str,
-    part: Bucket,
-    since: datetime,
-    until: datetime,
-) -> dict[UsageKey, Tally]:
-    if part == Bucket.SLICE:
-        return slices(cursor, dialect, queue, since, until)
-    return sums(cursor, dialect, queue, part, since, until)
 
 
 def delete(queue: str, span: Bucket, keep: float, *, using: str, now: datetime) -> None:
@@ -96,12 +83,8 @@ def delete(queue: str, span: Bucket, keep: float, *, using: str, now: datetime) 
 def delete_batch(queue: str, span: Bucket, before: datetime, *, using: str) -> int:
     """Delete a bounded number of rows; return how many. Those that someone holds are left."""
     with unit(using) as (cursor, dialect):
-        values = {
-            "queue": queue,
-            "span": int(span),
-            "before": dialect.parameter(before),
-            "limit": BATCH,
-        }
+        values = {"queue": queue, "span": int(span), "limit": BATCH}
+        values["before"] = dialect.parameter(before)
         statement = OLD + dialect.skip_clause()
         ids = [row for (row,) in dialect.execute(cursor, statement, values).fetchall()]
         if ids:

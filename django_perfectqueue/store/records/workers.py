@@ -18,6 +18,7 @@ from ..values import new_holder
 KEPT = 3600.0
 BATCH = 100
 
+GIVEN = ("pid", "launcher", "generation", "version", "processors", "queues", "routes", "schedules")
 RENEW = """
 UPDATE "perfectqueue_worker"
 SET "seen_at" = {now}, "leaving" = %(leaving)s, "seats" = %(seats)s, "drifted_at" = {drifted_at}
@@ -88,14 +89,7 @@ def register(
         values = {
             **state,
             "host": worker.host[:255],
-            "pid": worker.pid,
-            "launcher": worker.launcher,
-            "generation": worker.generation,
-            "version": worker.version,
-            "processors": worker.processors,
-            "queues": worker.queues,
-            "routes": worker.routes,
-            "schedules": worker.schedules,
+            **{name: getattr(worker, name) for name in GIVEN},
         }
         then["started_at"] = worker.born - time.monotonic()
         dialect.execute(cursor, ENTER, values, now=now, after=then)

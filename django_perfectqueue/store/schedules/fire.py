@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 
 from django.db import Error, connections, transaction
-from django.db.models import DateTimeField, Value
 
 from django_perfectqueue.exceptions import (
     AlreadyFinishedError,
@@ -35,7 +34,7 @@ logger = logging.getLogger("django_perfectqueue.schedules")
 
 LEAST = timedelta(microseconds=1)
 BATCH = 100
-MOST_BATCHES = 20
+MOST_BATCHES = 5
 BROKEN_FOR = 60 * SECOND
 """After so long a broken schedule is looked at again: another host may know its zone."""
 MOVED = (
@@ -60,11 +59,6 @@ SCHEDULE, SCHEDULED_FOR = OF_SCHEDULES
 Chosen = list[tuple[Schedule, Decision]]
 
 
-def clock(now: datetime | None) -> ServerNow | Value:
-    """Return the server's clock, or the time that was given, for queries."""
-    return ServerNow() if now is None else Value(now, output_field=DateTimeField())
-
-
 def server_time(*, using: str) -> datetime:
     """Return the time of the server's clock."""
     with reading(using) as (cursor, dialect):
@@ -78,19 +72,22 @@ def fire_schedules(*, using: str, now: datetime | None = None) -> bool:
     One batch is one transaction: its tasks are there and its cursors moved, or neither. What
     others are firing at this moment is left to them.
     """
-    return all(fire_some(using=using, now=now) == BATCH for _batch in range(MOST_BATCHES))
+    return all(fire_some(using=using, now=now) for _batch in range(MOST_BATCHES))
 
 
 @repeated
-def fire_some(*, using: str, now: datetime | None) -> int:
+def fire_some(*, using: str, now: datetime | None) -> bool:
+    """Fire one batch; return whether more is due."""
     with unit(using):
         # What others hold, they fire.
         found = Schedule.objects.using(using).select_for_update(skip_locked=can_skip(using))
-        found = found.filter(due_at__lte=clock(now)).order_by("due_at")
-        rows = list(found.annotate(now=clock(now))[:BATCH])  # type: ignore[no-redef]
+        found = found.filter(due_at__lte=now or ServerNow()).order_by("due_at")
+        rows = list(found.annotate(now=ServerNow())[:BATCH])  # type: ignore[no-redef]
         if rows:
+            for row in rows:
+                row.now = now or row.now
             fire_rows(rows, using=using)
-        return len(rows)
+        return len(rows) == BATCH or any(row.due_at and row.due_at <= row.now for row in rows)
 
 
 def can_skip(using: str) -> bool:

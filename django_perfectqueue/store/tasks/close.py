@@ -19,6 +19,7 @@ from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
 from ..lanes.accounts import REACHED, Accounts, expected_cost
 from ..notify.signals import announce, announce_ids
+from ..records.dependency_events import note_ended
 from ..values import Failure, Lease, as_text
 
 MOST_COUNTED = 32_767
@@ -139,7 +140,8 @@ def bury(
     now: datetime | None,
 ) -> None:
     """End a task that has not finished: delete its ticket, and write a dead letter."""
-    dialect.remove(cursor, held.task_id)
+    if dialect.remove(cursor, held.task_id):
+        note_ended(cursor, dialect, [held.task_id])
     values = {
         "task_id": held.task_id,
         "status": status.value,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from django.db.backends.utils import CursorWrapper as Cursor
 
@@ -13,9 +12,11 @@ from django_perfectqueue.models import Outcome
 
 from ..arithmetic.fair_order import is_gated
 from ..database.dialects import Dialect, dialect_of
+from ..database.dialects.base import Report
 from ..database.transaction import reading, repeated, unit
 from ..lanes.accounts import Accounts
 from ..leases.fence import ending_of
+from ..records.dependency_events import note_ended
 from ..values import Completion
 
 
@@ -50,9 +51,9 @@ def finish_one(done: Completion, *, using: str, worker: str, now: datetime | Non
     accounts = Accounts(now)
     accounts.end(done.lease, done.seconds)
     entry = accounts.of(done.lease.lane).entry(done.lease.lane)
-    terms: dict[str, Any] = {"worker": worker, "monotonic": time.monotonic(), "now": now}
+    report = Report(worker, time.monotonic(), now)
     with reading(using) as (cursor, dialect):
-        return dialect.finish_one(cursor, done, entry, **terms)
+        return dialect.finish_one(cursor, done, entry, report)
 
 
 def close(
@@ -64,11 +65,15 @@ def close(
     worker: str,
     now: datetime | None,
 ) -> list[Completion]:
-    terms: dict[str, Any] = {"worker": worker, "monotonic": time.monotonic(), "now": now}
+    report = Report(worker, time.monotonic(), now)
     each: dict[tuple[int, int], Completion] = {}
     for done in completions:
         each.setdefault((done.lease.task_id, done.lease.token), done)
-    closed = dialect.finish(cursor, list(each.values()), **terms)
+    closed = dialect.finish(cursor, list(each.values()), report)
+    if any(closed.values()):
+        note_ended(
+            cursor, dialect, [task_id for (task_id, _), followed in closed.items() if followed]
+        )
     accounts.end_all(
         [(done.lease, done.ended - done.started) for fence, done in each.items() if fence in closed]
     )

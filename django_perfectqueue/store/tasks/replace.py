@@ -17,6 +17,7 @@ from django_perfectqueue.models import State
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
 from ..database.transaction import REPEATS, Tries, recalled, unit
+from ..records.dependency_events import note_added
 from ..values import Submission
 from .forget import FORGET_STORY, FORGET_TASKS
 from .steer import FIND, live
@@ -25,15 +26,29 @@ from .submit import notify, store_free
 ENDED = " AND \"outcome\" <> ''"
 
 
-def replace(submission: Submission, *, using: str, now: datetime | None = None) -> None:
+# The tasks that wait for it wait for the one in its place.
+WAITING = """
+SELECT "id", "child_id" FROM "perfectqueue_dependency"
+WHERE "parent_id" = %(old)s AND "state" < 3
+"""
+TRANSFER = """
+UPDATE "perfectqueue_dependency" SET "parent_id" = %(new)s, "state" = 0 WHERE "id" IN ({ids})
+"""
+
+
+def replace(
+    submission: Submission, *, using: str, now: datetime | None = None
+) -> dict[tuple[str, str], int]:
     """
-    Put a task in the place of the one with its key, which is forgotten.
+    Put a task in the place of the one with its key, which is forgotten; return its id by
+    queue and key.
 
     Raise NotSupportedError while that is running, and AlreadyExistsError when others
     take the key again and again.
     """
     fresh = replace_now(submission, using=using, now=now)
     notify([submission], fresh, using=using, now=now)
+    return fresh
 
 
 @recalled
@@ -49,10 +64,21 @@ def replace_now(
             free = row is None or forget(cursor, dialect, row[0], submission.key)
             if free and (fresh := store_free([submission], using=using, now=now)):
                 tries.doubtful += fresh.values()
+                if row:
+                    transfer(cursor, dialect, row[0], *fresh.values())
                 return fresh
         raise AlreadyExistsError(
             f"Queue '{submission.queue}' already has a task with the key '{submission.key}'."
         )
+
+
+def transfer(cursor: Cursor, dialect: Dialect, old: int, new: int) -> None:
+    """Have what waits for one task wait for another."""
+    values = {"old": old, "new": new}
+    if waiting := dialect.execute(cursor, WAITING, values).fetchall():
+        ids = numbers(id_ for id_, _child in waiting)
+        dialect.execute(cursor, TRANSFER.replace("{ids}", ids), values)
+        note_added(cursor, dialect, sorted({child for _id, child in waiting}))
 
 
 def forget(cursor: Cursor, dialect: Dialect, task_id: int, key: str) -> bool:

@@ -15,17 +15,22 @@ from django_perfectqueue.models import Outcome, State
 from ..arithmetic.fair_order import lane_of
 from ..arithmetic.limit_keys import may_hold, split
 from ..database.dialects import Dialect
+from ..database.dialects.base import numbers
 from ..database.transaction import Tries, reading, recalled, repeated, unit
 from ..lanes.accounts import REACHED, Accounts
 from ..limits.limit_cache import known_limits
 from ..notify.ring import call, ring
 from ..notify.signals import announce_ids
+from ..records.dependency_events import note_added, note_ended
 from .after_commit import once_committed
 from .close import CANCELLED, Held, bury
 
 FIND = 'SELECT "id" FROM "perfectqueue_task" WHERE "queue" = %(queue)s AND "key" = %(key)s'
 TASK = """
-SELECT "queue", "key", "type", "user", "limits", "priority", "outcome", "attempt"
+SELECT "queue", "key", "type", "user", "limits", "priority", "outcome", "attempt", EXISTS (
+    SELECT 1 FROM "perfectqueue_dependency"
+    WHERE "child_id" = "perfectqueue_task"."id" AND "state" < 3
+)
 FROM "perfectqueue_task" WHERE "id" = %(task_id)s
 """
 TICKET = f"""
@@ -57,15 +62,24 @@ WHERE "id" = %(task_id)s AND "outcome" NOT IN ('', 'finished')
 REQUEUE = """
 INSERT INTO "perfectqueue_ticket" (
     "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
-    "cancel_requested"
+    "cancel_requested", "followed"
 )
-SELECT "id", %(lane)s, 1, %(rank)s, COALESCE("expected_at", {now}), {now}, %(attempt)s, 0, 0, FALSE
+SELECT "id", %(lane)s, %(state)s, %(rank)s, COALESCE("expected_at", {now}),
+    CASE WHEN %(state)s = 1 THEN {now} END, %(attempt)s, 0, 0, FALSE, EXISTS (
+        SELECT 1 FROM "perfectqueue_dependency"
+        WHERE "parent_id" = "perfectqueue_task"."id" AND "state" < 3
+    )
 FROM "perfectqueue_task" WHERE "id" = %(task_id)s
 """
+# Its children wait for it anew. Written by id: by the parent it would wait for submitters.
+GIVEN_UP = """
+SELECT "id" FROM "perfectqueue_dependency" WHERE "parent_id" = %(task_id)s AND "state" = 2
+"""
+AWAIT = 'UPDATE "perfectqueue_dependency" SET "state" = 1 WHERE "id" IN ({ids})'
 
 
 class TaskRow(NamedTuple):
-    """What TASK selects."""
+    """What TASK selects; ``is_child`` means that it waits for other tasks."""
 
     queue: str
     key: str
@@ -75,6 +89,7 @@ class TaskRow(NamedTuple):
     priority: int
     outcome: str
     attempt: int
+    is_child: bool
 
 
 class LockedTicket(NamedTuple):
@@ -123,7 +138,8 @@ def force_finish_now(tries: Tries, task_id: int, *, using: str, now: datetime | 
             if tries.doubtful and known(cursor, dialect, task_id).outcome == Outcome.FINISHED:
                 return
             raise
-        dialect.remove(cursor, task_id)
+        if dialect.remove(cursor, task_id):
+            note_ended(cursor, dialect, [task_id])
         values = {"task_id": task_id, "attempt": ticket.attempt}
         dialect.execute(cursor, FORCE, values, now=now)
         drop(cursor, dialect, ticket)
@@ -228,7 +244,14 @@ def put_back(
     keys = tuple(sorted(known_limits(may, using=using)))
     values["lane"] = lane_of(task.queue, task.user, keys)
     values |= {"rank": -task.priority, "attempt": task.attempt}
+    values["state"] = (State.BLOCKED if task.is_child else State.SCHEDULED).value
     dialect.execute(cursor, REQUEUE, values, now=now)
+    if given_up := dialect.execute(cursor, GIVEN_UP, values).fetchall():
+        ids = numbers(id_ for (id_,) in given_up)
+        dialect.execute(cursor, AWAIT.replace("{ids}", ids))
+    if task.is_child:
+        # What it waits for may end before this commit: that is looked at after it.
+        note_added(cursor, dialect, [task_id])
     return task.queue
 
 

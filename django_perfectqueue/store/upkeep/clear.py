@@ -10,6 +10,7 @@ from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
 from ..database.transaction import repeated, unit
 from ..lanes.accounts import Accounts
+from ..records.dependency_events import note_ended
 from ..tasks.forget import FORGET_STORY, FORGET_TASKS
 
 BATCH = 1000
@@ -21,6 +22,11 @@ SOME = (
 TICKETS = """
 SELECT "task_id", "lane", "state" FROM "perfectqueue_ticket"
 WHERE "task_id" IN ({ids}) ORDER BY "task_id"
+"""
+
+PARENTS = """
+SELECT DISTINCT "parent_id" FROM "perfectqueue_dependency"
+WHERE "parent_id" IN ({ids}) AND "state" < 3
 """
 
 FORGET_TICKETS = 'DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids})'
@@ -44,6 +50,9 @@ def clear_batch(queue: str, *, using: str) -> int:
             forget_tickets(cursor, dialect, accounts, ids)
             for statement in (FORGET_TASKS, *FORGET_STORY):
                 dialect.execute(cursor, statement.replace("{ids}", ids))
+            parents = dialect.execute(cursor, PARENTS.replace("{ids}", ids)).fetchall()
+            if parents:
+                note_ended(cursor, dialect, [task_id for (task_id,) in parents])
             # A task that was put back in its line before its row was gone has one again.
             forget_tickets(cursor, dialect, accounts, ids)
             accounts.write(cursor, dialect)

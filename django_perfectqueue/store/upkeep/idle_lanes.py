@@ -12,7 +12,7 @@ from django_perfectqueue.models import Policy
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
 from ..database.transaction import reading, repeated, unit
-from ..lanes.share_sync import mend
+from ..lanes.share_sync import correct_shares
 from ..lanes.wake import LAST, floor
 from ..limits.meters import locked
 
@@ -117,7 +117,7 @@ def forget_lanes(
             # Once more, as they are now that nobody else can change them.
             if still := idle_lanes(cursor, dialect, locked, idle, now):
                 dialect.execute(cursor, FORGET_LANES.replace("{lanes}", numbers(still)))
-    mend(known, using=using)
+    correct_shares(known, using=using)
     return rows[-1][0] if len(rows) == limit else None
 
 

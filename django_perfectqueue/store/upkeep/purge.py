@@ -40,7 +40,11 @@ CONDITIONS = {
     )""",
 }
 DOOMED = """
-SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND "outcome" <> '' ORDER BY "id"
+SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND "outcome" <> '' AND NOT EXISTS (
+    SELECT 1 FROM "perfectqueue_dependency" AS "dependency"
+    JOIN "perfectqueue_task" AS "child" ON "child"."id" = "dependency"."child_id"
+    WHERE "dependency"."parent_id" = "perfectqueue_task"."id" AND "child"."outcome" <> 'finished'
+) ORDER BY "id"
 """
 NEWEST = """
 SELECT "queue", SUM(CASE WHEN "outcome" <> '' THEN 1 ELSE 0 END), COUNT(*), MIN("id") FROM (
@@ -111,7 +115,11 @@ def surplus(keep: int, *, using: str) -> Surplus:
 
 @repeated
 def purge(found: Swept, *, using: str) -> Swept:
-    """Delete what purgeable() has found, but for rows that someone else holds; return which."""
+    """
+    Delete what purgeable() has found; return which.
+
+    Rows stay that someone else holds, and parents of which a child has yet to finish.
+    """
     if not found.doomed:
         return found
     with unit(using) as (cursor, dialect):
@@ -159,15 +167,18 @@ def discard(task_id: int, *, using: str) -> None:
     """
     Delete a task that has ended.
 
-    Raise NotFoundError when it is gone, NotSupportedError when it has yet to end.
+    Raise NotFoundError when it is gone, NotSupportedError when it has yet to end, or a task
+    that waits for it has yet to finish.
     """
     with unit(using) as (cursor, dialect):
         if forget(cursor, dialect, [task_id]):
             return
         task = known(cursor, dialect, task_id)
-        raise NotSupportedError(
-            f"Task '{task.key}' is {task.outcome or 'live'}; ended ones are deleted."
-        )
+        if task.outcome:
+            raise NotSupportedError(
+                f"Task '{task.key}' is kept until the tasks that wait for it have finished."
+            )
+        raise NotSupportedError(f"Task '{task.key}' is live; ended ones are deleted.")
 
 
 def scan(

@@ -20,13 +20,19 @@ from ..lanes.idle_marks import rounds
 from ..lanes.wake import owners_of, wake
 from ..limits.holds import open_all_shut
 from ..notify.ring import notify
+from ..records.dependency_events import follow, follow_uncommitted
+from ..schedules.fire import fire_schedules
 from ..tasks.close import lose
 
 BATCH = 500
 MOST = 4 * BATCH
 
 ANY_DUE = """
-SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT 1
+SELECT (
+    SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT 1
+), (
+    SELECT 1 FROM "perfectqueue_schedule" WHERE "due_at" <= {now} ORDER BY "due_at" LIMIT 1
+)
 """
 DUE = """
 SELECT "task_id", "state"{asynchronous_commit} FROM "perfectqueue_ticket"
@@ -53,12 +59,14 @@ LIMIT %(limit)s
 
 def answer_alarms(*, using: str, now: datetime | None = None) -> bool:
     """
-    Do what is due: admit scheduled tasks, and take back lapsed leases.
+    Do what is due: admit scheduled tasks, take back lapsed leases, and fire schedules.
 
-    Do so much of it and no more; return whether some is left. Costs one index look-up
-    when nothing is due.
+    Do so much of it and no more; return whether some is left. Costs two index look-ups in
+    one statement when nothing is due.
     """
-    return are_due(using=using, now=now) and fire_timers(using=using, now=now) == MOST
+    timers, ticks = are_due(using=using, now=now)
+    left = timers and fire_timers(using=using, now=now) == MOST
+    return (ticks and fire_schedules(using=using, now=now)) or left
 
 
 def fire_timers(*, using: str, now: datetime | None) -> int:
@@ -76,9 +84,11 @@ def fire_timers(*, using: str, now: datetime | None) -> int:
 
 
 @repeated
-def are_due(*, using: str, now: datetime | None) -> bool:
+def are_due(*, using: str, now: datetime | None) -> tuple[bool, bool]:
+    """Return whether tickets are due, and whether schedules are."""
     with reading(using) as (cursor, dialect):
-        return dialect.execute(cursor, ANY_DUE, now=now).fetchone() is not None
+        timers, ticks = dialect.execute(cursor, ANY_DUE, now=now).fetchone()
+        return timers is not None, ticks is not None
 
 
 @repeated
@@ -110,8 +120,10 @@ def rouse(*, using: str) -> int:
     of the lanes BATCH at most.
 
     Who submits a task wakes its lane after the commit. What is missed then, because its
-    program died or the lane fell asleep in that moment, is found here.
+    program died or the lane fell asleep in that moment, is found here. So is the end of a
+    task on which nobody has acted for those that wait for it.
     """
+    follow(using=using)
     opened = open_all_shut(using=using)
     with reading(using) as (cursor, dialect):
         ids = asleep(cursor, dialect)
@@ -137,6 +149,8 @@ def rouse_in_turn(*, using: str) -> int:
     rouse() goes through all lanes that have waiting tickets, also those of users who are
     paused; so an acquire that finds nothing does not do it every time.
     """
+    if moved := follow_uncommitted(using=using):
+        return moved
     if not rounds[using].are_due():
         return 0
     began = time.monotonic()

@@ -22,6 +22,8 @@ class LogCapture(logging.Handler):
     would without this one.
     """
 
+    leaves_own = True
+
     def __init__(self, level: str) -> None:
         super().__init__()
         self.least = logging.getLevelName(level)

@@ -24,7 +24,8 @@ class UsageBuffer:
     The processor time of each user, and how long the user's tasks waited.
 
     It is written every ten seconds, for running tasks as well. A failed write is lost and
-    never counted twice, and does not affect tasks.
+    never counted twice, and does not affect tasks. ``ahead`` is by how much the server's
+    clock is ahead of this host's, 0 until it was asked.
     """
 
     def __init__(self, *, using: str, kept: bool) -> None:
@@ -38,13 +39,12 @@ class UsageBuffer:
         self.lock = threading.Lock()
         self.next_write = time.monotonic() + INTERVAL
 
-    def set_clock(self) -> None:
-        """Measure by how much the server's clock is ahead of this host's."""
-        if self.kept:
-            self.ask_time()
+    def lacks_clock(self) -> bool:
+        """Return whether ask_time() must be called before more tasks run."""
+        return not self.ahead and bool(self.ended)
 
     def ask_time(self) -> datetime:
-        """Return the server's time, and store the difference."""
+        """Return the server's time; store by how much it is ahead of this host's clock."""
         before = time.monotonic()
         moment = store.clock(using=self.using)
         self.ahead = moment.timestamp() - (before + time.monotonic()) / 2
@@ -63,9 +63,9 @@ class UsageBuffer:
             lease, since, waits = task.lease, counted, []
             if since is None:
                 since = task.started
-                waits = [since + self.ahead - lease.run_at.timestamp()]
+                waits = [since - lease.run_at.timestamp()]
             self.ended.append((lease.queue, lease.user, waits, max(0.0, ended - since)))
-            if len(self.ended) >= MOST_ENDED:
+            if len(self.ended) >= MOST_ENDED and self.ahead:
                 self.count_ended()
 
     def count_ended(self) -> None:
@@ -78,7 +78,7 @@ class UsageBuffer:
             tally = self.tally(queue, user)
             tally.ended += len(some)
             tally.seconds += sum([seconds for _waits, seconds in some])
-            tally.wait(*[wait for waits, _seconds in some for wait in waits])
+            tally.wait(*[wait + self.ahead for waits, _seconds in some for wait in waits])
 
     def tally(self, queue: str, user: str) -> Tally:
         return self.tallies.setdefault(UsageKey(queue, False, user), Tally())

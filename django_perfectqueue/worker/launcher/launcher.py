@@ -6,23 +6,18 @@ import contextlib
 import logging
 import os
 import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from django.core.management.base import OutputWrapper
 from django.utils.translation import gettext as _
 
 from ..process import output
 from ..process.signals import (
-    ALIVE,
     ALL,
     DETACH,
     DUMP,
-    READY,
     REOPEN_LOGS,
     RESTART,
     RESTART_NOW,
@@ -34,118 +29,15 @@ from ..process.signals import (
     reopen_logs,
 )
 from ..process.stack_dump import put_title
-from ..process.wakeup import drain, readable
+from ..process.wakeup import readable
+from .generation import Generation, spawned
 from .pid_file import PidFile
 from .systemd import Notifier
 
 logger = logging.getLogger("django_perfectqueue.launcher")
 
-SUPERVISOR = "PERFECTQUEUE_SUPERVISOR"
 GENERATION = "PERFECTQUEUE_GENERATION"
 TICK = 1.0
-
-
-class Generation:
-    """
-    One supervisor, in a fresh interpreter, with the code and settings of its start.
-
-    It sends a byte when it takes tasks. When the launcher dies, the socket closes, and the
-    supervisor stops.
-    """
-
-    def __init__(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        *,
-        echo: Sequence[OutputWrapper] = (),
-    ) -> None:
-        self.socket, theirs = socket.socketpair()
-        self.socket.setblocking(False)
-        self.echo = echo
-        self.hears = self.ready = self.answered = self.gone = self.dismissed = False
-        with theirs, contextlib.ExitStack() as failing:
-            failing.callback(self.socket.close)
-            self.process = subprocess.Popen(  # noqa: S603
-                command,
-                env={**environment, SUPERVISOR: str(theirs.fileno())},
-                pass_fds=[theirs.fileno()],
-                stdout=subprocess.PIPE if echo else None,
-                stderr=subprocess.PIPE if echo else None,
-                start_new_session=True,
-            )
-            failing.pop_all()
-        for file in self.outputs:
-            os.set_blocking(file, False)
-
-    @property
-    def outputs(self) -> list[int]:
-        pipes = (self.process.stdout, self.process.stderr)
-        return [pipe.fileno() for pipe in pipes if pipe is not None]
-
-    @property
-    def sources(self) -> list[int]:
-        """The descriptors to wait on while it runs."""
-        if self.code() is not None:
-            return []
-        return [*self.outputs, *([] if self.gone else [self.socket.fileno()])]
-
-    def is_ready(self) -> bool:
-        self.listen()
-        return self.ready
-
-    def listen(self) -> None:
-        said = None if self.gone else drain(self.socket.fileno())
-        self.gone = said is None
-        self.hears = self.hears or bool(said)
-        self.ready = self.ready or READY in (said or b"")
-        self.answered = self.answered or bool(said)
-
-    def has_answered(self) -> bool:
-        """Return whether it answered since the last call, and request another answer."""
-        self.listen()
-        answered, self.answered = self.answered, False
-        with contextlib.suppress(OSError):
-            self.socket.send(ALIVE)
-        return answered
-
-    def send(self, signum: int) -> None:
-        """
-        Send a signal; a stop kills a supervisor that does not handle signals yet.
-
-        It has started no task, and may be waiting for a database that does not answer.
-        """
-        self.listen()
-        if signum in (STOP, STOP_NOW, DETACH) and not self.hears:
-            self.dismissed = True
-            signum = signal.SIGKILL
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signum)
-
-    def code(self) -> int | None:
-        """Return its exit code once it has ended, as a shell would name it."""
-        code = self.process.poll()
-        if code is None:
-            return None
-        if self.dismissed and code < 0:
-            return 0
-        return 128 - code if code < 0 else code
-
-    def relay(self) -> None:
-        """Copy its output to ``echo``."""
-        for file, writer in zip(self.outputs, self.echo, strict=True):
-            if text := drain(file):
-                writer.write(text.decode(errors="replace"), ending="")
-
-    def close(self) -> None:
-        """Close the pipes; the process may go on."""
-        self.relay()
-        self.socket.close()
-        if self.process.poll() is None:
-            self.process.returncode = 0
-        for pipe in (self.process.stdout, self.process.stderr):
-            if pipe is not None:
-                pipe.close()
 
 
 class Launcher:
@@ -153,7 +45,8 @@ class Launcher:
     The process between a service manager and the supervisor.
 
     A restart starts another generation with new code and settings. Once that takes tasks,
-    the old one gets the stop signal. If it does not start, the old one stays.
+    the old one gets the stop signal. If it does not start, the old one stays. ``first`` is
+    a forked generation that waits to be let go.
     """
 
     def __init__(
@@ -165,8 +58,10 @@ class Launcher:
         echo: Sequence[OutputWrapper] = (),
         pid_file: PidFile | None = None,
         notifier: Notifier | None = None,
+        first: Generation | None = None,
     ) -> None:
         self.command = command
+        self.first = first
         self.detach_wait = detach_wait
         self.pid_file = pid_file
         self.notifier = notifier or Notifier()
@@ -215,8 +110,11 @@ class Launcher:
 
     def start(self) -> Generation:
         self.started += 1
+        if self.started == 1 and self.first is not None:
+            self.first.let_go()
+            return self.first
         environment = {**self.environment, GENERATION: str(self.started)}
-        return Generation(self.command, environment, echo=self.echo)
+        return spawned(self.command, environment, echo=self.echo)
 
     def stay(self) -> int:
         while True:
@@ -364,23 +262,3 @@ class Launcher:
         self.signal_queue.close()
         for one in self.generations():
             one.close()
-
-
-def first_environment() -> dict[str, str]:
-    """
-    Return the environment with which this process was started.
-
-    Variables that settings have added since, as from an .env file, would hide the file's new
-    values from the next generation.
-    """
-    with contextlib.suppress(OSError):
-        entries = Path("/proc/self/environ").read_bytes().rstrip(b"\0").split(b"\0")
-        pairs = [entry.partition(b"=") for entry in entries]
-        if all(name and equals for name, equals, _value in pairs):
-            return {os.fsdecode(name): os.fsdecode(value) for name, _equals, value in pairs}
-    return dict(os.environ)
-
-
-def same_command() -> list[str]:
-    """Return the command line by which this very program was started."""
-    return [sys.executable, *sys.orig_argv[1:]]

@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 
 from django.utils.translation import gettext as _
 
@@ -82,7 +82,7 @@ def watchdog_interval(environment: Mapping[str, str]) -> float:
     return int(asked) * MICROSECOND / 3
 
 
-def taken_out_of(environment: dict[str, str]) -> dict[str, str]:
+def taken_out_of(environment: MutableMapping[str, str]) -> dict[str, str]:
     """
     Remove from an environment, and return, the variables for this process alone.
 

@@ -107,6 +107,7 @@ class Processor:
         self.taken_at = time.monotonic()
         self.take_at = 0.0
         self.rested = False
+        self.found_few = False
         self.looks = 0
         self.warned_types: set[str] = set()
         self.parked = PARKED_FROM
@@ -141,8 +142,6 @@ class Processor:
         self.plan.dispatch.after_fork()
         self.monitor.start()
         try:
-            self.link.insist(self.usage.set_clock)
-            self.link.insist(self.unpark)
             return self.work()
         except AwayError:
             return DONE
@@ -208,9 +207,17 @@ class Processor:
         """Acquire tasks and write completions in one transaction."""
         if self.stopping:
             return []
+        if self.usage.lacks_clock():
+            self.usage.ask_time()
+        rested, self.rested = self.rested, False
         limit = self.requested = self.wanted()
-        if lone := self.lone_task(limit):
-            return lone
+        taken = self.lone_task(limit) if rested else []
+        taken = taken or self.take_in_order(limit)
+        self.found_few = rested and 0 < len(taken) < limit
+        return taken
+
+    def take_in_order(self, limit: int) -> list[store.Lease]:
+        """Take tasks in fair order; write completions in the same transaction."""
         before = time.monotonic()
         if before < self.parked_until:
             self.look_for_parked(before)
@@ -232,7 +239,7 @@ class Processor:
         if self.shares:
             queues = [lease.queue for lease in taken]
             self.accounts.took(order, queues, limit, time.monotonic())
-        return taken if taken or not self.look_for_parked(before) else self.acquire()
+        return taken if taken or not self.look_for_parked(before) else self.take_in_order(limit)
 
     def queues_in_order(self, now: float) -> Sequence[str]:
         """Return the order of queues for this acquire; reread their weights every 5 s."""
@@ -245,8 +252,7 @@ class Processor:
 
     def lone_task(self, limit: int) -> list[store.Lease]:
         """After idling, take a single task by the fast path."""
-        rested, self.rested = self.rested, False
-        if not rested or self.completions.waiting or len(self.plan.queues) > 1:
+        if self.completions.waiting or len(self.plan.queues) > 1:
             return []
         before = time.monotonic()
         taken = store.take_alone(
@@ -333,10 +339,6 @@ class Processor:
         logger.warning(
             "No handler for tasks of this type; they wait.%s type=%s", near, printable(type_)
         )
-
-    def unpark(self) -> None:
-        """Unpark the tasks whose types this worker knows."""
-        store.unpark(self.plan.dispatch.knows, using=self.plan.using)
 
     def look_for_parked(self, now: float) -> bool:
         """

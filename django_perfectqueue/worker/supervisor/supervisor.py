@@ -49,6 +49,7 @@ from .processors import Processors
 logger = logging.getLogger("django_perfectqueue.supervisor")
 
 TICK = 0.5
+HELPERS_AFTER = 0.5
 
 
 class Supervisor:
@@ -84,7 +85,8 @@ class Supervisor:
         self.stacks = StackDumps()
         self.helpers.slots = self.needed_helpers()
         self.stopping = False
-        self.now = self.watched_at = time.monotonic()
+        self.now = self.watched_at = self.began = time.monotonic()
+        self.helped = False
 
     def needed_helpers(self) -> list[HelperSlot]:
         limit = self.options.CHILD_FORK_FREQUENCY_LIMIT
@@ -122,7 +124,6 @@ class Supervisor:
 
     def run(self) -> int:
         """Work until a stop, or in a burst until no task is due; return the exit code."""
-        began = time.monotonic()
         self.signal_queue.open(signal.SIGCHLD)
         self.tell_launcher(HEARS)
         adopt_orphans()
@@ -139,7 +140,7 @@ class Supervisor:
             return 1
         finally:
             self.close()
-            self.reporter.summary(self.processors.totals(), time.monotonic() - began)
+            self.reporter.summary(self.processors.totals(), time.monotonic() - self.began)
         return 0
 
     def work(self) -> None:
@@ -232,8 +233,20 @@ class Supervisor:
             return
         if not self.stopping:
             self.processors.fill(self.now)
-        if not self.stopping or self.processors.tenures:
+        if self.may_help() and (not self.stopping or self.processors.tenures):
             self.helpers.fill(self.now, only_lasting=self.stopping)
+
+    def may_help(self) -> bool:
+        """
+        Return whether helpers may start: once a processor has looked for tasks, or after a
+        moment, so that they do not slow the first task down.
+        """
+        self.helped = (
+            self.helped
+            or self.now - self.began >= HELPERS_AFTER
+            or any(slot.serves for slot in self.processors.slots)
+        )
+        return self.helped
 
     def is_over(self) -> bool:
         if self.processors.tenures or self.helpers.reapers:

@@ -23,7 +23,8 @@ from ..workers import WorkerTestCase
 
 def usage(*, kept=True):
     made = UsageBuffer(using="default", kept=kept)
-    made.set_clock()
+    if kept:
+        made.ask_time()
     return made
 
 

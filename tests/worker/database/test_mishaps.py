@@ -323,7 +323,7 @@ class RestartTests(SimpleTestCase):
     def test_each_generation_is_told_which_it_is(self):
         launcher = Launcher(["python"], detach_wait=1, environment={"A": "b"})
         self.addCleanup(launcher.signal_queue.close)
-        with mock.patch("django_perfectqueue.worker.launcher.launcher.Generation") as made:
+        with mock.patch("django_perfectqueue.worker.launcher.launcher.spawned") as made:
             for _time in range(2):
                 launcher.start()
         told = [call.args[1] for call in made.call_args_list]

@@ -15,7 +15,11 @@ from django_perfectqueue.application import Registry, TimeLimits
 from django_perfectqueue.conf import Options
 from django_perfectqueue.lib import processes
 from django_perfectqueue.worker.database.link import Link
-from django_perfectqueue.worker.launcher.launcher import SUPERVISOR, Generation, first_environment
+from django_perfectqueue.worker.launcher.generation import (
+    SUPERVISOR,
+    first_environment,
+    spawned,
+)
 from django_perfectqueue.worker.plan import Plan
 from django_perfectqueue.worker.process import signals, wakeup
 from django_perfectqueue.worker.process.child import Child, fork, next_fork
@@ -208,7 +212,7 @@ class EarlyStopTests(SimpleTestCase):
         It has begun nothing, and may be waiting for a database that does not answer.
         """
         deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
-        generation = Generation([sys.executable, "-c", deaf], os.environ)
+        generation = spawned([sys.executable, "-c", deaf], os.environ)
         self.addCleanup(generation.process.wait)
         self.addCleanup(generation.close)
         generation.send(signals.STOP)
@@ -220,7 +224,7 @@ class EarlyStopTests(SimpleTestCase):
             "signal.signal(15, lambda *_: os._exit(7)); ours.send(b'h'); signal.pause()"
         )
         code = f"import os; os.environ['FD'] = os.environ['{SUPERVISOR}']; {hearing}"
-        generation = Generation([sys.executable, "-c", code], os.environ)
+        generation = spawned([sys.executable, "-c", code], os.environ)
         self.addCleanup(generation.close)
         wait_until(lambda: generation.listen() or generation.hears)
         generation.send(signals.STOP)

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import sys
+import uuid
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock
@@ -215,14 +216,47 @@ class TitleTests(SimpleTestCase):
 
 
 class ServiceTests(WorkerTestCase):
+    def assert_programs_lack(self, path, *names):
+        """Run a task whose program writes its environment to this file."""
+        path.unlink(missing_ok=True)
+        key = uuid.uuid4().hex
+        self.submit(key)
+        self.wait_for_status(key, "finished")
+        given = path.read_text()
+        self.assertIn("PERFECTQUEUE_TEST_TITLES", given)
+        for name in names:
+            self.assertNotIn(name, given)
+
+    def read(self, worker):
+        """Return which processes have read the settings."""
+        return worker.settings.with_suffix(".json.read").read_text().split()
+
+    def test_the_first_supervisor_needs_not_read_the_code_again(self):
+        worker = self.worker().ready()
+        self.assertEqual(self.read(worker), [str(worker.process.pid)])
+        worker.send(signal.SIGUSR1)
+        wait_until(lambda: len(worker.processors()) == 2)
+        self.assertEqual(len(self.read(worker)), 2)
+
+    def test_a_project_with_threads_is_not_forked_but_started_anew(self):
+        worker = self.worker(THREAD=True)
+        self.submit("k1", "note")
+        self.wait_for_note("ran")
+        self.assertEqual(len(self.read(worker)), 2)
+        worker.send(signal.SIGTERM)
+        self.assertEqual(worker.wait(), 0)
+
     def test_a_service_manager_sees_it_start_restart_and_stop(self):
         manager = ServiceManager(self.folder)
         self.addCleanup(manager.socket.close)
         pid_file, titles = self.folder / "worker.pid", self.folder / "titles"
+        variables = self.folder / "variables"
         (self.folder / "setproctitle.py").write_text(TITLES)
         worker = self.worker(
             "--pid-file",
             str(pid_file),
+            "--exec",
+            f"sh -c 'env > {variables}'",
             environment={
                 "NOTIFY_SOCKET": manager.path,
                 "WATCHDOG_USEC": "900000",
@@ -235,18 +269,18 @@ class ServiceTests(WorkerTestCase):
         pid = f"{worker.process.pid}\n"
         self.assertEqual(pid_file.read_text(), pid)
         other = self.worker("--pid-file", str(pid_file))
-        environment = Path(f"/proc/{worker.supervisor}/environ").read_bytes()
-        self.assertIn(b"PERFECTQUEUE_TEST_TITLES", environment)
-        self.assertNotIn(b"NOTIFY_SOCKET", environment)
-        self.assertNotIn(b"WATCHDOG", environment)
         self.assertEqual(other.wait(), 1)
         self.assertIn(f"its pid is {worker.process.pid}.", other.errors)
+        self.assert_gone(other)
+        self.assertEqual(other.output, "")
+        self.assert_programs_lack(variables, "NOTIFY_SOCKET", "WATCHDOG")
 
         patted = manager.count("WATCHDOG")
         wait_until(lambda: manager.count("WATCHDOG") > patted + 2)
         worker.send(signal.SIGUSR1)
         wait_until(lambda: manager.count("READY") == 2)
         self.assertEqual(pid_file.read_text(), pid)
+        self.assert_programs_lack(variables, "NOTIFY_SOCKET", "WATCHDOG")
 
         worker.send(signal.SIGTERM)
         self.assertEqual(worker.wait(), 0)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import NotSupportedError
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -23,7 +22,9 @@ TAKEN = (
     ' "task"."context", "task"."limits"'
 )
 
-REMOVE = 'DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s'
+REMOVE = """
+DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s RETURNING "followed"
+"""
 
 COPY = """
 UPDATE "perfectqueue_lane" SET {columns}
@@ -49,8 +50,7 @@ WAITING_LANES = """
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(NamedTuple):
     """
     What a lane is charged: tasks begun less ended, seconds, and the mean that was measured.
 
@@ -67,8 +67,7 @@ class Entry:
     finish_tag: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waking:
+class Waking(NamedTuple):
     """
     A lane that has waiting tickets, as it is to be if it has no row yet or sleeps.
 
@@ -79,17 +78,34 @@ class Waking:
     lane: int
     account: int
     gate: int
+    keys: str | None
     queue: str
     user: str
-    keys: str | None
     virtual_time: float
     cost: float
     weight: float
     max_running: int | None
     paused: bool
     policy: int
-    since: datetime | None = None
     awake: bool = True
+    since: datetime | None = None
+
+
+class Taker(NamedTuple):
+    """Who takes tasks, under which token, and for how many seconds."""
+
+    holder: int
+    token: int
+    seconds: float
+    now: datetime | None
+
+
+class Report(NamedTuple):
+    """Who writes completions, and when: by the host's monotonic clock, and by the given time."""
+
+    worker: str
+    monotonic: float
+    now: datetime | None
 
 
 UNPREPARED = nullcontext()
@@ -159,14 +175,14 @@ class Dialect(ABC):
         """
         return
 
-    def let_stand(self, cursor: Cursor, seconds: float | None) -> Any:
+    def let_stand(self, cursor: Cursor, seconds: float | None) -> str | None:
         """
         Let this transaction stand still for so long, or with None for ever; return what
         ``let_stand_as_before()`` needs, or None where there is nothing to be undone.
         """
         return None
 
-    def let_stand_as_before(self, cursor: Cursor, patience: Any) -> None:
+    def let_stand_as_before(self, cursor: Cursor, patience: str) -> None:
         """Undo let_stand()."""
         return
 
@@ -192,15 +208,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def claim(
-        self,
-        cursor: Cursor,
-        wants: Mapping[int, int],
-        limit: int,
-        *,
-        holder: int,
-        token: int,
-        seconds: float,
-        now: datetime | None,
+        self, cursor: Cursor, wants: Mapping[int, int], limit: int, taker: Taker
     ) -> list[Row]:
         """
         Take up to so many waiting tickets of each lane, lane by lane until it is ``limit``.
@@ -209,17 +217,7 @@ class Dialect(ABC):
         expired, and the columns of TAKEN.
         """
 
-    def claim_alone(
-        self,
-        cursor: Cursor,
-        queue: str,
-        limit: int,
-        *,
-        holder: int,
-        token: int,
-        seconds: float,
-        now: datetime | None,
-    ) -> list[Row]:
+    def claim_alone(self, cursor: Cursor, queue: str, limit: int, taker: Taker) -> list[Row]:
         """
         Take from the only open lane of a queue, where ``single_statement``, unless it has
         a cap or an alarm rings; return rows as claim() does, each with what its lane was
@@ -229,35 +227,27 @@ class Dialect(ABC):
 
     @abstractmethod
     def finish(
-        self,
-        cursor: Cursor,
-        completions: Sequence[Completion],
-        *,
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
-    ) -> set[tuple[int, int]]:
-        """Close the tickets that are still held as given; return the fences of their leases."""
+        self, cursor: Cursor, completions: Sequence[Completion], report: Report
+    ) -> dict[tuple[int, int], bool]:
+        """
+        Close the tickets that are still held as given; return the fences of their leases, each
+        with whether other tasks wait for it.
+        """
 
-    def finish_one(
-        self,
-        cursor: Cursor,
-        done: Completion,
-        entry: Entry,
-        *,
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
-    ) -> bool:
+    def finish_one(self, cursor: Cursor, done: Completion, entry: Entry, report: Report) -> bool:
         """
         Close a ticket that is still held as given, and charge its lane, where
-        ``single_statement``; return whether it was.
+        ``single_statement``; return whether it was. One for which others wait is left.
         """
         raise NotSupportedError("This database takes several statements for it.")
 
-    def remove(self, cursor: Cursor, task_id: int) -> None:
-        """Delete the ticket of a task that has ended, and notify those that wait for the end."""
-        self.execute(cursor, REMOVE, {"task_id": task_id})
+    def remove(self, cursor: Cursor, task_id: int) -> bool:
+        """
+        Delete the ticket of a task that has ended, and notify the programs that wait for the
+        end; return whether other tasks wait for it.
+        """
+        row = self.execute(cursor, REMOVE, {"task_id": task_id}).fetchone()
+        return bool(row and row[0])
 
     @abstractmethod
     def charge(
@@ -283,7 +273,7 @@ class Dialect(ABC):
         """
 
     def insert_missing(
-        self, cursor: Cursor, into: str, parameters: Mapping[str, Any], *, key: str
+        self, cursor: Cursor, into: str, parameters: Mapping[str, object], *, key: str
     ) -> None:
         """Insert the rows whose primary key is not there yet."""
         self.execute(cursor, f"INSERT {into} ON CONFLICT DO NOTHING", parameters)
@@ -303,13 +293,13 @@ class Dialect(ABC):
         """
         return ""
 
-    def parameter(self, moment: datetime | None) -> Any:
+    def parameter(self, moment: datetime | None) -> datetime | str | None:
         """Return a time as the driver takes it."""
         return moment
 
-    def moment(self, value: Any) -> datetime:
+    def moment(self, value: datetime) -> datetime:
         """Return a time as the driver gave it, aware."""
-        return value  # type: ignore[no-any-return]
+        return value
 
     def readable(self, time: str) -> str:
         """Return the SQL of a time that the driver can read, whatever has been stored."""
@@ -319,7 +309,7 @@ class Dialect(ABC):
         self,
         cursor: Cursor,
         sql: str,
-        parameters: Mapping[str, Any] | None = None,
+        parameters: Mapping[str, object] | None = None,
         *,
         now: datetime | None = None,
         after: Mapping[str, float | None] | None = None,
@@ -329,7 +319,7 @@ class Dialect(ABC):
 
         ``after`` gives times that the SQL names in braces, as seconds from now.
         """
-        given = dict(parameters or {})
+        given: dict[str, Any] = dict(parameters or {})
         for name, seconds in (after or {}).items():
             expression, given[name] = self.after(name, seconds, now)
             sql = sql.replace(f"{{{name}}}", expression)
@@ -340,7 +330,7 @@ class Dialect(ABC):
         cursor.execute(sql if self.quote == '"' else sql.replace('"', self.quote), given)
         return cursor
 
-    def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, Any]:
+    def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, object]:
         """Return the SQL and the parameter of a time so many seconds from now."""
         return (f"%({name})s" if seconds is None else self.later(f"%({name})s")), seconds
 

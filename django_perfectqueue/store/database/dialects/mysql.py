@@ -8,15 +8,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta, timezone
 from operator import attrgetter, methodcaller
-from typing import Any
 from weakref import WeakSet
 
 from django.db import IntegrityError
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from ...values import Completion, Submission
+from ...values import Completion, Moment, Submission
 from ..diagnosis import Ailment
-from .base import ACCOUNT, TAKEN, UNPREPARED, Dialect, Entry, Row, Waking, average, naive, numbers
+from .base import (
+    ACCOUNT,
+    TAKEN,
+    UNPREPARED,
+    Dialect,
+    Entry,
+    Report,
+    Row,
+    Taker,
+    Waking,
+    average,
+    naive,
+    numbers,
+)
 
 PACKET = 4 * 1024 * 1024
 AROUND = 64 * 1024
@@ -112,10 +125,13 @@ WHERE "ticket"."task_id" IN ({{ids}})
 """
 
 HELD = """
-SELECT "task_id", "token" FROM "perfectqueue_ticket"
+SELECT "task_id", "token", "followed" FROM "perfectqueue_ticket"
 WHERE "task_id" IN ({ids}) AND "state" = 2
 ORDER BY "task_id" FOR UPDATE
 """
+
+REMOVE = 'DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s'
+REMOVE_UNFOLLOWED = f'{REMOVE} AND NOT "followed"'
 
 FINISH = """
 UPDATE ({given}) AS "given"
@@ -184,12 +200,12 @@ LEVEL = """
 SHOW SESSION VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')
 """
 
-committed: WeakSet[Any] = WeakSet()
+committed: WeakSet[BaseDatabaseWrapper] = WeakSet()
 """The connections on which a transaction of the store's own is at READ COMMITTED."""
 
 
 @contextmanager
-def at_read_committed(connection: Any) -> Iterator[None]:
+def at_read_committed(connection: BaseDatabaseWrapper) -> Iterator[None]:
     with connection.cursor() as cursor:
         cursor.execute(READ_COMMITTED)
     committed.add(connection)
@@ -211,16 +227,16 @@ class MySQL(Dialect):
         if cursor.db.mysql_is_mariadb:
             cursor.execute(END_IDLE_TRANSACTIONS, [math.ceil(seconds)])
 
-    def let_stand(self, cursor: Cursor, seconds: float | None) -> Any:
+    def let_stand(self, cursor: Cursor, seconds: float | None) -> str | None:
         if not cursor.db.mysql_is_mariadb:
             return None
         cursor.execute(LET_STAND, [math.ceil(seconds or 0)])
-        return True
+        return "set"
 
-    def let_stand_as_before(self, cursor: Cursor, patience: Any) -> None:
+    def let_stand_as_before(self, cursor: Cursor, patience: str) -> None:
         cursor.execute(LET_STAND_AS_BEFORE)
 
-    def own(self, connection: Any) -> AbstractContextManager[None]:
+    def own(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
         """
         Begin at READ COMMITTED whatever level the connection has.
 
@@ -252,11 +268,11 @@ class MySQL(Dialect):
         )
         return f"ON DUPLICATE KEY UPDATE {values}"
 
-    def parameter(self, moment: datetime | None) -> Any:
-        return moment and str(naive(moment))
+    def parameter(self, moment: datetime | None) -> str | None:
+        return None if moment is None else str(naive(moment))
 
-    def moment(self, value: Any) -> datetime:
-        return value.replace(tzinfo=timezone.utc)  # type: ignore[no-any-return]
+    def moment(self, value: datetime) -> datetime:
+        return value.replace(tzinfo=timezone.utc)
 
     def passes(self, error: Exception) -> bool:
         return number_of(error) in {
@@ -337,9 +353,9 @@ class MySQL(Dialect):
 
     def insert_all(self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None) -> None:
         values: list[str] = []
-        parameters: dict[str, Any] = {}
+        parameters: dict[str, object] = {}
         for number, task in enumerate(tasks):
-            columns: dict[str, Any] = {
+            columns: dict[str, Moment | str | float | None] = {
                 "q": task.queue,
                 "k": task.key,
                 "t": task.type,
@@ -355,13 +371,14 @@ class MySQL(Dialect):
             }
             marks = []
             for letter, value in columns.items():
-                mark, name = "NULL", f"{letter}{number}"
-                if value is not None:
-                    mark, parameters[name] = f"%({name})s", value
+                name = f"{letter}{number}"
+                mark = "NULL" if value is None else f"%({name})s"
                 if isinstance(value, timedelta):
                     mark, parameters[name] = self.later(mark), value.total_seconds()
-                elif isinstance(value, datetime):
-                    parameters[name] = self.parameter(value)
+                elif value is not None:
+                    parameters[name] = (
+                        self.parameter(value) if isinstance(value, datetime) else value
+                    )
                 marks.append(mark)
             q, k, t, u, d, p, r, *others = marks
             run_at = "{now}" if task.run_at is None else r
@@ -384,7 +401,7 @@ class MySQL(Dialect):
 
     def insert_tickets(self, cursor: Cursor, tickets: Sequence[tuple[Row, Submission]]) -> None:
         values: list[str] = []
-        parameters: dict[str, Any] = {}
+        parameters: dict[str, object] = {}
         for number, (row, task) in enumerate(tickets):
             task_id, run_at, expected_at = row
             scheduled = task.run_at is not None
@@ -397,16 +414,9 @@ class MySQL(Dialect):
         self.execute(cursor, INSERT_TICKET + ", ".join(values), parameters)
 
     def claim(
-        self,
-        cursor: Cursor,
-        wants: Mapping[int, int],
-        limit: int,
-        *,
-        holder: int,
-        token: int,
-        seconds: float,
-        now: datetime | None,
+        self, cursor: Cursor, wants: Mapping[int, int], limit: int, taker: Taker
     ) -> list[Row]:
+        holder, token, seconds, now = taker
         picked = self.lock_lines(cursor, wants, limit)
         if not picked:
             return []
@@ -436,25 +446,29 @@ class MySQL(Dialect):
         return picked
 
     def finish(
-        self,
-        cursor: Cursor,
-        completions: Sequence[Completion],
-        *,
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
-    ) -> set[tuple[int, int]]:
+        self, cursor: Cursor, completions: Sequence[Completion], report: Report
+    ) -> dict[tuple[int, int], bool]:
         given = sorted(completions, key=attrgetter("lease.task_id"))
         ids = numbers([done.lease.task_id for done in given])
-        held = set(self.execute(cursor, HELD.replace("{ids}", ids)).fetchall())
+        rows = self.execute(cursor, HELD.replace("{ids}", ids)).fetchall()
+        held = {(task_id, token): bool(followed) for task_id, token, followed in rows}
         written = [done for done in given if (done.lease.task_id, done.lease.token) in held]
         if not written:
-            return set()
+            return {}
         closed = numbers([done.lease.task_id for done in written])
         self.execute(cursor, f'DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({closed})')
         for some in in_packets(written, self.packet(cursor, written)):
-            self.write_results(cursor, some, worker, monotonic, now)
-        return {(done.lease.task_id, done.lease.token) for done in written}
+            self.write_results(cursor, some, report)
+        fences = [(done.lease.task_id, done.lease.token) for done in written]
+        return {fence: held[fence] for fence in fences}
+
+    def remove(self, cursor: Cursor, task_id: int) -> bool:
+        # MySQL has no RETURNING; so few are followed that the second statement is rare.
+        for is_followed, statement in enumerate((REMOVE_UNFOLLOWED, REMOVE)):
+            self.execute(cursor, statement, {"task_id": task_id})
+            if cursor.rowcount:
+                return bool(is_followed)
+        return False
 
     def packet(self, cursor: Cursor, completions: Sequence[Completion]) -> int:
         """Return how many bytes of results go into a statement; ask only where they are many."""
@@ -463,15 +477,11 @@ class MySQL(Dialect):
         return max(1, min(PACKET, packet_of(cursor) - AROUND))
 
     def write_results(
-        self,
-        cursor: Cursor,
-        completions: Sequence[Completion],
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
+        self, cursor: Cursor, completions: Sequence[Completion], report: Report
     ) -> None:
+        worker, monotonic, now = report
         given: list[str] = []
-        parameters: dict[str, Any] = {"worker": worker}
+        parameters: dict[str, object] = {"worker": worker}
         for number, done in enumerate(completions):
             result = "NULL"
             if done.result is not None:
@@ -485,7 +495,7 @@ class MySQL(Dialect):
         self.execute(cursor, finish, parameters, now=now)
 
     def insert_missing(
-        self, cursor: Cursor, into: str, parameters: Mapping[str, Any], *, key: str
+        self, cursor: Cursor, into: str, parameters: Mapping[str, object], *, key: str
     ) -> None:
         # Not by IGNORE, which takes a shared lock on a row that is there: two who both go
         # on to lock it would wait for each other.
@@ -527,7 +537,7 @@ class MySQL(Dialect):
 
     def wake(self, cursor: Cursor, lanes: Sequence[Waking], now: datetime | None) -> None:
         values: list[str] = []
-        parameters: dict[str, Any] = {}
+        parameters: dict[str, object] = {}
         for number, lane in enumerate(lanes):
             parameters[f"q{number}"] = lane.queue
             parameters[f"u{number}"] = lane.user
@@ -550,11 +560,11 @@ def literal(value: float | datetime | None) -> str:
     return f"'{value}'" if isinstance(value, datetime) else repr(value)
 
 
-def reads_committed(connection: Any) -> bool:
+def reads_committed(connection: BaseDatabaseWrapper) -> bool:
     """Return whether a connection is at READ COMMITTED; ask the server once, where Django can't."""
     if connection.connection is None:
         connection.ensure_connection()
-    level = connection.isolation_level
+    level = getattr(connection, "isolation_level", None)
     if level is None:
         wire = connection.connection
         level = getattr(wire, "perfectqueue_level", None)

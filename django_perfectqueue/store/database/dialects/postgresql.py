@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from operator import attrgetter
-from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError
 from django.db.backends.utils import CursorWrapper as Cursor
@@ -21,7 +19,7 @@ from django_perfectqueue.models.fields import READABLE
 from ...arithmetic.fair_order import LEAST_COST
 from ...values import ENDED, Completion, Moment, Submission
 from ..diagnosis import Ailment
-from .base import HAS_COPIES, TAKEN, Dialect, Entry, Row, Waking, average
+from .base import HAS_COPIES, TAKEN, Dialect, Entry, Report, Row, Taker, Waking, average
 
 SERIALIZATION_FAILURE = "40001"
 DEADLOCK_DETECTED = "40P01"
@@ -228,7 +226,7 @@ WITH "given" AS (
     WHERE "ticket"."task_id" = ANY(ARRAY(SELECT "id" FROM "given"))
         AND "ticket"."task_id" = "given"."id" AND "ticket"."token" = "given"."token"
         AND "ticket"."state" = 2
-    RETURNING "ticket"."task_id", "ticket"."token", "ticket"."watched"
+    RETURNING "ticket"."task_id", "ticket"."token", "ticket"."watched", "ticket"."followed"
 )
 UPDATE "perfectqueue_task" AS "task"
 SET "outcome" = 'finished', "attempt" = "given"."attempt", "worker" = %(worker)s,
@@ -238,13 +236,14 @@ SET "outcome" = 'finished', "attempt" = "given"."attempt", "worker" = %(worker)s
 FROM "given"
 WHERE "task"."id" = ANY(ARRAY(SELECT "task_id" FROM "closed")) AND "task"."id" = "given"."id"
     AND ("given"."id", "given"."token") IN (SELECT "task_id", "token" FROM "closed")
-RETURNING "task"."id", "given"."token", (SELECT count({TELL}) FROM "closed" WHERE "watched")
+RETURNING "task"."id", "given"."token", (SELECT count({TELL}) FROM "closed" WHERE "watched"),
+    ARRAY(SELECT "task_id" FROM "closed" WHERE "followed")
 """
 
 FINISH_ONE = f"""
 WITH "closed" AS (
     DELETE FROM "perfectqueue_ticket"
-    WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2
+    WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2 AND NOT "followed"
     RETURNING "task_id", "lane", "watched"
 ),
 "charged" AS (
@@ -274,7 +273,7 @@ RETURNING "id", (SELECT count({TELL}) FROM "closed" WHERE "watched")
 
 REMOVE = f"""
 DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s
-RETURNING CASE WHEN "watched" THEN {TELL} END
+RETURNING "followed", CASE WHEN "watched" THEN {TELL} END
 """
 
 CHARGE = f"""
@@ -328,6 +327,7 @@ WHERE NOT "lane"."awake" OR "lane"."policy" <> excluded."policy"
 """
 
 
+TEXTS = ("keys", "queue", "user")
 ASYNCHRONOUS = "\nWHERE (SELECT set_config('synchronous_commit', 'off', true)) = 'off'"
 
 END_IDLE_TRANSACTIONS = """
@@ -354,12 +354,12 @@ class PostgreSQL(Dialect):
     def end_idle_transactions(self, cursor: Cursor, seconds: float) -> None:
         cursor.execute(END_IDLE_TRANSACTIONS, [str(math.ceil(seconds * 1000))])
 
-    def let_stand(self, cursor: Cursor, seconds: float | None) -> Any:
+    def let_stand(self, cursor: Cursor, seconds: float | None) -> str | None:
         cursor.execute(LET_STAND, [str(math.ceil((seconds or 0) * 1000))])
         before, _now = cursor.fetchone()
         return None if before == "0" else before
 
-    def let_stand_as_before(self, cursor: Cursor, patience: Any) -> None:
+    def let_stand_as_before(self, cursor: Cursor, patience: str) -> None:
         cursor.execute(LET_STAND_AS_BEFORE, [patience])
 
     def later(self, seconds: str) -> str:
@@ -446,16 +446,9 @@ class PostgreSQL(Dialect):
         return {(task.queue, task.key): row[0]} if row else {}
 
     def claim(
-        self,
-        cursor: Cursor,
-        wants: Mapping[int, int],
-        limit: int,
-        *,
-        holder: int,
-        token: int,
-        seconds: float,
-        now: datetime | None,
+        self, cursor: Cursor, wants: Mapping[int, int], limit: int, taker: Taker
     ) -> list[Row]:
+        holder, token, seconds, now = taker
         statement = CLAIM.replace("{later}", self.later("%(seconds)s"))
         parameters = {
             "lanes": array(wants),
@@ -468,17 +461,8 @@ class PostgreSQL(Dialect):
         rows: list[Row] = self.execute(cursor, statement, parameters, now=now).fetchall()
         return rows
 
-    def claim_alone(
-        self,
-        cursor: Cursor,
-        queue: str,
-        limit: int,
-        *,
-        holder: int,
-        token: int,
-        seconds: float,
-        now: datetime | None,
-    ) -> list[Row]:
+    def claim_alone(self, cursor: Cursor, queue: str, limit: int, taker: Taker) -> list[Row]:
+        holder, token, seconds, now = taker
         statement = CLAIM_ALONE.replace("{later}", self.later("%(seconds)s"))
         parameters = {
             "queue": queue,
@@ -491,14 +475,9 @@ class PostgreSQL(Dialect):
         return rows
 
     def finish(
-        self,
-        cursor: Cursor,
-        completions: Sequence[Completion],
-        *,
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
-    ) -> set[tuple[int, int]]:
+        self, cursor: Cursor, completions: Sequence[Completion], report: Report
+    ) -> dict[tuple[int, int], bool]:
+        worker, monotonic, now = report
         parameters = {
             "id": array([done.lease.task_id for done in completions]),
             "token": array([done.lease.token for done in completions]),
@@ -509,18 +488,10 @@ class PostgreSQL(Dialect):
             "worker": worker,
         }
         rows = self.execute(cursor, FINISH, parameters, now=now).fetchall()
-        return {(task_id, token) for task_id, token, _told in rows}
+        return {(task_id, token): task_id in followed for task_id, token, _told, followed in rows}
 
-    def finish_one(
-        self,
-        cursor: Cursor,
-        done: Completion,
-        entry: Entry,
-        *,
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
-    ) -> bool:
+    def finish_one(self, cursor: Cursor, done: Completion, entry: Entry, report: Report) -> bool:
+        worker, monotonic, now = report
         parameters = {
             "id": done.lease.task_id,
             "token": done.lease.token,
@@ -537,43 +508,28 @@ class PostgreSQL(Dialect):
         }
         return self.execute(cursor, FINISH_ONE, parameters, now=now).fetchone() is not None
 
-    def remove(self, cursor: Cursor, task_id: int) -> None:
-        self.execute(cursor, REMOVE, {"task_id": task_id})
+    def remove(self, cursor: Cursor, task_id: int) -> bool:
+        row = self.execute(cursor, REMOVE, {"task_id": task_id}).fetchone()
+        return bool(row and row[0])
 
     def charge(
         self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None
     ) -> Sequence[int] | None:
-        columns = ("lane", "running", "seconds", "mean", "keep", "served", "finish_tag")
-        values = {column: array(map(attrgetter(column), entries)) for column in columns}
+        columns = zip(Entry._fields, zip(*entries, strict=True), strict=True)
+        values = {column: array(given) for column, given in columns}
         rows = self.execute(cursor, CHARGE, values, now=now).fetchall()
         return [lane for lane, copied in rows if copied]
 
     def wake(self, cursor: Cursor, lanes: Sequence[Waking], now: datetime | None) -> None:
-        columns = (
-            "lane",
-            "account",
-            "gate",
-            "virtual_time",
-            "cost",
-            "weight",
-            "max_running",
-            "paused",
-            "policy",
-            "awake",
-        )
-        values = {column: array(map(attrgetter(column), lanes)) for column in columns}
-        values |= {
-            "queue": texts([lane.queue for lane in lanes]),
-            "user": texts([lane.user for lane in lanes]),
-            "keys": texts([lane.keys for lane in lanes]),
-            "since": array([time_of(lane.since) for lane in lanes]),
-        }
+        columns = zip(Waking._fields, zip(*lanes, strict=True), strict=True)
+        values = {column: (texts if column in TEXTS else array)(given) for column, given in columns}
+        values["since"] = array([time_of(lane.since) for lane in lanes])
         # A crash may forget it where it is a transaction by itself: the sweep wakes them then.
         statement = WAKE.replace("{once}", ASYNCHRONOUS if cursor.db.autocommit else "")
         self.execute(cursor, statement, values, now=now)
 
 
-def array(values: Iterable[Any]) -> str:
+def array(values: Iterable[object]) -> str:
     """
     Return values that need no quotes as PostgreSQL's text of an array.
 

@@ -16,7 +16,19 @@ from django_perfectqueue.models.fields import READABLE
 
 from ...values import Completion, Moment, Submission
 from ..diagnosis import Ailment
-from .base import HAS_COPIES, TAKEN, UNPREPARED, Dialect, Entry, Row, Waking, average, naive
+from .base import (
+    HAS_COPIES,
+    TAKEN,
+    UNPREPARED,
+    Dialect,
+    Entry,
+    Report,
+    Row,
+    Taker,
+    Waking,
+    average,
+    naive,
+)
 
 SAID = {
     "is locked": Ailment.LOCKED,
@@ -99,7 +111,7 @@ DELETE FROM "perfectqueue_ticket"
 WHERE ("task_id", "token") IN (
     SELECT "value" ->> 0, "value" ->> 1 FROM json_each(%(rows)s)
 ) AND "state" = 2
-RETURNING "task_id", "token"
+RETURNING "task_id", "token", "followed"
 """
 )
 
@@ -174,7 +186,7 @@ class SQLite(Dialect):
 
     own = writing
 
-    def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, Any]:
+    def after(self, name: str, seconds: float | None, now: datetime | None) -> tuple[str, object]:
         if seconds is None:
             return f"%({name})s", None
         return f"%({name})s", stamp((now or clock.now()) + timedelta(seconds=seconds))
@@ -182,7 +194,7 @@ class SQLite(Dialect):
     def parameter(self, moment: datetime | None) -> str:
         return str(naive(moment or clock.now()))
 
-    def moment(self, value: Any) -> datetime:
+    def moment(self, value: datetime | str) -> datetime:
         read = value if isinstance(value, datetime) else datetime.fromisoformat(value)
         return read.replace(tzinfo=timezone.utc)
 
@@ -238,16 +250,9 @@ class SQLite(Dialect):
         return ids
 
     def claim(
-        self,
-        cursor: Cursor,
-        wants: Mapping[int, int],
-        limit: int,
-        *,
-        holder: int,
-        token: int,
-        seconds: float,
-        now: datetime | None,
+        self, cursor: Cursor, wants: Mapping[int, int], limit: int, taker: Taker
     ) -> list[Row]:
+        holder, token, seconds, now = taker
         now = now or clock.now()
         picked: list[int] = []
         for lane, count in wants.items():
@@ -266,14 +271,9 @@ class SQLite(Dialect):
         return rows
 
     def finish(
-        self,
-        cursor: Cursor,
-        completions: Sequence[Completion],
-        *,
-        worker: str,
-        monotonic: float,
-        now: datetime | None,
-    ) -> set[tuple[int, int]]:
+        self, cursor: Cursor, completions: Sequence[Completion], report: Report
+    ) -> dict[tuple[int, int], bool]:
+        worker, monotonic, now = report
         zero = naive(now or clock.now()) - timedelta(seconds=monotonic)
         rows = [
             (
@@ -287,7 +287,7 @@ class SQLite(Dialect):
             for done in completions
         ]
         closed = self.execute(cursor, CLOSE, {"rows": to_json(rows)}).fetchall()
-        fences = set(closed)
+        fences = {(task_id, token): bool(followed) for task_id, token, followed in closed}
         written = to_json([row for row in rows if row[:2] in fences])
         if fences:
             self.execute(cursor, FINISH, {"rows": written, "worker": worker})
@@ -296,41 +296,11 @@ class SQLite(Dialect):
     def charge(
         self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None
     ) -> Sequence[int] | None:
-        rows = [
-            (
-                entry.lane,
-                entry.running,
-                entry.seconds,
-                entry.mean,
-                entry.keep,
-                entry.served,
-                entry.finish_tag,
-            )
-            for entry in entries
-        ]
-        found = self.execute(cursor, CHARGE, {"rows": to_json(rows)}, now=now).fetchall()
+        found = self.execute(cursor, CHARGE, {"rows": to_json(entries)}, now=now).fetchall()
         return [lane for lane, copied in found if copied]
 
     def wake(self, cursor: Cursor, lanes: Sequence[Waking], now: datetime | None) -> None:
-        rows = [
-            (
-                lane.lane,
-                lane.account,
-                lane.gate,
-                lane.keys,
-                lane.queue,
-                lane.user,
-                lane.virtual_time,
-                lane.cost,
-                lane.weight,
-                lane.max_running,
-                lane.paused,
-                int(lane.policy),
-                lane.awake,
-                lane.since and stamp(lane.since),
-            )
-            for lane in lanes
-        ]
+        rows = [(*lane[:-1], lane.since and stamp(lane.since)) for lane in lanes]
         self.execute(cursor, WAKE, {"rows": to_json(rows)}, now=now)
 
 

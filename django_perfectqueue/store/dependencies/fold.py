@@ -1,0 +1,248 @@
+"""
+Act on what was committed about dependencies: mark them as met, release or cancel children.
+
+Who ends a parent only appends an event. Whoever reads it, right after the commit or in a sweep,
+locks the children's tickets in the order of their ids; so of two who read the ends of two
+parents of one child, the second sees what the first has marked, and releases it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django.db.backends.utils import CursorWrapper as Cursor
+
+from django_perfectqueue import signals
+from django_perfectqueue.models import Dependency, DependencyEvent, IfFailed, Outcome
+
+from ..database.dialects import Dialect
+from ..database.dialects.base import numbers
+from ..database.transaction import repeated, unit
+from ..lanes.accounts import Accounts
+from ..notify.ring import ring
+from ..notify.signals import announce_ids
+from ..records.dependency_events import followers
+from ..tasks.close import Held, bury
+from ..upkeep.timers import admit
+from ..values import Failure
+from .parents import Parents, Standing
+
+EVENTS = 200
+EDGES = 1_000
+ROUNDS = 2_000
+PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05)
+"""In seconds: how long it waits for tickets of parents that others have locked."""
+
+TAKE = """
+SELECT "id", "task_id", "kind" FROM "perfectqueue_dependencyevent" ORDER BY "id" LIMIT %(limit)s
+"""
+DONE = 'DELETE FROM "perfectqueue_dependencyevent" WHERE "id" IN ({ids})'
+EDGE = 'SELECT "id", "child_id", "parent_id", "if_failed" FROM "perfectqueue_dependency"'
+OF_PARENTS = EDGE + ' WHERE "parent_id" IN ({ids}) AND "state" < %(below)s LIMIT %(limit)s'
+OF_CHILDREN = EDGE + ' WHERE "child_id" IN ({ids}) AND "state" = 0 LIMIT %(limit)s'
+CHILDREN = """
+SELECT "task_id", "attempt", "errors", "crashes" FROM "perfectqueue_ticket"
+WHERE "task_id" IN ({ids}) AND "state" = 3 ORDER BY "task_id"
+"""
+# What another has marked since these were read stays: a state only rises.
+MARK = """
+UPDATE "perfectqueue_dependency" SET "state" = %(state)s
+WHERE "id" IN ({ids}) AND "state" < %(state)s
+"""
+DROP = 'DELETE FROM "perfectqueue_dependency" WHERE "id" IN ({ids})'
+# Read from behind: mostly the parents end in their order, and the last is unmet until the end.
+READY = """
+SELECT "id", "run_at" <= {now} FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND (
+    SELECT "id" FROM "perfectqueue_dependency"
+    WHERE "child_id" = "perfectqueue_task"."id" AND "state" < 3 ORDER BY "id" DESC LIMIT 1
+) IS NULL
+"""
+SCHEDULE = """
+UPDATE "perfectqueue_ticket" SET "state" = 1, "alarm_at" = (
+    SELECT "run_at" FROM "perfectqueue_task" WHERE "id" = "perfectqueue_ticket"."task_id"
+) WHERE "task_id" IN ({ids})
+"""
+
+GROUP = "dependency"
+
+folding: ContextVar[bool] = ContextVar("folding", default=False)
+
+
+class Edge(NamedTuple):
+    id: int
+    child: int
+    parent: int
+    if_failed: int
+
+
+class Folded(NamedTuple):
+    """
+    How much a batch has done, whether it has left any of its events, and whether there may be
+    more: it has left some, read as many as it may, or ended tasks itself.
+    """
+
+    done: int
+    left: bool
+    more: bool
+
+
+def fold(*, using: str, now: datetime | None = None) -> int:
+    """
+    Act on the events that are there and that nobody else acts on; return how many.
+
+    It is called after each commit that appends some. What is missed, because a process died or
+    a parent's ticket was locked for long, the sweep finds.
+    """
+    if folding.get():
+        return 0
+    total, pauses = 0, iter(PAUSES)
+    token = folding.set(True)
+    try:
+        for _round in range(ROUNDS):
+            done, left, more = fold_batch(using=using, now=now)
+            total += done
+            if not done and left:
+                if (pause := next(pauses, None)) is None:
+                    break
+                time.sleep(pause)
+            elif not more:
+                break
+    finally:
+        folding.reset(token)
+    return total
+
+
+followers.append(fold)
+
+
+@repeated
+def fold_batch(*, using: str, now: datetime | None) -> Folded:
+    with unit(using) as (cursor, dialect):
+        statement = TAKE + dialect.skip_clause()
+        events = dialect.execute(cursor, statement, {"limit": EVENTS}).fetchall()
+        if not events:
+            return Folded(0, left=False, more=False)
+        kinds = DependencyEvent.Kind
+        ended = sorted({task_id for _id, task_id, kind in events if kind == kinds.ENDED})
+        added = sorted({task_id for _id, task_id, kind in events if kind == kinds.ADDED})
+        batch = Batch(cursor, dialect, now)
+        unfinished = batch.look(ended, added)
+        batch.write()
+        done = [id_ for id_, task_id, kind in events if (kind, task_id) not in unfinished]
+        if done:
+            dialect.execute(cursor, DONE.replace("{ids}", numbers(done)))
+        progress = len(done) + len(batch.met) + len(batch.failed) + len(batch.awaited)
+    left = len(done) < len(events)
+    return Folded(progress, left, left or len(events) == EVENTS or bool(batch.cancelled))
+
+
+@dataclass
+class Batch:
+    """What becomes of the dependencies of some events: their ids, by their new state."""
+
+    cursor: Cursor
+    dialect: Dialect
+    now: datetime | None
+    blocked: dict[int, Held] = field(default_factory=dict)
+    awaited: list[int] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
+    met: list[int] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+    cancelled: dict[int, str] = field(default_factory=dict)
+
+    def look(self, ended: Sequence[int], added: Sequence[int]) -> set[tuple[int, int]]:
+        """Judge the dependencies; return the events that are to be looked at again."""
+        fresh = self.edges(OF_CHILDREN, added)
+        standing = Parents(self.cursor, self.dialect).follow(
+            {*ended, *(edge.parent for edge in fresh)}
+        )
+        over = [id_ for id_ in ended if standing[id_].has_finished or standing[id_].is_gone]
+        dead = [id_ for id_ in ended if standing[id_].is_dead]
+        edges = self.edges(OF_PARENTS, over, below=3) + self.edges(OF_PARENTS, dead, below=2)
+        self.lock({*added, *(edge.child for edge in edges)})
+        for edge in {*edges, *fresh}:
+            self.judge(edge, standing[edge.parent])
+        kinds, many = DependencyEvent.Kind, max(len(edges), len(fresh)) >= EDGES
+        locked = {id_ for id_ in ended if standing[id_].is_locked}
+        busy = {edge.child for edge in fresh if standing[edge.parent].is_locked}
+        return {(kinds.ENDED.value, id_) for id_ in (ended if many else locked)} | {
+            (kinds.ADDED.value, id_) for id_ in (added if many else busy)
+        }
+
+    def edges(self, statement: str, ids: Collection[int], **values: int) -> list[Edge]:
+        if not ids:
+            return []
+        statement = statement.replace("{ids}", numbers(ids))
+        rows = self.dialect.execute(self.cursor, statement, {"limit": EDGES, **values}).fetchall()
+        return [Edge(*row) for row in rows]
+
+    def lock(self, children: Iterable[int]) -> None:
+        """Lock the tickets of those children that are blocked."""
+        ids = numbers(sorted(children))
+        statement = CHILDREN.replace("{ids}", ids) + self.dialect.lock_clause()
+        for task_id, attempt, errors, crashes in self.execute(statement).fetchall():
+            self.blocked[task_id] = Held(
+                task_id=task_id, attempt=attempt, errors=errors, crashes=crashes
+            )
+
+    def judge(self, edge: Edge, parent: Standing) -> None:
+        if parent.is_locked:
+            return
+        if parent.is_live:
+            self.awaited.append(edge.id)
+        elif parent.has_finished or edge.if_failed == IfFailed.RUN:
+            self.met.append(edge.id)
+        elif parent.is_gone:
+            self.dropped.append(edge.id)
+            self.cancelled[edge.child] = "A task for which it waited was deleted."
+        else:
+            self.failed.append(edge.id)
+            if edge.if_failed == IfFailed.CANCEL:
+                why = f"Task '{parent.key}', for which it waited, is {parent.outcome}."
+                self.cancelled[edge.child] = why
+
+    def write(self) -> None:
+        states = Dependency.State
+        for state, ids in (
+            (states.AWAITED, self.awaited),
+            (states.FAILED, self.failed),
+            (states.MET, self.met),
+        ):
+            if ids:
+                self.execute(MARK.replace("{ids}", numbers(sorted(ids))), {"state": state.value})
+        if self.dropped:
+            self.execute(DROP.replace("{ids}", numbers(sorted(self.dropped))))
+        self.cancel()
+        self.release()
+
+    def cancel(self) -> None:
+        gone = [child for child in sorted(self.cancelled) if child in self.blocked]
+        for child in gone:
+            why = Failure(error=GROUP, message=self.cancelled[child])
+            held = self.blocked.pop(child)
+            bury(self.cursor, self.dialect, held, Outcome.CANCELLED, why, now=self.now)
+        announce_ids(self.cursor, self.dialect, [(signals.task_cancelled, gone)])
+
+    def release(self) -> None:
+        """Put the children that wait for nothing more in their lines, or on the clock."""
+        if not self.blocked:
+            return
+        statement = READY.replace("{ids}", numbers(sorted(self.blocked)))
+        rows = self.execute(statement).fetchall()
+        due = sorted(task_id for task_id, is_due in rows if is_due)
+        later = sorted(task_id for task_id, is_due in rows if not is_due)
+        if later:
+            self.execute(SCHEDULE.replace("{ids}", numbers(later)))
+        accounts = Accounts(self.now)
+        admit(self.cursor, self.dialect, due, accounts)
+        accounts.write(self.cursor, self.dialect)
+        if rows:
+            ring(using=self.cursor.db.alias)
+
+    def execute(self, statement: str, values: dict[str, Any] | None = None) -> Any:
+        return self.dialect.execute(self.cursor, statement, values, now=self.now)

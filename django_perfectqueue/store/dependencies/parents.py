@@ -1,0 +1,87 @@
+"""Where the parents of tasks stand; those that live are marked as followed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from django.db.backends.utils import CursorWrapper as Cursor
+
+from django_perfectqueue.models import Outcome
+
+from ..database.dialects import Dialect
+from ..database.dialects.base import numbers
+
+ENDED = """
+SELECT "id", "outcome", "key" FROM "perfectqueue_task"
+WHERE "id" IN ({ids}) AND "outcome" <> '' ORDER BY "id"
+"""
+TICKETS = """
+SELECT "task_id" FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids}) ORDER BY "task_id"
+"""
+FOLLOW = """
+UPDATE "perfectqueue_ticket" SET "followed" = TRUE WHERE "task_id" IN ({ids}) AND NOT "followed"
+"""
+THERE = 'SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
+
+
+class Standing(NamedTuple):
+    """
+    Where a parent stands; ``outcome`` is empty while it is live.
+
+    ``is_locked`` means that someone else changes it at this moment.
+    """
+
+    outcome: str = ""
+    key: str = ""
+    is_locked: bool = False
+    is_gone: bool = False
+
+    @property
+    def is_live(self) -> bool:
+        return not (self.outcome or self.is_gone)
+
+    @property
+    def has_finished(self) -> bool:
+        return self.outcome == Outcome.FINISHED
+
+    @property
+    def is_dead(self) -> bool:
+        return bool(self.outcome) and not self.has_finished
+
+
+LIVE, LOCKED, GONE = Standing(), Standing(is_locked=True), Standing(is_gone=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Parents:
+    cursor: Cursor
+    dialect: Dialect
+
+    def follow(self, ids: Collection[int]) -> Mapping[int, Standing]:
+        """
+        Mark the parents that live as followed; return where each stands.
+
+        Each is locked: its task if it has ended, else its ticket. So who ends it or puts it
+        back either finds the mark and the dependencies, or has committed before. Nothing is
+        waited for: a transaction of someone else's may hold a ticket for long.
+        """
+        skip = self.dialect.skip_clause()
+        found = {id_: Standing(outcome, key) for id_, outcome, key in self.rows(ENDED + skip, ids)}
+        if left := set(ids) - found.keys():
+            live = [id_ for (id_,) in self.rows(TICKETS + skip, left)]
+            if live:
+                self.execute(FOLLOW, live)
+            found |= dict.fromkeys(live, LIVE)
+        if left := left - found.keys():
+            # Someone ends it or puts it back at this moment, or has since the first look.
+            there = {id_ for (id_,) in self.rows(THERE, left)}
+            found |= {id_: LOCKED if id_ in there else GONE for id_ in left}
+        return found
+
+    def rows(self, statement: str, ids: Collection[int]) -> list[Any]:
+        return list(self.execute(statement, ids).fetchall()) if ids else []
+
+    def execute(self, statement: str, ids: Collection[int]) -> Any:
+        return self.dialect.execute(self.cursor, statement.replace("{ids}", numbers(sorted(ids))))

@@ -1,0 +1,265 @@
+"""Store tasks that wait for others, and change what a blocked one waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from django.db.backends.utils import CursorWrapper as Cursor
+
+from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, NotSupportedError
+from django_perfectqueue.models import State
+
+from ..database.dialects import Dialect
+from ..database.dialects.base import numbers
+from ..database.transaction import Tries, reading, recalled, repeated, together, unit
+from ..notify.completion import find_all
+from ..records.dependency_events import note_added
+from ..tasks.replace import replace
+from ..tasks.steer import known, live
+from ..values import Parent, Submission
+
+Submit = Callable[..., dict[tuple[str, str], int]]
+Ids = Mapping[tuple[str, str], int]
+
+ROWS = 1_000
+
+THERE = 'SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
+BLOCK = """
+UPDATE "perfectqueue_ticket" SET "state" = 3, "alarm_at" = NULL WHERE "task_id" IN ({ids})
+"""
+LINK = """
+INSERT INTO "perfectqueue_dependency" ("child_id", "parent_id", "if_failed", "state") VALUES {rows}
+"""
+UNLINK = 'DELETE FROM "perfectqueue_dependency" WHERE "child_id" = %(task_id)s'
+PARENTS = """
+SELECT "child_id", "parent_id" FROM "perfectqueue_dependency"
+WHERE "child_id" IN ({ids}) AND "state" < 3
+"""
+CHILDREN = """
+SELECT "parent_id", "child_id" FROM "perfectqueue_dependency"
+WHERE "parent_id" IN ({ids}) AND "state" < 3
+"""
+
+
+@recalled
+def submit_linked(
+    tries: Tries,
+    submit: Submit,
+    submissions: Sequence[Submission],
+    *,
+    using: str,
+    now: datetime | None = None,
+) -> dict[tuple[str, str], int]:
+    """
+    Store tasks by ``submit``, of which some wait for others; return what that does.
+
+    All is done in one transaction or savepoint, which locks nothing but the new rows. A parent
+    is in the database, or earlier among the submissions. Raise NotFoundError where it is
+    not, InvalidTaskError where it comes later or tasks wait for one another.
+    """
+    if came_through := first_there(tries.doubtful, using=using):
+        return came_through
+    with together(using=using):
+        parents = resolve(submissions, using=using)
+        fresh = submit(submissions, using=using, now=now)
+        if fresh:
+            link(submissions, fresh, {**parents, **fresh}, using=using)
+        tries.commits(fresh)
+    return fresh
+
+
+def replace_linked(
+    submission: Submission, *, using: str, now: datetime | None = None
+) -> dict[tuple[str, str], int]:
+    """
+    Do what replace() does with a task that waits for others.
+
+    Raise InvalidTaskError where one of these waits for the task that it replaces.
+    """
+
+    def replace_one(tasks: Sequence[Submission], **terms: Any) -> dict[tuple[str, str], int]:
+        return replace(tasks[0], **terms)
+
+    with together(using=using):
+        fresh = submit_linked(replace_one, [submission], using=using, now=now)
+        task_id = fresh[submission.queue, submission.key]
+        with reading(using) as (cursor, dialect):
+            rows = dialect.execute(cursor, PARENTS.replace("{ids}", str(task_id))).fetchall()
+            if task_id in reached(cursor, dialect, PARENTS, {parent for _child, parent in rows}):
+                raise InvalidTaskError("These tasks would wait for one another.")
+    return fresh
+
+
+def first_there(tried: Iterable[dict[Any, int]], *, using: str) -> dict[tuple[str, str], int]:
+    """Return what the earlier try has stored whose commit came through, or nothing."""
+    for fresh in tried:
+        if fresh and there(list(fresh.values())[:1], using=using):
+            return fresh
+    return {}
+
+
+@repeated
+def there(ids: Collection[int], *, using: str) -> set[int]:
+    """Return which of these tasks there are."""
+    with reading(using) as (cursor, dialect):
+        statement = THERE.replace("{ids}", numbers(ids))
+        return {id_ for (id_,) in dialect.execute(cursor, statement).fetchall()}
+
+
+def resolve(submissions: Sequence[Submission], *, using: str) -> Ids:
+    """Return the ids of the parents that are in the database already."""
+    earlier: set[tuple[str, str]] = set()
+    needed: list[Parent] = []
+    for task in submissions:
+        for parent in task.after:
+            if parent.id is not None or parent.name not in earlier:
+                needed.append(parent)
+        earlier.add((task.queue, task.key))
+    try:
+        return find_parents(needed, using=using)
+    except UnknownParentError as error:
+        if error.name in earlier:
+            raise out_of_order(error.name, submissions) from None
+        raise
+
+
+def find_parents(parents: Iterable[Parent], *, using: str) -> Ids:
+    """Return the ids of parents by queue and key; raise NotFoundError where there is none."""
+    by_id = {parent.id for parent in parents if parent.id is not None}
+    if missing := by_id - there(by_id, using=using) if by_id else set():
+        raise NotFoundError(f"There is no task with the id {min(missing)} to wait for.")
+    keys: dict[str, list[str]] = {}
+    for parent in parents:
+        if parent.id is None:
+            keys.setdefault(parent.queue, []).append(parent.key)
+    found: dict[tuple[str, str], int] = {}
+    for queue, names in keys.items():
+        ids = find_all(queue, names, using=using)
+        if unknown := [name for name in names if name not in ids]:
+            raise UnknownParentError(queue, unknown[0])
+        found |= {(queue, key): id_ for key, id_ in ids.items()}
+    return found
+
+
+class UnknownParentError(NotFoundError):
+    def __init__(self, queue: str, key: str) -> None:
+        super().__init__(f"Queue '{queue}' has no task with the key '{key}' to wait for.")
+        self.name = (queue, key)
+
+
+def out_of_order(name: tuple[str, str], submissions: Sequence[Submission]) -> InvalidTaskError:
+    """Return the error for a parent that comes later in the same call."""
+    after = {(task.queue, task.key): [p.name for p in task.after] for task in submissions}
+    if circle := circle_from(name, after):
+        keys = " after ".join(f"'{key}'" for _queue, key in circle)
+        return InvalidTaskError(f"These tasks wait for one another: {keys}.")
+    return InvalidTaskError(
+        f"Task '{name[1]}' is given after a task that waits for it: give parents first."
+    )
+
+
+def circle_from(
+    start: tuple[str, str], after: Mapping[tuple[str, str], Sequence[tuple[str, str]]]
+) -> list[tuple[str, str]]:
+    """Return the names from a task to its parents and so on to itself, or nothing."""
+    paths, seen = [[start]], {start}
+    while paths:
+        path = paths.pop()
+        for parent in after.get(path[-1], ()):
+            if parent == start:
+                return [*path, start]
+            if parent not in seen:
+                seen.add(parent)
+                paths.append([*path, parent])
+    return []
+
+
+def link(submissions: Sequence[Submission], fresh: Ids, ids: Ids, *, using: str) -> None:
+    linked = [task for task in submissions if task.after and (task.queue, task.key) in fresh]
+    edges = []
+    for task in linked:
+        child = fresh[task.queue, task.key]
+        parents = {ids[p.name] if p.id is None else p.id for p in task.after}
+        edges += [(child, parent, task.if_failed) for parent in sorted(parents)]
+    children = [fresh[task.queue, task.key] for task in linked]
+    if children:
+        with unit(using) as (cursor, dialect):
+            dialect.execute(cursor, BLOCK.replace("{ids}", numbers(children)))
+            insert(cursor, dialect, edges)
+            note_added(cursor, dialect, children)
+
+
+def insert(cursor: Cursor, dialect: Dialect, edges: Iterable[tuple[int, int, int]]) -> None:
+    rest = iter(edges)
+    while some := list(islice(rest, ROWS)):
+        rows = ", ".join(f"({child}, {parent}, {mode}, 0)" for child, parent, mode in some)
+        dialect.execute(cursor, LINK.replace("{rows}", rows))
+
+
+@repeated
+def wait_for(task_id: int, parents: Sequence[Parent], if_failed: int, *, using: str) -> None:
+    """
+    Have a blocked task wait for more tasks.
+
+    Raise NotSupportedError where it is not blocked, NotFoundError where there is no such
+    parent, InvalidTaskError where one waits for it.
+    """
+    known_ids = find_parents(parents, using=using)
+    ids = {known_ids[p.name] if p.id is None else p.id for p in parents}
+    with unit(using) as (cursor, dialect):
+        refuse_unblocked(cursor, dialect, task_id)
+        # Of two programs that close a circle at the same moment neither sees it.
+        if task_id in reached(cursor, dialect, PARENTS, ids):
+            raise InvalidTaskError("These tasks would wait for one another.")
+        insert(cursor, dialect, [(task_id, parent, if_failed) for parent in sorted(ids)])
+        note_added(cursor, dialect, [task_id])
+
+
+@repeated
+def wait_no_longer_for(task_id: int, parents: Sequence[Parent] | None, *, using: str) -> None:
+    """
+    Have a blocked task no longer wait for these tasks, or with None for any.
+
+    Raise NotSupportedError where it is not blocked.
+    """
+    which = ""
+    if parents is not None:
+        found = find_parents(parents, using=using)
+        ids = [found[p.name] if p.id is None else p.id for p in parents]
+        which = f' AND "parent_id" IN ({numbers(ids)})'
+    with unit(using) as (cursor, dialect):
+        refuse_unblocked(cursor, dialect, task_id)
+        dialect.execute(cursor, UNLINK + which, {"task_id": task_id})
+        note_added(cursor, dialect, [task_id])
+
+
+def refuse_unblocked(cursor: Cursor, dialect: Dialect, task_id: int) -> None:
+    """Lock the ticket of a blocked task; raise NotSupportedError where it is not blocked."""
+    if live(cursor, dialect, task_id).state != State.BLOCKED:
+        key = known(cursor, dialect, task_id).key
+        raise NotSupportedError(
+            f"Task '{key}' is not blocked: what it waits for can be changed only until then."
+        )
+
+
+@repeated
+def descendants(task_id: int, *, using: str) -> list[int]:
+    """Return the tasks that wait for this one, and for these, the last first."""
+    with reading(using) as (cursor, dialect):
+        found = reached(cursor, dialect, CHILDREN, {task_id})
+    return sorted(found - {task_id}, reverse=True)
+
+
+def reached(cursor: Cursor, dialect: Dialect, step: str, ids: Collection[int]) -> set[int]:
+    """Return these tasks and all that are reached from them by a statement of dependencies."""
+    seen, left = set(ids), set(ids)
+    while left:
+        some = sorted(left)[:ROWS]
+        rows = dialect.execute(cursor, step.replace("{ids}", numbers(some))).fetchall()
+        left -= set(some)
+        left |= {after for _before, after in rows if after not in seen}
+        seen |= left
+    return seen

@@ -1,0 +1,216 @@
+"""One supervisor, as its launcher sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from django.core.management.base import OutputWrapper
+
+from ..database.link import close_for_fork
+from ..process.signals import ALIVE, DETACH, GO, READY, STOP, STOP_NOW, held_back
+from ..process.wakeup import drain
+
+SUPERVISOR = "PERFECTQUEUE_SUPERVISOR"
+
+
+class ForkedProcess:
+    """A forked child, with the part of Popen's interface that a generation uses."""
+
+    stdout = stderr = None
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                pid, status = self.pid, 0
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def send_signal(self, signum: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signum)
+
+
+class Generation:
+    """
+    One supervisor, with the code and settings of its start.
+
+    It sends a byte when it takes tasks. When the launcher dies, the socket closes, and the
+    supervisor stops.
+    """
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes] | ForkedProcess,
+        channel: socket.socket,
+        *,
+        echo: Sequence[OutputWrapper] = (),
+    ) -> None:
+        self.process = process
+        self.socket = channel
+        self.socket.setblocking(False)
+        self.echo = echo
+        self.hears = self.ready = self.answered = self.gone = self.dismissed = False
+        for file in self.outputs:
+            os.set_blocking(file, False)
+
+    @property
+    def outputs(self) -> list[int]:
+        pipes = (self.process.stdout, self.process.stderr)
+        return [pipe.fileno() for pipe in pipes if pipe is not None]
+
+    @property
+    def sources(self) -> list[int]:
+        """The descriptors to wait on while it runs."""
+        if self.code() is not None:
+            return []
+        return [*self.outputs, *([] if self.gone else [self.socket.fileno()])]
+
+    def let_go(self) -> None:
+        """Let a forked supervisor begin."""
+        with contextlib.suppress(OSError):
+            self.socket.send(GO)
+
+    def is_ready(self) -> bool:
+        self.listen()
+        return self.ready
+
+    def listen(self) -> None:
+        said = None if self.gone else drain(self.socket.fileno())
+        self.gone = said is None
+        self.hears = self.hears or bool(said)
+        self.ready = self.ready or READY in (said or b"")
+        self.answered = self.answered or bool(said)
+
+    def has_answered(self) -> bool:
+        """Return whether it answered since the last call, and request another answer."""
+        self.listen()
+        answered, self.answered = self.answered, False
+        with contextlib.suppress(OSError):
+            self.socket.send(ALIVE)
+        return answered
+
+    def send(self, signum: int) -> None:
+        """
+        Send a signal; a stop kills a supervisor that does not handle signals yet.
+
+        It has started no task, and may be waiting for a database that does not answer.
+        """
+        self.listen()
+        if signum in (STOP, STOP_NOW, DETACH) and not self.hears:
+            self.dismissed = True
+            signum = signal.SIGKILL
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signum)
+
+    def code(self) -> int | None:
+        """Return its exit code once it has ended, as a shell would name it."""
+        code = self.process.poll()
+        if code is None:
+            return None
+        if self.dismissed and code < 0:
+            return 0
+        return 128 - code if code < 0 else code
+
+    def relay(self) -> None:
+        """Copy its output to ``echo``."""
+        for file, writer in zip(self.outputs, self.echo, strict=True):
+            if text := drain(file):
+                writer.write(text.decode(errors="replace"), ending="")
+
+    def close(self) -> None:
+        """Close the pipes; the process may go on."""
+        self.relay()
+        self.socket.close()
+        if self.process.poll() is None:
+            self.process.returncode = 0
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def spawned(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    echo: Sequence[OutputWrapper] = (),
+) -> Generation:
+    """Start a supervisor in a fresh interpreter, which reads code and settings anew."""
+    ours, theirs = socket.socketpair()
+    with theirs, contextlib.ExitStack() as failing:
+        failing.callback(ours.close)
+        process = subprocess.Popen(  # noqa: S603
+            command,
+            env={**environment, SUPERVISOR: str(theirs.fileno())},
+            pass_fds=[theirs.fileno()],
+            stdout=subprocess.PIPE if echo else None,
+            stderr=subprocess.PIPE if echo else None,
+            start_new_session=True,
+        )
+        failing.pop_all()
+    return Generation(process, ours, echo=echo)
+
+
+def forked() -> tuple[Generation, None] | tuple[None, socket.socket]:
+    """
+    Fork the first supervisor: this process has just read the code and the settings.
+
+    Return its generation; in the child, once the launcher lets it go on, the socket to the
+    launcher. The child exits if the launcher ends before.
+    """
+    ours, theirs = socket.socketpair()
+    close_for_fork()
+    # The garbage collector does not touch frozen objects, so both keep sharing their pages.
+    gc.freeze()
+    with held_back():
+        pid = os.fork()
+        if pid:
+            theirs.close()
+            return Generation(ForkedProcess(pid), ours), None
+        os.setsid()
+    ours.close()
+    if theirs.recv(1) != GO:
+        sys.exit(0)
+    return None, theirs
+
+
+def may_fork() -> bool:
+    """Return whether this process has one thread; a fork would end the others."""
+    with contextlib.suppress(OSError):
+        return len(os.listdir("/proc/self/task")) == 1
+    return threading.active_count() == 1
+
+
+def first_environment() -> dict[str, str]:
+    """
+    Return the environment with which this process was started.
+
+    Variables that settings have added since, as from an .env file, would hide the file's new
+    values from the next generation.
+    """
+    with contextlib.suppress(OSError):
+        entries = Path("/proc/self/environ").read_bytes().rstrip(b"\0").split(b"\0")
+        pairs = [entry.partition(b"=") for entry in entries]
+        if all(name and equals for name, equals, _value in pairs):
+            return {os.fsdecode(name): os.fsdecode(value) for name, _equals, value in pairs}
+    return dict(os.environ)
+
+
+def same_command() -> list[str]:
+    """Return the command line by which this very program was started."""
+    return [sys.executable, *sys.orig_argv[1:]]

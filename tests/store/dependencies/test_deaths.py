@@ -1,0 +1,165 @@
+"""A process that dies before any statement or commit, of those that concern dependencies."""
+
+import os
+import signal
+from datetime import timedelta
+from itertools import count
+
+from django.db import connection
+from django.test import TransactionTestCase
+from django.utils import timezone
+
+from django_perfectqueue import store
+from django_perfectqueue.models import Dependency, DependencyEvent
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.worker.database.link import close_for_fork
+
+MOST = 200
+
+
+class Death:
+    """Kills its process before the n-th statement or commit."""
+
+    def __init__(self, at):
+        self.left = at
+
+    def __call__(self, execute, *statement):
+        self.step()
+        return execute(*statement)
+
+    def step(self):
+        self.left -= 1
+        if not self.left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_and_die(act, at):
+    """Run in a process that dies at its n-th step; return whether it lived to the end."""
+    close_for_fork()
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            connection.ensure_connection()
+            death, commit = Death(at), connection._commit
+            connection._commit = lambda: (death.step(), commit())
+            with connection.execute_wrapper(death):
+                act()
+            code = 0
+        finally:
+            os._exit(code)
+    _pid, status = os.waitpid(pid, 0)
+    if os.WIFEXITED(status):
+        assert os.WEXITSTATUS(status) == 0, "It did not die, but failed."
+        return True
+    return False
+
+
+class DeathTests(TransactionTestCase):
+    def each_death(self, prepare, act, check):
+        """Have a process that acts die at each step; see that the work goes on all the same."""
+        for at in count(1):
+            assert at < MOST
+            with self.subTest(at=at):
+                prepare()
+                lived = run_and_die(act, at)
+                check()
+                self.assertEqual(DependencyEvent.objects.count(), 0)
+                Queue().clear()
+                self.assertEqual(Dependency.objects.count(), 0)
+            if lived:
+                return
+
+    def finish_all(self):
+        """Finish what there is, as others do; return the keys in their order."""
+        keys, moment = [], timezone.now() + timedelta(days=1)
+        store.rouse(using="default")
+        while task := Queue().poll(now=moment):
+            task.finish(now=moment)
+            keys.append(task.key)
+        return keys
+
+    def test_who_submits_a_child(self):
+        def act():
+            Queue().submit("b", "report", after=["a"])
+
+        def check():
+            there = Queue()["b"].exists()
+            self.assertEqual(self.finish_all(), ["a", "b"] if there else ["a"])
+
+        self.each_death(lambda: Queue().submit("a", "report"), act, check)
+
+    def test_who_submits_a_graph(self):
+        def act():
+            tasks = [
+                {"key": "b", "type": "report", "after": ["a"]},
+                {"key": "c", "type": "report", "after": ["a", "b"]},
+            ]
+            Queue().submit_many(tasks)
+
+        def check():
+            keys = ["a", "b", "c"] if Queue()["c"].exists() else ["a"]
+            self.assertEqual(self.finish_all(), keys)
+
+        self.each_death(lambda: Queue().submit("a", "report"), act, check)
+
+    def test_who_finishes_a_parent(self):
+        def prepare():
+            Queue().submit("a", "report")
+            Queue().submit("b", "report", after=["a"])
+
+        def act():
+            Queue().poll().finish()
+
+        def check():
+            first = [] if Queue()["a"].metadata().outcome else ["a"]
+            self.assertEqual(self.finish_all(), [*first, "b"])
+
+        self.each_death(prepare, act, check)
+
+    def test_who_ends_a_parent_of_a_child_that_is_cancelled_then(self):
+        def prepare():
+            Queue().submit("a", "report")
+            Queue().chain(
+                [{"key": "b", "type": "report", "after": ["a"]}, {"key": "c", "type": "report"}],
+                if_failed="cancel",
+            )
+
+        def act():
+            Queue().poll().fail()
+
+        def check():
+            if Queue()["a"].metadata().outcome:
+                self.assertEqual(self.finish_all(), [])
+                statuses = [Queue()[key].metadata().status for key in "bc"]
+                self.assertEqual(statuses, ["cancelled", "cancelled"])
+            else:
+                self.assertEqual(self.finish_all(), ["a", "b", "c"])
+
+        self.each_death(prepare, act, check)
+
+    def test_who_puts_a_failed_parent_back(self):
+        def prepare():
+            Queue().submit("a", "report")
+            Queue().submit("b", "report", after=["a"])
+            Queue().poll().fail()
+
+        def act():
+            Queue()["a"].retry()
+
+        def check():
+            if Queue()["a"].metadata().outcome:
+                Queue()["a"].retry()
+            self.assertEqual(self.finish_all(), ["a", "b"])
+
+        self.each_death(prepare, act, check)
+
+    def test_who_replaces_a_parent(self):
+        def prepare():
+            Queue().submit("a", "report")
+            Queue().submit("b", "report", after=["a"])
+
+        def act():
+            Queue().submit("a", "other", on_conflict="replace")
+
+        self.each_death(prepare, act, lambda: self.assertEqual(self.finish_all(), ["a", "b"]))

@@ -11,7 +11,7 @@ from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import PayloadError, PerfectQueueError
-from django_perfectqueue.lib.durations import long_duration
+from django_perfectqueue.lib.durations import long_duration, short_duration
 from django_perfectqueue.models import Schedule, Task, TaskQuerySet
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.context import OF_SCHEDULES
@@ -48,7 +48,7 @@ def origin_of(task: Task) -> Origin | None:
 def in_words(row: Schedule) -> str:
     """Return when it comes: cron in words where cronsim is installed, else as it is."""
     if row.every:
-        return _("every %s") % long_duration(row.every)
+        return _("every %s") % short_duration(row.every)
     try:
         words = timing_of(row).explain()
     except PerfectQueueError:

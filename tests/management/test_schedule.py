@@ -173,7 +173,7 @@ class ShowTests(TestCase):
         run("pq_schedule", "run", "a")
         out = run("pq_schedule")
         self.assertEqual(out, run("pq_schedule", "list"))
-        for words in ("1 min 30 s", "03:00", "(Europe/Zurich)", "waiting", "active"):
+        for words in ("every 1m30s", "03:00", "(Europe/Zurich)", "waiting", "active"):
             self.assertIn(words, out)
         first, second = run_json("pq_schedule", "list")
         self.assertEqual(
@@ -188,7 +188,7 @@ class ShowTests(TestCase):
         out = run("pq_schedule", "show", "s")
         for task in Task.objects.all():
             self.assertIn(f"{task.key.rpartition('@')[2]}  waiting", out)
-        for words in ("every 1 h", "ann", "skip", "active"):
+        for words in ("every 1h", "ann", "skip", "active"):
             self.assertIn(words, out)
         [facts] = run_json("pq_schedule", "show", "s")
         self.assertEqual((len(facts["next"]), len(facts["last"])), (5, 3))

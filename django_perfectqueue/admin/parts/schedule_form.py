@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from django import forms
+from django.utils.functional import Promise
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -38,6 +39,8 @@ from django_perfectqueue.store.schedules.fire import server_time
 
 from .rule_admin import RuleForm
 
+SECONDS = _("Seconds, or a span such as 15m.")
+
 
 class SpanField(forms.CharField):
     """Seconds, or a span such as 15m."""
@@ -63,11 +66,10 @@ class SpanField(forms.CharField):
             return True
 
 
-def span_field(name: str) -> SpanField:
+def span_field(name: str, text: str | Promise = "") -> SpanField:
     field: Any = Schedule._meta.get_field(name)
-    return SpanField(
-        label=field.verbose_name.capitalize(), required=False, help_text=field.help_text
-    )
+    label, help_text = field.verbose_name.capitalize(), text or field.help_text or SECONDS
+    return SpanField(label=label, required=False, help_text=help_text)
 
 
 class ScheduleForm(RuleForm):
@@ -79,7 +81,7 @@ class ScheduleForm(RuleForm):
     data = forms.JSONField(  # type: ignore[assignment]
         label=_("Data"), required=False, help_text=_("What its tasks get, as JSON.")
     )
-    every = span_field("every")
+    every = span_field("every", SECONDS)
     time_limit = span_field("time_limit")
     expires_after = span_field("expires_after")
     delay = span_field("delay")

@@ -8,7 +8,6 @@ from itertools import islice
 from typing import Any
 
 from django import forms
-from django.utils.functional import Promise
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -66,7 +65,7 @@ class SpanField(forms.CharField):
             return True
 
 
-def span_field(name: str, text: str | Promise = "") -> SpanField:
+def span_field(name: str, text: Any = "") -> SpanField:
     field: Any = Schedule._meta.get_field(name)
     label, help_text = field.verbose_name.capitalize(), text or field.help_text or SECONDS
     return SpanField(label=label, required=False, help_text=help_text)

@@ -41,7 +41,7 @@ WHERE "queue" = %(queue_{n})s AND "held" = 0 AND "open" = TRUE AND "gate" NOT IN
 """
 OVERDUE = """
 SELECT {now}, {alarm_at} FROM "perfectqueue_ticket"
-WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT 1
+WHERE "alarm_at" <= {now} ORDER BY "perfectqueue_ticket"."alarm_at" LIMIT 1
 """
 
 

@@ -5,6 +5,7 @@ from .pages.dead_letters import DeadLetterAdmin
 from .pages.lanes import LaneAdmin
 from .pages.limits import LimitAdmin
 from .pages.overview import OverviewAdmin
+from .pages.schedules import ScheduleAdmin
 from .pages.shares import FairShareAdmin, QueueShareAdmin
 from .pages.tasks import TaskAdmin
 from .pages.usage import UsageAdmin
@@ -18,6 +19,7 @@ __all__ = [
     "LimitAdmin",
     "OverviewAdmin",
     "QueueShareAdmin",
+    "ScheduleAdmin",
     "TaskAdmin",
     "UsageAdmin",
     "WorkerAdmin",

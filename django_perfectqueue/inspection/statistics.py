@@ -140,7 +140,7 @@ class Period:
 def period(usage_key: UsageKey, over: str, *, using: str) -> Period:
     """Return what it got over one of WINDOWS. Raise KeyError for another."""
     length, unit = WINDOWS[over]
-    until = store.clock(using=using) + timedelta(seconds=1)
+    until = store.clock(using=using)
     since = start_of(unit, until - length) + timedelta(seconds=int(unit))
     points = series([usage_key], since, until, unit=unit, using=using)
     total, types = Tally(), []

@@ -101,6 +101,8 @@ def of_queues(found: Snapshot) -> Iterator[Metric]:
         yield gauges(name, text, ["queue"], rows)
     unknown = [([queue.name], float(len(queue.unknown_types))) for queue in queues]
     yield gauges("unknown_types", "Types that no worker has a handler for.", ["queue"], unknown)
+    late = "Schedules that were due a minute ago and have not fired, up to 1,000."
+    yield gauge("late_schedules", late, found.lately.late_schedules)
     groups = [(name, count) for name, (count, _at) in found.lately.failed.items()]
     groups.sort(key=lambda group: -group[1])
     rest = sum(count for _name, count in groups[GROUPS:])

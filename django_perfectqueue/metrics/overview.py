@@ -101,7 +101,7 @@ class Overview(Snapshot):
 
     @property
     def is_well(self) -> bool:
-        return all(queue.is_well for queue in self.queues)
+        return not self.lately.late_schedules and all(queue.is_well for queue in self.queues)
 
 
 def snapshot(*, using: str) -> Snapshot:
@@ -134,8 +134,7 @@ def overview(*, using: str) -> Overview:
     found = snapshot(using=using)
     since = start_of(Bucket.MINUTE, found.now - timedelta(hours=1)) + timedelta(minutes=1)
     keys = [all_types_key(queue.name) for queue in found.queues]
-    until = found.now + timedelta(seconds=1)
-    points = series(keys, since, until, unit=Bucket.MINUTE, using=using)
+    points = series(keys, since, found.now, unit=Bucket.MINUTE, using=using)
     for queue in found.queues:
         add_rates(queue, points, found.now)
     queues = sorted(found.queues, key=lambda one: (one.is_well, -(one.oldest or 0.0), one.name))
@@ -144,7 +143,7 @@ def overview(*, using: str) -> Overview:
         queues=queues,
         lately=found.lately,
         workers=found.workers,
-        minutes=by_time(points, since, until, Bucket.MINUTE),
+        minutes=by_time(points, since, found.now, Bucket.MINUTE),
     )
 
 

@@ -31,8 +31,7 @@ class Parent(NamedTuple):
         return self.queue, self.key
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class Submission(NamedTuple):
     """
     A task to be stored. ``payload`` is JSON text; ``run_at`` None is now.
 

@@ -8,7 +8,9 @@ from django.utils.html import escape
 
 from django_perfectqueue import store
 from django_perfectqueue.compat import HAS_TASKS
+from django_perfectqueue.models import Schedule
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.schedules import Schedules
 
 from ..factories import fail, register, running, submit, submit_many
 from ..inspection.test_statistics import ran
@@ -43,7 +45,7 @@ class OverviewTests(AdminTestCase):
         register("default", now=None)
         submit_many(3, queue="reports", now=None)
         page = self.shown()
-        self.assertIn("Some queues need attention", page)
+        self.assertIn("Some queues or schedules need attention", page)
         self.assertIn("no worker", page)
         self.assertEqual(page.count('class="pq-unwell"'), 1)
 
@@ -57,6 +59,15 @@ class OverviewTests(AdminTestCase):
         self.assertIn('<span class="pq-status pq-failed">late</span>', page)
         with override_settings(PERFECTQUEUE={"LATE_AFTER": 3600}):
             self.assertNotIn(">late<", self.shown())
+
+    def test_it_is_red_where_a_schedule_is_late(self):
+        register("default", now=None)
+        Schedules().put("hourly", "report", every="1h")
+        self.assertIn("All queues are served", self.shown())
+        Schedule.objects.update(due_at=now() - timedelta(seconds=90))
+        page = self.shown()
+        self.assertIn("1 schedule is late", page)
+        self.assertIn("schedules need attention", page)
 
     def test_a_pause_and_the_links_of_a_queue(self):
         submit(queue="a&b", now=None)

@@ -23,12 +23,12 @@ from django_perfectqueue import (
     compat,
     conf,
     exceptions,
+    fairness,
     queue,
     signals,
     test,
     verdicts,
 )
-from django_perfectqueue.fairness import limits, shares
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCS = ROOT / "docs"
@@ -241,10 +241,10 @@ class ApiTests(SimpleTestCase):
 
     def test_every_function_of_shares_and_limits_is_as_told(self):
         text = page("reference/api.md")
-        for module in (shares, limits):
+        for module in (fairness.shares, fairness.limits):
             name = module.__name__.rpartition(".")[2]
             told = text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
-            functions = {n: f for n, f in vars(module).items() if n in module.__all__}
+            functions = {n: f for n, f in vars(module).items() if n in fairness.__all__}
             for one in (n for n, f in functions.items() if inspect.isfunction(f)):
                 with self.subTest(one):
                     parameters = list(inspect.signature(functions[one]).parameters.values())

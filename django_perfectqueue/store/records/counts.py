@@ -17,6 +17,7 @@ QUEUES = 50
 COUNTED = 10_000
 LANES = 2_000
 LATEST = 1_000
+LATE_SCHEDULE = 60.0
 USERS = 10
 
 NAMES = """
@@ -30,8 +31,8 @@ UNION ALL
 SELECT 'now', '', {now}
 """
 LATER = """
-SELECT "task"."queue", "live"."kind", COUNT(*) FROM (
-    SELECT "task_id", CASE
+SELECT "queue", "kind", COUNT(*) FROM (
+    SELECT (SELECT "queue" FROM "perfectqueue_task" WHERE "id" = "live"."task_id") AS "queue", CASE
         WHEN "state" = 2 AND "alarm_at" <= {now} THEN 'stalled'
         WHEN "state" = 2 THEN 'leased'
         WHEN "alarm_at" <= {now} THEN 'waiting'
@@ -39,11 +40,12 @@ SELECT "task"."queue", "live"."kind", COUNT(*) FROM (
         WHEN "last_ending" IN ({unfinished}) THEN 'retrying'
         ELSE 'scheduled'
     END AS "kind"
-    FROM "perfectqueue_ticket" WHERE "alarm_at" IS NOT NULL
-    ORDER BY "alarm_at" LIMIT %(most)s
-) AS "live"
-JOIN "perfectqueue_task" AS "task" ON "task"."id" = "live"."task_id"
-GROUP BY "task"."queue", "live"."kind"
+    FROM (
+        SELECT "task_id", "state", "alarm_at", "run_at", "last_ending" FROM "perfectqueue_ticket"
+        WHERE "alarm_at" IS NOT NULL ORDER BY "alarm_at" LIMIT %(most)s
+    ) AS "live"
+) AS "known"
+WHERE "queue" IS NOT NULL GROUP BY "queue", "kind"
 """
 RUNNING = """
 SELECT "task"."queue", 'running', COUNT(*) FROM "perfectqueue_ticket" AS "ticket"
@@ -79,6 +81,11 @@ SELECT 'parked', "task"."queue", "task"."type", COUNT(*), {parked_at}, 0.0 FROM 
 ) AS "parked"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "parked"."task_id"
 GROUP BY "task"."queue", "task"."type"
+UNION ALL
+SELECT 'late', '', '', COUNT(*), {due_at}, 0.0 FROM (
+    SELECT "due_at" FROM "perfectqueue_schedule"
+    WHERE "due_at" < %(late)s ORDER BY "due_at" LIMIT %(most)s
+) AS "overdue" HAVING COUNT(*) > 0
 """
 RECEIVED = """
 UNION ALL
@@ -123,19 +130,21 @@ class Counts:
         return self.by_queue.get(queue, Counter())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Lately:
     """
     Why the newest tasks failed, by group; what waits for a worker that knows its type, by
-    queue and type; and who received most in the last minutes, by queue and user.
+    queue and type; who received most in the last minutes, by queue and user; and how many
+    schedules are LATE_SCHEDULE seconds late.
 
-    The first two have how many, up to LATEST in all, and the time of the latest; the last has
+    The first two have how many, up to LATEST in all, and the time of the latest; the third has
     the attempts that ended, and the seconds.
     """
 
     failed: dict[str, tuple[int, datetime]]
     parked: dict[tuple[str, str], tuple[int, datetime]]
     received: dict[tuple[str, str], tuple[int, float]]
+    late_schedules: int = 0
 
 
 def names(*, using: str, now: datetime | None = None) -> Names:
@@ -195,12 +204,14 @@ def lately(queues: Sequence[str], now: datetime, *, using: str) -> Lately:
             "since": dialect.parameter(now - timedelta(days=1)),
             "lately": dialect.parameter(now - timedelta(minutes=6)),
             "parked": dialect.parameter(PARKED_FROM),
+            "late": dialect.parameter(now - timedelta(seconds=LATE_SCHEDULE)),
             "most": LATEST,
             "users": USERS,
         }
         statement = LATELY + (RECEIVED if queues else "")
         statement = statement.replace("{queues}", placed(parameters))
         statement = statement.replace("{failed_at}", dialect.readable('MAX("ended_at")'))
+        statement = statement.replace("{due_at}", dialect.readable('MIN("due_at")'))
         statement = statement.replace("{parked_at}", dialect.readable('MAX("parked"."run_at")'))
         for row in dialect.execute(cursor, statement, values).fetchall():
             kind, name, other, count, at, seconds = row
@@ -208,6 +219,8 @@ def lately(queues: Sequence[str], now: datetime, *, using: str) -> Lately:
                 found.failed[name] = int(count), dialect.moment(at)
             elif kind == "parked":
                 found.parked[name, other] = int(count), dialect.moment(at)
+            elif kind == "late":
+                found.late_schedules = int(count)
             else:
                 found.received[name, other] = int(count), float(seconds)
     return found

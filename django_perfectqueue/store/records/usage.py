@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from operator import add
 from typing import Any, NamedTuple
 
@@ -100,7 +101,7 @@ class Tally:
     runs: list[int] = field(default_factory=lambda: [0] * WAIT_BUCKETS)
 
     @classmethod
-    def of(cls, amounts: Iterable[Any]) -> Tally:
+    def of(cls, amounts: Iterable[Decimal | float]) -> Tally:
         """Return one from the columns of AMOUNTS; sums come as decimals from some databases."""
         values = list(amounts)
         counts = len(WHOLE) + len(PARTS)

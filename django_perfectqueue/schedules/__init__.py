@@ -6,5 +6,6 @@ They are rows; who fires them is in ``store.schedules``.
 
 from .declared import cron, every, scheduled
 from .schedules import ScheduleHandle, Schedules
+from .terms import Terms
 
-__all__ = ["ScheduleHandle", "Schedules", "cron", "every", "scheduled"]
+__all__ = ["ScheduleHandle", "Schedules", "Terms", "cron", "every", "scheduled"]

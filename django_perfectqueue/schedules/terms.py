@@ -200,14 +200,27 @@ def checked_type(type_: object, *, using: str) -> str:
     """
     with as_invalid_schedule():
         name = checked("type", type_, KEY_LENGTH)
-    path = options().DISPATCH
-    dispatch: type[Dispatch] = import_string(path) if path else autodiscover()
-    known = [*(route for route in dispatch.load() if isinstance(route, str)), *django_types()]
-    if name in known or dispatch.knows(name):
+    known = list(known_types(using=using))
+    if name in known or dispatch_here().knows(name):
         return name
     if any(may_know(worker.routes_text, name) for worker in workers_serving(using=using)):
         return name
     raise InvalidScheduleError(f"No handler runs tasks of type '{name}'.{nearest(name, known)}")
+
+
+def dispatch_here() -> type[Dispatch]:
+    path = options().DISPATCH
+    found: type[Dispatch] = import_string(path) if path else autodiscover()
+    return found
+
+
+def known_types(*, using: str) -> Iterator[str]:
+    """Yield the types that handlers here, Django's tasks and live workers name."""
+    yield from (route for route in dispatch_here().load() if isinstance(route, str))
+    yield from django_types()
+    for worker in workers_serving(using=using):
+        if worker.routes is not None:
+            yield from worker.routes["types"]
 
 
 def django_types() -> Iterator[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from itertools import product
-from typing import Any
 
 from django.db.backends.utils import CursorWrapper as Cursor
 
@@ -78,7 +77,7 @@ def waits(
 ) -> Iterator[tuple[str, float]]:
     """Yield the queue of what is due, and for how long it has been."""
     parts: list[str] = []
-    values: dict[str, Any] = {"lanes": lanes}
+    values: dict[str, object] = {"lanes": lanes}
     for number, queue in enumerate(queues):
         values[f"queue_{number}"] = queue
         parts += [

@@ -4,6 +4,7 @@ from .pages.changes import ChangeAdmin
 from .pages.dead_letters import DeadLetterAdmin
 from .pages.lanes import LaneAdmin
 from .pages.limits import LimitAdmin
+from .pages.overview import OverviewAdmin
 from .pages.schedules import ScheduleAdmin
 from .pages.shares import FairShareAdmin, QueueShareAdmin
 from .pages.tasks import TaskAdmin
@@ -16,6 +17,7 @@ __all__ = [
     "FairShareAdmin",
     "LaneAdmin",
     "LimitAdmin",
+    "OverviewAdmin",
     "QueueShareAdmin",
     "ScheduleAdmin",
     "TaskAdmin",

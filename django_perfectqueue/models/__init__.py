@@ -43,10 +43,11 @@ from .status import (
 )
 from .task import Attempt, Journal, JournalQuerySet, Task, TaskManager, TaskQuerySet
 from .ticket import Ticket
-from .usage import WAIT_BUCKETS, Bucket, Usage
+from .usage import ALL_TYPES, WAIT_BUCKETS, Bucket, Overview, Usage
 from .worker import UNSEEN, Worker, WorkerQuerySet
 
 __all__ = [
+    "ALL_TYPES",
     "CHANGES",
     "CHANGES_OF_ONE",
     "DEAD",
@@ -86,6 +87,7 @@ __all__ = [
     "M",
     "Meter",
     "Outcome",
+    "Overview",
     "Policy",
     "QueueShare",
     "Schedule",

@@ -28,6 +28,7 @@ from django_perfectqueue.store.schedules.decide import (
     MOST_AT_ONCE,
     due_time,
     pause,
+    set_next,
     start_over,
     timing_of,
 )
@@ -271,8 +272,10 @@ class ScheduleHandle:
             timing = {name: getattr(row, name) for name in TIMING}
             if active and (before is None or row.problem or timing != former):
                 start_over(row, moment)
-            elif active and row.next_at is not None:
-                row.due_at = due_time(row, row.next_at)
+            elif active:
+                # One that had ended goes on where it has more to submit.
+                following = row.next_at or timing_of(row).first_after(moment)
+                set_next(row, following, moment)
             try:
                 row.save(using=self.using)
             except IntegrityError as error:

@@ -49,7 +49,7 @@ from .notify.ring import doorbell, ear, ring
 from .notify.signals import announce
 from .records.dependency_events import follow
 from .records.journal import write_journal
-from .records.usage import Tally, UsageKey, add_usage, clock, folded, note_waiting
+from .records.usage import Tally, UsageKey, add_usage, clock, ended_so, folded, note_waiting
 from .records.usage_rollup import roll_up
 from .records.workers import Registration, register, sign_off
 from .schedules.fire import SCHEDULE, SCHEDULED_FOR, fire_schedules
@@ -124,6 +124,7 @@ __all__ = [
     "ear",
     "end_idle_transactions",
     "end_notices",
+    "ended_so",
     "ends",
     "fail",
     "find",

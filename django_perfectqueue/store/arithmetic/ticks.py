@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 SECOND = timedelta(seconds=1)
+WEEK = timedelta(days=7)
 MOST_STEPS = 20_000
 """So many passed ticks are counted; beyond that the latest are sought from the end."""
 
@@ -94,13 +95,33 @@ class Timing:
             number += 1
 
     def _crons(self, moment: datetime) -> Iterator[datetime]:
+        zone = zone_of(self.zone)
+        if follows_the_clock(self.cron):
+            yield from self._by_the_clock(moment, zone)
+            return
         last = moment
         # In the second pass of an hour cronsim may begin with a time of the first.
-        for local in simulation(self.cron, moment.astimezone(zone_of(self.zone))):
+        for local in simulation(self.cron, moment.astimezone(zone)):
             tick = local.astimezone(timezone.utc)
             if tick > last:
                 yield tick
                 last = tick
+
+    def _by_the_clock(self, moment: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+        # At a change of half an hour cronsim leaves times out, so each offset is simulated apart.
+        last = begin = moment.astimezone(timezone.utc)
+        while True:
+            offset = offset_of(last, zone)
+            for local in simulation(self.cron, begin.replace(tzinfo=None) + offset):
+                tick = (local - offset).replace(tzinfo=timezone.utc)
+                change = change_between(last, tick, zone)
+                if change is not None:
+                    last, begin = change, change - SECOND
+                    break
+                yield tick
+                last = tick
+            else:
+                return
 
     def first_passed(self, first: datetime, is_due: IsDue, most: int) -> Passed:
         """Return up to so many of the ticks that are due, from ``first`` on, which is one."""
@@ -111,11 +132,11 @@ class Timing:
             ticks.append(tick)
         return Passed(ticks, 0, None)
 
-    def last_passed(self, first: datetime, is_due: IsDue, keep: int, now: datetime) -> Passed:
+    def last_passed(self, first: datetime, is_due: IsDue, keep: int, sure: datetime) -> Passed:
         """
         Return the last ``keep`` of the ticks that are due, from ``first`` on, which is one.
 
-        Up to MOST_STEPS of those before are counted.
+        All ticks until ``sure`` are due. Up to MOST_STEPS of those before are counted.
         """
         kept: deque[datetime] = deque(maxlen=keep)
         omitted = 0
@@ -126,15 +147,15 @@ class Timing:
             omitted += len(kept) == keep
             kept.append(tick)
             if omitted == MOST_STEPS:
-                ticks = self.after(max(tick, self.before_last(now, keep)))
+                ticks = self.after(max(tick, self.before_last(sure, keep)))
         return Passed(list(kept), omitted, None)
 
-    def before_last(self, now: datetime, count: int) -> datetime:
-        """Return a moment after which so many ticks come until now, or a few more."""
+    def before_last(self, last: datetime, count: int) -> datetime:
+        """Return a moment after which so many ticks come until then, or a few more."""
         span = SECOND
         while True:
-            since = now - span
-            found = sum(1 for _ in self.until(now, self.after(since), count + 1))
+            since = last - span
+            found = sum(1 for _ in self.until(last, self.after(since), count + 1))
             if found > count or span > 60 * 366 * 86_400 * SECOND:
                 return since
             span *= 2
@@ -174,6 +195,30 @@ def zone_of(name: str) -> ZoneInfo:
     if not known:
         raise ConfigError("This host has no time zones. Install the package tzdata.")
     raise InvalidScheduleError(f"There is no time zone '{name}'.{nearest(name, known)}")
+
+
+def follows_the_clock(cron: str) -> bool:
+    """Return whether an expression comes in both passes of an hour that comes twice."""
+    fields = NICKNAMES.get(cron, cron).split()
+    return len(fields) == 6 or any(field.startswith("*") for field in fields[:2])
+
+
+def offset_of(moment: datetime, zone: ZoneInfo) -> timedelta:
+    return moment.astimezone(zone).utcoffset() or timedelta()
+
+
+def change_between(first: datetime, last: datetime, zone: ZoneInfo) -> datetime | None:
+    """Return the first change of a zone's offset after one moment until another, in UTC."""
+    offset = offset_of(first, zone)
+    before = after = first.replace(microsecond=0)
+    while after < last and offset_of(after, zone) == offset:
+        before, after = after, min(last, after + WEEK)
+    if offset_of(after, zone) == offset:
+        return None
+    while after - before > SECOND:
+        middle = before + (after - before) // (2 * SECOND) * SECOND
+        before, after = (middle, after) if offset_of(middle, zone) == offset else (before, middle)
+    return after
 
 
 def simulation(cron: str, moment: datetime) -> CronSim:

@@ -14,10 +14,10 @@ from ..limits.holds import NEXT
 LOOK = """
 SELECT {now}, (
     SELECT {alarm_at} FROM "perfectqueue_ticket"
-    WHERE "alarm_at" IS NOT NULL ORDER BY "alarm_at" LIMIT 1
+    WHERE "alarm_at" IS NOT NULL ORDER BY "perfectqueue_ticket"."alarm_at" LIMIT 1
 ), (
     SELECT {due_at} FROM "perfectqueue_schedule"
-    WHERE "due_at" IS NOT NULL ORDER BY "due_at" LIMIT 1
+    WHERE "due_at" IS NOT NULL ORDER BY "perfectqueue_schedule"."due_at" LIMIT 1
 ), EXISTS (
     SELECT 1 FROM (
         SELECT "id" FROM "perfectqueue_lane"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from django.db import connections
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue import signals
@@ -122,7 +123,10 @@ followers.append(fold)
 
 @repeated
 def fold_batch(*, using: str, now: datetime | None) -> Folded:
+    own = not connections[using].in_atomic_block
     with unit(using) as (cursor, dialect):
+        if own:
+            dialect.see_commits(cursor)
         statement = TAKE + dialect.skip_clause()
         events = dialect.execute(cursor, statement, {"limit": EVENTS}).fetchall()
         if not events:

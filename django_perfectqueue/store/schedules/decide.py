@@ -114,7 +114,8 @@ def wanted_ticks(row: Schedule, now: datetime) -> tuple[list[datetime], datetime
         passed = timing.first_passed(row.next_at, is_due, MOST_AT_ONCE)
     else:
         keep = min(row.catch_up + 1, MOST_AT_ONCE)
-        passed = timing.last_passed(row.next_at, is_due, keep, now)
+        sure = now - (row.delay + row.jitter) * SECOND
+        passed = timing.last_passed(row.next_at, is_due, keep, sure)
     ticks = passed.ticks
     if row.deadline is not None:
         oldest = now - timedelta(seconds=row.deadline)

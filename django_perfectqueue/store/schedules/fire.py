@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from django.db import Error, connections, transaction
 
@@ -33,7 +34,7 @@ from .decide import Decision, decide
 logger = logging.getLogger("django_perfectqueue.schedules")
 
 LEAST = timedelta(microseconds=1)
-BATCH = 100
+BATCH = 250
 MOST_BATCHES = 5
 BROKEN_FOR = 60 * SECOND
 """After so long a broken schedule is looked at again: another host may know its zone."""
@@ -54,6 +55,10 @@ MOVED = (
     "paused_by",
     "problem",
 )
+FIELDS: dict[str, Any] = {name: Schedule._meta.get_field(name) for name in MOVED}
+MOVE = f"""
+UPDATE "perfectqueue_schedule" SET {", ".join(f'"{name}" = %({name})s' for name in MOVED)}
+WHERE "id" = %(id)s AND """
 SCHEDULE, SCHEDULED_FOR = OF_SCHEDULES
 
 Chosen = list[tuple[Schedule, Decision]]
@@ -176,10 +181,18 @@ def write(chosen: Chosen, cursors: Sequence[datetime | None], *, using: str) -> 
 
 
 def save(row: Schedule, cursor: datetime | None, *, using: str) -> None:
-    values = {name: getattr(row, name) for name in MOVED}
-    same = Schedule.objects.using(using).filter(pk=row.pk, next_at=cursor)
-    if not same.update(**values):
-        raise OvertakenError(f"The schedule '{row.name}' was moved by another.")
+    """Write what a look has moved; the ORM takes thrice as long for each of many rows."""
+    connection = connections[using]
+    values = {
+        column: field.get_db_prep_save(getattr(row, column), connection)
+        for column, field in FIELDS.items()
+    }
+    at = FIELDS["next_at"].get_db_prep_save(cursor, connection)
+    statement = MOVE + ('"next_at" IS NULL' if cursor is None else '"next_at" = %(cursor)s')
+    with reading(using) as (db_cursor, dialect):
+        moved = dialect.execute(db_cursor, statement, {**values, "id": row.pk, "cursor": at})
+        if not moved.rowcount:
+            raise OvertakenError(f"The schedule '{row.name}' was moved by another.")
 
 
 class OvertakenError(PerfectQueueError):

@@ -1,5 +1,7 @@
 """What holds at read committed holds at every isolation level that a project may have set."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from unittest import mock, skipIf, skipUnless
 
 from django.db import connection, transaction
@@ -11,6 +13,8 @@ from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.models import FairShare, Lane, State, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.database.dialects import dialect_of
+from django_perfectqueue.store.dependencies import fold
+from django_perfectqueue.store.records import dependency_events
 
 from ...factories import acquire, assert_books_balance, elsewhere, finish, submit
 from ..leases.test_concurrency import Processes, acquire_capped, drain, fork
@@ -78,6 +82,44 @@ class IsolationTests(TransactionTestCase):
             self.assertEqual(set(Task.objects.values_list("attempt", flat=True)), {1})
             assert_books_balance(self)
             Queue().clear()
+
+    def test_of_two_folds_at_once_the_second_sees_what_the_first_has_marked(self):
+        """Two parents of one child have ended, and each end is read by another process."""
+        for _level in self.each_level():
+            Queue().submit_many({"key": key, "type": "report", "user": key} for key in "ab")
+            Queue().submit("c", "report", after=["a", "b"])
+            with mock.patch.object(dependency_events, "followers", []):
+                for task in Queue().acquire(2):
+                    task.finish()
+            self.fold_at_once()
+            self.assertEqual(Queue()["c"].metadata().status, "waiting")
+            Queue().clear()
+
+    def fold_at_once(self):
+        """Read two events, the second before the first is committed and after it has begun."""
+        first_has_locked, second_has_begun, locks = Event(), Event(), fold.Batch.lock
+
+        def lock(batch, children):
+            if first_has_locked.is_set():
+                second_has_begun.set()
+                return locks(batch, children)
+            locks(batch, children)
+            first_has_locked.set()
+            return second_has_begun.wait(10)
+
+        def fold_one():
+            fold.fold_batch(using="default", now=None)
+            connection.close()
+
+        with (
+            mock.patch.object(fold.Batch, "lock", lock),
+            mock.patch.object(fold, "EVENTS", 1),
+            ThreadPoolExecutor() as pool,
+        ):
+            first = pool.submit(fold_one)
+            first_has_locked.wait(10)
+            pool.submit(fold_one).result()
+            first.result()
 
     def test_a_cap_is_never_exceeded(self):
         for _level in self.each_level():

@@ -1,5 +1,7 @@
 """What another transaction holds for long holds up nothing but what depends on it."""
 
+from datetime import timedelta
+
 from django.db import connection, transaction
 from django.test import TransactionTestCase
 
@@ -50,3 +52,23 @@ class HeldUpTests(TransactionTestCase):
             self.assertEqual(elsewhere(lambda: status("b")), "waiting")
         store.follow(using="default")
         self.assertFalse(DependencyEvent.objects.exists())
+
+    def test_who_has_submitted_a_child_holds_up_no_ends_and_no_deletion(self):
+        for number in range(4):
+            submit(f"p{number}"), submit(f"c{number}", f"p{number}"), submit(f"old{number}")
+        submit("open")
+        with transaction.atomic():
+            for task in Queue().acquire(8):
+                task.finish()
+        with transaction.atomic():
+            submit("late", "open")
+            elsewhere(lambda: [task.finish() for task in Queue().acquire(3)])
+            self.assertEqual(elsewhere(lambda: Queue().purge(timedelta(0))), 10)
+            elsewhere(end_together)
+        self.assertEqual(take("late").key, "late")
+
+
+def end_together():
+    with transaction.atomic():
+        for task in Queue().acquire(20):
+            task.finish()

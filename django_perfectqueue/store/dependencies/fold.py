@@ -44,7 +44,6 @@ TAKE = """
 SELECT "id", "task_id", "kind" FROM "perfectqueue_dependencyevent"
 WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
 """
-DONE = 'DELETE FROM "perfectqueue_dependencyevent" WHERE "id" IN ({ids})'
 EDGE = 'SELECT "id", "child_id", "parent_id", "if_failed" FROM "perfectqueue_dependency"'
 OF_PARENTS = EDGE + ' WHERE "parent_id" IN ({ids}) AND "state" < %(below)s LIMIT %(limit)s'
 OF_CHILDREN = EDGE + ' WHERE "child_id" IN ({ids}) AND "state" = 0 LIMIT %(limit)s'
@@ -58,7 +57,6 @@ MARK = """
 UPDATE "perfectqueue_dependency" SET "state" = %(state)s
 WHERE "id" IN ({ids}) AND "state" < %(state)s
 """
-DROP = 'DELETE FROM "perfectqueue_dependency" WHERE "id" IN ({ids})'
 # Read from behind: mostly the parents end in their order, and the last is unmet until the end.
 READY = """
 SELECT "id", "run_at" <= {now} FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND (
@@ -148,7 +146,7 @@ def fold_batch(*, after: int, using: str, now: datetime | None) -> Folded:
         batch.write()
         done = [id_ for id_, task_id, kind in events if (kind, task_id) not in unfinished]
         if done:
-            dialect.execute(cursor, DONE.replace("{ids}", numbers(done)))
+            dialect.delete(cursor, "perfectqueue_dependencyevent", done)
         progress = len(done) + len(batch.met) + len(batch.failed) + len(batch.awaited)
     left = len(done) < len(events)
     last = events[-1][0] if len(events) == EVENTS else 0
@@ -239,7 +237,7 @@ class Batch:
             if ids:
                 self.execute(MARK.replace("{ids}", numbers(sorted(ids))), {"state": state.value})
         if self.dropped:
-            self.execute(DROP.replace("{ids}", numbers(sorted(self.dropped))))
+            self.dialect.delete(self.cursor, "perfectqueue_dependency", sorted(self.dropped))
         self.cancel()
         self.release()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import IntegrityError
 from django.db.models import QuerySet
+from django.db.models.functions import Substr
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import nearest, options
@@ -88,9 +89,17 @@ class Schedules:
         """
         handle = self[name]
         type_, payload = checked_type(type, using=self.using), checked_payload(data)
-        with handle._changed(by, now, insert=True) as (row, moment):
-            row.type, row.payload = type_, payload
-            apply(row, {**whole(), **terms}, moment)
+
+        def store_it() -> None:
+            with handle._changed(by, now, insert=True) as (row, moment):
+                row.type, row.payload = type_, payload
+                apply(row, {**whole(), **terms}, moment)
+
+        try:
+            store.patiently(store_it, using=self.using)
+        except TakenError:
+            # Another has put it after the look for it: that one is changed.
+            store.patiently(store_it, using=self.using)
         return handle
 
     def get(self, name: str) -> Schedule:
@@ -177,8 +186,10 @@ class ScheduleHandle:
         """Return its last tasks that are retained, with their ``status``, the last tick first."""
         row = self.row()
         tasks = Queue(row.queue, using=self.using).list()
-        # Keys of a schedule sort by their ticks; "A" is the character after "@".
-        own = tasks.filter(key__gt=f"{row.name}@", key__lt=f"{row.name}A")
+        # Keys of a schedule sort by their ticks, which begin with digits; ":" comes after "9".
+        own = tasks.filter(key__gt=f"{row.name}@", key__lt=f"{row.name}@:")
+        # A schedule may be named "a@2b": "@" is in its keys after "a@", and in no tick.
+        own = own.annotate(tick=Substr("key", len(row.name) + 2)).exclude(tick__contains="@")
         return list(own.order_by("-key")[:count])
 
     def explain(self) -> str:
@@ -279,10 +290,14 @@ class ScheduleHandle:
             try:
                 row.save(using=self.using)
             except IntegrityError as error:
-                raise InvalidScheduleError(f"'{self.name}' was put by another: {error}") from error
+                raise TakenError(f"'{self.name}' was put by another: {error}") from error
             word = did or ("added" if before is None else "changed")
             record(self.name, word, by, using=self.using, before=before, after=facts(row))
         fire.wake(row, moment, using=self.using)
+
+
+class TakenError(InvalidScheduleError):
+    """Another has just put a schedule of this name."""
 
 
 def facts(row: Schedule) -> dict[str, Any]:

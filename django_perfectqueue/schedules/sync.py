@@ -41,9 +41,10 @@ def sync(own: Mapping[str, Declaration], *, using: str, worker: int, first: bool
     if not (own or rows):
         return False
     workers = list(Worker.objects.using(using).seen(moment))
-    for name, declaration in own.items() if first else ():
+    for name, declaration in own.items():
         row = rows.get(name)
-        differs = row is None or is_other(row, declaration)
+        # Another worker may have retired it while this one was not seen for a while.
+        differs = is_gone(row) if not first else row is None or is_other(row, declaration)
         if differs and not is_decided_by_younger(name, worker, workers):
             store_declaration(declaration, using=using)
     live = set(own).union(*(other.schedules for other in workers))
@@ -52,7 +53,11 @@ def sync(own: Mapping[str, Declaration], *, using: str, worker: int, first: bool
 
 
 def is_other(row: Schedule, declaration: Declaration) -> bool:
-    return row.origin == Schedule.Origin.GONE or row.declared_in != declaration.digest
+    return is_gone(row) or row.declared_in != declaration.digest
+
+
+def is_gone(row: Schedule | None) -> bool:
+    return row is not None and row.origin == Schedule.Origin.GONE
 
 
 def is_decided_by_younger(name: str, worker: int, workers: Iterable[Worker]) -> bool:

@@ -94,6 +94,13 @@ class SyncTests(DeclaredCase):
         self.start(3)
         self.assertEqual(Schedule.objects.get().state, "active")
 
+    def test_one_that_was_retired_while_its_worker_was_not_seen_goes_on(self):
+        self.declare(every("10m"))
+        self.start(1)
+        Schedule.objects.update(origin="gone", next_at=None, due_at=None)
+        self.start(1, first=False)
+        self.assertEqual(Schedule.objects.get().state, "active")
+
     def test_of_two_releases_the_younger_one_decides(self):
         self.declare(every("20m"))
         self.start(2, ago=10)

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.django import TestCase as HypothesisTestCase
 
 from django_perfectqueue.models import Schedule
+from django_perfectqueue.schedules import schedules
 from django_perfectqueue.store.database.dialects import dialect_of
 from django_perfectqueue.store.notify import ring
 from django_perfectqueue.store.schedules import fire
 from django_perfectqueue.worker.database.link import close_for_fork
 
+from ..factories import elsewhere
 from .test_schedules import MINUTE, NOON, Case
 
 SECOND = timedelta(seconds=1)
@@ -107,6 +109,21 @@ class TogetherTests(TransactionTestCase):
         for name in names:
             self.assertEqual(self.ticks(name), [1, 2, 3, 4, 5, 6, 7])
         self.assertEqual(Schedule.objects.filter(fired=7).count(), 20)
+
+    def test_of_two_puts_of_one_name_at_once_the_second_changes_the_first(self):
+        if connection.vendor == "sqlite":
+            self.skipTest("SQLite has one writer: the other waits.")
+        real, calls = schedules.check_user, []
+
+        def check_user(*args, **kwargs):
+            calls.append(True)
+            if len(calls) == 1:
+                elsewhere(lambda: self.put(every=90))
+            real(*args, **kwargs)
+
+        with mock.patch.object(schedules, "check_user", check_user):
+            schedule = self.put(every=60)
+        self.assertEqual((schedule.row().every, len(calls)), (60, 3))
 
     def test_a_put_beside_a_look_loses_and_doubles_nothing(self):
         schedule = self.put(overlap="allow", catch_up=None)

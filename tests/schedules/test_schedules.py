@@ -173,6 +173,13 @@ class SteerTests(Case):
         with self.assertRaisesMessage(InvalidScheduleError, "more than 1000"):
             schedule.backfill(NOON - 48 * HOUR, NOON)
 
+    def test_the_last_tasks_are_its_own(self):
+        schedule = self.put("a", overlap="allow")
+        self.put("a@2b", overlap="allow")
+        Queue().submit("a@home", "report")
+        self.fire(NOON + MINUTE)
+        self.assertEqual([task.key for task in schedule.last()], ["a@2026-11-22T12:01:00Z"])
+
     def test_next_and_last_show_what_comes_and_what_was(self):
         schedule = self.put(overlap="allow")
         self.put(name="s2", every=60)

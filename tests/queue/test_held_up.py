@@ -1,6 +1,7 @@
 """What another transaction holds for long holds up nothing but what depends on it."""
 
 from datetime import timedelta
+from unittest import mock
 
 from django.db import connection, transaction
 from django.test import TransactionTestCase
@@ -72,3 +73,34 @@ def end_together():
     with transaction.atomic():
         for task in Queue().acquire(20):
             task.finish()
+
+
+class OldSnapshotTests(TransactionTestCase):
+    """A transaction at REPEATABLE READ that began to read before a child was submitted."""
+
+    def setUp(self):
+        if connection.vendor != "mysql":
+            self.skipTest("Elsewhere such a transaction fails, and the caller repeats it.")
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        self.addCleanup(connection.close)
+        self.enterContext(mock.patch.object(connection, "isolation_level", "repeatable read"))
+
+    def test_a_replaced_parent_is_waited_for_anew(self):
+        submit("a")
+        with transaction.atomic():
+            status("a")
+            elsewhere(lambda: submit("b", "a"))
+            submit("a", on_conflict="replace")
+        store.follow(using="default")
+        finish("a")
+        finish("b")
+
+    def test_a_cleared_parent_cancels_what_waits_for_it(self):
+        submit("a")
+        with transaction.atomic():
+            status("a")
+            elsewhere(lambda: Queue("other").submit("b", "report", after=[Queue()["a"]]))
+            Queue().clear()
+        store.follow(using="default")
+        self.assertEqual(status("b", "other"), "cancelled")

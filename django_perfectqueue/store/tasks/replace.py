@@ -76,7 +76,9 @@ def replace_now(
 def transfer(cursor: Cursor, dialect: Dialect, old: int, new: int) -> None:
     """Have what waits for one task wait for another."""
     values = {"old": old, "new": new}
-    if waiting := dialect.execute(cursor, WAITING, values).fetchall():
+    # A child that was submitted after the caller had begun to read is found, too.
+    statement = WAITING + dialect.current_clause(cursor)
+    if waiting := dialect.execute(cursor, statement, values).fetchall():
         ids = numbers(id_ for id_, _child in waiting)
         dialect.execute(cursor, TRANSFER.replace("{ids}", ids), values)
         note_added(cursor, dialect, sorted({child for _id, child in waiting}))

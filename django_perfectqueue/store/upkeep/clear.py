@@ -51,7 +51,9 @@ def clear_batch(queue: str, *, using: str) -> int:
             forget_tickets(cursor, dialect, accounts, ids)
             forget_tasks(cursor, dialect, own)
             forget_story(cursor, dialect, own)
-            parents = dialect.execute(cursor, PARENTS.replace("{ids}", ids)).fetchall()
+            # Those of children that were submitted after the caller had begun to read, too.
+            statement = PARENTS.replace("{ids}", ids) + dialect.current_clause(cursor)
+            parents = dialect.execute(cursor, statement).fetchall()
             if parents:
                 note_ended(cursor, dialect, [task_id for (task_id,) in parents])
             # A task that was put back in its line before its row was gone has one again.

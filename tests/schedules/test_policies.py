@@ -165,9 +165,10 @@ class BrokenTests(Case):
         real = fire.submit
 
         def submit(tasks, **options):
+            stored = real(tasks, **options)
             if any(task.priority == 5 for task in tasks):
                 raise IntegrityError("no")
-            return real(tasks, **options)
+            return stored
 
         with mock.patch.object(fire, "submit", submit):
             self.fire(NOON + MINUTE)

@@ -181,6 +181,13 @@ class BrokenTests(Case):
         self.assertEqual(broken.row().next_at, NOON + 12 * HOUR)
 
     def test_one_that_can_not_be_stored_holds_up_no_other(self):
+        for error in (IntegrityError("no"), ValueError("no")):
+            with self.subTest(error=error):
+                self.check_one_that_fails(error)
+                Schedule.objects.all().delete()
+                Queue().clear()
+
+    def check_one_that_fails(self, error):
         self.put("broken", priority=5)
         self.put("good")
         real = fire.submit
@@ -188,7 +195,7 @@ class BrokenTests(Case):
         def submit(tasks, **options):
             stored = real(tasks, **options)
             if any(task.priority == 5 for task in tasks):
-                raise IntegrityError("no")
+                raise error
             return stored
 
         with mock.patch.object(fire, "submit", submit):

@@ -48,7 +48,7 @@ if TYPE_CHECKING or HAS_TASKS:
     TaskResult = base.TaskResult
     TaskResultStatus = base.TaskResultStatus
 
-    def task(function: Callable[..., Any] | None = None, **words: Any) -> Any:
+    def task(function: Callable[..., object] | None = None, **words: Any) -> Any:
         """
         Do what Django's ``@task`` does, and take a backend's own words, too.
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING or HAS_TASKS:
         return lambda function: defined(function, **words)
 
     def defined(
-        function: Callable[..., Any],
+        function: Callable[..., object],
         *,
         backend: str = base.DEFAULT_TASK_BACKEND_ALIAS,
         priority: int = base.DEFAULT_TASK_PRIORITY,

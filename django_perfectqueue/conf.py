@@ -32,7 +32,7 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 PLACES = 10
 OTHERS = "*"
 QUIET = "quiet"
-SECRET = ("ENCRYPTION_KEYS",)
+SECRET = ("ENCRYPTION_KEYS", "METRICS_TOKEN")
 SENSITIVE = (
     "password",
     "passwd",
@@ -182,6 +182,7 @@ class Options:
     READ_PLAIN: bool = _setting(True, _true_or_false)
     SENSITIVE: Sequence[str] = _setting(SENSITIVE, _words)
     CONTEXT: Sequence[str] = _setting((), _texts)
+    SCHEDULES_PER_USER: int | None = _setting(None, _or_none(_count))
     TRACING: bool = _setting(False, _true_or_false)
 
     ALIVE_TIME: float = _setting(300.0, _positive_seconds)
@@ -199,6 +200,9 @@ class Options:
     PURGE_INTERVAL: float = _setting(10.0, _positive_seconds)
     IDLE_TRANSACTION_LIMIT: float | None = _setting(300.0, _or_none(_positive_seconds))
     USAGE_TIME: float | None = _setting(30 * DAY, _or_none(_seconds))
+
+    METRICS_TOKEN: str | None = _setting(None, _or_none(_name))
+    LATE_AFTER: float | None = _setting(300.0, _or_none(_seconds))
 
     JOURNAL_INTERVAL: float = _setting(1.0, _positive_seconds)
     LOG_CAPTURE: str | None = _setting("INFO", _or_none(_one_of(*LEVELS)))

@@ -38,6 +38,10 @@ class InvalidTaskError(TaskError, ValueError):
     """What was submitted can't be a task: a bad key, type, time or payload."""
 
 
+class InvalidScheduleError(PerfectQueueError, ValueError):
+    """What was given can't be a schedule: its timing, its type or one of its terms."""
+
+
 class InvalidResultError(InvalidTaskError):
     """What a handler has returned can't be stored: the codec can't write it, or it is too large."""
 
@@ -47,7 +51,7 @@ class PayloadError(TaskError):
 
 
 class NotFoundError(TaskError):
-    """No task has this key in this queue."""
+    """No task has this key in this queue, or no schedule this name."""
 
 
 class AlreadyExistsError(TaskError, IdempotentError):

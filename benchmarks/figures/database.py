@@ -26,6 +26,7 @@ BATCH = 200
 PATIENCE = 240.0
 WITH_DJANGO_TASKS = "PERFECTQUEUE_FIGURES_DJANGO_TASKS"
 FRAMES = ("SAVEPOINT", "RELEASE")
+PACKETS = ("BEGIN; ", "START TRANSACTION; ")
 
 Figures = dict[str, dict[str, float]]
 
@@ -124,11 +125,19 @@ def drain(take: Any, finish: Any, completion: Any) -> None:
 
 
 def sent(statements: list[str]) -> Counter[str]:
-    """Count statements without those that frame transactions, and the transactions."""
+    """
+    Count statements without those that frame transactions, and the transactions.
+
+    What is sent in one packet counts as one statement; what follows its COMMIT is one more
+    transaction.
+    """
     counts: Counter[str] = Counter()
     inside = False
     for sql in statements:
-        if sql.startswith("BEGIN"):
+        if sql.startswith(PACKETS):
+            counts["statements"] += 1
+            counts["transactions"] += 1 if sql.endswith("COMMIT") else 2
+        elif sql.startswith("BEGIN"):
             inside = True
             counts["transactions"] += 1
         elif sql.startswith(("COMMIT", "ROLLBACK")) and not sql.startswith("ROLLBACK TO"):

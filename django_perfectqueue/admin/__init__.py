@@ -4,6 +4,8 @@ from .pages.changes import ChangeAdmin
 from .pages.dead_letters import DeadLetterAdmin
 from .pages.lanes import LaneAdmin
 from .pages.limits import LimitAdmin
+from .pages.overview import OverviewAdmin
+from .pages.schedules import ScheduleAdmin
 from .pages.shares import FairShareAdmin, QueueShareAdmin
 from .pages.tasks import TaskAdmin
 from .pages.usage import UsageAdmin
@@ -15,7 +17,9 @@ __all__ = [
     "FairShareAdmin",
     "LaneAdmin",
     "LimitAdmin",
+    "OverviewAdmin",
     "QueueShareAdmin",
+    "ScheduleAdmin",
     "TaskAdmin",
     "UsageAdmin",
     "WorkerAdmin",

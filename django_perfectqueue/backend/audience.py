@@ -38,7 +38,10 @@ def is_logged(level: int) -> bool:
             if handler.level <= level and takes_records(handler):
                 return True
         logger = logger.parent if logger.propagate else None
-    return any(not isinstance(each, Masked) for each in LOGGER.filters)
+    for each in LOGGER.filters:  # noqa: SIM110, a generator costs more calls
+        if not isinstance(each, Masked):
+            return True
+    return False
 
 
 def takes_records(handler: logging.Handler) -> bool:

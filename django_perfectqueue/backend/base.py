@@ -31,8 +31,11 @@ from django_perfectqueue.lib.distinct import distinct
 
 from . import registry
 from .checks import is_installed, not_installed
-from .definition import QueueTask, check_options, option_of
+from .definition import DEFAULTS, QueueTask, check_options, option_of
 from .stored_call import StoredCall, stored_options
+
+SUBMITTED = ("user", "key", "expected_at", "expires_at", "limits", "after", "if_failed")
+"""The words of a task that are arguments of a submit."""
 
 TaskCall = tuple[Any, Iterable[Any], Mapping[str, Any]]
 
@@ -95,8 +98,10 @@ class PerfectQueueBackend(BaseTaskBackend):
         """
         result, submission = self.prepared(task, args, kwargs)
         on_conflict = option_of(task, "on_conflict")
-        with refusals_as_invalid():
+        try:
             self.queue(task).submit(**submission, on_conflict=on_conflict)
+        except (InvalidTaskError, NotFoundError) as error:
+            raise InvalidTask(str(error)) from error
         if on_conflict == "ignore":
             there = self.get_result(result.id)
             if there.enqueued_at != result.enqueued_at:
@@ -153,27 +158,24 @@ class PerfectQueueBackend(BaseTaskBackend):
             errors=[],
             worker_ids=[],
         )
+        given = {name: getattr(task, name, DEFAULTS[name]) for name in SUBMITTED}
         names = {
             name: self.task_key(task, name, result)
             for name in ("user", "key")
-            if callable(option_of(task, name))
+            if callable(given[name])
         }
-        key = names.get("key") or option_of(task, "key") or self.new_id()
+        key = names.get("key") or given["key"] or self.new_id()
         object.__setattr__(result, "id", key)
         task_options = stored_options(task, task if definition is None else definition, names)
         call = StoredCall(result.args, result.kwargs, result.enqueued_at, task_options)
         submission = {
+            **given,
+            **names,
             "key": key,
             "type": path,
             "data": call.data,
-            "user": names.get("user") or option_of(task, "user"),
             "priority": task.priority,
             "run_at": task.run_after,
-            "expected_at": option_of(task, "expected_at"),
-            "expires_at": option_of(task, "expires_at"),
-            "limits": option_of(task, "limits"),
-            "after": option_of(task, "after"),
-            "if_failed": option_of(task, "if_failed"),
             "time_limit": task_options.get("time_limit"),
         }
         return result, submission

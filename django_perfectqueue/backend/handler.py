@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from asgiref.sync import sync_to_async
@@ -13,7 +14,7 @@ from django_perfectqueue import signals
 from django_perfectqueue.application import Application
 from django_perfectqueue.application.coroutine_functions import is_async
 from django_perfectqueue.backoff import backoff_at
-from django_perfectqueue.compat import TaskContext, normalize_json, task_backends
+from django_perfectqueue.compat import Task, TaskContext, normalize_json, task_backends
 from django_perfectqueue.compat import signals as django_signals
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import CancelRequestedError
@@ -48,6 +49,7 @@ class DjangoTask(Application):
 
     is_djangos = True
     definition: ClassVar[Any]
+    plain_call: ClassVar[Callable[..., Any]]
 
     def __init__(self, task: AcquiredTask) -> None:
         super().__init__(task)
@@ -121,6 +123,8 @@ class DjangoTask(Application):
         return result.task, [*context, *result.args], result.kwargs
 
     def perform(self) -> object:
+        if self.task.django_result is UNHEARD:
+            return self.returned(self.plain_call(*self.call.args, **self.call.kwargs))
         task, args, kwargs = self.arguments()
         return self.returned(task.call(*args, **kwargs))
 
@@ -153,6 +157,7 @@ def handler_of(definition: Any) -> type[DjangoTask]:
         "definition": definition,
         "time_limit": time_limit_of(definition),
         "atomic": option_of(definition, "atomic"),
+        "plain_call": staticmethod(plain_call_of(definition)),
         **rules_of(definition),
         "__module__": function.__module__,
         "__qualname__": function.__qualname__,
@@ -163,6 +168,13 @@ def handler_of(definition: Any) -> type[DjangoTask]:
     for signal, receiver in ENDINGS.items():
         signal.connect(receiver, sender=made)
     return made
+
+
+def plain_call_of(definition: Any) -> Callable[..., Any]:
+    """Return what call() does, without its question whether the function is a coroutine's."""
+    own = type(definition).call is not Task.call or is_async(definition.func)
+    call: Callable[..., Any] = definition.call if own else definition.func
+    return call
 
 
 def time_limit_of(definition: Any) -> float | None:

@@ -150,7 +150,7 @@ BackoffFunction = Callable[[BaseException, Any], Answer]
 
 
 @functools.cache
-def backoff_at(path: str) -> Any:
+def backoff_at(path: str) -> object:
     """
     Return the backoff that a path names.
 

@@ -16,7 +16,7 @@ RuleWithWaits = Rule | Mapping[type[BaseException], Backoff | BackoffFunction | 
 RETRY_ON, DISCARD_ON, FAIL_ON = RULES = ("retry_on", "discard_on", "fail_on")
 
 
-def rule_for(rules: Mapping[str, object], error: BaseException) -> tuple[str, Any]:
+def rule_for(rules: Mapping[str, object], error: BaseException) -> tuple[str, object]:
     """
     Return the name of the rule for an error, and the waits that it has, if any.
 
@@ -29,7 +29,7 @@ def rule_for(rules: Mapping[str, object], error: BaseException) -> tuple[str, An
     return next(nearest, ("", None))
 
 
-def by_class(value: Any) -> Iterator[tuple[Any, Any]]:
+def by_class(value: Any) -> Iterator[tuple[Any, object]]:
     """
     Yield the classes of a rule, each with the waits that it has.
 

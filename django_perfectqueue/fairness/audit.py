@@ -17,6 +17,7 @@ from django_perfectqueue.models import (
     FairShare,
     Limit,
     QueueShare,
+    Schedule,
 )
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.store.values import as_text
@@ -96,17 +97,19 @@ def record(before: Rule | None, after: Rule | None, *, using: str) -> None:
     rows.filter(pk__lte=change.pk - CHANGES).delete()
 
 
-def changes_of(rule: Rule, *, using: str) -> QuerySet[Change]:
-    """Return the changes of a share or a limit, the last one first."""
+def changes_of(rule: Rule | Schedule, *, using: str) -> QuerySet[Change]:
+    """Return the changes of a share, a limit or a schedule, the last one first."""
     return Change.objects.using(using).filter(**subject(rule)).order_by("-pk")
 
 
-def subject(rule: Rule) -> dict[str, str]:
+def subject(rule: Rule | Schedule) -> dict[str, str]:
     """Return what identifies a rule's changes, also after the row was deleted and made again."""
     if isinstance(rule, FairShare):
         return {"kind": Change.Kind.SHARE.value, "name": rule.user, "queue": rule.queue}
     if isinstance(rule, QueueShare):
         return {"kind": Change.Kind.QUEUE.value, "name": "", "queue": rule.queue}
+    if isinstance(rule, Schedule):
+        return {"kind": Change.Kind.SCHEDULE.value, "name": rule.name, "queue": ""}
     return {"kind": Change.Kind.LIMIT.value, "name": rule.key, "queue": ""}
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_perfectqueue.models import EVERYONE, Change, FairShare, Limit, QueueShare
+from django_perfectqueue.models import EVERYONE, Change, FairShare, Limit, QueueShare, Schedule
 
 NOTHING = "-"
 RATES = {
@@ -20,6 +18,7 @@ KINDS = {
     Change.Kind.SHARE: FairShare,
     Change.Kind.QUEUE: QueueShare,
     Change.Kind.LIMIT: Limit,
+    Change.Kind.SCHEDULE: Schedule,
 }
 
 
@@ -74,16 +73,22 @@ def difference(change: Change) -> str:
     """Return what a change of a share or a limit has changed."""
     if change.after is None:
         return _("removed")
+    values = changed_values(change)
+    return ": ".join(filter(None, ["" if change.before else _("added"), values]))
+
+
+def changed_values(change: Change) -> str:
+    """Return what a row had and has, for each of its fields that differs."""
     kind = KINDS[Change.Kind(change.kind)]
-    before = change.before or {name: getattr(kind(), name) for name in change.after}
-    fields: Any = kind._meta
-    parts = [
-        f"{fields.get_field(name).verbose_name} "
+    fields = {field.name: field.verbose_name for field in kind._meta.concrete_fields}
+    after = {name: value for name, value in (change.after or {}).items() if name in fields}
+    before = change.before or {name: getattr(kind(), name) for name in after}
+    return ", ".join(
+        f"{fields[name]} "
         + (f"{shown(before.get(name))} → {shown(value)}" if change.before else shown(value))
-        for name, value in change.after.items()
+        for name, value in after.items()
         if value != before.get(name)
-    ]
-    return ": ".join(([] if change.before else [_("added")]) + [", ".join(parts)][: len(parts)])
+    )
 
 
 def shown(value: object) -> str:

@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_perfectqueue import store
+from django_perfectqueue.inspection.schedules import ailments
 from django_perfectqueue.inspection.why_waiting import workers_serving
 from django_perfectqueue.lib.durations import long_duration
 from django_perfectqueue.models import Worker
@@ -97,6 +98,7 @@ def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> I
             yield check_oldest(queue, wait, oldest)
     yield check_clock(store.overdue(using=using))
     yield check_counters(last_drift(using))
+    yield from check_schedules(using)
 
 
 def workers_of(using: str) -> list[list[str]]:
@@ -156,6 +158,16 @@ def check_counters(ago: float | None) -> Finding:
         " the log of the workers names them."
     )
     return Finding("counters", False, sentence % long_duration(ago), known)
+
+
+def check_schedules(using: str) -> Iterator[Finding]:
+    """Yield each schedule that is broken or late, or else that none is."""
+    found = list(ailments(using=using))
+    for row, sentence in found:
+        known = {"schedule": row.name, "problem": row.problem or None}
+        yield Finding("schedules", False, sentence, known)
+    if not found:
+        yield Finding("schedules", True, _("No schedule is broken or late."))
 
 
 def seconds(text: str) -> float:

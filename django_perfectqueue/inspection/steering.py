@@ -1,4 +1,4 @@
-"""Who steered which task, by a command or in the admin."""
+"""Who steered which task or schedule, by a command or in the admin."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from django.utils.translation import gettext_lazy
 
+from django_perfectqueue.fairness.wording import changed_values, difference
 from django_perfectqueue.models import CHANGES, Change, Task
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.store.values import as_text
@@ -21,6 +22,10 @@ ACTIONS = {
     "finished": gettext_lazy("closed as finished"),
     "deleted": gettext_lazy("deleted"),
     "reprioritized": gettext_lazy("given another priority"),
+    "added": gettext_lazy("added"),
+    "changed": gettext_lazy("changed"),
+    "triggered": gettext_lazy("run now"),
+    "backfilled": gettext_lazy("past ticks submitted"),
 }
 
 
@@ -50,6 +55,15 @@ def actions_of(task: Task, *, using: str) -> list[Change]:
 
 
 def describe_action(change: Change) -> str:
-    """Return what a person did to a task."""
+    """Return what a person did to a task or a schedule."""
     word = (change.after or {}).get(DID, "")
     return str(ACTIONS.get(word, word))
+
+
+def describe_change(change: Change) -> str:
+    """Return what a change of any kind has changed."""
+    if change.kind == Change.Kind.TASK:
+        return describe_action(change)
+    if change.kind == Change.Kind.SCHEDULE:
+        return ": ".join(filter(None, [describe_action(change), changed_values(change)]))
+    return difference(change)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 
 NAMES = 50
 
 
-def distinct(rows: QuerySet[Any], column: str, *, limit: int | None = NAMES) -> list[str]:
+def distinct(rows: QuerySet[Model], column: str, *, limit: int | None = NAMES) -> list[str]:
     """Return the first different values in order; each costs one look-up in the index."""
     found: list[str] = []
     while limit is None or len(found) < limit:

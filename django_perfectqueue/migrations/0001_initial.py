@@ -503,9 +503,21 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "span",
-                    models.SmallIntegerField(
-                        choices=[(10, "ten seconds"), (60, "minute"), (3600, "hour")],
+                    models.IntegerField(
+                        choices=[
+                            (10, "ten seconds"),
+                            (60, "minute"),
+                            (3600, "hour"),
+                            (86400, "day"),
+                            (0, "all time"),
+                        ],
                         verbose_name="span",
+                    ),
+                ),
+                (
+                    "type",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        blank=True, default="", max_length=255, verbose_name="type"
                     ),
                 ),
                 ("start", models.DateTimeField(verbose_name="start")),
@@ -516,7 +528,16 @@ class Migration(migrations.Migration):
                         blank=True, default="", max_length=255, verbose_name="user"
                     ),
                 ),
-                ("ended", models.IntegerField(default=0, verbose_name="ended")),
+                ("ended", models.BigIntegerField(default=0, verbose_name="ended")),
+                ("finished", models.BigIntegerField(default=0, verbose_name="finished")),
+                ("retried", models.BigIntegerField(default=0, verbose_name="retried")),
+                ("failed", models.BigIntegerField(default=0, verbose_name="failed")),
+                ("cancelled", models.BigIntegerField(default=0, verbose_name="cancelled")),
+                ("lost", models.BigIntegerField(default=0, verbose_name="lost")),
+                ("lasted", models.FloatField(default=0.0, verbose_name="run time")),
+                ("squares", models.FloatField(default=0.0, verbose_name="squares of run times")),
+                ("waited", models.FloatField(default=0.0, verbose_name="waited")),
+                ("wait_squares", models.FloatField(default=0.0, verbose_name="squares of waits")),
                 ("seconds", models.FloatField(default=0.0, verbose_name="seconds")),
                 ("entitled", models.FloatField(default=0.0, verbose_name="entitled")),
                 ("eager", models.IntegerField(default=0, verbose_name="eager")),
@@ -524,34 +545,62 @@ class Migration(migrations.Migration):
                 ("capped", models.IntegerField(default=0, verbose_name="capped")),
                 ("limited", models.IntegerField(default=0, verbose_name="limited")),
                 ("longest", models.FloatField(default=0.0, verbose_name="longest wait")),
-                ("wait_0", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_1", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_2", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_3", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_4", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_5", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_6", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_7", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_8", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_9", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_10", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_11", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_12", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_13", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_14", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_15", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_16", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_17", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_18", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_19", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_20", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_21", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_22", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_23", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_24", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_25", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_26", models.IntegerField(default=0, verbose_name="waits")),
-                ("wait_27", models.IntegerField(default=0, verbose_name="waits")),
+                ("wait_0", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_0", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_1", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_1", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_2", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_2", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_3", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_3", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_4", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_4", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_5", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_5", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_6", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_6", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_7", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_7", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_8", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_8", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_9", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_9", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_10", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_10", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_11", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_11", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_12", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_12", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_13", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_13", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_14", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_14", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_15", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_15", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_16", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_16", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_17", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_17", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_18", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_18", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_19", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_19", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_20", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_20", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_21", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_21", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_22", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_22", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_23", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_23", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_24", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_24", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_25", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_25", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_26", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_26", models.BigIntegerField(default=0, verbose_name="runs")),
+                ("wait_27", models.BigIntegerField(default=0, verbose_name="waits")),
+                ("run_27", models.BigIntegerField(default=0, verbose_name="runs")),
             ],
             options={
                 "verbose_name": "share received",
@@ -571,6 +620,10 @@ class Migration(migrations.Migration):
                 ("processors", models.IntegerField(verbose_name="processors")),
                 ("queues_text", models.TextField(db_column="queues", verbose_name="queues")),
                 ("routes_text", models.TextField(db_column="routes", verbose_name="types")),
+                (
+                    "schedules_text",
+                    models.TextField(db_column="schedules", default="[]", verbose_name="schedules"),
+                ),
                 (
                     "seats_text",
                     models.TextField(db_column="seats", default="[]", verbose_name="runs"),
@@ -605,6 +658,7 @@ class Migration(migrations.Migration):
                             ("queue", "share of a queue"),
                             ("limit", "limit"),
                             ("task", "task"),
+                            ("sched", "schedule"),
                         ],
                         max_length=5,
                         verbose_name="kind",
@@ -632,6 +686,277 @@ class Migration(migrations.Migration):
                 "indexes": [
                     models.Index(
                         fields=["kind", "name", "queue", "id"], name="perfectqueue_change_of"
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Schedule",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "name",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=200, unique=True, verbose_name="name"
+                    ),
+                ),
+                (
+                    "origin",
+                    models.CharField(
+                        choices=[
+                            ("row", "made by a person or a program"),
+                            ("code", "declared in code"),
+                            ("gone", "its declaration is gone"),
+                        ],
+                        default="row",
+                        editable=False,
+                        max_length=4,
+                        verbose_name="origin",
+                    ),
+                ),
+                (
+                    "declared_in",
+                    models.CharField(
+                        blank=True,
+                        default="",
+                        editable=False,
+                        max_length=64,
+                        verbose_name="digest of the declaration",
+                    ),
+                ),
+                (
+                    "queue",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=100, verbose_name="queue"
+                    ),
+                ),
+                (
+                    "type",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=255, verbose_name="type"
+                    ),
+                ),
+                (
+                    "payload",
+                    models.TextField(db_column="data", default="null", verbose_name="data"),
+                ),
+                (
+                    "user",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        blank=True,
+                        default="",
+                        help_text="For whom the tasks run: their fair share pays for them.",
+                        max_length=255,
+                        verbose_name="user",
+                    ),
+                ),
+                ("priority", models.IntegerField(default=0, verbose_name="priority")),
+                (
+                    "limits",
+                    models.CharField(
+                        blank=True,
+                        default="",
+                        help_text="With commas.",
+                        max_length=500,
+                        verbose_name="limits",
+                    ),
+                ),
+                ("time_limit", models.FloatField(blank=True, null=True, verbose_name="time limit")),
+                (
+                    "expires_after",
+                    models.FloatField(
+                        blank=True,
+                        help_text="In seconds: a task that has not started by then is not started any more.",
+                        null=True,
+                        verbose_name="expires after",
+                    ),
+                ),
+                (
+                    "cron",
+                    models.CharField(blank=True, default="", max_length=200, verbose_name="cron"),
+                ),
+                (
+                    "every",
+                    models.FloatField(
+                        blank=True, help_text="In seconds.", null=True, verbose_name="every"
+                    ),
+                ),
+                (
+                    "timezone",
+                    models.CharField(
+                        blank=True,
+                        default="",
+                        help_text="Empty: TIME_ZONE.",
+                        max_length=64,
+                        verbose_name="time zone",
+                    ),
+                ),
+                (
+                    "starts_at",
+                    models.DateTimeField(blank=True, null=True, verbose_name="starts at"),
+                ),
+                ("ends_at", models.DateTimeField(blank=True, null=True, verbose_name="ends at")),
+                (
+                    "remaining",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="How many more tasks it submits. Empty: any number.",
+                        null=True,
+                        verbose_name="remaining",
+                    ),
+                ),
+                (
+                    "delay",
+                    models.FloatField(
+                        default=0.0,
+                        help_text="How many seconds after its tick a task is submitted.",
+                        verbose_name="delay",
+                    ),
+                ),
+                (
+                    "jitter",
+                    models.FloatField(
+                        default=0.0,
+                        help_text="Up to so many seconds are added, the same for the same tick.",
+                        verbose_name="jitter",
+                    ),
+                ),
+                (
+                    "overlap",
+                    models.CharField(
+                        choices=[
+                            ("skip", "skip the tick"),
+                            ("allow", "run both"),
+                            ("queue_one", "let one tick wait"),
+                            ("queue", "let all ticks wait"),
+                            ("cancel", "cancel the task before"),
+                        ],
+                        default="skip",
+                        help_text="What to do with a tick while the task before has yet to end.",
+                        max_length=9,
+                        verbose_name="overlap",
+                    ),
+                ),
+                (
+                    "catch_up",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        default=0,
+                        help_text="How many missed ticks are made up beside the latest. Empty: all.",
+                        null=True,
+                        verbose_name="catch up",
+                    ),
+                ),
+                (
+                    "deadline",
+                    models.FloatField(
+                        blank=True,
+                        help_text="A tick that is later than so many seconds is dropped. Empty: none is.",
+                        null=True,
+                        verbose_name="deadline",
+                    ),
+                ),
+                (
+                    "pause_after",
+                    models.PositiveIntegerField(
+                        blank=True,
+                        help_text="After so many failed tasks in a row it is paused. Empty: never.",
+                        null=True,
+                        verbose_name="pause after",
+                    ),
+                ),
+                ("paused", models.BooleanField(default=False, verbose_name="paused")),
+                (
+                    "note",
+                    models.CharField(
+                        blank=True,
+                        default="",
+                        help_text="Why it is paused.",
+                        max_length=255,
+                        verbose_name="note",
+                    ),
+                ),
+                (
+                    "paused_by",
+                    models.CharField(
+                        blank=True, default="", max_length=255, verbose_name="paused by"
+                    ),
+                ),
+                (
+                    "next_at",
+                    models.DateTimeField(editable=False, null=True, verbose_name="next at"),
+                ),
+                ("due_at", models.DateTimeField(editable=False, null=True, verbose_name="due at")),
+                (
+                    "last_at",
+                    models.DateTimeField(editable=False, null=True, verbose_name="last at"),
+                ),
+                (
+                    "last_task_id",
+                    models.BigIntegerField(editable=False, null=True, verbose_name="last task"),
+                ),
+                (
+                    "pending",
+                    models.JSONField(default=list, editable=False, verbose_name="pending ticks"),
+                ),
+                ("fired", models.BigIntegerField(default=0, editable=False, verbose_name="fired")),
+                (
+                    "skipped_overlap",
+                    models.BigIntegerField(
+                        default=0, editable=False, verbose_name="skipped: overlap"
+                    ),
+                ),
+                (
+                    "skipped_late",
+                    models.BigIntegerField(default=0, editable=False, verbose_name="skipped: late"),
+                ),
+                (
+                    "failures",
+                    models.IntegerField(
+                        default=0, editable=False, verbose_name="failures in a row"
+                    ),
+                ),
+                (
+                    "counted",
+                    models.BooleanField(
+                        default=True, editable=False, verbose_name="last task counted"
+                    ),
+                ),
+                (
+                    "problem",
+                    models.CharField(
+                        blank=True,
+                        default="",
+                        editable=False,
+                        max_length=255,
+                        verbose_name="problem",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "schedule",
+                "verbose_name_plural": "schedules",
+                "indexes": [
+                    models.Index(fields=["due_at"], name="perfectqueue_schedule_due"),
+                    models.Index(fields=["origin"], name="perfectqueue_schedule_origin"),
+                    models.Index(fields=["user"], name="perfectqueue_schedule_user"),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("cron", ""), ("every__isnull", False)),
+                            models.Q(
+                                models.Q(("cron", ""), _negated=True), ("every__isnull", True)
+                            ),
+                            _connector="OR",
+                        ),
+                        name="perfectqueue_schedule_timing",
+                        violation_error_message="Give either a cron expression or an interval.",
                     )
                 ],
             },
@@ -1035,7 +1360,8 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="usage",
             constraint=models.UniqueConstraint(
-                fields=("queue", "span", "start", "others", "user"), name="perfectqueue_usage_key"
+                fields=("queue", "span", "type", "start", "others", "user"),
+                name="perfectqueue_usage_key",
             ),
         ),
         migrations.AddIndex(
@@ -1089,5 +1415,18 @@ class Migration(migrations.Migration):
             constraint=models.UniqueConstraint(
                 fields=("task", "number"), name="perfectqueue_journal_task"
             ),
+        ),
+        migrations.CreateModel(
+            name="Overview",
+            fields=[],
+            options={
+                "verbose_name": "overview",
+                "verbose_name_plural": " Overview",
+                "proxy": True,
+                "default_permissions": ("view",),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("perfectqueue.usage",),
         ),
     ]

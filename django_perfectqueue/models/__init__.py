@@ -28,6 +28,7 @@ from .rule import (
     Meter,
     QueueShare,
 )
+from .schedule import NAME_LENGTH, Schedule
 from .status import (
     DEAD,
     LIVE,
@@ -43,10 +44,11 @@ from .status import (
 )
 from .task import Attempt, Journal, JournalQuerySet, Task, TaskManager, TaskQuerySet
 from .ticket import Ticket
-from .usage import WAIT_BUCKETS, Bucket, Usage
+from .usage import ALL_TYPES, WAIT_BUCKETS, Bucket, Overview, Usage
 from .worker import UNSEEN, Worker, WorkerQuerySet
 
 __all__ = [
+    "ALL_TYPES",
     "CHANGES",
     "CHANGES_OF_ONE",
     "DEAD",
@@ -61,6 +63,7 @@ __all__ = [
     "MOST_BURST_TIME",
     "MOST_PERIOD",
     "MOST_WEIGHT",
+    "NAME_LENGTH",
     "PARKED_FROM",
     "UNDELETABLE",
     "UNFINISHED",
@@ -88,8 +91,10 @@ __all__ = [
     "M",
     "Meter",
     "Outcome",
+    "Overview",
     "Policy",
     "QueueShare",
+    "Schedule",
     "State",
     "Status",
     "Task",

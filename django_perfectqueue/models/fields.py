@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.db import models
 
@@ -24,7 +24,7 @@ Sql = tuple[str, tuple[str | int, ...]]
 class ExactCharField(CharField):
     """Text that is equal only to itself: case, accents and trailing blanks count."""
 
-    def db_parameters(self, connection: Connection) -> Any:
+    def db_parameters(self, connection: Connection) -> dict[str, str | None]:
         parameters = super().db_parameters(connection)
         parameters["collation"] = exact_collation(connection)
         return parameters

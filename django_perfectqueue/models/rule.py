@@ -221,6 +221,7 @@ class Change(models.Model):
         QUEUE = "queue", _("share of a queue")
         LIMIT = "limit", _("limit")
         TASK = "task", _("task")
+        SCHEDULE = "sched", _("schedule")
 
     at = ReadableDateTimeField(_("at"))
     by = models.CharField(_("by"), max_length=255, blank=True, default="")

@@ -1,8 +1,9 @@
-"""What users received, by time."""
+"""What users received, and how the tasks of each type ended, by time."""
 
 from __future__ import annotations
 
 from django.db import models
+from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
 from .fields import ExactCharField, ReadableDateTimeField
@@ -16,30 +17,50 @@ class Bucket(models.IntegerChoices):
     SLICE = 10, _("ten seconds")
     MINUTE = 60, _("minute")
     HOUR = 3_600, _("hour")
+    DAY = 86_400, _("day")
+    TOTAL = 0, _("all time")
+
+
+ALL_TYPES = "*"
 
 
 class Usage(models.Model):
     """
-    What the tasks of one user got in one queue within a span of time, and what they were
-    entitled to.
+    What the tasks of one user, or of one type, got in one queue within a span of time.
 
-    ``seconds`` is processor time, ``ended`` how many attempts ended. ``eager`` counts the
+    A row with a ``type`` is of that type and all users; with ``others``, too, it is of all
+    types together. A row without is of the ``user``.
+
+    ``seconds`` is processor time, ``ended`` how many attempts ended, ``finished`` to ``lost``
+    how many of them in which way. ``lasted`` and ``squares`` are the sum of the seconds that
+    these attempts took and of their squares, ``run_0`` to ``run_27`` a histogram of them;
+    ``waited``, ``wait_squares`` and ``wait_0`` to ``wait_27`` the same of how long they waited,
+    see ``store.entitlement``, and ``longest`` is the longest of these waits in seconds.
+    ``entitled`` is what a user was entitled to, of ``seconds``. ``eager`` counts the
     slices in which tasks waited that might have started, ``paused``, ``capped`` and
     ``limited`` those in which they waited for that reason. ``entitled`` is known once the
-    span has been summed up; for a slice it is computed when it is asked for. The columns
-    ``wait_0`` to ``wait_27`` are a histogram of how long they waited, see
-    ``store.entitlement``, and ``longest`` is the longest of these waits in seconds.
+    span has been summed up; for a slice it is computed when it is asked for.
 
     Of very many users those with little time have one row together, with ``others``.
     """
 
     id = models.BigAutoField(primary_key=True)
     queue = ExactCharField(_("queue"), max_length=100)
-    span = models.SmallIntegerField(_("span"), choices=Bucket.choices)
+    span = models.IntegerField(_("span"), choices=Bucket.choices)
+    type = ExactCharField(_("type"), max_length=255, blank=True, default="")
     start = ReadableDateTimeField(_("start"))
     others = models.BooleanField(_("others"), default=False)
     user = ExactCharField(_("user"), max_length=255, blank=True, default="")
-    ended = models.IntegerField(_("ended"), default=0)
+    ended = models.BigIntegerField(_("ended"), default=0)
+    finished = models.BigIntegerField(_("finished"), default=0)
+    retried = models.BigIntegerField(_("retried"), default=0)
+    failed = models.BigIntegerField(_("failed"), default=0)
+    cancelled = models.BigIntegerField(_("cancelled"), default=0)
+    lost = models.BigIntegerField(_("lost"), default=0)
+    lasted = models.FloatField(_("run time"), default=0.0)
+    squares = models.FloatField(_("squares of run times"), default=0.0)
+    waited = models.FloatField(_("waited"), default=0.0)
+    wait_squares = models.FloatField(_("squares of waits"), default=0.0)
     seconds = models.FloatField(_("seconds"), default=0.0)
     entitled = models.FloatField(_("entitled"), default=0.0)
     eager = models.IntegerField(_("eager"), default=0)
@@ -54,7 +75,7 @@ class Usage(models.Model):
         default_permissions = ("view",)
         constraints = [
             models.UniqueConstraint(
-                fields=["queue", "span", "start", "others", "user"],
+                fields=["queue", "span", "type", "start", "others", "user"],
                 name="perfectqueue_usage_key",
             ),
         ]
@@ -64,4 +85,16 @@ class Usage(models.Model):
 
 
 for _bucket in range(WAIT_BUCKETS):
-    Usage.add_to_class(f"wait_{_bucket}", models.IntegerField(_("waits"), default=0))
+    Usage.add_to_class(f"wait_{_bucket}", models.BigIntegerField(_("waits"), default=0))
+    Usage.add_to_class(f"run_{_bucket}", models.BigIntegerField(_("runs"), default=0))
+
+
+class Overview(Usage):
+    """The page of all queues, for the admin and its permission."""
+
+    class Meta:
+        proxy = True
+        verbose_name = _("overview")
+        # The admin sorts by this name; a browser does not show the space.
+        verbose_name_plural = format_lazy(" {}", _("Overview"))
+        default_permissions = ("view",)

@@ -57,6 +57,7 @@ class Worker(models.Model):
     that is ``leaving`` ends what runs and takes no more. ``routes_text`` is JSON: the types
     that its dispatch knows, and its patterns, each with the flags that it was compiled
     with; null where the dispatch decides by itself. ``version`` is that of this package.
+    ``schedules_text`` is JSON: the names of the schedules that its code declares.
     ``seats_text`` is JSON: what each processor did when the worker was seen. ``drifted_at``
     is when it last had to correct a counter of what runs.
     """
@@ -70,6 +71,7 @@ class Worker(models.Model):
     processors = models.IntegerField(_("processors"))
     queues_text = models.TextField(_("queues"), db_column="queues")
     routes_text = models.TextField(_("types"), db_column="routes")
+    schedules_text = models.TextField(_("schedules"), db_column="schedules", default="[]")
     seats_text = models.TextField(_("runs"), db_column="seats", default="[]")
     leaving = models.BooleanField(_("leaving"), default=False)
     started_at = ReadableDateTimeField(_("started at"))
@@ -97,6 +99,11 @@ class Worker(models.Model):
         """Its ``types`` and ``patterns``, or None where they are unknown."""
         routes: Routes | None = json.loads(self.routes_text)
         return routes
+
+    @property
+    def schedules(self) -> list[str]:
+        """The names of the schedules that its code declares."""
+        return list(json.loads(self.schedules_text))
 
     @property
     def seats(self) -> list[Seat]:

@@ -31,6 +31,10 @@ LONGEST = 8_192
 """How long the context of a task may be, in bytes as JSON."""
 
 
+OF_SCHEDULES = ("schedule", "scheduled_for")
+"""What it has of a task that a schedule has submitted: the name of that, and the tick."""
+
+
 class Provider(NamedTuple):
     """
     Two functions: what ``capture`` returns at a submit, ``restore`` is given at each attempt.
@@ -100,7 +104,7 @@ def restore(values: Mapping[str, object]) -> None:
     for name, value in values.items():
         if name in known:
             known[name].restore(value)
-        elif name not in (tracing.PARENT, tracing.STATE):
+        elif name not in (tracing.PARENT, tracing.STATE, *OF_SCHEDULES):
             logger.debug("Nothing here takes this from the context of a task. name=%s", name)
 
 

@@ -151,6 +151,12 @@ class AcquiredTask:
         return values
 
     @property
+    def scheduled_for(self) -> datetime | None:
+        """The tick that a schedule has submitted it for; None where none has."""
+        tick = self.context.get(store.SCHEDULED_FOR)
+        return None if tick is None else datetime.fromisoformat(tick)
+
+    @property
     def seconds(self) -> float:
         """How long this program has had it, in seconds."""
         return time.monotonic() - self.started

@@ -98,4 +98,9 @@ class DueWait:
         return pause if left is None else min(pause, left)
 
     def look(self) -> store.Outlook:
-        return store.look([self.queue], using=self.using)
+        """Look once; where no worker is, a program that waits fires the schedules."""
+        outlook = store.look([self.queue], using=self.using)
+        if outlook.ticks_due:
+            store.fire_schedules(using=self.using)
+            outlook = store.look([self.queue], using=self.using)
+        return outlook

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
+from datetime import date, datetime
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +17,7 @@ from django_perfectqueue.exceptions import AlreadyExistsError, InvalidTaskError
 from django_perfectqueue.fairness import edit
 from django_perfectqueue.fairness.report import UserShare, balance
 from django_perfectqueue.inspection.results import End, results_of, results_of_async
+from django_perfectqueue.inspection.statistics import Statistics, lifetime, statistics
 from django_perfectqueue.payload.inputs import (
     KEY_LENGTH,
     QUEUE_LENGTH,
@@ -374,6 +375,25 @@ class Queue:
         """
         return balance(self.name, over=over, using=self.using, top=top, user=user, now=now).shares
 
+    def statistics(
+        self,
+        day: date | None = None,
+        *,
+        type: str | None = None,  # noqa: A002
+        user: str | None = None,
+        now: datetime | None = None,
+    ) -> Statistics:
+        """
+        Return how attempts ended on a day in UTC, by default today, and how long they took.
+
+        With a ``type`` or a ``user`` only its own; ValueError for both.
+        """
+        return statistics(self.name, day, using=self.using, type=type, user=user, now=now)
+
+    def lifetime(self) -> Sequence[Statistics]:
+        """Return the same since ever: of all types together, then of each of the first 200."""
+        return lifetime(self.name, using=self.using)
+
     def list(self) -> models.TaskQuerySet:
         """Return all its tasks, ended ones too, as a QuerySet with their ``status``."""
         tasks: models.TaskQuerySet = models.Task.objects.using(self.using).filter(queue=self.name)
@@ -462,6 +482,8 @@ class Queue:
     aunpause = twin(unpause)
     ais_paused = twin(is_paused)
     ashares = twin(shares)
+    astatistics = twin(statistics)
+    alifetime = twin(lifetime)
 
     async def __aiter__(self) -> AsyncIterator[AcquiredTask]:
         while task := await self.apoll():

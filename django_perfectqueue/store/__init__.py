@@ -59,9 +59,10 @@ from .notify.ring import doorbell, ear, ring
 from .notify.signals import announce
 from .records.dependency_events import follow
 from .records.journal import write_journal
-from .records.usage import Tally, UsageKey, add_usage, clock, folded, note_waiting
+from .records.usage import Tally, UsageKey, add_usage, clock, ended_so, folded, note_waiting
 from .records.usage_rollup import roll_up
 from .records.workers import Registration, register, sign_off
+from .schedules.fire import SCHEDULE, SCHEDULED_FOR, fire_schedules
 from .tasks.after_commit import steer_waiting
 from .tasks.atomic import Joint
 from .tasks.close import Loss
@@ -84,6 +85,8 @@ from .values import Completion, Failure, Lease, Moment, Note, Parent, Pulse, Sub
 __all__ = [
     "CHUNK",
     "FIRST_ID",
+    "SCHEDULE",
+    "SCHEDULED_FOR",
     "STILL_HELD",
     "Ailment",
     "Call",
@@ -135,12 +138,14 @@ __all__ = [
     "ear",
     "end_idle_transactions",
     "end_notices",
+    "ended_so",
     "ends",
     "fail",
     "find",
     "find_all",
     "finish",
     "finish_and_acquire",
+    "fire_schedules",
     "fold",
     "folded",
     "follow",

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from django_perfectqueue.lib.imports import path_of
 
+CHANNEL = "perfectqueue"
+"""The channel of PostgreSQL's notifications that there is work."""
 ENDED = "perfectqueue_ended_"
 """The channel of the notification that a task has ended, before its id."""
 
@@ -34,8 +36,7 @@ class Parent(NamedTuple):
         return cls("", "", -batch)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class Submission(NamedTuple):
     """
     A task to be stored. ``payload`` is JSON text; ``run_at`` None is now.
 

@@ -11,7 +11,7 @@ from unittest import TestCase as UnittestCase
 from django.db import connections
 from django.test import TestCase
 
-from django_perfectqueue.models import Status
+from django_perfectqueue.models import Status, Task
 from django_perfectqueue.queue import Queue, TaskHandle, database
 
 from .drain import drain
@@ -142,7 +142,7 @@ def reference(task: Any, queue: Queue | str | None, using: str | None) -> TaskHa
     return queue[task]
 
 
-def why(row: Any) -> str:
+def why(row: Task) -> str:
     """Return why a task is as it is, where that is known."""
     if row.status in ("failed", "cancelled", "expired"):
         return f" {row.dead_letter.group}: {row.dead_letter.message}".rstrip(": ")

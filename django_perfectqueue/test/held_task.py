@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import options
@@ -60,5 +59,5 @@ class HeldTask(AcquiredTask):
         super().snooze(after, now=now or self.moment)
         self.wait = Snooze(after).after
 
-    def _terms(self, now: datetime | None) -> dict[str, Any]:
+    def _terms(self, now: datetime | None) -> dict[str, object]:
         return super()._terms(now or self.moment)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from unittest import mock
 
@@ -43,7 +43,7 @@ class SubmittedTask:
 
     @classmethod
     def of_submission(cls, given: store.Submission, *, using: str) -> SubmittedTask:
-        given = replace(given, run_at=on_clock(given.run_at), expires_at=on_clock(given.expires_at))
+        given = given._replace(run_at=on_clock(given.run_at), expires_at=on_clock(given.expires_at))
         return cls.of(given, data=decode(given.payload), limits=given.limits, using=using)
 
     @classmethod

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import ConfigError
@@ -50,7 +51,7 @@ def tracer() -> Tracer:
     return made
 
 
-def api() -> Any:
+def api() -> ModuleType:
     try:
         from opentelemetry import trace
     except ImportError as error:

@@ -7,6 +7,7 @@ from django.urls import reverse
 
 from django_perfectqueue.admin.parts import action_pages, filters
 from django_perfectqueue.models import DeadLetter, Task, Ticket
+from django_perfectqueue.store.records import counts
 
 from ..factories import NOON, fail, failed, finish, running, status, submit, submit_many
 from .staff import LIST, AdminTestCase, row, staff
@@ -142,6 +143,30 @@ class RetryTests(AdminTestCase):
         response = self.client.get(DEAD)
         for text in ("mail.<wbr>send", "ann", "?status=failed&amp;group=boom"):
             self.assertContains(response, text)
+
+    def test_each_group_has_its_count_by_status(self):
+        for number in range(3):
+            failed(f"k{number}")
+        DeadLetter.objects.filter(task__key="k0").update(group="bang")
+        submit("gone").cancel_request()
+
+        self.assertContains(self.client.get(DEAD), "boom (2)")
+        self.assertContains(self.client.get(DEAD), "bang (1)")
+        self.assertNotContains(self.client.get(DEAD), "cancelled (1)")
+        self.assertContains(self.client.get(DEAD, {"status": "all"}), "cancelled (1)")
+        with mock.patch.multiple(filters, COUNTED=2), mock.patch.multiple(counts, COUNTED=2):
+            self.assertContains(self.client.get(DEAD, {"group": "boom"}), "boom (2+)")
+
+    def test_type_user_and_queue_lead_to_what_they_share(self):
+        failed("k1", type="mail.send", user="ann & bob")
+        failed("k2", type="report", user="cem")
+        submit("k3", queue="other")
+        page = self.client.get(DEAD).content.decode()
+        for link in ("type=mail.send", "user=ann+%26+bob", "queue=default"):
+            with self.subTest(link):
+                self.assertIn(f'href="?status=failed&amp;{link}"', page)
+        found = self.client.get(DEAD, {"status": "failed", "user": "ann & bob"})
+        self.assertEqual([one.task.key for one in found.context["cl"].result_list], ["k1"])
 
     def test_a_whole_group_is_retried(self):
         for number in range(25):

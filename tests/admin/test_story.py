@@ -50,6 +50,15 @@ class StoryTests(AdminTestCase):
         self.assertContains(self.client.get(LIST), "expired</span>")
         self.assertRegex(run("pq_list"), r"waiting +\S+ ago +expired 1m3\ds ago")
 
+    def test_queue_type_user_and_worker_are_links(self):
+        task, lease = running("k1", now=None, type="mail.send", user="ann & bob")
+        register(now=None, seats=[seat(1, lease.task_id, holder=lease.holder)])
+        told = self.story(task).content.decode()
+        for link in ("?queue=default", "?queue=default&amp;type=mail.send", "?user=ann+%26+bob"):
+            with self.subTest(link):
+                self.assertIn(f'href="{LIST}{link}"', told)
+        self.assertIn('href="/admin/perfectqueue/worker/"', told.partition("runs on")[2])
+
     def test_where_it_runs_is_told(self):
         task, held = running("k1", now=None)
         self.assertNotContains(self.story(task), "runs on")

@@ -13,7 +13,7 @@ class WorkerTests(AdminTestCase):
         register("mail", "reports", host="one", pid=17, processors=4, now=None)
 
         response = self.client.get(WORKERS)
-        for words in ("one", "17", "mail, reports", "alive"):
+        for words in ("one", "17", '?queue=mail">mail</a>, <a href="', "alive"):
             self.assertContains(response, words)
         self.assertNotContains(response, "pq-failed")
 

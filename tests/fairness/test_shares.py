@@ -7,7 +7,6 @@ from django.test import TestCase, TransactionTestCase
 
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness.shares import (
-    EVERYONE,
     areset_share,
     aset_share,
     ashare,
@@ -18,7 +17,7 @@ from django_perfectqueue.fairness.shares import (
     set_share,
     share,
 )
-from django_perfectqueue.models import FairShare, Lane
+from django_perfectqueue.models import EVERYONE, FairShare, Lane
 from tests.factories import acquire, submit, submit_many
 
 

@@ -17,10 +17,12 @@ from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.health import checks
 from django_perfectqueue.models import UNSEEN, Worker
+from django_perfectqueue.schedules import Schedules
 from django_perfectqueue.worker.shared.status_page import StatusPage, path_for
 
 from ..factories import register, submit
 from ..management.running import refused, run
+from ..management.test_schedule import break_, make_late
 
 urlpatterns = [path("pq/", include("django_perfectqueue.health.urls"))]
 
@@ -57,6 +59,7 @@ class CommandTests(HealthTestCase):
                 "Nothing waits in queue 'default'.",
                 "Nothing has been left lying.",
                 "The counters agree with what runs.",
+                "No schedule is broken or late.",
             ],
         )
         self.assertEqual(run("pq_health", "--verbosity", "0"), "")
@@ -118,6 +121,17 @@ class CommandTests(HealthTestCase):
         Worker.objects.update(drifted_at=F("seen_at") - timedelta(days=1))
         run("pq_health")
 
+    def test_a_schedule_is_broken_or_late(self):
+        register(now=None)
+        for name in ("good", "bad", "late"):
+            Schedules().put(name, "report", every=3600)
+        break_("bad")
+        make_late("late")
+        told = refused(self, "pq_health")
+        self.assertIn("Schedule 'bad' is broken: There is no time zone", told)
+        self.assertIn("Schedule 'late' is late: it has been due for 1 h 0 min.", told)
+        self.assertNotIn("good", told)
+
     def test_the_tables_are_missing(self):
         with mock.patch.object(checks, "lacks_tables", return_value=True):
             self.assertIn("is not migrated. Run: manage.py migrate", refused(self, "pq_health"))
@@ -131,6 +145,7 @@ class CommandTests(HealthTestCase):
             found,
             {
                 **dict.fromkeys(("database", "tables", "oldest", "clock", "counters"), True),
+                "schedules": True,
                 "workers": False,
             },
         )

@@ -1,8 +1,10 @@
 from django.test import TestCase
 from django.utils.translation import override
 
+from django_perfectqueue.management.terminal.text import local
 from django_perfectqueue.models import Task
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.schedules import Schedules
 from django_perfectqueue.store import Failure, release
 from tests.factories import finish, register, retry, running, seat, submit
 
@@ -35,6 +37,17 @@ class ShowTests(TestCase):
         self.assertRegex(out, r"Attempt 2: finished \S+ \S+ after \S+, host/2\n")
         self.assertIn('Data\n  {\n    "uid": 1\n  }\n', out)
         self.assertIn('Result\n  {\n    "rows": 3\n  }\n', out)
+
+    def test_a_task_of_a_schedule_says_which_and_for_which_tick(self):
+        handle = Schedules().put("nightly", "report", every=60)
+        task = handle.trigger()
+        tick = handle.row().last_at
+        self.assertIn(f"schedule    nightly, tick {local(tick)}", run("pq_show", task.key))
+        [facts] = run_json("pq_show", task.key)
+        self.assertEqual(facts["schedule"], {"name": "nightly", "tick": tick.isoformat()})
+        submit("other")
+        [facts] = run_json("pq_show", "other")
+        self.assertIsNone(facts["schedule"])
 
     def test_a_running_task_tells_where_it_runs(self):
         task, held = running("k1", now=None)

@@ -11,6 +11,7 @@ from django_perfectqueue.admin.pages import lanes
 from django_perfectqueue.admin.parts import filters, paginator, search
 from django_perfectqueue.inspection import why_waiting
 from django_perfectqueue.management.queues import figures
+from django_perfectqueue.store.records import counts
 
 from .filling import SCALE, TABLES, Filling
 from .meter import Meter
@@ -75,6 +76,8 @@ BOUNDS = (
     (paginator, "COUNTED", 500),
     (search, "FOUND", 100),
     (figures, "BOUND", 500),
+    (counts, "COUNTED", 500),
+    (counts, "LANES", 100),
     (why_waiting, "COUNTED", 20),
 )
 

@@ -12,6 +12,7 @@ from django.test import Client
 
 from django_perfectqueue import store
 from django_perfectqueue.inspection.results import ResultWaiter
+from django_perfectqueue.metrics import text
 from django_perfectqueue.models import Lane, State, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
@@ -220,6 +221,11 @@ def commanded(*arguments):
     return lambda: command(*arguments)
 
 
+def scrape():
+    text.kept.clear()
+    command("pq_metrics")
+
+
 def client():
     visitor = Client()
     visitor.force_login(
@@ -309,6 +315,8 @@ COMMANDS = [
     Scenario("pq_retry --group", commanded("pq_retry", "--group", "error-3", "--limit", "5"), 5),
     Scenario("pq_shares", commanded("pq_shares")),
     Scenario("pq_stats", commanded("pq_stats")),
+    Scenario("pq_stats --day", commanded("pq_stats", "--day")),
+    Scenario("pq_metrics", scrape),
     Scenario("pq_share", commanded("pq_share"), BATCH),
     Scenario("pq_share USER", commanded("pq_share", "share-7"), BATCH),
     Scenario("pq_limit", commanded("pq_limit"), BATCH),
@@ -317,6 +325,8 @@ COMMANDS = [
     Scenario("pq_purge", commanded("pq_purge", "--older-than", "20000d")),
 ]
 PAGES = [
+    Scenario("overview", page("overview/"), BATCH, client),
+    Scenario("figures", page("overview/figures/", queue="default", over="day"), BATCH, client),
     Scenario("task list", page("task/"), BATCH, client),
     Scenario("task list, page 5", page("task/", p=5), BATCH, client),
     *(

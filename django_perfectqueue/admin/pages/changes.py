@@ -1,4 +1,4 @@
-"""Changes: who has changed which share or limit, also of those that are gone."""
+"""Changes: who has changed which share, limit or schedule, also of those that are gone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_perfectqueue.fairness.wording import difference, queue_of, user_of
-from django_perfectqueue.inspection.steering import describe_action
+from django_perfectqueue.fairness.wording import queue_of, user_of
+from django_perfectqueue.inspection.steering import describe_change
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Change
 
@@ -56,6 +56,8 @@ class ChangeAdmin(ReadOnlyAdmin):
     def of(self, change: Change) -> str:
         if change.kind == Change.Kind.LIMIT:
             return gettext("limit %s") % change.name
+        if change.kind == Change.Kind.SCHEDULE:
+            return printable(gettext("schedule '%s'") % change.name)
         if change.kind == Change.Kind.QUEUE:
             return queue_of(change.queue)
         if change.kind == Change.Kind.TASK:
@@ -65,5 +67,4 @@ class ChangeAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("change"))
     def what(self, change: Change) -> str:
-        is_steering = change.kind == Change.Kind.TASK
-        return describe_action(change) if is_steering else difference(change)
+        return describe_change(change)

@@ -110,15 +110,15 @@ class DeadLetterAdmin(SteeringAdmin):
 
     @admin.display(description=_("type"))
     def kind(self, letter: DeadLetter) -> SafeString:
-        return broken_at_dots(letter.task.type)
+        return narrowed(letter, "type", broken_at_dots(letter.task.type))
 
     @admin.display(description=_("user"), empty_value=NOTHING)
-    def for_user(self, letter: DeadLetter) -> str:
-        return printable(letter.task.user)
+    def for_user(self, letter: DeadLetter) -> SafeString | None:
+        return narrowed(letter, "user") if letter.task.user else None
 
     @admin.display(description=_("queue"))
-    def of_queue(self, letter: DeadLetter) -> str:
-        return printable(letter.task.queue)
+    def of_queue(self, letter: DeadLetter) -> SafeString:
+        return narrowed(letter, "queue")
 
     @admin.display(description=_("group"), empty_value=NOTHING)
     def cause(self, letter: DeadLetter) -> SafeString | None:
@@ -135,3 +135,10 @@ class DeadLetterAdmin(SteeringAdmin):
     @admin.display(description=_("ended"))
     def ended(self, letter: DeadLetter) -> str:
         return short(letter.ended_at)
+
+
+def narrowed(letter: DeadLetter, name: str, shown: SafeString | None = None) -> SafeString:
+    """Return what its task has under a name, with a link to all dead letters that have it."""
+    value = getattr(letter.task, name)
+    query = urlencode({"status": letter.status, name: value})
+    return format_html('<a href="?{}">{}</a>', query, shown or printable(value))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlencode
-
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
@@ -24,7 +21,7 @@ from django_perfectqueue.store.database.transaction import reading
 from django_perfectqueue.store.records.usage_read import waiting
 
 from ..parts.base import OneOrder, ReadOnlyAdmin
-from ..parts.cells import NOTHING, with_fold
+from ..parts.cells import NOTHING, tasks_link, with_fold
 from ..parts.filters import LaneQueueFilter
 
 COUNTED = 1_000
@@ -78,17 +75,14 @@ class LaneAdmin(ReadOnlyAdmin):
         return Counted
 
     @admin.display(description=_("queue"))
-    def of_queue(self, lane: Lane) -> str:
-        return printable(lane.queue)
+    def of_queue(self, lane: Lane) -> SafeString:
+        return tasks_link(printable(lane.queue), queue=lane.queue)
 
     @admin.display(description=_("user"))
     def for_user(self, lane: Lane) -> SafeString:
         if not lane.user:
             return with_fold(NOTHING, lane.queue)
-        url = reverse("admin:perfectqueue_task_changelist")
-        query = urlencode({"user": lane.user})
-        link = format_html('<a href="{}?{}">{}</a>', url, query, printable(lane.user))
-        return with_fold(link, lane.queue)
+        return with_fold(tasks_link(printable(lane.user), user=lane.user), lane.queue)
 
     @admin.display(description=_("status"))
     def standing(self, lane: Lane) -> SafeString:

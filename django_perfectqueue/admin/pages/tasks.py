@@ -22,7 +22,7 @@ from django_perfectqueue.queue import database
 
 from ..parts.action_pages import SteeringAdmin, may
 from ..parts.actions import VERBS
-from ..parts.cells import NOTHING, badge, broken_at_dots, next_moment, short, with_fold
+from ..parts.cells import NOTHING, badge, broken_at_dots, next_moment, short, tasks_link, with_fold
 from ..parts.filters import QueueFilter, ReachFilter, StatusFilter, TypeFilter, UserFilter
 from ..parts.search import ids_by_key, one_queue, queue_names
 from ..parts.task_story import task_story
@@ -112,19 +112,16 @@ class TaskAdmin(SteeringAdmin):
         return with_fold(task, task.type, task.user, task.queue)
 
     @admin.display(description=_("queue"))
-    def of_queue(self, task: Task) -> str:
-        return printable(task.queue)
+    def of_queue(self, task: Task) -> SafeString:
+        return tasks_link(printable(task.queue), queue=task.queue)
 
     @admin.display(description=_("type"))
     def kind(self, task: Task) -> SafeString:
-        return broken_at_dots(task.type)
+        return tasks_link(broken_at_dots(task.type), type=task.type)
 
     @admin.display(description=_("user"), empty_value=NOTHING)
     def for_user(self, task: Task) -> SafeString | None:
-        if not task.user:
-            return None
-        query = urlencode({"user": task.user})
-        return format_html('<a href="?{}">{}</a>', query, printable(task.user))
+        return tasks_link(printable(task.user), user=task.user) if task.user else None
 
     @admin.display(description=_("status"))
     def badge(self, task: Task) -> SafeString:

@@ -21,7 +21,7 @@ from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
 
 from ..parts.base import OneOrder, ReadOnlyAdmin
-from ..parts.cells import NOTHING, duration, short
+from ..parts.cells import NOTHING, duration, short, tasks_link
 
 TASKS = 5
 
@@ -83,8 +83,12 @@ class WorkerAdmin(ReadOnlyAdmin):
         return short(worker.started_at)
 
     @admin.display(description=_("queues"))
-    def serves(self, worker: Worker) -> str:
-        return ", ".join(worker.queues)
+    def serves(self, worker: Any) -> SafeString:
+        names = [
+            tasks_link(printable(queue), queue=queue) if worker.named else printable(queue)
+            for queue in worker.queues
+        ]
+        return format_html_join(", ", "{}", ([name] for name in names))
 
     @admin.display(description=_("processors"))
     def busy(self, worker: Any) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
+from urllib.parse import urlencode
 
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.html import format_html, format_html_join
@@ -36,6 +38,12 @@ def broken_at_dots(type_: str) -> SafeString:
     """Return the type of a task, to be broken after a dot rather than anywhere."""
     parts = ([part] for part in printable(type_).split("."))
     return format_html_join(mark_safe(".<wbr>"), "{}", parts)
+
+
+def tasks_link(shown: object, **query: str) -> SafeString:
+    """Return a link to the list of tasks with filters, by their parameters."""
+    url = reverse("admin:perfectqueue_task_changelist")
+    return format_html('<a href="{}?{}">{}</a>', url, urlencode(query), shown)
 
 
 def with_fold(shown: object, *more: str) -> SafeString:

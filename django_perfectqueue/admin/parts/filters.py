@@ -18,7 +18,9 @@ from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import DEAD, LIVE, DeadLetter, Lane, Status, Ticket
 from django_perfectqueue.queue import database
+from django_perfectqueue.store.records.counts import groups
 
+from .paginator import COUNTED, AtLeast
 from .search import plain, queue_names
 
 REACH = 100_000
@@ -103,11 +105,19 @@ class LaneQueueFilter(QueueFilter):
 
 
 class GroupFilter(ValueFilter):
+    """The groups of the newest dead letters with the chosen status, the largest first."""
+
     title = _("group")
     parameter_name = "group"
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        return as_choices(distinct(DeadLetter.objects.using(database()), "group"))
+        status = request.GET.get("status") or Status.FAILED.value
+        found = groups(None if status == ALL else status, using=database())
+        return [(name, f"{printable(name)} ({bounded(count)})") for name, count in found if name]
+
+
+def bounded(count: int) -> str:
+    return str(AtLeast(count)) if count >= COUNTED else number_format(count, force_grouping=True)
 
 
 class TextFilter(ValueFilter):

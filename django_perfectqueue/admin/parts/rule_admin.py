@@ -16,7 +16,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.fairness import audit, edit
-from django_perfectqueue.fairness.wording import difference
+from django_perfectqueue.inspection.steering import describe_change
 from django_perfectqueue.queue import database
 
 from .action_pages import CAP
@@ -111,7 +111,7 @@ class RuleAdmin(QueueAdmin):
         """Show who has changed it, through whichever door."""
         row = self.get_object(request, unquote(object_id))
         changes = audit.changes_of(row, using=database())[:SHOWN] if row else []
-        history = [(moment(one.at), one.by, difference(one)) for one in changes]
+        history = [(moment(one.at), one.by, describe_change(one)) for one in changes]
         return super().history_view(request, object_id, {**(extra_context or {}), "told": history})
 
 

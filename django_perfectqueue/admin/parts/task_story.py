@@ -9,7 +9,9 @@ from datetime import datetime
 from typing import Any
 
 from django.db.models import Count, QuerySet, Sum
+from django.urls import reverse
 from django.utils import timezone
+from django.utils.html import format_html
 from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
 from django.utils.translation import gettext as _
 
@@ -43,7 +45,7 @@ from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.journal import Line
 from django_perfectqueue.payload.redaction import STARS, masked
 
-from .cells import NOTHING, badge, duration, moment, next_moment
+from .cells import NOTHING, badge, duration, moment, next_moment, tasks_link
 
 EXPLAINED = (Code.ENDED, Code.RUNNING, Code.STALLED)
 ATTEMPTS = 50
@@ -155,8 +157,8 @@ def reasons(task: Task, ticket: Ticket | None, using: str) -> list[str]:
 
 def about(task: Task) -> list[tuple[str, str]]:
     return [
-        (_("queue"), printable(task.queue)),
-        (_("type"), printable(task.type)),
+        (_("queue"), tasks_link(printable(task.queue), queue=task.queue)),
+        (_("type"), tasks_link(printable(task.type), queue=task.queue, type=task.type)),
         (_("priority"), str(task.priority)),
         *([(_("limits"), task.limits.replace(",", ", "))] if task.limits else []),
         *([(_("time limit"), duration(task.time_limit))] if task.time_limit else []),
@@ -170,9 +172,11 @@ def location_facts(task: Task, using: str) -> list[tuple[str, str]]:
     held = task.status in (Status.RUNNING, Status.STALLED)
     if not held or (found := location_of(task, using=using)) is None:
         return []
+    url = reverse("admin:perfectqueue_worker_changelist")
+    worker = format_html('<a href="{}">{}</a>', url, found)
     if found.since is None:
-        return [(_("held by"), str(found))]
-    return [(_("runs on"), str(found)), (_("runs since"), moment(found.since))]
+        return [(_("held by"), worker)]
+    return [(_("runs on"), worker), (_("runs since"), moment(found.since))]
 
 
 def times(

@@ -18,6 +18,7 @@ from django_perfectqueue.inspection.attempts import (
     present,
     tries,
 )
+from django_perfectqueue.inspection.schedules import Origin, origin_of
 from django_perfectqueue.inspection.steering import actions_of, describe_action
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
 from django_perfectqueue.inspection.workers import Location, location_of
@@ -86,9 +87,11 @@ class Command(QueueCommand):
         reason = why_waiting(task, using=self.queue.using)
         location = location_of(task, using=self.queue.using) if lease_until(task) else None
         actions = actions_of(task, using=self.queue.using)
+        origin = origin_of(task)
         if self.as_json:
             facts = story(task, attempts, with_data=not options["no_data"])
             facts |= {"why": reason.facts(), "runs": location.facts() if location else None}
+            facts["schedule"] = origin.facts() if origin else None
             facts["actions"] = [action_facts(one) for one in actions]
             facts["progress"] = progress_facts(now_at)
             if options["log"] is not False:
@@ -96,6 +99,7 @@ class Command(QueueCommand):
             self.print_json(facts)
             return
         self.print_fields(task, attempts, reason)
+        self.print_origin(origin)
         if location:
             name = _("runs on") if location.since else _("held by")
             self.print_field(name, runs_on(location, task.clock))
@@ -138,6 +142,11 @@ class Command(QueueCommand):
         self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
         for name, value in fields(task, attempts, reason):
             self.print_field(name, on_one_line(value))
+
+    def print_origin(self, origin: Origin | None) -> None:
+        if origin:
+            words = {"name": origin.schedule, "tick": local(origin.tick)}
+            self.print_field(_("schedule"), on_one_line(_("%(name)s, tick %(tick)s") % words))
 
     def print_actions(self, actions: list[Change], now: datetime) -> None:
         for one in actions:

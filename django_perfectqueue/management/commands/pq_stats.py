@@ -1,21 +1,27 @@
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from collections import Counter
 from collections.abc import Iterator
+from datetime import date
 
 from django.core.management.base import CommandParser
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_perfectqueue.inspection.statistics import Statistics, by_type, lifetime
+from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import DEAD, LIVE, Status
+from django_perfectqueue.models import DEAD, LIVE, Status, Usage
 
 from ..base import CommandOptions, QueueCommand, at_least, or_dash
 from ..queues.figures import BOUND, Figures, User, figures
 from ..tasks.hints import no_tasks
 from ..terminal.table import GAP, Column
+
+TODAY, ALL_TIME = "today", "all"
 
 ALWAYS = ("waiting", "running", "finished")
 
@@ -35,8 +41,22 @@ class Command(QueueCommand):
             metavar="N",
             help=_("How many users and how many reasons to show (10)."),
         )
+        parser.add_argument(
+            "--day",
+            nargs="?",
+            const=TODAY,
+            type=day_or_all,
+            metavar="DAY",
+            help=_(
+                "How attempts ended on a day in UTC, as 2026-11-22, and how long they took, by"
+                " type; today where no day follows; 'all' for all time."
+            ),
+        )
 
     def act(self, options: CommandOptions) -> None:
+        if options["day"] is not None:
+            self.print_day(options)
+            return
         found = figures(self.queue.using, options["queue"])
         for number, one in enumerate(found):
             if self.as_json:
@@ -63,6 +83,56 @@ class Command(QueueCommand):
         if found.dead and top:
             self.stdout.write("")
             self.print_table(dead_columns(), found.dead.most_common(top), GAP)
+
+    def print_day(self, options: CommandOptions) -> None:
+        using, day = self.queue.using, options["day"]
+        named = options["queue"]
+        for queue in [named] if named else distinct(Usage._default_manager.using(using), "queue"):
+            if day == ALL_TIME:
+                found = lifetime(queue, using=using)
+            else:
+                found = by_type(queue, None if day == TODAY else day, using=using)
+            if self.as_json:
+                for one in found:
+                    self.print_json(one.facts())
+                continue
+            title = _("Queue '%(queue)s', %(day)s") % {
+                "queue": queue,
+                "day": found[0].day or _("all time"),
+            }
+            self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
+            self.print_table(day_columns(), found, GAP)
+
+
+def day_or_all(text: str) -> date | str:
+    """Return a day, or that all time is meant. Raise ArgumentTypeError for anything else."""
+    if text in (TODAY, ALL_TIME):
+        return text
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        sentence = _("'%s' is no day such as 2026-11-22, and not 'all'.")
+        raise ArgumentTypeError(sentence % text) from None
+
+
+def day_columns() -> list[Column[Statistics]]:
+    return [
+        Column(_("type"), lambda one: one.type or _("all"), elastic=True),
+        Column(_("finished"), lambda one: str(one.finished), right=True),
+        Column(_("retried"), lambda one: str(one.retried), right=True),
+        Column(_("failed"), lambda one: str(one.failed), right=True),
+        Column(_("cancelled"), lambda one: str(one.cancelled), right=True, spare=True),
+        Column(_("lost"), lambda one: str(one.lost), right=True, spare=True),
+        Column(_("run mean s"), lambda one: figure(one.run.mean), right=True),
+        Column(_("deviation"), lambda one: figure(one.run.deviation), right=True, spare=True),
+        Column("p95", lambda one: figure(one.run.p95), right=True),
+        Column(_("wait mean s"), lambda one: figure(one.wait.mean), right=True),
+        Column("p95", lambda one: figure(one.wait.p95), right=True),
+    ]
+
+
+def figure(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.3g}"
 
 
 def counts(found: Figures) -> Iterator[tuple[str, str, str]]:

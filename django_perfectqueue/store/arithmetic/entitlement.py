@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from bisect import bisect_right
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -52,16 +54,11 @@ def entitlements(contenders: Mapping[K, Contender]) -> dict[K, float]:
     return entitled
 
 
-def bucket_of(wait: float) -> int:
-    """
-    Return the number of the bucket that counts a wait of so many seconds.
+BOUNDS = tuple(2.0 ** (FASTEST + number) for number in range(WAIT_BUCKETS - 1))
+"""The upper bounds of the buckets in seconds; the last bucket has none."""
 
-    The first ends at some 2 ms, each other at twice the one before it; the last has no end.
-    """
-    if wait <= 0:
-        return 0
-    _mantissa, exponent = math.frexp(wait)
-    return min(max(exponent - FASTEST, 0), WAIT_BUCKETS - 1)
+bucket_of = functools.partial(bisect_right, BOUNDS)
+"""Return the number of the bucket that counts so many seconds."""
 
 
 def percentile(buckets: Sequence[int], part: float, longest: float = math.inf) -> float | None:

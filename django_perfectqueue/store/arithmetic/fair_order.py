@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import heapq
 import math
@@ -126,6 +127,7 @@ def is_gated(lane: int) -> bool:
     return bool(lane & 1)
 
 
+@functools.lru_cache(maxsize=10_000)
 def hashed(*names: str) -> int:
     digest = hashlib.blake2b("\x00".join(names).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from .fair_order import FIRST_COST, OpenLane, Pick, part_of
 
@@ -20,7 +19,7 @@ class Strand:
 
     lane: int
     keys: Sequence[str]
-    heads: list[Any] = field(default_factory=list)
+    heads: list[tuple[float, ...]] = field(default_factory=list)
     served: int = 0
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from itertools import product
-from typing import Any
 
 from django.db.backends.utils import CursorWrapper as Cursor
 
@@ -41,7 +40,7 @@ WHERE "queue" = %(queue_{n})s AND "held" = 0 AND "open" = TRUE AND "gate" NOT IN
 """
 OVERDUE = """
 SELECT {now}, {alarm_at} FROM "perfectqueue_ticket"
-WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT 1
+WHERE "alarm_at" <= {now} ORDER BY "perfectqueue_ticket"."alarm_at" LIMIT 1
 """
 
 
@@ -78,7 +77,7 @@ def waits(
 ) -> Iterator[tuple[str, float]]:
     """Yield the queue of what is due, and for how long it has been."""
     parts: list[str] = []
-    values: dict[str, Any] = {"lanes": lanes}
+    values: dict[str, object] = {"lanes": lanes}
     for number, queue in enumerate(queues):
         values[f"queue_{number}"] = queue
         parts += [

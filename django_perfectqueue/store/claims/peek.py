@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from ..arithmetic.fair_order import LANES_PROBED
 from ..database.transaction import reading
@@ -13,7 +14,10 @@ from ..limits.holds import NEXT
 LOOK = """
 SELECT {now}, (
     SELECT {alarm_at} FROM "perfectqueue_ticket"
-    WHERE "alarm_at" IS NOT NULL ORDER BY "alarm_at" LIMIT 1
+    WHERE "alarm_at" IS NOT NULL ORDER BY "perfectqueue_ticket"."alarm_at" LIMIT 1
+), (
+    SELECT {due_at} FROM "perfectqueue_schedule"
+    WHERE "due_at" IS NOT NULL ORDER BY "perfectqueue_schedule"."due_at" LIMIT 1
 ), EXISTS (
     SELECT 1 FROM (
         SELECT "id" FROM "perfectqueue_lane"
@@ -34,11 +38,13 @@ SELECT {now}, (
 class Outlook:
     """
     Whether an acquire is likely to find something, and in how many seconds the clock will
-    have something to move; None when there is nothing for it.
+    have something to move; None when there is nothing for it. With ``ticks_due`` a schedule
+    is due: see fire_schedules().
     """
 
     due: bool
     wait: float | None
+    ticks_due: bool = False
 
 
 def look(queues: Sequence[str], *, using: str, now: datetime | None = None) -> Outlook:
@@ -52,13 +58,19 @@ def look(queues: Sequence[str], *, using: str, now: datetime | None = None) -> O
         statement = LOOK.replace("{in_lane}", dialect.in_lane.replace("{lane}", '"lane"."id"'))
         statement = statement.replace("{queues}", ", ".join(f"%({name})s" for name in names))
         statement = statement.replace("{alarm_at}", dialect.readable('"alarm_at"'))
+        statement = statement.replace("{due_at}", dialect.readable('"due_at"'))
         opens_at = (dialect.readable(NEXT.replace("{queue}", name)) for name in names)
         statement = statement.replace("{opens_at}", "".join(f", {at}" for at in opens_at))
         values = {**names, "most": LANES_PROBED}
         row = dialect.execute(cursor, statement, values, now=now).fetchone()
-    moment, alarm, waiting, many, *opens = row
-    times = [dialect.moment(at) for at in (alarm, *opens) if at is not None]
-    waits = [(at - dialect.moment(moment)).total_seconds() for at in times]
-    soonest = min(waits, default=None)
+    moment, alarm, tick, waiting, many, *opens = row
+
+    def seconds_until(*times: Any) -> float | None:
+        clock = dialect.moment(moment)
+        waits = ((dialect.moment(at) - clock).total_seconds() for at in times if at is not None)
+        return min(waits, default=None)
+
+    soonest, next_tick = seconds_until(alarm, *opens), seconds_until(tick)
     due = bool(waiting or many or (soonest is not None and soonest <= 0))
-    return Outlook(due, soonest if soonest and soonest > 0 else None)
+    ahead = (wait for wait in (soonest, next_tick) if wait is not None and wait > 0)
+    return Outlook(due, min(ahead, default=None), next_tick is not None and next_tick <= 0)

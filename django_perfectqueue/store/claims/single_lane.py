@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from ..arithmetic.fair_order import OpenLane
 from ..database.dialects import dialect_of
@@ -36,10 +35,10 @@ def take_alone(
     """
     if not dialect_of(using).single_statement:
         return []
-    whose: dict[str, Any] = {"holder": holder, "token": new_token()}
+    token = new_token()
     try:
         with reading(using) as (cursor, dialect):
-            taker = Taker(**whose, seconds=alive_time, now=now)
+            taker = Taker(holder, token, seconds=alive_time, now=now)
             rows = dialect.claim_alone(cursor, queue, limit, taker)
     except Exception as error:
         if not may_be_a_row(error, dialect_of(using)):
@@ -54,7 +53,7 @@ def take_alone(
             id=row[2], virtual_time=virtual_time, cost=cost, weight=weight, room=None, policy=policy
         )
         pick = lane.pick(lane.charge(abs(cost)), 0, len(rows))
-        lease = leased(row, pick, using=using, moment=dialect.moment, **whose)
+        lease = leased(row, pick, using=using, moment=dialect.moment, holder=holder, token=token)
         (late if row[7] else leases).append(lease)
     if late:
         end_late(late, using=using, now=now)

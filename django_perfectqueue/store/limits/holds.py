@@ -14,7 +14,6 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.db.backends.utils import CursorWrapper as Cursor
 
@@ -77,7 +76,7 @@ def union(
     cursor: Cursor,
     dialect: Dialect,
     statements: Sequence[str],
-    values: Mapping[str, Any],
+    values: Mapping[str, object],
     now: datetime | None = None,
 ) -> list[Row]:
     """Return the rows of many queries, UNITED of them in one statement."""
@@ -207,7 +206,7 @@ def opens_at(limit: Allowance) -> datetime | None:
 def store(
     cursor: Cursor, dialect: Dialect, holds: Mapping[int, tuple[str, str, datetime | None]]
 ) -> None:
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     rows = []
     for number, (id_, (queue, key, at)) in enumerate(sorted(holds.items())):
         values |= {f"q{number}": queue, f"k{number}": key}

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from ..arithmetic.rate_limit import Allowance
 from ..database.dialects import Dialect
+from ..database.dialects.base import Row
 
 LIMITS = """
 SELECT "scope", "name", "max_running", "rate", "period", "burst", "paused"
@@ -68,7 +68,7 @@ def allowances(
     return found
 
 
-def limits(cursor: Cursor, dialect: Dialect, keys: Collection[str]) -> dict[str, tuple[Any, ...]]:
+def limits(cursor: Cursor, dialect: Dialect, keys: Collection[str]) -> dict[str, Row]:
     """Return the rows of the limits with these keys that exist."""
     names: dict[str, list[str]] = {}
     values: dict[str, str] = {}
@@ -160,7 +160,7 @@ class Meters:
         known = self.known
         names = {f"k{number}": key for number, key in enumerate(keys)}
         running = [f"WHEN %({name})s THEN {self.running[key]}" for name, key in names.items()]
-        values: dict[str, Any] = dict(names)
+        values: dict[str, object] = dict(names)
         moments = []
         for name, key in names.items():
             if key in known and known[key].interval:

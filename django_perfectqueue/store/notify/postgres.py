@@ -13,10 +13,9 @@ from typing import Any
 
 from django.db import Error, connections
 
-from ..values import ENDED
+from ..values import CHANNEL, ENDED
 from .messages import Call, Ring, parsed
 
-CHANNEL = "perfectqueue"
 NOTIFY = "SELECT pg_notify(%s, %s)"
 ALL_AWAKE = """
 WHERE (SELECT COUNT(*) FROM "perfectqueue_lane" WHERE "id" = ANY(%s) AND "awake") = %s

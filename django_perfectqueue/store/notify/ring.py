@@ -58,6 +58,14 @@ def ring(
         import_string(EAGER)(using)
 
 
+def message_of(queue: str, delay: float) -> str:
+    """Return the ring that a statement may send itself, or nothing where it is to send none."""
+    values = options()
+    if values.EAGER or not values.BELL or delay > values.POLL_INTERVAL:
+        return ""
+    return Ring(queue, delay).message()
+
+
 def notify(
     queue: str = "",
     *,

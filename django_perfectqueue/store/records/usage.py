@@ -1,31 +1,45 @@
-"""Write what tasks got, and whose had to wait for more."""
+"""Write what tasks got and how they ended, and whose had to wait for more."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from operator import add
 from typing import Any, NamedTuple
 
 from django.db import connections
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from django_perfectqueue.models import WAIT_BUCKETS, Bucket
+from django_perfectqueue.models import ALL_TYPES, WAIT_BUCKETS, Bucket
 
 from ..arithmetic.entitlement import bucket_of
 from ..database.dialects import Dialect
 from ..database.transaction import is_callers, reading, repeated, unit
 
 MOST_ROWS = 1_000
+MOST_TYPES = 200
 ROWS_A_STATEMENT = 500
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 TABLE = "perfectqueue_usage"
-KEY = ("queue", "span", "start", "others", "user")
+KEY = ("queue", "span", "type", "start", "others", "user")
 SEEN = ("eager", "paused", "capped", "limited")
+ENDINGS = ("finished", "retried", "failed", "cancelled", "lost")
+COLUMNS = {word: word for word in ENDINGS} | {
+    "discarded": "cancelled",
+    "preempted": "lost",
+    "crashed": "lost",
+}
+"""The column that counts an attempt, by how it ended; others are counted in none."""
 WAITS = tuple(f"wait_{number}" for number in range(WAIT_BUCKETS))
-AMOUNTS = ("ended", "seconds", "entitled", *SEEN, "longest", *WAITS)
+RUNS = tuple(f"run_{number}" for number in range(WAIT_BUCKETS))
+WHOLE = ("ended", *ENDINGS, *SEEN)
+PARTS = ("seconds", "entitled", "lasted", "squares", "waited", "wait_squares", "longest")
+AMOUNTS = (*WHOLE, *PARTS, *WAITS, *RUNS)
 
 SUM = "{old} + {new}"
 ONCE = "CASE WHEN {new} > {old} THEN {new} ELSE {old} END"
@@ -42,52 +56,105 @@ LIMIT %(limit)s
 
 
 class UsageKey(NamedTuple):
-    """A user in a queue, or with ``others`` those who have no row of their own."""
+    """
+    A user in a queue, or with ``others`` those who have no row of their own.
+
+    With a ``type`` it is that type, and with ``others``, too, all types.
+    """
 
     queue: str
     others: bool
     user: str
+    type: str = ""
+
+
+def type_key(queue: str, type_: str) -> UsageKey:
+    return UsageKey(queue, others=False, user="", type=type_)
+
+
+def all_types_key(queue: str) -> UsageKey:
+    return UsageKey(queue, others=True, user="", type=ALL_TYPES)
 
 
 @dataclass(slots=True)
 class Tally:
-    """What one user got within some time; see the model for what each is."""
+    """What one user or type got within some time; see the model for what each is."""
 
     ended: int = 0
-    seconds: float = 0.0
-    entitled: float = 0.0
+    finished: int = 0
+    retried: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    lost: int = 0
     eager: int = 0
     paused: int = 0
     capped: int = 0
     limited: int = 0
+    seconds: float = 0.0
+    entitled: float = 0.0
+    lasted: float = 0.0
+    squares: float = 0.0
+    waited: float = 0.0
+    wait_squares: float = 0.0
     longest: float = 0.0
     waits: list[int] = field(default_factory=lambda: [0] * WAIT_BUCKETS)
+    runs: list[int] = field(default_factory=lambda: [0] * WAIT_BUCKETS)
 
     @classmethod
-    def of(cls, amounts: Iterable[Any]) -> Tally:
+    def of(cls, amounts: Iterable[Decimal | float]) -> Tally:
         """Return one from the columns of AMOUNTS; sums come as decimals from some databases."""
-        ended, seconds, entitled, *counts = amounts
-        eager, paused, capped, limited = map(int, counts[:4])
-        waits = list(map(int, counts[5:]))
-        seen = eager, paused, capped, limited, float(counts[4])
-        return cls(int(ended), float(seconds), float(entitled), *seen, waits)
+        values = list(amounts)
+        counts = len(WHOLE) + len(PARTS)
+        single: dict[str, Any] = dict(zip((*WHOLE, *PARTS), values[:counts], strict=True))
+        single |= {name: int(single[name]) for name in WHOLE}
+        single |= {name: float(single[name]) for name in PARTS}
+        histograms = [int(count) for count in values[counts:]]
+        return cls(**single, waits=histograms[:WAIT_BUCKETS], runs=histograms[WAIT_BUCKETS:])
 
     def amounts(self) -> tuple[float, ...]:
-        *figures, waits = astuple(self)
-        return (*figures, *waits)
+        """Return the values of AMOUNTS."""
+        *single, waits, runs = astuple(self)
+        return (*single, *waits, *runs)
 
     def wait(self, *waits: float) -> None:
         """Count tasks that have waited so many seconds each."""
-        for seconds in waits:
-            self.waits[bucket_of(seconds)] += 1
-        self.longest = max([self.longest, *waits])
+        counted = [seconds if seconds > 0.0 else 0.0 for seconds in waits]
+        self.waited += sum(counted)
+        self.wait_squares += sum([seconds * seconds for seconds in counted])
+        for number in map(bucket_of, counted):
+            self.waits[number] += 1
+        self.longest = max([self.longest, *counted])
+
+    def run(self, lasted: Sequence[float]) -> None:
+        """Count attempts that have ended after so many seconds each."""
+        counted = [seconds if seconds > 0.0 else 0.0 for seconds in lasted]
+        self.ended += len(counted)
+        self.lasted += sum(counted)
+        self.squares += sum([seconds * seconds for seconds in counted])
+        for number in map(bucket_of, counted):
+            self.runs[number] += 1
 
     def add(self, other: Tally) -> None:
-        for name in ("ended", "seconds", "entitled", *SEEN):
+        longest = max(self.longest, other.longest)
+        for name in (*WHOLE, *PARTS):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.longest = max(self.longest, other.longest)
-        for number, count in enumerate(other.waits):
-            self.waits[number] += count
+        self.longest = longest
+        self.waits = [*map(add, self.waits, other.waits)]
+        self.runs = [*map(add, self.runs, other.runs)]
+
+
+def ended_so(
+    endings: Iterable[tuple[str, str, str, str]],
+) -> dict[UsageKey, Tally]:
+    """Return the tallies of attempts by queue, user, type, and how they ended."""
+    found: dict[UsageKey, Tally] = {}
+    for (queue, user, type_, word), count in Counter(endings).items():
+        if column := COLUMNS.get(word):
+            user_key = UsageKey(queue, others=False, user=user)
+            for usage_key in (user_key, type_key(queue, type_), all_types_key(queue)):
+                tally = found.setdefault(usage_key, Tally())
+                setattr(tally, column, getattr(tally, column) + count)
+    return found
 
 
 Tallies = Mapping[UsageKey, Tally]
@@ -106,29 +173,35 @@ def start_of(span: int, moment: datetime) -> datetime:
 
 def folded(tallies: Tallies, most: int) -> dict[UsageKey, Tally]:
     """
-    Return so many tallies, and what is in the others under the name of the others.
+    Return the tallies of so many users, and of the others under the name of the others.
 
-    Those stay that received most, or were entitled to it.
+    Those stay that received most, or were entitled to it. Of the types MOST_TYPES stay; what
+    the others got is in the tally of all types.
     """
 
     def size(usage_key: UsageKey) -> tuple[bool, float, UsageKey]:
         tally = tallies[usage_key]
         return usage_key.others, -max(tally.seconds, tally.entitled), usage_key
 
+    ranked = sorted(tallies, key=size)
     kept: dict[UsageKey, Tally] = {}
-    for number, usage_key in enumerate(sorted(tallies, key=size)):
+    for number, usage_key in enumerate([one for one in ranked if not one.type]):
         if number < most and not usage_key.others:
             kept[usage_key] = tallies[usage_key]
         else:
             others = UsageKey(usage_key.queue, others=True, user="")
             kept.setdefault(others, Tally()).add(tallies[usage_key])
-    return kept
+    types = [one for one in ranked if one.type and not one.others][:MOST_TYPES]
+    everything = [one for one in ranked if one.type and one.others]
+    return kept | {usage_key: tallies[usage_key] for usage_key in (*types, *everything)}
 
 
 @repeated
 def add_usage(tallies: Tallies, *, using: str, at: datetime) -> None:
     """
     Add to what is known of the slice in which ``at`` is, by the server's clock.
+
+    What types got is added to their totals, too.
 
     On PostgreSQL the last second of it may be lost in a crash of the server. Unlike other
     verbs this does harm if it is repeated after an answer was lost: it would count twice.
@@ -142,6 +215,8 @@ def write_slice(tallies: Tallies, *, using: str, at: datetime) -> None:
         if dialect.asynchronous_commit and not lasting:
             dialect.execute(cursor, "SELECT 1" + dialect.asynchronous_commit)
         write(cursor, dialect, Bucket.SLICE, start_of(Bucket.SLICE, at), tallies, SUM)
+        types = {usage_key: tally for usage_key, tally in tallies.items() if usage_key.type}
+        write(cursor, dialect, Bucket.TOTAL, EPOCH, types, SUM)
 
 
 @repeated
@@ -198,10 +273,12 @@ def write(
         rows, values = [], {"start": dialect.parameter(start)}
         for number, usage_key in enumerate(everyone[first : first + ROWS_A_STATEMENT]):
             values[f"q{number}"], values[f"u{number}"] = usage_key.queue, usage_key.user
+            values[f"t{number}"] = usage_key.type
             others = "TRUE" if usage_key.others else "FALSE"
             amounts = ", ".join(map(repr, tallies[usage_key].amounts()))
             rows.append(
-                f"(%(q{number})s, {int(span)}, %(start)s, {others}, %(u{number})s, {amounts})"
+                f"(%(q{number})s, {int(span)}, %(t{number})s, %(start)s, {others},"
+                f" %(u{number})s, {amounts})"
             )
         statement = f'INSERT INTO "{TABLE}" ({columns}) VALUES {", ".join(rows)} {clause}'
         dialect.execute(cursor, statement, values)

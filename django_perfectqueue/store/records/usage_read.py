@@ -23,8 +23,10 @@ COUNTS_A_STATEMENT = 100
 
 PLACE = """
 FROM "perfectqueue_usage"
-WHERE "queue" = %(queue)s AND "span" = %(span)s AND "start" >= %(since)s AND "start" < %(until)s
+WHERE "queue" = %(queue)s AND "span" = %(span)s AND {of}
+    AND "start" >= %(since)s AND "start" < %(until)s
 """
+USERS, TYPES, EVERYTHING = "\"type\" = ''", "\"type\" > ''", "\"type\" >= ''"
 
 
 def summed(column: str) -> str:
@@ -32,19 +34,20 @@ def summed(column: str) -> str:
 
 
 SUMS = f"""
-SELECT "others", "user", {", ".join(map(summed, AMOUNTS))} {PLACE}
-GROUP BY "others", "user"
+SELECT "others", "user", "type", {", ".join(map(summed, AMOUNTS))} {PLACE}
+GROUP BY "others", "user", "type"
 """
 ROWS = f"""
 SELECT "start", "others", "user", {", ".join(f'"{column}"' for column in AMOUNTS)} {PLACE}
 ORDER BY "start"
 """
 NEWEST = """
-SELECT MAX("start") FROM "perfectqueue_usage" WHERE "queue" = %(queue)s AND "span" = %(span)s
+SELECT MAX("start") FROM "perfectqueue_usage"
+WHERE "queue" = %(queue)s AND "span" = %(span)s AND "type" = ''
 """
 OLDEST = """
 SELECT MIN("start") FROM "perfectqueue_usage"
-WHERE "queue" = %(queue)s AND "span" = %(span)s AND "start" >= %(since)s
+WHERE "queue" = %(queue)s AND "span" = %(span)s AND "type" = '' AND "start" >= %(since)s
 """
 TERMS = """
 SELECT "id", "weight", "max_running" FROM "perfectqueue_lane" WHERE "id" IN ({lanes})
@@ -94,13 +97,20 @@ def first_since(
 
 
 def sums(
-    cursor: Cursor, dialect: Dialect, queue: str, span: int, since: datetime, until: datetime
+    cursor: Cursor,
+    dialect: Dialect,
+    queue: str,
+    span: int,
+    since: datetime,
+    until: datetime,
+    of: str = USERS,
 ) -> dict[UsageKey, Tally]:
     """Return what everyone got in spans of this length: since, and before."""
     values = place(dialect, queue, span, since, until)
+    rows = dialect.execute(cursor, SUMS.replace("{of}", of), values).fetchall()
     return {
-        UsageKey(queue, bool(others), user): Tally.of(amounts)
-        for others, user, *amounts in dialect.execute(cursor, SUMS, values).fetchall()
+        UsageKey(queue, bool(others), user, type_): Tally.of(amounts)
+        for others, user, type_, *amounts in rows
     }
 
 
@@ -109,7 +119,7 @@ def slices(
 ) -> dict[UsageKey, Tally]:
     """Return what everyone got in the slices of some time, and was entitled to in each."""
     values = place(dialect, queue, Bucket.SLICE, since, until)
-    rows = dialect.execute(cursor, ROWS, values).fetchall()
+    rows = dialect.execute(cursor, ROWS.replace("{of}", USERS), values).fetchall()
     terms = terms_of(
         cursor, dialect, queue, {user for _start, others, user, *_ in rows if not others}
     )

@@ -18,7 +18,7 @@ from ..values import new_holder
 KEPT = 3600.0
 BATCH = 100
 
-GIVEN = ("pid", "launcher", "generation", "version", "processors", "queues", "routes")
+GIVEN = ("pid", "launcher", "generation", "version", "processors", "queues", "routes", "schedules")
 RENEW = """
 UPDATE "perfectqueue_worker"
 SET "seen_at" = {now}, "leaving" = %(leaving)s, "seats" = %(seats)s, "drifted_at" = {drifted_at}
@@ -27,10 +27,10 @@ WHERE "id" = %(id)s
 ENTER = """
 INSERT INTO "perfectqueue_worker" (
     "id", "host", "pid", "launcher", "generation", "version", "processors", "queues", "routes",
-    "seats", "leaving", "started_at", "seen_at", "drifted_at"
+    "schedules", "seats", "leaving", "started_at", "seen_at", "drifted_at"
 ) VALUES (
     %(id)s, %(host)s, %(pid)s, %(launcher)s, %(generation)s, %(version)s, %(processors)s,
-    %(queues)s, %(routes)s, %(seats)s, %(leaving)s, {started_at}, {now},
+    %(queues)s, %(routes)s, %(schedules)s, %(seats)s, %(leaving)s, {started_at}, {now},
     {drifted_at}
 )
 """
@@ -47,7 +47,7 @@ class Registration:
     A worker as the register shows it, under an id that no other worker has.
 
     ``pid`` is its supervisor's, and ``generation`` counts the supervisors that its launcher
-    has started. ``queues`` and ``routes`` are JSON. ``born`` is a time of the host's
+    has started. ``queues``, ``routes`` and ``schedules`` are JSON. ``born`` is a time of the host's
     monotonic clock, in seconds.
     """
 
@@ -59,6 +59,7 @@ class Registration:
     processors: int
     queues: str
     routes: str
+    schedules: str = "[]"
     id: int = field(default_factory=new_holder)
     born: float = field(default_factory=time.monotonic)
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from django.db import transaction
+from django.db import Error, connections, transaction
 from django.db.backends.utils import CursorWrapper as Cursor
 from django.utils import timezone
 
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.signals import task_submitted
 
-from ..database.dialects import Dialect, dialect_of
+from ..database.dialects import Dialect, dialect_for
 from ..database.dialects.base import numbers
+from ..database.dialects.one_task import Stored
 from ..database.packet import LONG
-from ..database.transaction import PATIENCE, Tries, reading, recalled, unit
+from ..database.transaction import PATIENCE, Tries, is_callers, recalled, unit
 from ..lanes.wake import wake_sleeping
-from ..notify.ring import ring
+from ..notify.ring import message_of, ring
 from ..notify.signals import announce
 from ..values import Moment, Submission, new_token
 
@@ -50,9 +51,25 @@ def submit(
     Nothing is locked but the new rows. Once they are committed they are announced, and
     their workers notified.
     """
+    if len(submissions) == 1:
+        return submit_one(submissions[0], using=using, now=now)
     fresh = store_free(submissions, using=using, now=now)
     notify(submissions, fresh, using=using, now=now)
     return fresh
+
+
+def submit_one(task: Submission, *, using: str, now: datetime | None) -> dict[tuple[str, str], int]:
+    """Store one task, outside of a transaction by one round trip; do what submit() does."""
+    wait = 0.0 if task.run_at is None else until(task.run_at, now)
+    stored = store_one(task, message_of(task.queue, wait), using=using, now=now)
+    if stored.id is None:
+        return {}
+    if task_submitted.receivers:
+        announce(task_submitted, [task], using=using)
+    if not stored.notified:
+        asleep = None if stored.awake or task.run_at is not None else {task.lane: stored.id}
+        ring(task.queue, using=using, delay=wait, lanes=asleep, wake=wake_sleeping)
+    return {(task.queue, task.key): stored.id}
 
 
 def submit_all(
@@ -109,26 +126,41 @@ def store_free(
     using: str,
     now: datetime | None,
 ) -> dict[tuple[str, str], int]:
-    if len(submissions) == 1 and dialect_of(using).single_statement:
-        return submit_one(tries, submissions[0], using=using, now=now)
     with unit(using) as (cursor, dialect):
         return store_some(cursor, dialect, tries, submissions, now)
 
 
-def submit_one(
-    tries: Tries, task: Submission, *, using: str, now: datetime | None
-) -> dict[tuple[str, str], int]:
+@recalled
+def store_one(
+    tries: Tries, task: Submission, message: str, *, using: str, now: datetime | None
+) -> Stored:
     """
-    Store a task by a statement that commits itself.
+    Store a task by what commits itself, or in the caller's transaction.
 
     So its id is not known before the commit, and its ticket carries a token until someone
     takes it.
     """
+    connection = connections[using]
+    dialect = dialect_for(connection)
     token, known = new_token(), list(tries.doubtful)
-    tries.commits(token)
-    with reading(using) as (cursor, dialect):
-        fresh = dialect.submit_one(cursor, task, token=token, now=now)
-        return fresh or (by_token(cursor, dialect, task, known, now) if known else {})
+    with connection.cursor() as cursor:
+        refuse_too_long(cursor, dialect, task)
+        tries.commits(token)
+        if is_callers(connection):
+            stored = dialect.submit_one(cursor, task, token=token, now=now)
+        else:
+            try:
+                stored = dialect.submit_alone(cursor, task, token=token, message=message, now=now)
+            except Error as error:
+                if dialect.one_writer or dialect.lost(error):
+                    raise
+                # Maybe only what comes after the commit has failed.
+                stored = Stored(by_token(cursor, dialect, task, [token], now))
+                if stored.id is None:
+                    raise
+        if stored.id is None and known:
+            return Stored(by_token(cursor, dialect, task, known, now))
+        return stored
 
 
 def by_token(
@@ -137,9 +169,9 @@ def by_token(
     task: Submission,
     tokens: list[int],
     now: datetime | None,
-) -> dict[tuple[str, str], int]:
+) -> int | None:
     """
-    Return the task of this key if an earlier try has stored it.
+    Return the id of the task of this key if an earlier try has stored it.
 
     One that has been taken since is known by its youth, and by what is in it.
     """
@@ -154,7 +186,7 @@ def by_token(
     }
     since = {"since": -2 * PATIENCE}
     row = dialect.execute(cursor, statement, same, now=now, after=since).fetchone()
-    return {(task.queue, task.key): row[0]} if row else {}
+    return row[0] if row else None
 
 
 @recalled
@@ -181,8 +213,7 @@ def store_some(
 ) -> dict[tuple[str, str], int]:
     given, seen = [], set()
     for task in submissions:
-        if len(task.payload) > LONG and (why := dialect.too_long(cursor, task.payload)):
-            raise InvalidTaskError(f"The data of task '{task.key}' can't be stored: {why}.")
+        refuse_too_long(cursor, dialect, task)
         if (task.queue, task.key) in seen:
             continue
         seen.add((task.queue, task.key))
@@ -192,6 +223,12 @@ def store_some(
         fresh |= ours(cursor, dialect, tries, seen - fresh.keys())
     tries.commits(fresh)
     return fresh
+
+
+def refuse_too_long(cursor: Cursor, dialect: Dialect, task: Submission) -> None:
+    """Raise InvalidTaskError where the server takes no statement with this payload."""
+    if len(task.payload) > LONG and (why := dialect.too_long(cursor, task.payload)):
+        raise InvalidTaskError(f"The data of task '{task.key}' can't be stored: {why}.")
 
 
 def ours(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
+from typing import NoReturn
 
 from django.db.backends.utils import CursorWrapper as Cursor
 
@@ -16,14 +16,14 @@ from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.models import Lane, Outcome
 
 from ..database.dialects import Dialect
-from ..database.dialects.base import numbers
+from ..database.dialects.base import Row, numbers
 from ..database.transaction import reading, repeated, unit
 from ..tasks.forget import FORGET_STORY, FORGET_TASKS
 from ..tasks.steer import known
 
 BATCH = 1000
 COUNTED = 10_000
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+NOTHING: Mapping[str, NoReturn] = MappingProxyType({})
 DONE = Outcome.FINISHED.value
 
 SCAN = """
@@ -189,7 +189,7 @@ def scan(
     after: int,
     limit: int,
     now: datetime | None,
-) -> list[Any]:
+) -> list[Row]:
     terms = {name: seconds for name, seconds in retention.items() if seconds is not None}
     past = " OR ".join(f'("outcome" = \'{name}\' AND "ended_at" <= {{{name}}})' for name in terms)
     chosen = " AND ".join(CONDITIONS[name] for name in only)
@@ -197,12 +197,12 @@ def scan(
     statement = statement.replace("{chosen}", f"({chosen or 'TRUE'})")
     since = {name: -seconds for name, seconds in terms.items()}
     values = {"after": after, "limit": limit, **only}
-    rows: list[Any] = dialect.execute(cursor, statement, values, now=now, after=since).fetchall()
+    rows: list[Row] = dialect.execute(cursor, statement, values, now=now, after=since).fetchall()
     return rows
 
 
 @repeated
-def counted(before: int, limit: int, *, using: str) -> list[Any]:
+def counted(before: int, limit: int, *, using: str) -> list[Row]:
     with reading(using) as (cursor, dialect):
         return list(dialect.execute(cursor, NEWEST, {"before": before, "limit": limit}).fetchall())
 

@@ -21,13 +21,18 @@ from ..lanes.wake import owners_of, wake
 from ..limits.holds import open_all_shut
 from ..notify.ring import notify
 from ..records.dependency_events import follow, follow_uncommitted
+from ..schedules.fire import fire_schedules
 from ..tasks.close import lose
 
 BATCH = 500
 MOST = 4 * BATCH
 
 ANY_DUE = """
-SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT 1
+SELECT (
+    SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {now} ORDER BY "alarm_at" LIMIT 1
+), (
+    SELECT 1 FROM "perfectqueue_schedule" WHERE "due_at" <= {now} ORDER BY "due_at" LIMIT 1
+)
 """
 DUE = """
 SELECT "task_id", "state"{asynchronous_commit} FROM "perfectqueue_ticket"
@@ -54,12 +59,14 @@ LIMIT %(limit)s
 
 def answer_alarms(*, using: str, now: datetime | None = None) -> bool:
     """
-    Do what is due: admit scheduled tasks, and take back lapsed leases.
+    Do what is due: admit scheduled tasks, take back lapsed leases, and fire schedules.
 
-    Do so much of it and no more; return whether some is left. Costs one index look-up
-    when nothing is due.
+    Do so much of it and no more; return whether some is left. Costs two index look-ups in
+    one statement when nothing is due.
     """
-    return are_due(using=using, now=now) and fire_timers(using=using, now=now) == MOST
+    timers, ticks = are_due(using=using, now=now)
+    left = timers and fire_timers(using=using, now=now) == MOST
+    return (ticks and fire_schedules(using=using, now=now)) or left
 
 
 def fire_timers(*, using: str, now: datetime | None) -> int:
@@ -77,9 +84,11 @@ def fire_timers(*, using: str, now: datetime | None) -> int:
 
 
 @repeated
-def are_due(*, using: str, now: datetime | None) -> bool:
+def are_due(*, using: str, now: datetime | None) -> tuple[bool, bool]:
+    """Return whether tickets are due, and whether schedules are."""
     with reading(using) as (cursor, dialect):
-        return dialect.execute(cursor, ANY_DUE, now=now).fetchone() is not None
+        timers, ticks = dialect.execute(cursor, ANY_DUE, now=now).fetchone()
+        return timers is not None, ticks is not None
 
 
 @repeated

@@ -1,16 +1,23 @@
-"""Buffer of processor time and waiting times that are not written yet."""
+"""Buffer of processor time, waiting times and endings that are not written yet."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import datetime
 
 from django_perfectqueue import store
 from django_perfectqueue.queue import AcquiredTask
 from django_perfectqueue.store import Tally, UsageKey
-from django_perfectqueue.store.records.usage import MOST_ROWS
+from django_perfectqueue.store.records.usage import (
+    MOST_ROWS,
+    all_types_key,
+    type_key,
+)
+
+from ..attempt.ending import Ending
 
 INTERVAL = 10.0
 OVERDUE = 2.0
@@ -21,7 +28,8 @@ MOST_ENDED = 1_000
 
 class UsageBuffer:
     """
-    The processor time of each user, and how long the user's tasks waited.
+    The processor time of each user, how long the user's tasks waited, and how they ended;
+    and the same of each type.
 
     It is written every ten seconds, for running tasks as well. A failed write is lost and
     never counted twice, and does not affect tasks. ``ahead`` is by how much the server's
@@ -32,7 +40,9 @@ class UsageBuffer:
         self.using = using
         self.kept = kept
         self.tallies: dict[UsageKey, Tally] = {}
-        self.ended: list[tuple[str, str, list[float], float]] = []
+        self.types: dict[UsageKey, Tally] = {}
+        self.ended: list[tuple[str, str, str, list[float], float, float, float]] = []
+        self.words: list[tuple[str, str, str, str]] = []
         self.current: dict[int, AcquiredTask] = {}
         self.counted_until: dict[int, float] = {}
         self.ahead = 0.0
@@ -60,25 +70,50 @@ class UsageBuffer:
             counted = self.counted_until.pop(id(task), None)
             if not self.kept:
                 return
-            lease, since, waits = task.lease, counted, []
+            lease, since, started, waits = task.lease, counted, task.started, []
+            waited = started - lease.run_at.timestamp()
             if since is None:
-                since = task.started
-                waits = [since - lease.run_at.timestamp()]
-            self.ended.append((lease.queue, lease.user, waits, max(0.0, ended - since)))
+                since, waits = started, [waited]
+            names = lease.queue, lease.user, lease.type
+            self.ended.append((*names, waits, ended - since, waited, ended - started))
             if len(self.ended) >= MOST_ENDED and self.ahead:
                 self.count_ended()
 
+    def count(self, endings: Sequence[Ending]) -> None:
+        """Count how attempts ended, once that is written."""
+        if not self.kept:
+            return
+        words = [
+            (lease.queue, lease.user, lease.type, ending.word)
+            for ending in endings
+            for lease in (ending.task.lease,)
+        ]
+        with self.lock:
+            self.words += words
+            if len(self.words) >= MOST_ENDED and self.ahead:
+                self.count_ended()
+
     def count_ended(self) -> None:
-        """Add the ended tasks to the tallies, those of a user together."""
+        """Add the ended tasks to the tallies, those of a user or a type together."""
         users = defaultdict(list)
-        for queue, user, waits, seconds in self.ended:
-            users[queue, user].append((waits, seconds))
+        types = defaultdict(list)
+        for queue, user, type_, waits, seconds, waited, lasted in self.ended:
+            users[queue, user].append((waits, seconds, lasted))
+            types[queue, type_].append((waited, lasted))
         self.ended.clear()
         for (queue, user), some in users.items():
             tally = self.tally(queue, user)
-            tally.ended += len(some)
-            tally.seconds += sum([seconds for _waits, seconds in some])
-            tally.wait(*[wait + self.ahead for waits, _seconds in some for wait in waits])
+            tally.seconds += sum([seconds for _waits, seconds, _lasted in some if seconds > 0.0])
+            tally.wait(*[wait + self.ahead for waits, _seconds, _lasted in some for wait in waits])
+            tally.run([lasted for _waits, _seconds, lasted in some])
+        for (queue, type_), pairs in types.items():
+            for key in (all_types_key(queue), type_key(queue, type_)):
+                tally = self.types.setdefault(key, Tally())
+                tally.wait(*[waited + self.ahead for waited, _lasted in pairs])
+                tally.run([lasted for _waited, lasted in pairs])
+        for key, tally in store.ended_so(self.words).items():
+            (self.types if key.type else self.tallies).setdefault(key, Tally()).add(tally)
+        self.words.clear()
 
     def tally(self, queue: str, user: str) -> Tally:
         return self.tallies.setdefault(UsageKey(queue, False, user), Tally())
@@ -97,10 +132,15 @@ class UsageBuffer:
         Raise a database error. The batch is then lost, unless reading the clock failed.
         """
         self.next_write = time.monotonic() + INTERVAL
-        if self.kept and (self.tallies or self.ended or self.current):
+        if self.kept and (self.tallies or self.ended or self.words or self.current):
             moment = self.ask_time()
             taken = self.take_last() if last else self.take()
-            store.add_usage(taken, using=self.using, at=moment)
+            store.add_usage(taken | self.take_types(), using=self.using, at=moment)
+
+    def take_types(self) -> dict[UsageKey, Tally]:
+        with self.lock:
+            taken, self.types = store.folded(self.types, 0), {}
+            return taken
 
     def take(self) -> dict[UsageKey, Tally]:
         """

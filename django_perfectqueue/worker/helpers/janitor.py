@@ -23,6 +23,7 @@ from .base import HelperProcess
 from .lease_proxy import LeaseProxy
 from .recounter import Recounter
 from .registration import WorkerRegistration
+from .schedule_sync import ScheduleSync
 from .usage_rollup import UsageRollup
 
 logger = logging.getLogger("django_perfectqueue.database")
@@ -57,6 +58,7 @@ class Janitor(HelperProcess):
         self.usage_rollup = UsageRollup(plan)
         self.recounter = Recounter(plan.using, self.link, registration)
         self.parked = Parked(plan)
+        self.schedule_sync = ScheduleSync(plan.using, self.link, registration)
         self.file = file_identity(plan.using)
         self.rounds = Rounds(SWEEP_INTERVAL / 2)
 
@@ -69,6 +71,7 @@ class Janitor(HelperProcess):
             self.link.insist(self.usage_rollup.work)
             self.recounter.work()
             self.link.insist(self.parked.work)
+            self.schedule_sync.work()
             if time.monotonic() >= next_purge:
                 self.purge_some()
                 next_purge = time.monotonic() + self.plan.options.PURGE_INTERVAL

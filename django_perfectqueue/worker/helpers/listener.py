@@ -121,7 +121,7 @@ class Listener(HelperProcess):
                 self.look_at = max(self.look_at, now + GRACE)
 
     def look(self) -> None:
-        """Poll for due tasks, and wake a processor for them."""
+        """Poll for due tasks, and wake a processor for them; fire due schedules."""
         wait = min(self.shortest, WHILE_BUSY)
         if self.wakeups.has_free():
             outlook = store.look(self.plan.queues, using=self.plan.using)
@@ -132,6 +132,9 @@ class Listener(HelperProcess):
             self.pause = min(self.longest, self.pause * 2)
             if outlook.wait is not None:
                 wait = min(wait, outlook.wait + MARGIN)
+            if outlook.ticks_due:
+                store.fire_schedules(using=self.plan.using)
+                wait = min(wait, SOONEST)
         self.look_at = time.monotonic() + wait
 
     def close(self) -> None:

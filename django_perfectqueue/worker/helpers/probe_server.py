@@ -8,14 +8,19 @@ import logging
 import socket
 import socketserver
 import time
+from collections.abc import Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
+from django_perfectqueue.metrics.text import MISSING, written
+
 from ..plan import Plan
+from ..shared.slot import Slot
 from ..shared.status_page import StatusPage, WorkerStatus, statuses
 from .base import HelperProcess
+from .registration import seats_of
 
 logger = logging.getLogger("django_perfectqueue.health")
 
@@ -27,20 +32,24 @@ MOST_AT_ONCE = 32
 
 class ProbeServer(HelperProcess):
     """
-    Answers ``/live`` and ``/ready`` over HTTP, from the status page.
+    Answers ``/live`` and ``/ready`` over HTTP, from the status page; and ``/metrics`` with what
+    the processors do, from their ``slots``.
 
     It waits for no task and no database. During a restart both workers share the port, and
     each answers for both.
     """
 
-    def __init__(self, plan: Plan, status_page: StatusPage, *, parent_alive: int) -> None:
+    def __init__(
+        self, plan: Plan, status_page: StatusPage, slots: Sequence[Slot], *, parent_alive: int
+    ) -> None:
         super().__init__(plan, parent_alive=parent_alive)
         self.status_page = status_page
+        self.slots = slots
 
     def work(self) -> None:
         assert self.plan.health is not None
         try:
-            server = ProbeHTTPServer(self.plan.health, self.status_page)
+            server = ProbeHTTPServer(self.plan.health, self.status_page, self.slots)
         except OSError as error:
             logger.error("The probe server can't listen at %s:%s: %s", *self.plan.health, error)
             return
@@ -63,8 +72,11 @@ class ProbeHTTPServer(ThreadingHTTPServer):
     timeout = 0
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], status_page: StatusPage) -> None:
+    def __init__(
+        self, address: tuple[str, int], status_page: StatusPage, slots: Sequence[Slot] = ()
+    ) -> None:
         self.status_page = status_page
+        self.slots = slots
         self.since: dict[socket.socket, float] = {}
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
@@ -111,15 +123,35 @@ class ProbeRequestHandler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
+        path = urlsplit(self.path).path
+        if path == "/metrics":
+            self.answer_metrics()
+            return
         status = best(self.server.status_page.status)
         probes = {"/live": status.is_live, "/ready": status.is_ready}
-        passed = probes.get(urlsplit(self.path).path)
+        passed = probes.get(path)
         if passed is None:
             self.send_error(HTTPStatus.NOT_FOUND)
             return
         content = json.dumps({"ok": passed, **status.facts()}).encode()
-        self.send_response(HTTPStatus.OK if passed else HTTPStatus.SERVICE_UNAVAILABLE)
-        self.send_header("Content-Type", "application/json")
+        code = HTTPStatus.OK if passed else HTTPStatus.SERVICE_UNAVAILABLE
+        self.answer(code, content, "application/json")
+
+    def answer_metrics(self) -> None:
+        """Answer with the metrics of this worker, not of one that shares the port."""
+        try:
+            from django_perfectqueue.metrics.processes import ProcessCollector
+        except ImportError:
+            self.answer(HTTPStatus.NOT_IMPLEMENTED, MISSING.encode(), "text/plain")
+            return
+        status = self.server.status_page.status
+        collector = ProcessCollector(status.is_live, status.is_ready, seats_of(self.server.slots))
+        text, content_type = written(collector, self.headers.get("Accept", ""))
+        self.answer(HTTPStatus.OK, text, content_type)
+
+    def answer(self, code: HTTPStatus, content: bytes, content_type: str) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(content)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()

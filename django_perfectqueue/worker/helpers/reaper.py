@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypedDict
 
+from django.db import Error
+
 from django_perfectqueue import logs, store
 from django_perfectqueue.application import Application
 from django_perfectqueue.exceptions import (
@@ -71,6 +73,7 @@ class Reaper(HelperProcess):
         self.leftovers = leftovers
         self.reporter = reporter
         self.announcements: list[Callable[[], None]] = []
+        self.endings: list[tuple[str, str, str, str]] = []
 
     def work(self) -> None:
         try:
@@ -79,6 +82,7 @@ class Reaper(HelperProcess):
             lost = self.link.insist(lambda: self.held(crashed)) if crashed else []
             self.link.insist(lambda: self.give_back(crashed))
             self.report_crashed(lost)
+            self.write_usage()
         except AwayError:
             logger.debug("The database is away; the tasks run again when their leases expire.")
         for announcement in self.announcements:
@@ -121,6 +125,7 @@ class Reaper(HelperProcess):
             )
         else:
             kind = handler if isinstance(handler, type) or handler is None else type(handler)
+            self.count(lease, task.settled)
             self.announcements.append(partial(announce, task.settled, task, kind, error))
             logger.error(
                 "A task was killed with its processor: %s, %s. key=%s type=%s",
@@ -181,9 +186,27 @@ class Reaper(HelperProcess):
         """Log and print the tasks that crashed."""
         for lease, _cancel in lost:
             task = AcquiredTask(lease, worker=self.leftovers.worker)
+            self.count(lease, "crashed")
             logger.error("A task crashed: %s %s", self.leftovers.why.message, about(task))
             seconds = self.leftovers.seconds.get(lease.task_id, 0.0)
             self.reporter.print_tasks([Ending("crashed", task, None, seconds)])
+
+    def count(self, lease: store.Lease, word: str) -> None:
+        self.endings.append((lease.queue, lease.user, lease.type, word))
+
+    def write_usage(self) -> None:
+        """Count how the attempts ended; a failed write is lost."""
+        if not self.endings or self.plan.options.USAGE_TIME == 0:
+            return
+        using = self.plan.using
+        try:
+            self.link.once(
+                lambda: store.add_usage(
+                    store.ended_so(self.endings), using=using, at=store.clock(using=using)
+                )
+            )
+        except Error:
+            logger.debug("The usage of a dead processor can't be written.", exc_info=True)
 
     def give_back(self, crashed: tuple[int, ...]) -> int:
         return store.give_back(

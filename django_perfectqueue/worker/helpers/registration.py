@@ -12,6 +12,7 @@ from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
 from django_perfectqueue.lib.processes import memory_of
 from django_perfectqueue.lib.version import __version__
+from django_perfectqueue.schedules.sync import declared_for
 
 from ..database.link import Link
 from ..plan import Plan
@@ -77,6 +78,7 @@ def registration_of(plan: Plan) -> store.Registration:
         processors=plan.options.PROCESSORS,
         queues=json.dumps(plan.queues),
         routes=json.dumps(routes_of(plan.dispatch)),
+        schedules=json.dumps(sorted(declared_for(plan.using))),
     )
 
 

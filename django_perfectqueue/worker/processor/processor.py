@@ -425,6 +425,7 @@ class Processor:
     def report(self, endings: Sequence[Ending]) -> None:
         for word, count in Counter([ending.word for ending in endings]).items():
             self.slot.count(word, count)
+        self.usage.count(endings)
         for ending in endings:
             if ending.task.notes is not None:
                 self.journal.keep(ending.task)

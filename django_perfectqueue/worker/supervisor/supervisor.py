@@ -101,7 +101,8 @@ class Supervisor:
             return Listener(self.plan, wakeups, parent_alive=self.parent_alive).run()
 
         def serve_probes() -> int:
-            return ProbeServer(self.plan, self.status_page, parent_alive=self.parent_alive).run()
+            alive = self.parent_alive
+            return ProbeServer(self.plan, self.status_page, slots, parent_alive=alive).run()
 
         found = [HelperSlot("janitor", clean, limit, lasting=True)]
         if not self.plan.burst:

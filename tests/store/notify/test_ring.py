@@ -23,6 +23,9 @@ from django_perfectqueue.store.notify.messages import Call, Ring, parsed
 from ...factories import acquire, failed, running, submit
 from ...waiting import wait_until
 
+SEND_IF_AWAKE = "django_perfectqueue.store.notify.postgres.send_if_awake"
+MESSAGE_OF = "django_perfectqueue.store.tasks.submit.message_of"
+
 
 class UndoneError(Exception):
     pass
@@ -35,9 +38,11 @@ class RingCase(TransactionTestCase):
             patch = mock.patch.object(way, "send", self.send)
             patch.start()
             self.addCleanup(patch.stop)
-        patch = mock.patch.object(postgres, "send_if_awake", return_value=False)
-        patch.start()
-        self.addCleanup(patch.stop)
+        # What the statements send by themselves is heard in EarTests.
+        for name, nothing in ((SEND_IF_AWAKE, False), (MESSAGE_OF, "")):
+            patch = mock.patch(name, return_value=nothing)
+            patch.start()
+            self.addCleanup(patch.stop)
 
     def send(self, message, connection):
         self.rung += parsed([message])

@@ -1,10 +1,12 @@
 import datetime as dt
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 from enum import Enum
 from unittest import mock
 from zoneinfo import ZoneInfo
 
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, connections, transaction
+from django.db.backends.postgresql.psycopg_any import is_psycopg3
 from django.test import TestCase, TransactionTestCase
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -34,6 +36,7 @@ from ...factories import (
     submit_many,
 )
 
+WAKE = "django_perfectqueue.store.tasks.submit.wake_sleeping"
 FIRST = datetime.min.replace(tzinfo=dt.timezone.utc)
 LAST = datetime.max.replace(tzinfo=dt.timezone.utc)
 TOKYO, CHICAGO = ZoneInfo("Asia/Tokyo"), ZoneInfo("America/Chicago")
@@ -340,3 +343,78 @@ class CallersTransactionTests(TransactionTestCase):
 
 def waiting_keys():
     return list(Task.objects.live().values_list("key", flat=True))
+
+
+class PacketTests(TransactionTestCase):
+    """A submit outside of a transaction is one packet, and its last part may fail by itself."""
+
+    def setUp(self):
+        if connection.vendor == "sqlite":
+            self.skipTest("SQLite has no server.")
+        if connection.vendor == "mysql" and not connection.mysql_is_mariadb:
+            self.skipTest("MySQL ends no INSERT for its time.")
+        self.addCleanup(connection.close)
+
+    @contextmanager
+    def with_option(self, **changes):
+        options = {**connection.settings_dict["OPTIONS"], **changes}
+        connection.close()
+        with mock.patch.dict(connection.settings_dict, OPTIONS=options):
+            yield
+            connection.close()
+
+    def assert_submits(self):
+        with CaptureQueriesContext(connection) as queries:
+            submit("a", user="ann", now=None)
+            submit("b", user="ann", run_at=60, expires_at=timedelta(hours=1), now=None)
+            with self.assertRaises(AlreadyExistsError):
+                submit("a", user="ann", now=None)
+        self.assertEqual([task.key for task in acquire(9, now=None)], ["a"])
+        self.assertEqual(Ticket.objects.count(), 2)
+        return max(query["sql"].count("; ") for query in queries)
+
+    def test_it_is_one_packet(self):
+        self.assertGreater(self.assert_submits(), 1)
+
+    def test_a_driver_that_takes_one_statement_at_once_gets_one(self):
+        one = {"postgresql": {"server_side_binding": True}, "mysql": {"multi_statements": False}}
+        if connection.vendor == "postgresql" and not is_psycopg3:
+            self.skipTest("psycopg2 binds no parameters on the server.")
+        with self.with_option(**one[connection.vendor]):
+            self.assertEqual(self.assert_submits(), 0)
+
+    def test_what_fails_after_the_commit_is_no_failure_of_the_submit(self):
+        submit("first", user="ann", now=None)
+        with hurried(), locked("perfectqueue_lane"), mock.patch(WAKE):
+            submit("late", user="ann", now=None)
+        self.assertEqual(len(acquire(9, now=None)), 2)
+
+    def test_what_fails_before_the_commit_leaves_nothing_behind(self):
+        with hurried(), locked("perfectqueue_ticket"), self.assertRaises(DatabaseError):
+            submit("first", user="ann", now=None)
+        submit("second", user="ann", now=None)
+        self.assertEqual([task.key for task in Task.objects.all()], ["second"])
+
+
+@contextmanager
+def hurried():
+    """Have the server end statements of this connection that wait."""
+    soon = {"postgresql": "statement_timeout = 200", "mysql": "max_statement_time = 0.2"}
+    never = {"postgresql": "statement_timeout = 0", "mysql": "max_statement_time = 0"}
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET {soon[connection.vendor]}")
+        yield
+        cursor.execute(f"SET {never[connection.vendor]}")
+
+
+@contextmanager
+def locked(table):
+    """Lock a table by another connection."""
+    other = connections.create_connection("default")
+    lock = {
+        "postgresql": f"BEGIN; LOCK TABLE {table}",
+        "mysql": f"LOCK TABLES {table} WRITE",
+    }
+    with closing(other), other.cursor() as cursor:
+        cursor.execute(lock[connection.vendor])
+        yield

@@ -41,6 +41,14 @@ def free_port():
         return one.getsockname()[1]
 
 
+def page(port, path):
+    """Return the text that a worker answers with."""
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    with contextlib.closing(link):
+        link.request("GET", path)
+        return link.getresponse().read().decode()
+
+
 def probe(port, path):
     """Return the status that a worker answers with, or 0 while there is no answer."""
     link = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
@@ -166,6 +174,7 @@ class WorkerTests(WorkerTestCase):
         self.submit("k1", user="ann")
         processor = self.wait_for_note("start")
         wait_until(lambda: probe(port, "/ready") == 200)
+        self.assert_metrics(page(port, "/metrics"))
 
         worker.send(signals.DUMP)
         wait_until(lambda: "Probe server, pid" in worker.errors)
@@ -190,6 +199,15 @@ class WorkerTests(WorkerTestCase):
         self.assertEqual(worker.wait(), 0)
         self.assertFalse(Worker.objects.exists())
         self.assertFalse([*self.folder.glob(f"{PREFIX}*")])
+
+    def assert_metrics(self, text):
+        for line in (
+            "perfectqueue_worker_live 1.0",
+            "perfectqueue_worker_ready 1.0",
+            'perfectqueue_processor_tasks{processor="1"} 1.0',
+        ):
+            self.assertIn(f"{line}\n", text)
+        self.assertRegex(text, r'perfectqueue_processor_memory_bytes\{processor="1"\} \d')
 
     def test_one_that_is_to_stop_at_once_signs_off_too(self):
         self.submit("k1")

@@ -14,6 +14,7 @@ from django.db.backends.utils import CursorWrapper as Cursor
 
 from ...values import Completion, Submission
 from ..diagnosis import Ailment
+from .one_task import Stored
 
 Row = tuple[Any, ...]
 TAKEN = (
@@ -47,6 +48,18 @@ WAITING_LANES = """
         WHERE "ticket"."state" = 0 AND {beyond}
     )
     FROM "line" WHERE "line"."lane" IS NOT NULL
+"""
+USED_QUEUES = """
+    WITH RECURSIVE "names" ("name", "number") AS (
+        SELECT MIN("queue"), 1 FROM "perfectqueue_task"
+        UNION ALL
+        SELECT (
+            SELECT MIN("task"."queue") FROM "perfectqueue_task" AS "task"
+            WHERE "task"."queue" > "names"."name"
+        ), "number" + 1
+        FROM "names" WHERE "name" IS NOT NULL AND "number" < %(most)s
+    )
+    SELECT "name" FROM "names" WHERE "name" IS NOT NULL
 """
 
 
@@ -200,11 +213,23 @@ class Dialect(ABC):
     ) -> dict[tuple[str, str], int]:
         """Store tasks and their tickets; return the ids of those whose key was free."""
 
+    @abstractmethod
     def submit_one(
         self, cursor: Cursor, task: Submission, *, token: int, now: datetime | None
-    ) -> dict[tuple[str, str], int]:
-        """Store a task, where ``single_statement``, and leave a token in its ticket."""
-        raise NotSupportedError("This database takes several statements for it.")
+    ) -> Stored:
+        """Store a task in an open transaction, and leave a token in its ticket."""
+
+    @abstractmethod
+    def submit_alone(
+        self, cursor: Cursor, task: Submission, *, token: int, message: str, now: datetime | None
+    ) -> Stored:
+        """
+        Do the same in a transaction of its own; then look whether its lane is awake, and if
+        so, or if it is scheduled, notify the workers by ``message`` where ``notifies``.
+
+        The look comes after the commit, or under a lock that lasts until then: who puts a
+        lane to sleep looks for tasks first, so one of both sees the other.
+        """
 
     @abstractmethod
     def claim(
@@ -345,6 +370,10 @@ class Dialect(ABC):
     def waiting_lanes(self) -> str:
         """Return a query of the lanes with waiting tickets; it jumps from lane to lane."""
         return WAITING_LANES.replace("{beyond}", self.beyond_lane)
+
+    def used_queues(self) -> str:
+        """Return a query of the first ``most`` queues that have tasks; it jumps over the rows."""
+        return USED_QUEUES
 
     def upsert(self, table: str, key: Sequence[str], changes: Mapping[str, str]) -> str:
         """

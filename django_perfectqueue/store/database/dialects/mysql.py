@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 from operator import attrgetter, methodcaller
 from weakref import WeakSet
 
-from django.db import IntegrityError
+from django.db import Error, IntegrityError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper as Cursor
 
@@ -29,6 +31,16 @@ from .base import (
     average,
     naive,
     numbers,
+)
+from .one_task import (
+    SPAN,
+    TICKET,
+    Form,
+    Stored,
+    Value,
+    form_of,
+    statements_of,
+    values_of,
 )
 
 PACKET = 4 * 1024 * 1024
@@ -101,6 +113,12 @@ INSERT INTO "perfectqueue_ticket" (
     "cancel_requested"
 ) VALUES
 """
+
+BEGIN = ("START TRANSACTION",)
+END = ("COMMIT",)
+END_AND_LOOK = (*END, "SELECT 1 FROM `perfectqueue_lane` WHERE `id` = %(lane)s AND `awake`")
+FROM_STORED = 'FROM "perfectqueue_task" WHERE "id" = LAST_INSERT_ID()'
+MICROSECONDS = "TIMESTAMPADD(MICROSECOND, ROUND(%({name})s * 1000000), {now})"
 
 LINE = """
 (SELECT "task_id" FROM "perfectqueue_ticket" FORCE INDEX ("perfectqueue_ticket_line")
@@ -253,13 +271,22 @@ class MySQL(Dialect):
         return "" if fresh else " LOCK IN SHARE MODE"
 
     def later(self, seconds: str) -> str:
-        return f"TIMESTAMPADD(MICROSECOND, ROUND({seconds} * 1000000), {{now}})"
+        return MICROSECONDS.replace("%({name})s", seconds)
 
     def waiting_lanes(self) -> str:
         # A loose index scan; a recursive query would stop at the 1,000th lane.
         return """
             SELECT "lane" FROM (
                 SELECT DISTINCT "state", "lane" FROM "perfectqueue_ticket" WHERE "state" = 0
+            ) AS "known"
+        """
+
+    def used_queues(self) -> str:
+        # A loose index scan; in a recursive query the server would read all rows behind a name.
+        return """
+            SELECT "name" FROM (
+                SELECT DISTINCT "queue" AS "name" FROM "perfectqueue_task"
+                ORDER BY "queue" LIMIT %(most)s
             ) AS "known"
         """
 
@@ -307,10 +334,6 @@ class MySQL(Dialect):
     def submit(
         self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
     ) -> dict[tuple[str, str], int]:
-        first = tasks[0]
-        is_due = first.run_at is None and not isinstance(first.expected_at, timedelta)
-        if len(tasks) == 1 and is_due:
-            return self.insert_one(cursor, first, now)
         fresh = self.insert_tasks(cursor, tasks, now)
         tickets = [
             (fresh[task.queue, task.key], task) for task in tasks if (task.queue, task.key) in fresh
@@ -319,23 +342,59 @@ class MySQL(Dialect):
             self.insert_tickets(cursor, tickets)
         return {key: row[0] for key, row in fresh.items()}
 
-    def insert_one(
-        self, cursor: Cursor, task: Submission, now: datetime | None
-    ) -> dict[tuple[str, str], int]:
-        """Store a task that may run at once, without reading back what the server wrote."""
+    def submit_one(
+        self, cursor: Cursor, task: Submission, *, token: int, now: datetime | None
+    ) -> Stored:
         try:
-            self.insert_all(cursor, [task], now)
+            return self.insert_one(cursor, task, token, now)
         except IntegrityError as error:
-            if number_of(error) != DUPLICATE_ENTRY:
-                raise
-            return {}
-        task_id = int(cursor.lastrowid)
-        run_at, expected = "{now}", {}
-        if isinstance(task.expected_at, datetime):
-            run_at, expected = "%(expected_at)s", {"expected_at": self.parameter(task.expected_at)}
-        row = f"({task_id}, {task.lane}, 0, {-task.priority}, {run_at}, NULL, 0, 0, 0, 0)"
-        self.execute(cursor, INSERT_TICKET + row, expected, now=now)
-        return {(task.queue, task.key): task_id}
+            if is_taken(error):
+                return Stored(None)
+            raise
+
+    def submit_alone(
+        self, cursor: Cursor, task: Submission, *, token: int, message: str, now: datetime | None
+    ) -> Stored:
+        begin = BEGIN if reads_committed(cursor.db) else (READ_COMMITTED, *BEGIN)
+        end = END_AND_LOOK if task.run_at is None else END
+        try:
+            return self.insert_one(cursor, task, token, now, begin=begin, end=end)
+        except Error as error:
+            with contextlib.suppress(Error):
+                cursor.execute("ROLLBACK")
+            if is_taken(error):
+                return Stored(None)
+            raise
+        except BaseException:
+            # Results may be left, which nobody reads.
+            cursor.db.close()
+            raise
+
+    def insert_one(
+        self,
+        cursor: Cursor,
+        task: Submission,
+        token: int,
+        now: datetime | None,
+        *,
+        begin: tuple[str, ...] = (),
+        end: tuple[str, ...] = (),
+    ) -> Stored:
+        """Store a task, between statements that begin and end a transaction."""
+        form = form_of(task)
+        clock = self.clock if now is None else self.given_clock
+        inserts = one_task(form, clock)
+        values = values_of(task, form, token, now, given)
+        statements = [*begin, *inserts, *end]
+        # Each error becomes one of Django's, but not each result is looked at by it.
+        with cursor.db.wrap_database_errors:
+            results = in_one_packet(cursor, statements, values)
+            for _ in range(len(begin) + 1):
+                next(results)
+            task_id = int(cursor.cursor.lastrowid)
+            for _ in results:
+                pass
+            return Stored(task_id, bool(end is END_AND_LOOK and cursor.cursor.fetchone()))
 
     def insert_tasks(
         self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
@@ -349,7 +408,7 @@ class MySQL(Dialect):
         try:
             self.insert_all(cursor, tasks, now)
         except IntegrityError as error:
-            if number_of(error) != DUPLICATE_ENTRY:
+            if not is_taken(error):
                 raise
             if len(tasks) == 1:
                 return {}
@@ -560,6 +619,52 @@ class MySQL(Dialect):
         self.execute(cursor, WAKE.replace("{rows}", ", ".join(values)), parameters, now=now)
 
 
+@functools.cache
+def one_task(form: Form, clock: str) -> tuple[str, ...]:
+    """Return the statements that store a task of this form, and its ticket."""
+    task, columns, values = statements_of(form, column_sql)
+    if "run_at" in columns or "expected_at" in columns:
+        expected = '"expected_at"' if "expected_at" in columns else '"run_at"'
+        alarm = '"run_at"' if "run_at" in columns else "NULL"
+        ticket = f'{TICKET} SELECT "id", {values}, {expected}, {alarm} {FROM_STORED}'
+    else:
+        ticket = f"{TICKET} VALUES (LAST_INSERT_ID(), {values}, {{now}}, NULL)"
+    return tuple(sql.replace("{now}", clock).replace('"', "`") for sql in (task, ticket))
+
+
+def column_sql(name: str) -> str:
+    """Return the SQL of an optional column of a task, by its name in the form."""
+    if name.startswith(SPAN):
+        return MICROSECONDS.replace("{name}", name.removeprefix(SPAN))
+    return f"%({name})s"
+
+
+def given(value: Moment) -> str | float:
+    """Return a time, or the seconds of a span, as the driver takes it."""
+    return value.total_seconds() if isinstance(value, timedelta) else str(naive(value))
+
+
+def in_one_packet(
+    cursor: Cursor, statements: Sequence[str], values: Mapping[str, Value]
+) -> Iterator[None]:
+    """Send statements, together where the driver can; yield once the result of each is there."""
+    if takes_several_statements(cursor.db):
+        cursor.execute("; ".join(statements), values)
+        yield
+        for _ in statements[1:]:
+            cursor.cursor.nextset()
+            yield
+        return
+    for statement in statements:
+        cursor.execute(statement, values)
+        yield
+
+
+def takes_several_statements(connection: BaseDatabaseWrapper) -> bool:
+    multiple = connection.settings_dict["OPTIONS"].get("multi_statements", True)
+    return bool(multiple) and type(connection.connection).__module__.startswith("MySQLdb")
+
+
 def literal(value: float | datetime | None) -> str:
     """Return a value that the server gave as SQL."""
     if value is None:
@@ -580,6 +685,11 @@ def reads_committed(connection: BaseDatabaseWrapper) -> bool:
                 cursor.execute(LEVEL)
                 level = wire.perfectqueue_level = cursor.fetchone()[1]
     return level.lower().replace("-", " ") in ("read committed", "read uncommitted")
+
+
+def is_taken(error: BaseException) -> bool:
+    """Return whether an error says that a key is taken."""
+    return isinstance(error, IntegrityError) and number_of(error) == DUPLICATE_ENTRY
 
 
 def number_of(error: Exception) -> int | None:

@@ -7,6 +7,7 @@ short, and goes by the primary key however small or large the table.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -14,18 +15,23 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from django.db import DatabaseError, InterfaceError, OperationalError
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.postgresql.psycopg_any import is_psycopg3
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models.fields import READABLE
 
 from ...arithmetic.fair_order import LEAST_COST
-from ...values import ENDED, Completion, Moment, Submission
+from ...values import CHANNEL, ENDED, Completion, Moment, Submission
 from ..diagnosis import Ailment
 from .base import HAS_COPIES, TAKEN, Dialect, Entry, Report, Row, Taker, Waking, average
+from .one_task import SPAN, TICKET, Form, Stored, form_of, statements_of, values_of
 
 SERIALIZATION_FAILURE = "40001"
 DEADLOCK_DETECTED = "40P01"
 LOCK_NOT_AVAILABLE = "55P03"
+ACTIVE, IN_TRANSACTION = 1, (2, 3)
+"""What libpq says of a connection; 3 is a transaction that has failed."""
 
 # The whole class 08 is lost, too.
 LOST = {
@@ -119,31 +125,20 @@ TIMES_AND_SPANS = """ARRAY(
     FROM unnest(%({name})s::text[]) WITH ORDINALITY AS "time" ("at", "place") ORDER BY "place"
 )"""
 
-SUBMIT_ONE = """
-WITH "stored" AS (
-    INSERT INTO "perfectqueue_task" (
-        "queue", "key", "type", "user", "data", "priority", "created_at", "run_at",
-        "expected_at", "expires_at", "limits", "time_limit", "context", "outcome",
-        "attempt", "worker"
-    )
-    VALUES (
-        %(queue)s, %(key)s, %(type)s, %(user)s, %(data)s, %(priority)s, {now}, {run_at},
-        {expected_at}, {expires_at}, %(limits)s, %(time_limit)s, %(context)s, '', 0, ''
-    )
-    ON CONFLICT ("queue", "key") DO NOTHING
-    RETURNING "id", "run_at"
-)
-INSERT INTO "perfectqueue_ticket" (
-    "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
-    "token", "cancel_requested"
-)
-SELECT "id", %(lane)s, {state}, %(rank)s, COALESCE({expected_at}, "run_at"),
-    {alarm_at}, 0, 0, 0, %(token)s, false
-FROM "stored"
-RETURNING "task_id"
+ONE_TASK = """
+WITH "stored" AS ({task} ON CONFLICT ("queue", "key") DO NOTHING RETURNING "id", "run_at")
+{ticket} SELECT "id", {values}, {expected_at}, {alarm_at} FROM "stored" RETURNING {returned}
 """
-AT_ONCE = {"{run_at}": "{now}", "{state}": "0", "{alarm_at}": "NULL"}
-AT_ITS_TIME = {"{run_at}": "{starts}", "{state}": "1", "{alarm_at}": '"run_at"'}
+ID = '"task_id"'
+# psycopg2 returns only what the last statement does, so the id goes there by a setting.
+KEEP_ID = "set_config('perfectqueue.stored', %(token)s || ':' || \"task_id\", false)"
+KEPT = "split_part(current_setting('perfectqueue.stored', true), ':', {part})"
+AND_LOOK = f"""
+SELECT {KEPT.format(part=2)}::bigint, ({{seen}}) IS NOT NULL
+WHERE {KEPT.format(part=1)} = '%(token)s'
+"""
+NOTIFY = f"SELECT pg_notify('{CHANNEL}', %(message)s)::text"
+IF_AWAKE = 'FROM "perfectqueue_lane" WHERE "id" = %(lane)s AND "awake"'
 
 CLAIM = f"""
 WITH "want" AS (
@@ -428,36 +423,36 @@ class PostgreSQL(Dialect):
 
     def submit_one(
         self, cursor: Cursor, task: Submission, *, token: int, now: datetime | None
-    ) -> dict[tuple[str, str], int]:
-        statement = SUBMIT_ONE
-        for name, sql in (AT_ONCE if task.run_at is None else AT_ITS_TIME).items():
-            statement = statement.replace(name, sql)
-        times = (
-            ("{starts}", "run_at", task.run_at),
-            ("{expected_at}", "expected_at", task.expected_at),
-            ("{expires_at}", "expires_at", task.expires_at),
-        )
-        for mark, name, at in times:
-            statement = statement.replace(mark, time_sql(name, at))
-        parameters = {
-            "queue": task.queue,
-            "key": task.key,
-            "type": task.type,
-            "user": task.user,
-            "data": task.payload,
-            "priority": task.priority,
-            "run_at": task.run_at,
-            "expected_at": task.expected_at,
-            "expires_at": task.expires_at,
-            "limits": ",".join(task.limits),
-            "time_limit": task.time_limit,
-            "context": task.context,
-            "lane": task.lane,
-            "rank": -task.priority,
-            "token": token,
-        }
-        row = self.execute(cursor, statement, parameters, now=now).fetchone()
-        return {(task.queue, task.key): row[0]} if row else {}
+    ) -> Stored:
+        form = form_of(task)
+        statement = one_task(form, self.clock if now is None else self.given_clock, ID)
+        cursor.execute(statement, values_of(task, form, token, now, given))
+        row = cursor.fetchone()
+        return Stored(row and row[0])
+
+    def submit_alone(
+        self, cursor: Cursor, task: Submission, *, token: int, message: str, now: datetime | None
+    ) -> Stored:
+        is_due = task.run_at is None
+        if not (is_due or message) or binds_on_server(cursor.db):
+            return self.submit_one(cursor, task, token=token, now=now)
+        form = form_of(task)
+        clock = self.clock if now is None else self.given_clock
+        seen = f"{NOTIFY if message else 'SELECT 1'} {IF_AWAKE if is_due else ''}"
+        values = values_of(task, form, token, now, given) | {"message": message}
+        statement = f"{one_task(form, clock, KEEP_ID)}; COMMIT; {AND_LOOK.replace('{seen}', seen)}"
+        # NOTIFY within the first transaction would let commits go only one by one.
+        try:
+            cursor.execute(f"BEGIN; {statement}", values)
+        except BaseException:
+            roll_back(cursor)
+            raise
+        # What is read is here, so Django need not watch over each call.
+        results = cursor.cursor
+        while is_psycopg3 and results.nextset():
+            pass
+        task_id, is_seen = results.fetchone() or (None, False)
+        return Stored(task_id, is_seen and is_due, is_seen and bool(message))
 
     def claim(
         self, cursor: Cursor, wants: Mapping[int, int], limit: int, taker: Taker
@@ -546,6 +541,43 @@ class PostgreSQL(Dialect):
         self.execute(cursor, statement, values, now=now)
 
 
+@functools.cache
+def one_task(form: Form, clock: str, returned: str) -> str:
+    """Return the statement that stores a task of this form, and its ticket."""
+    task, columns, values = statements_of(form, time_sql)
+    parts = {
+        "{task}": task,
+        "{ticket}": TICKET,
+        "{values}": values,
+        "{returned}": returned,
+        "{expected_at}": columns.get("expected_at", '"run_at"'),
+        "{alarm_at}": '"run_at"' if "run_at" in columns else "NULL",
+    }
+    statement = ONE_TASK
+    for mark, sql in parts.items():
+        statement = statement.replace(mark, sql)
+    return statement.replace("{now}", clock)
+
+
+def given(value: Moment) -> datetime | str:
+    """Return a time as the driver takes it, and a span as a text."""
+    return f"{value.total_seconds()} seconds" if isinstance(value, timedelta) else value
+
+
+def binds_on_server(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether a connection takes only one statement at once."""
+    return is_psycopg3 and connection.settings_dict["OPTIONS"].get("server_side_binding", False)
+
+
+def roll_back(cursor: Cursor) -> None:
+    """End what a packet has begun; close the connection where it still goes on."""
+    status = cursor.connection.info.transaction_status
+    if status in IN_TRANSACTION:
+        cursor.execute("ROLLBACK")
+    elif status == ACTIVE:
+        cursor.db.close()
+
+
 def array(values: Iterable[object]) -> str:
     """
     Return values that need no quotes as PostgreSQL's text of an array.
@@ -571,10 +603,12 @@ def time_of(moment: Moment | None) -> str | None:
     return None if moment is None else f'"{moment.isoformat()}"'
 
 
-def time_sql(name: str, moment: Moment | None) -> str:
-    """Return the SQL of a time that is given as a parameter, or as a span from now."""
-    if isinstance(moment, timedelta):
-        return f"{{now}} + %({name})s::interval"
+def time_sql(name: str) -> str:
+    """Return the SQL of an optional column of a task, by its name in the form."""
+    if name in ("time_limit", "context"):
+        return f"%({name})s"
+    if name.startswith(SPAN):
+        return f"{{now}} + %({name.removeprefix(SPAN)})s::interval"
     return f"%({name})s::timestamptz"
 
 

@@ -1,0 +1,159 @@
+"""Overview: whether all is well, in five seconds."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.forms import Script
+from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
+from django.template.loader import render_to_string
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from django.utils.formats import number_format
+from django.utils.translation import gettext_lazy as _
+
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.metrics.overview import Overview as Figures
+from django_perfectqueue.metrics.overview import QueueFigures, overview
+from django_perfectqueue.models import Overview
+from django_perfectqueue.queue import database
+from django_perfectqueue.store.records.counts import COUNTED, LATEST
+
+from ..parts.base import ReadOnlyAdmin
+from ..parts.cells import NOTHING, duration, short
+from ..parts.chart import chart
+from ..parts.paginator import AtLeast
+from .period import period_page
+
+GROUPS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One queue as the page shows it, with the query strings of the lists that it links to."""
+
+    figures: QueueFigures
+    name: str
+    query: str
+    waiting_query: str
+    counts: dict[str, object]
+    oldest: str
+    drained_in: str
+    rate: str
+    unknown_types: list[str]
+
+
+@admin.register(Overview)
+class OverviewAdmin(ReadOnlyAdmin):
+    """A page in place of the list."""
+
+    class Media:
+        js = [Script("perfectqueue/live.js", type="module")]
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.changelist_view)
+        name = f"{self.opts.app_label}_{self.opts.model_name}_changelist"
+        figures = self.admin_site.admin_view(self.figures_view)
+        return [
+            path("", view, name=name),
+            path("figures/", figures, name=f"{self.opts.app_label}_figures"),
+        ]
+
+    def figures_view(self, request: HttpRequest) -> HttpResponse:
+        """Show what a queue, a type or a user did in the last hour, day or month."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "media": self.media,
+            "has_view_permission": True,
+            **period_page(request.GET, using=database()),
+        }
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, "admin/perfectqueue/overview/period.html", context)
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, object] | None = None
+    ) -> HttpResponse:
+        """Show the page; answer 304 where the figures are those that the browser has."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        figures = render_to_string(
+            "admin/perfectqueue/overview/figures.html", page(overview(using=database())), request
+        )
+        etag = f'"{hashlib.sha256(figures.encode()).hexdigest()[:32]}"'
+        if request.headers.get("If-None-Match") == etag:
+            return HttpResponseNotModified(headers={"ETag": etag})
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "media": self.media,
+            "title": _("Overview"),
+            "original": _("All queues"),
+            "has_view_permission": True,
+            "figures": figures,
+            **(extra_context or {}),
+        }
+        request.current_app = self.admin_site.name
+        template = "admin/perfectqueue/overview/overview.html"
+        return TemplateResponse(request, template, context, headers={"ETag": etag})
+
+
+def page(found: Figures) -> dict[str, Any]:
+    """Return what the template shows."""
+    failed = sorted(found.lately.failed.items(), key=lambda group: group[1][1], reverse=True)
+    return {
+        "found": found,
+        "rows": [row(queue) for queue in found.queues],
+        "chart": chart(found.minutes),
+        "groups": [
+            {
+                "name": printable(name),
+                "query": urlencode({"group": name}),
+                "count": bounded(count, LATEST - 1),
+                "latest": short(at),
+            }
+            for name, (count, at) in failed[:GROUPS]
+        ],
+        "received": [
+            {
+                "user": printable(user),
+                "queue": printable(queue),
+                "query": urlencode({"queue": queue, "user": user}),
+                "seconds": duration(seconds),
+                "ended": ended,
+            }
+            for (queue, user), (ended, seconds) in found.lately.received.items()
+        ],
+    }
+
+
+def row(queue: QueueFigures) -> Row:
+    drained_in = queue.drained_in
+    names = ("running", "held", "stalled", "scheduled", "retrying")
+    counts: dict[str, object] = {name: getattr(queue, name) for name in names}
+    if queue.is_bounded:
+        counts = {name: AtLeast(count) for name, count in counts.items()}  # type: ignore[call-overload]
+    counts["waiting"] = bounded(queue.waiting, COUNTED)
+    return Row(
+        figures=queue,
+        name=printable(queue.name),
+        query=urlencode({"queue": queue.name}),
+        waiting_query=urlencode({"queue": queue.name, "status": "waiting"}),
+        counts=counts,
+        oldest=duration(queue.oldest),
+        drained_in=NOTHING if not drained_in else duration(drained_in),
+        rate=number_format(queue.finished_a_minute, 1),
+        unknown_types=[printable(type_) for type_ in queue.unknown_types],
+    )
+
+
+def bounded(count: int, most: int) -> object:
+    """Return a count, or that it is at least the most that was counted."""
+    return AtLeast(most) if count > most else number_format(count, force_grouping=True)

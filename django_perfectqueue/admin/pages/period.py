@@ -1,0 +1,99 @@
+"""What a queue, a type or a user did over time, as the overview leads to it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import Http404, QueryDict
+from django.utils.formats import number_format
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.inspection.statistics import WINDOWS, Statistics, period
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.queue import KEY_LENGTH, QUEUE_LENGTH, checked
+from django_perfectqueue.store import UsageKey
+from django_perfectqueue.store.records.usage import all_types_key, type_key
+
+from ..parts.cells import NOTHING, duration
+from ..parts.chart import chart
+
+OVER = {"hour": _("Last hour"), "day": _("Last day"), "month": _("Last 30 days")}
+FORMS = {"hour": "H:i", "day": "H:i", "month": "Y-m-d"}
+TITLES = (
+    _("finished"),
+    _("retried"),
+    _("failed"),
+    _("cancelled"),
+    _("lost"),
+    _("run, mean"),
+    _("deviation"),
+    _("run p95"),
+    _("wait, mean"),
+    _("wait p95"),
+)
+
+
+def period_page(asked: QueryDict, *, using: str) -> dict[str, Any]:
+    """Return what the template shows. Raise Http404 where no queue can have that name."""
+    over = asked.get("over", "hour")
+    over = over if over in WINDOWS else "hour"
+    names = {name: asked.get(name, "") for name in ("queue", "type", "user") if name in asked}
+    found = period(key_of(names), over, using=using)
+    subject = ", ".join(map(printable, names.values()))
+    rows = [shown(found.total, gettext("all"), "")]
+    for one in found.types:
+        query = urlencode({"queue": one.queue, "type": one.type, "over": over})
+        rows.append(shown(one, printable(one.type), query))
+    return {
+        "title": _("Figures"),
+        "subtitle": subject,
+        "original": subject,
+        "query": urlencode(names),
+        "windows": [
+            (label, f"?{urlencode(names | {'over': word})}", word == over)
+            for word, label in OVER.items()
+        ],
+        "chart": chart(found.points, FORMS[over]),
+        "titles": TITLES,
+        "rows": rows,
+        "lengths": lengths(found.total),
+    }
+
+
+def key_of(names: dict[str, str]) -> UsageKey:
+    """Return whose figures are asked for: a type's, a user's, or those of the whole queue."""
+    try:
+        queue = checked("queue", names.get("queue", ""), QUEUE_LENGTH)
+        for name in ("type", "user"):
+            if names.get(name):
+                checked(name, names[name], KEY_LENGTH)
+    except InvalidTaskError as error:
+        raise Http404 from error
+    if names.get("type"):
+        return type_key(queue, names["type"])
+    if "user" in names:
+        return UsageKey(queue, others=False, user=names["user"])
+    return all_types_key(queue)
+
+
+def shown(found: Statistics, name: str, query: str) -> dict[str, Any]:
+    counts = (found.finished, found.retried, found.failed, found.cancelled, found.lost)
+    run, wait = found.run, found.wait
+    times = (run.mean, run.deviation, run.p95, wait.mean, wait.p95)
+    cells = [number_format(count, force_grouping=True) for count in counts]
+    cells += [NOTHING if time is None else duration(time) for time in times]
+    return {"name": name, "query": query, "cells": cells}
+
+
+def lengths(found: Statistics) -> list[tuple[str, int, int]]:
+    """Return the buckets that have something, with how many ran and waited so long."""
+    pairs = zip(found.run.histogram, found.wait.histogram, strict=True)
+    return [
+        ("\N{INFINITY}" if math.isinf(bound) else duration(bound), ran, waited)
+        for (bound, ran), (_bound, waited) in pairs
+        if ran or waited
+    ]

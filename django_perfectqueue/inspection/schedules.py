@@ -1,0 +1,110 @@
+"""Schedules as people see them: when in words, what is wrong, which task is whose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Q
+from django.utils.translation import gettext as _
+
+from django_perfectqueue.exceptions import PayloadError, PerfectQueueError
+from django_perfectqueue.lib.durations import long_duration, short_duration
+from django_perfectqueue.models import Schedule, Task, TaskQuerySet
+from django_perfectqueue.payload.codecs import decode
+from django_perfectqueue.payload.context import OF_SCHEDULES
+from django_perfectqueue.store.schedules.decide import timing_of
+from django_perfectqueue.store.schedules.fire import BROKEN_FOR, server_time
+
+LATE = timedelta(seconds=60)
+"""A schedule that is due for longer is late: no worker fires it."""
+MOST = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which schedule has submitted a task, and for which of its ticks."""
+
+    schedule: str
+    tick: datetime
+
+    def facts(self) -> dict[str, str]:
+        """Return it for programs."""
+        return {"name": self.schedule, "tick": self.tick.isoformat()}
+
+
+def origin_of(task: Task) -> Origin | None:
+    """Return the schedule of a task, or None where none has submitted it."""
+    try:
+        context: Any = decode(task.context) if task.context else None
+        schedule, tick = (context[name] for name in OF_SCHEDULES)
+        return Origin(str(schedule), datetime.fromisoformat(tick))
+    except (PayloadError, LookupError, TypeError, ValueError):
+        return None
+
+
+def in_words(row: Schedule) -> str:
+    """Return when it comes: cron in words where cronsim is installed, else as it is."""
+    if row.every:
+        return _("every %s") % short_duration(row.every)
+    try:
+        words = timing_of(row).explain()
+    except PerfectQueueError:
+        words = row.cron
+    return f"{words} ({row.timezone})" if row.timezone else words
+
+
+def standing(row: Schedule, now: datetime) -> str:
+    """Return why it submits nothing now, or when it will, in a sentence."""
+    words = {"note": row.note, "by": row.paused_by, "problem": row.problem}
+    if row.origin == Schedule.Origin.GONE:
+        return _("No worker that lives declares it.")
+    if row.problem:
+        return _("It is broken: %(problem)s") % words
+    if row.paused and row.paused_by:
+        return (_("It is paused by %(by)s: %(note)s") % words).rstrip(": ")
+    if row.paused:
+        return (_("It is paused: %(note)s") % words).rstrip(": ")
+    if row.due_at is None:
+        return _("It has ended.")
+    if row.pending:
+        return _("Its tick waits for the task before to end.")
+    wait = (row.due_at - now).total_seconds()
+    word = _("It is due in %s.") if wait > 0 else _("It has been due for %s.")
+    return word % long_duration(wait)
+
+
+def statuses_of(rows: Iterable[Schedule], *, using: str) -> dict[int, str]:
+    """Return the statuses of the last tasks of schedules, by the ids of these tasks."""
+    ids = [row.last_task_id for row in rows if row.last_task_id]
+    tasks = TaskQuerySet(Task, using=using).with_status()
+    found: dict[int, str] = {}
+    for start in range(0, len(ids), 500):
+        found |= {task.pk: task.status for task in tasks.filter(pk__in=ids[start : start + 500])}
+    return found
+
+
+def ailments(*, using: str) -> Iterator[tuple[Schedule, str]]:
+    """
+    Yield the schedules that are broken or late, with what is wrong in a sentence.
+
+    A broken one is looked at again within BROKEN_FOR, so the index of ``due_at`` finds it.
+    """
+    now = server_time(using=using)
+    broken = Q(due_at__lte=now + BROKEN_FOR) & ~Q(problem="")
+    rows = Schedule.objects.using(using).filter(broken | Q(due_at__lt=now - LATE))
+    for row in rows.order_by("due_at")[:MOST]:
+        yield row, ailment(row, now)
+
+
+def ailment(row: Schedule, now: datetime) -> str:
+    if row.problem:
+        words = {"name": row.name, "problem": row.problem}
+        return _("Schedule '%(name)s' is broken: %(problem)s") % words
+    late = long_duration((now - row.due_at).total_seconds()) if row.due_at else ""
+    return _("Schedule '%(name)s' is late: it has been due for %(time)s.") % {
+        "name": row.name,
+        "time": late,
+    }

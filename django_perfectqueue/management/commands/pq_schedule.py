@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import json
+from argparse import SUPPRESS
+from collections.abc import Callable, Sequence
+from copy import copy
+from datetime import datetime
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from django_perfectqueue.inspection.schedules import ailments, in_words, statuses_of
+from django_perfectqueue.lib.printable import on_one_line, printable
+from django_perfectqueue.models import Schedule
+from django_perfectqueue.schedules import ScheduleHandle, Schedules
+
+from ..base import CommandOptions
+from ..queues.rule_command import RuleCommand, first_rows, person
+from ..schedules.facts import data_of, fields, for_programs, shown, tick_of
+from ..schedules.terms import add_terms, given_terms, past
+from ..terminal.table import Column
+from ..terminal.text import padded
+
+NEXT = 5
+LAST = 10
+SHOWN = 100
+LABEL = 16
+
+
+class Command(RuleCommand):
+    summary = gettext_lazy(
+        "Shows and steers schedules, whose tasks are submitted again and again: list (also"
+        " without a word), show, put, change, pause, unpause, run, backfill, delete, check."
+        " Exits with 1 on any error; check does so where a schedule is broken or late."
+    )
+    queue_help = ""
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        shared = [action for action in parser._actions if action.dest != "help"]
+        verbs = parser.add_subparsers(dest="verb", metavar="VERB", title=_("what to do"))
+        parser.set_defaults(verb="list", limit=SHOWN)
+
+        def add(verb: str, text: str, *, named: bool = True) -> CommandParser:
+            own: CommandParser = verbs.add_parser(verb, help=text, description=text)
+            if named:
+                own.add_argument("name", metavar="NAME", help=_("Name of the schedule."))
+            # They may also stand after the word; what is given before it counts unless they do.
+            for action in shared:
+                again = copy(action)
+                again.default = SUPPRESS
+                own._add_action(again)
+            return own
+
+        self.add_verbs(add)
+
+    def add_options(self, parser: CommandParser) -> None:
+        return
+
+    def add_verbs(self, add: Callable[..., CommandParser]) -> None:
+        self.add_listing(add("list", _("List them all."), named=False))
+        add("show", _("Show one, with its next ticks and its last tasks."))
+        put = add("put", _("Store one, or change the one of this name into this one."))
+        put.add_argument("type", metavar="TYPE", help=_("What handles its tasks."))
+        put.add_argument("data", metavar="JSON", nargs="?", help=_("Their data, as JSON."))
+        add_terms(put)
+        add_terms(add("change", _("Change only what is given.")))
+        pause = add("pause", _("Submit nothing until it is unpaused."))
+        pause.add_argument("--note", default="", metavar="TEXT", help=_("Why."))
+        add("unpause", _("Go on with the first tick from now."))
+        add("run", _("Submit its task now."))
+        backfill = add("backfill", _("Submit the tasks of past ticks that have none."))
+        times = _("A span ago, unix seconds, or ISO 8601 with an offset.")
+        backfill.add_argument("--since", required=True, metavar="TIME", help=times)
+        backfill.add_argument("--until", metavar="TIME", help=times + " " + _("Default: now."))
+        backfill.add_argument(
+            "--dry-run", action="store_true", help=_("Only say which ticks these are.")
+        )
+        add("delete", _("Delete it; the tasks that it has submitted stay."))
+        add("check", _("Say which are broken or late."), named=False)
+
+    def act(self, options: CommandOptions) -> None:
+        self.schedules = Schedules(using=self.queue.using)
+        getattr(self, f"do_{options['verb']}")(options)
+
+    def do_list(self, options: CommandOptions) -> None:
+        rows, more = first_rows(self.schedules.list(), options["limit"])
+        statuses = statuses_of(rows, using=self.queue.using)
+        if self.as_json:
+            for row in rows:
+                self.print_json(for_programs(row, statuses.get(row.last_task_id or 0, "")))
+            return
+        if not rows:
+            self.say(_("There are no schedules."))
+            return
+        columns = [
+            Column[Schedule](_("schedule"), lambda row: row.name, elastic=True),
+            Column(_("type"), lambda row: row.type, elastic=True, spare=True),
+            Column(_("when"), in_words, elastic=True),
+            Column(_("next"), lambda row: shown(row.due_at)),
+            Column(_("last"), lambda row: shown(row.last_at), spare=True),
+            Column(_("status"), lambda row: statuses.get(row.last_task_id or 0, "-")),
+            Column("", remark, elastic=True),
+        ]
+        self.print_table(columns, rows)
+        if more:
+            self.say(_("There are more: --limit 0 lists all."))
+
+    def do_show(self, options: CommandOptions) -> None:
+        schedule = self.schedules[options["name"]]
+        row, ticks, tasks = schedule.row(), coming(schedule), schedule.last(LAST)
+        if self.as_json:
+            last = [{"key": one.key, "id": one.pk, "status": one.status} for one in tasks]
+            ahead = [tick.isoformat() for tick in ticks]
+            self.print_json({**for_programs(row), "next": ahead, "last": last, **data_of(row)})
+            return
+        title = _("Schedule '%s'") % row.name
+        self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
+        for label, text in fields(row):
+            self.print_line(label, on_one_line(text))
+        self.print_block(_("next"), [shown(tick) for tick in ticks])
+        self.print_block(_("last"), [f"{tick_of(one)}  {one.status}" for one in tasks])
+        for name, value in data_of(row).items():
+            self.print_line(name, printable(json.dumps(value, ensure_ascii=False)))
+
+    def do_put(self, options: CommandOptions) -> None:
+        schedule = self.schedules.put(
+            options["name"],
+            options["type"],
+            data_from(options["data"]),
+            by=person(),
+            **given_terms(options),
+        )
+        self.report(schedule, "stored", _("Schedule '%s' is stored."))
+
+    def do_change(self, options: CommandOptions) -> None:
+        schedule, terms = self.schedules[options["name"]], given_terms(options)
+        if not terms:
+            raise CommandError(_("Say what to change."))
+        schedule.change(by=person(), **terms)
+        self.report(schedule, "changed", _("Schedule '%s' is changed."))
+
+    def do_pause(self, options: CommandOptions) -> None:
+        schedule = self.schedules[options["name"]]
+        schedule.pause(options["note"], by=person())
+        self.report(schedule, "paused", _("Schedule '%s' is paused."))
+
+    def do_unpause(self, options: CommandOptions) -> None:
+        schedule = self.schedules[options["name"]]
+        schedule.unpause(by=person())
+        self.report(schedule, "unpaused", _("Schedule '%s' goes on."))
+
+    def do_run(self, options: CommandOptions) -> None:
+        task = self.schedules[options["name"]].trigger(by=person())
+        if self.as_json:
+            done = {"name": options["name"], "done": "run"}
+            self.print_json({**done, "queue": task.queue.name, "key": task.key})
+        else:
+            self.say(_("Task '%s' is submitted.") % task.key)
+
+    def do_backfill(self, options: CommandOptions) -> None:
+        since, until = past("since", options["since"]), past("until", options["until"])
+        schedule, dry_run = self.schedules[options["name"]], options["dry_run"]
+        ticks = schedule.backfill(since, until, dry_run=dry_run, by=person())
+        if self.as_json:
+            facts = {"name": schedule.name, "dry_run": dry_run}
+            self.print_json({**facts, "ticks": [tick.isoformat() for tick in ticks]})
+            return
+        if dry_run:
+            words = ngettext(
+                "%d task would be submitted.", "%d tasks would be submitted.", len(ticks)
+            )
+        else:
+            words = ngettext("%d task is submitted.", "%d tasks are submitted.", len(ticks))
+        self.say(words % len(ticks))
+        for tick in ticks:
+            self.say(f"  {shown(tick)}")
+
+    def do_delete(self, options: CommandOptions) -> None:
+        self.schedules[options["name"]].delete(by=person())
+        if self.as_json:
+            self.print_json({"name": options["name"], "done": "deleted"})
+        else:
+            self.say(_("Schedule '%s' is deleted.") % options["name"])
+
+    def do_check(self, options: CommandOptions) -> None:
+        found = list(ailments(using=self.queue.using))
+        if self.as_json:
+            for row, sentence in found:
+                self.print_json({**for_programs(row), "sentence": sentence})
+        if found:
+            raise CommandError("\n".join(sentence for _row, sentence in found))
+        if not self.as_json:
+            self.say(_("No schedule is broken or late."))
+
+    def report(self, schedule: ScheduleHandle, word: str, sentence: str) -> None:
+        """Say what was done, and when the next tasks come."""
+        row, ticks = schedule.row(), coming(schedule)
+        if self.as_json:
+            ahead = [tick.isoformat() for tick in ticks]
+            self.print_json({**for_programs(row), "done": word, "next": ahead})
+        elif self.verbosity:
+            self.say(sentence % row.name)
+            self.print_line(_("when"), on_one_line(in_words(row)))
+            if row.paused:
+                self.print_line(_("paused"), on_one_line(row.note))
+            self.print_block(_("next"), [shown(tick) for tick in ticks])
+
+    def print_line(self, name: str, value: str) -> None:
+        self.stdout.write(f"  {padded(name, LABEL - 1)} {value}".rstrip())
+
+    def print_block(self, name: str, values: Sequence[str]) -> None:
+        for number, value in enumerate(values or ["-"]):
+            self.print_line("" if number else name, value)
+
+
+def coming(schedule: ScheduleHandle) -> list[datetime]:
+    """Return the next ticks; none where they can't be worked out, as its problem says."""
+    return [] if schedule.row().problem else schedule.next(NEXT)
+
+
+def data_from(text: str | None) -> Any:
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CommandError(_("The data is not JSON: %s") % error) from error
+
+
+def remark(row: Schedule) -> str:
+    return row.problem or (f"{row.state}: {row.note}" if row.note else row.state)

@@ -1,0 +1,44 @@
+"""The metrics over HTTP, for who has the token or the permission."""
+
+from __future__ import annotations
+
+import hmac
+
+from django.contrib.auth.decorators import login_not_required
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from django_perfectqueue.conf import options
+from django_perfectqueue.queue import database
+
+from .text import of_database
+
+PERMISSION = "perfectqueue.view_overview"
+
+
+@transaction.non_atomic_requests
+@login_not_required
+@require_safe
+@never_cache
+def metrics(request: HttpRequest) -> HttpResponse:
+    """Answer with the metrics; 401 without METRICS_TOKEN, or a login that may view them."""
+    if not (has_token(request) or has_permission(request)):
+        return HttpResponse(status=401, headers={"WWW-Authenticate": "Bearer"})
+    text, content_type = of_database(database(), request.headers.get("Accept", ""))
+    return HttpResponse(text, content_type=content_type)
+
+
+def has_token(request: HttpRequest) -> bool:
+    """Return whether the request has the token; never without a token in the settings."""
+    token = options().METRICS_TOKEN
+    scheme, _space, given = request.headers.get("Authorization", "").partition(" ")
+    if not token or scheme.lower() != "bearer":
+        return False
+    return hmac.compare_digest(given.strip().encode(), token.encode())
+
+
+def has_permission(request: HttpRequest) -> bool:
+    user = getattr(request, "user", None)
+    return user is not None and user.is_active and bool(user.has_perm(PERMISSION))

@@ -1,0 +1,172 @@
+"""A schedule: what is submitted again and again, and when next."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.payload.names import LIMITS_LENGTH
+
+from .fields import ExactCharField, ReadableDateTimeField
+
+NAME_LENGTH = 200
+
+
+class Schedule(models.Model):
+    """
+    A task that is submitted at each tick of a cron expression or of an interval.
+
+    ``next_at`` is the next tick, and ``due_at`` when it is to be submitted: after ``delay``
+    and a part of ``jitter``, or once the task before has ended. It is empty while nothing is
+    to come: the schedule is paused, has ended, is broken, or its declaration is gone. A tick's
+    task has the key ``NAME@TICK``. All times are the server's, all spans are in seconds.
+
+    ``declared_in`` is a digest of the declaration in code that the row was last made from.
+    ``pending`` has the ticks that wait for the task before to end. ``failures`` counts tasks
+    in a row that failed, and ``counted`` says whether the last one is in it.
+    """
+
+    now: datetime  # set by queries
+
+    class Origin(models.TextChoices):
+        ROW = "row", _("made by a person or a program")
+        CODE = "code", _("declared in code")
+        GONE = "gone", _("its declaration is gone")
+
+    class Overlap(models.TextChoices):
+        SKIP = "skip", _("skip the tick")
+        ALLOW = "allow", _("run both")
+        QUEUE_ONE = "queue_one", _("let one tick wait")
+        QUEUE = "queue", _("let all ticks wait")
+        CANCEL = "cancel", _("cancel the task before")
+
+    name = ExactCharField(_("name"), max_length=NAME_LENGTH, unique=True)
+    origin = models.CharField(
+        _("origin"), max_length=4, choices=Origin.choices, default=Origin.ROW, editable=False
+    )
+    declared_in = models.CharField(
+        _("digest of the declaration"), max_length=64, blank=True, default="", editable=False
+    )
+
+    queue = ExactCharField(_("queue"), max_length=100)
+    type = ExactCharField(_("type"), max_length=255)
+    payload = models.TextField(_("data"), db_column="data", default="null")
+    user = ExactCharField(
+        _("user"),
+        max_length=255,
+        blank=True,
+        default="",
+        help_text=_("For whom the tasks run: their fair share pays for them."),
+    )
+    priority = models.IntegerField(_("priority"), default=0)
+    limits = models.CharField(
+        _("limits"), max_length=LIMITS_LENGTH, blank=True, default="", help_text=_("With commas.")
+    )
+    time_limit = models.FloatField(_("time limit"), null=True, blank=True)
+    expires_after = models.FloatField(
+        _("expires after"),
+        null=True,
+        blank=True,
+        help_text=_("In seconds: a task that has not started by then is not started any more."),
+    )
+
+    cron = models.CharField(_("cron"), max_length=200, blank=True, default="")
+    every = models.FloatField(_("every"), null=True, blank=True, help_text=_("In seconds."))
+    timezone = models.CharField(
+        _("time zone"), max_length=64, blank=True, default="", help_text=_("Empty: TIME_ZONE.")
+    )
+    starts_at = ReadableDateTimeField(_("starts at"), null=True, blank=True)
+    ends_at = ReadableDateTimeField(_("ends at"), null=True, blank=True)
+    remaining = models.PositiveIntegerField(
+        _("remaining"),
+        null=True,
+        blank=True,
+        help_text=_("How many more tasks it submits. Empty: any number."),
+    )
+    delay = models.FloatField(
+        _("delay"), default=0.0, help_text=_("How many seconds after its tick a task is submitted.")
+    )
+    jitter = models.FloatField(
+        _("jitter"),
+        default=0.0,
+        help_text=_("Up to so many seconds are added, the same for the same tick."),
+    )
+
+    overlap = models.CharField(
+        _("overlap"),
+        max_length=9,
+        choices=Overlap.choices,
+        default=Overlap.SKIP,
+        help_text=_("What to do with a tick while the task before has yet to end."),
+    )
+    catch_up = models.PositiveIntegerField(
+        _("catch up"),
+        null=True,
+        blank=True,
+        default=0,
+        help_text=_("How many missed ticks are made up beside the latest. Empty: all."),
+    )
+    deadline = models.FloatField(
+        _("deadline"),
+        null=True,
+        blank=True,
+        help_text=_("A tick that is later than so many seconds is dropped. Empty: none is."),
+    )
+    pause_after = models.PositiveIntegerField(
+        _("pause after"),
+        null=True,
+        blank=True,
+        help_text=_("After so many failed tasks in a row it is paused. Empty: never."),
+    )
+
+    paused = models.BooleanField(_("paused"), default=False)
+    note = models.CharField(
+        _("note"), max_length=255, blank=True, default="", help_text=_("Why it is paused.")
+    )
+    paused_by = models.CharField(_("paused by"), max_length=255, blank=True, default="")
+    next_at = ReadableDateTimeField(_("next at"), null=True, editable=False)
+    due_at = ReadableDateTimeField(_("due at"), null=True, editable=False)
+    last_at = ReadableDateTimeField(_("last at"), null=True, editable=False)
+    last_task_id = models.BigIntegerField(_("last task"), null=True, editable=False)
+    pending = models.JSONField(_("pending ticks"), default=list, editable=False)
+    fired = models.BigIntegerField(_("fired"), default=0, editable=False)
+    skipped_overlap = models.BigIntegerField(_("skipped: overlap"), default=0, editable=False)
+    skipped_late = models.BigIntegerField(_("skipped: late"), default=0, editable=False)
+    failures = models.IntegerField(_("failures in a row"), default=0, editable=False)
+    counted = models.BooleanField(_("last task counted"), default=True, editable=False)
+    problem = models.CharField(_("problem"), max_length=255, blank=True, default="", editable=False)
+
+    class Meta:
+        verbose_name = _("schedule")
+        verbose_name_plural = _("schedules")
+        indexes = [
+            models.Index(fields=["due_at"], name="perfectqueue_schedule_due"),
+            models.Index(fields=["origin"], name="perfectqueue_schedule_origin"),
+            models.Index(fields=["user"], name="perfectqueue_schedule_user"),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                condition=(Q(cron="") & Q(every__isnull=False))
+                | (~Q(cron="") & Q(every__isnull=True)),
+                name="perfectqueue_schedule_timing",
+                violation_error_message=_("Give either a cron expression or an interval."),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return printable(self.name)
+
+    @property
+    def state(self) -> str:
+        """Return one word: gone, broken, paused, ended, or active."""
+        if self.origin == self.Origin.GONE:
+            return "gone"
+        if self.problem:
+            return "broken"
+        if self.paused:
+            return "paused"
+        return "ended" if self.due_at is None else "active"

@@ -1,0 +1,336 @@
+"""The API for programs: put schedules, look at them, and steer them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, Any
+
+from django.db import IntegrityError
+from django.db.models import QuerySet
+
+from django_perfectqueue import store
+from django_perfectqueue.conf import nearest, options
+from django_perfectqueue.exceptions import InvalidScheduleError, NotFoundError
+from django_perfectqueue.fairness import audit
+from django_perfectqueue.inspection.steering import DID
+from django_perfectqueue.models import Change, Schedule, Task
+from django_perfectqueue.models.fields import ServerNow
+from django_perfectqueue.payload.inputs import When
+from django_perfectqueue.queue import Queue, TaskHandle
+from django_perfectqueue.queue.async_twins import twin
+from django_perfectqueue.store.database.alias import database
+from django_perfectqueue.store.schedules import fire
+from django_perfectqueue.store.schedules.decide import (
+    MOST_AT_ONCE,
+    due_time,
+    pause,
+    set_next,
+    start_over,
+    timing_of,
+)
+
+from .terms import (
+    CHECKS,
+    TIMING,
+    Terms,
+    apply,
+    at,
+    checked_name,
+    checked_payload,
+    checked_type,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+NEIGHBOURS = 1_000
+
+
+class Schedules:
+    """
+    The schedules of one database.
+
+    ``schedules[name]`` names one whether or not it exists. Each method works in the caller's
+    transaction where there is one, and has an async twin with an ``a`` before its name. ``by``
+    is recorded as the person who did it; ``now`` takes the place of the server's clock.
+    """
+
+    def __init__(self, *, using: str | None = None) -> None:
+        self._using = using
+
+    @property
+    def using(self) -> str:
+        """The alias of the database that holds the schedules."""
+        return self._using or database()
+
+    def put(
+        self,
+        name: str,
+        type: str,  # noqa: A002
+        data: object = None,
+        *,
+        by: str = "",
+        now: datetime | None = None,
+        **terms: Unpack[Terms],
+    ) -> ScheduleHandle:
+        """
+        Store a schedule, or change the one of this name into this one; see Terms.
+
+        A pause, its note and the counts stay. The first tick is later than now, also where
+        the timing is changed. Raise InvalidScheduleError, and store nothing, for an unknown
+        type, time zone or term, a cron expression that is wrong or never comes, both or
+        neither of ``cron`` and ``every``, an interval below a second, and where the user
+        would have more schedules than SCHEDULES_PER_USER.
+        """
+        handle = self[name]
+        type_, payload = checked_type(type, using=self.using), checked_payload(data)
+        with handle._changed(by, now, insert=True) as (row, moment):
+            row.type, row.payload = type_, payload
+            apply(row, {**whole(), **terms}, moment)
+        return handle
+
+    def get(self, name: str) -> Schedule:
+        """Return the row of a schedule; raise NotFoundError where there is none."""
+        return self[name].row()
+
+    def __getitem__(self, name: str) -> ScheduleHandle:
+        return ScheduleHandle(checked_name(name), self.using)
+
+    def list(self) -> QuerySet[Schedule]:
+        """Return all schedules, as a QuerySet."""
+        return Schedule.objects.using(self.using).order_by("name")
+
+    def fire(self, *, now: datetime | None = None) -> None:
+        """Submit what is due, as workers do by themselves; for programs without a worker."""
+        while store.fire_schedules(using=self.using, now=now):
+            pass
+
+    aput = twin(put)
+    aget = twin(get)
+    afire = twin(fire)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleHandle:
+    """A schedule by its name: it may or may not exist. Methods raise NotFoundError if not."""
+
+    name: str
+    using: str
+
+    def exists(self) -> bool:
+        """Return whether there is such a schedule."""
+        return self._rows().exists()
+
+    def row(self) -> Schedule:
+        """Return its row, with ``state``, times and counts."""
+        found = self._rows().first()
+        if found is None:
+            raise self._missing()
+        return found
+
+    def change(
+        self,
+        *,
+        by: str = "",
+        now: datetime | None = None,
+        **terms: Unpack[Terms],
+    ) -> None:
+        """
+        Change only the terms that are given; raise InvalidScheduleError as put() does.
+
+        Where that changes the timing, the next tick is the first one after now.
+        """
+        with self._changed(by, now) as (row, moment):
+            apply(row, terms, moment)
+
+    def pause(self, note: str = "", *, by: str = "", now: datetime | None = None) -> None:
+        """Submit nothing until unpause(); ticks that wait for the task before are dropped."""
+        with self._changed(by, now) as (row, _moment):
+            pause(row, note, by)
+
+    def unpause(self, *, by: str = "", now: datetime | None = None) -> None:
+        """Go on with the first tick after now; backfill() makes up what was missed."""
+        with self._changed(by, now) as (row, moment):
+            row.paused, row.note, row.paused_by, row.failures = False, "", "", 0
+            start_over(row, moment)
+
+    def trigger(self, *, by: str = "", now: datetime | None = None) -> TaskHandle:
+        """Submit its task now, whatever its ticks and its overlap say; return the task."""
+        with self._changed(by, now, did="triggered") as (row, moment):
+            fire.submit_now(row, moment, using=self.using)
+        return Queue(row.queue, using=self.using)[fire.key_of(row.name, moment)]
+
+    def next(self, count: int = 5, *, now: datetime | None = None) -> list[datetime]:
+        """Return when its next tasks are to be submitted; nothing where it is paused or ended."""
+        row = self.row()
+        if row.next_at is None:
+            return []
+        ticks = [row.next_at, *islice(timing_of(row).after(row.next_at), max(0, count - 1))]
+        left = count if row.remaining is None else min(count, row.remaining)
+        return [due_time(row, tick) for tick in ticks[:left]]
+
+    def last(self, count: int = 10) -> list[Task]:
+        """Return its last tasks that are retained, with their ``status``, the last tick first."""
+        row = self.row()
+        tasks = Queue(row.queue, using=self.using).list()
+        # Keys of a schedule sort by their ticks; "A" is the character after "@".
+        own = tasks.filter(key__gt=f"{row.name}@", key__lt=f"{row.name}A")
+        return list(own.order_by("-key")[:count])
+
+    def explain(self) -> str:
+        """Return its timing in words, in English."""
+        return timing_of(self.row()).explain()
+
+    def backfill(
+        self,
+        since: When,
+        until: When,
+        *,
+        dry_run: bool = False,
+        by: str = "",
+        now: datetime | None = None,
+    ) -> list[datetime]:
+        """
+        Submit the tasks of all ticks from ``since`` to ``until`` that have none yet.
+
+        Return these ticks; with ``dry_run`` only that. Raise InvalidScheduleError where they
+        are more than 1,000.
+        """
+        moment = now or fire.server_time(using=self.using)
+        first, last = at("since", since, moment), at("until", until, moment)
+        if first is None or last is None:
+            raise InvalidScheduleError("A backfill needs since and until.")
+        row = self.row()
+        ticks = list(
+            islice(
+                takewhile(lambda tick: tick <= last, timing_of(row).after(first - fire.LEAST)),
+                MOST_AT_ONCE + 1,
+            )
+        )
+        if len(ticks) > MOST_AT_ONCE:
+            raise InvalidScheduleError(
+                f"From {first} to {last} there are more than {MOST_AT_ONCE} ticks. Give a"
+                " shorter range."
+            )
+        ticks = fire.without_tasks(row, ticks, using=self.using)
+        if not dry_run and ticks:
+            with self._changed(by, now, did="backfilled") as (row, moment):
+                fire.submit_ticks(row, ticks, moment, using=self.using)
+        return ticks
+
+    def delete(self, *, by: str = "") -> None:
+        """Delete it; the tasks that it has submitted stay."""
+        with store.together(using=self.using):
+            if not self._rows().delete()[0]:
+                raise self._missing()
+            record(self.name, "deleted", by, using=self.using)
+
+    aexists = twin(exists)
+    arow = twin(row)
+    achange = twin(change)
+    apause = twin(pause)
+    aunpause = twin(unpause)
+    atrigger = twin(trigger)
+    anext = twin(next)  # noqa: A003
+    alast = twin(last)
+    aexplain = twin(explain)
+    abackfill = twin(backfill)
+    adelete = twin(delete)
+
+    def _rows(self) -> QuerySet[Schedule]:
+        return Schedule.objects.using(self.using).filter(name=self.name)
+
+    def _missing(self) -> NotFoundError:
+        names = Schedule.objects.using(self.using).values_list("name", flat=True)
+        near = nearest(self.name, names.order_by("name")[:NEIGHBOURS])
+        return NotFoundError(f"There is no schedule '{self.name}'.{near}")
+
+    @contextmanager
+    def _changed(
+        self, by: str, now: datetime | None, *, insert: bool = False, did: str = ""
+    ) -> Iterator[tuple[Schedule, datetime]]:
+        """
+        Yield the locked row and the time; save what has been changed, and wake workers.
+
+        A change of the timing, or of what says whether it is active, sets the cursor anew.
+        """
+        with store.together(using=self.using):
+            moment = now or fire.server_time(using=self.using)
+            row = self._rows().select_for_update().first()
+            if row is None and not insert:
+                raise self._missing()
+            row = row or Schedule(name=self.name)
+            before = None if row.pk is None else facts(row)
+            former = {name: getattr(row, name) for name in TIMING}
+            yield row, moment
+            check_user(row, before, using=self.using)
+            active = row.state not in ("gone", "paused")
+            timing = {name: getattr(row, name) for name in TIMING}
+            if active and (before is None or row.problem or timing != former):
+                start_over(row, moment)
+            elif active:
+                # One that had ended goes on where it has more to submit.
+                following = row.next_at or timing_of(row).first_after(moment)
+                set_next(row, following, moment)
+            try:
+                row.save(using=self.using)
+            except IntegrityError as error:
+                raise InvalidScheduleError(f"'{self.name}' was put by another: {error}") from error
+            word = did or ("added" if before is None else "changed")
+            record(self.name, word, by, using=self.using, before=before, after=facts(row))
+        fire.wake(row, moment, using=self.using)
+
+
+def facts(row: Schedule) -> dict[str, Any]:
+    """Return what people set of a schedule, as the trail keeps it; its data is left out."""
+    names = ("type", *CHECKS, "paused", "note")
+    values = {name: getattr(row, name) for name in names}
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in values.items()
+    }
+
+
+def record(
+    name: str,
+    did: str,
+    by: str,
+    *,
+    using: str,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+) -> None:
+    """Add to the trail what someone did to a schedule; of a change only what is different."""
+    if before is not None and after is not None:
+        names = [key for key in after if after[key] != before[key]]
+        before = {key: before[key] for key in names}
+        after = {key: after[key] for key in names}
+    Change.objects.using(using).create(
+        at=ServerNow(),
+        by=by or audit.actor.get(),
+        kind=Change.Kind.SCHEDULE,
+        name=name,
+        before=before,
+        after={DID: did, **(after or {})},
+    )
+
+
+def check_user(row: Schedule, before: dict[str, Any] | None, *, using: str) -> None:
+    """Raise InvalidScheduleError where the user would have too many schedules."""
+    most = options().SCHEDULES_PER_USER
+    if most is None or not row.user or (before is not None and before["user"] == row.user):
+        return
+    if Schedule.objects.using(using).filter(user=row.user).count() >= most:
+        raise InvalidScheduleError(
+            f"User '{row.user}' has {most} schedules already, by SCHEDULES_PER_USER."
+        )
+
+
+def whole() -> dict[str, Any]:
+    """Return the terms of a schedule of which nothing was said."""
+    blank = Schedule(queue=options().DEFAULT_QUEUE)
+    return {name: getattr(blank, name) for name in CHECKS} | {"limits": ()}

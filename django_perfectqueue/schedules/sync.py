@@ -1,0 +1,108 @@
+"""Bring the rows of schedules in line with what code declares."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from django.db import IntegrityError
+
+from django_perfectqueue import store
+from django_perfectqueue.exceptions import PerfectQueueError
+from django_perfectqueue.models import Schedule, Worker
+from django_perfectqueue.store.schedules import fire
+from django_perfectqueue.store.schedules.decide import start_over
+
+from .declared import Declaration, declarations
+from .schedules import whole
+from .terms import TIMING, apply, checked_payload
+
+logger = logging.getLogger("django_perfectqueue.schedules")
+
+DECLARED = (Schedule.Origin.CODE, Schedule.Origin.GONE)
+
+
+def declared_for(using: str) -> dict[str, Declaration]:
+    """Return what this process declares for a database, by name."""
+    return {name: one for name, one in declarations.items() if one.using == using}
+
+
+def sync(own: Mapping[str, Declaration], *, using: str, worker: int, first: bool) -> bool:
+    """
+    Store declarations, when a worker begins, and retire those that no live worker has.
+
+    A person's pause, and a person's change, stand until the declaration itself changes. Where
+    a younger worker declares the same name, as during a release, its word is the one that
+    counts. Return whether there are declared rows, which have to be looked at again.
+    """
+    moment = fire.server_time(using=using)
+    rows = {row.name: row for row in Schedule.objects.using(using).filter(origin__in=DECLARED)}
+    if not (own or rows):
+        return False
+    workers = list(Worker.objects.using(using).seen(moment))
+    for name, declaration in own.items() if first else ():
+        row = rows.get(name)
+        differs = row is None or is_other(row, declaration)
+        if differs and not is_decided_by_younger(name, worker, workers):
+            store_declaration(declaration, using=using)
+    live = set(own).union(*(other.schedules for other in workers))
+    retire((row for name, row in rows.items() if name not in live), using=using)
+    return True
+
+
+def is_other(row: Schedule, declaration: Declaration) -> bool:
+    return row.origin == Schedule.Origin.GONE or row.declared_in != declaration.digest
+
+
+def is_decided_by_younger(name: str, worker: int, workers: Iterable[Worker]) -> bool:
+    born = {other.pk: other.started_at for other in workers}
+    return worker in born and any(
+        other.started_at > born[worker] for other in workers if name in other.schedules
+    )
+
+
+def store_declaration(declaration: Declaration, *, using: str) -> None:
+    """Store one; log why where that fails, so that it holds up no other."""
+    try:
+        with store.together(using=using):
+            put_down(declaration, fire.server_time(using=using), using=using)
+    except IntegrityError:
+        return  # Another worker has just stored it.
+    except PerfectQueueError as error:
+        logger.error("A schedule is not stored. schedule=%s error=%s", declaration.name, error)
+
+
+def put_down(declaration: Declaration, moment: datetime, *, using: str) -> None:
+    rows = Schedule.objects.using(using).select_for_update()
+    row = rows.filter(name=declaration.name).first() or Schedule(
+        name=declaration.name, origin=Schedule.Origin.CODE
+    )
+    if row.origin == Schedule.Origin.ROW:
+        logger.warning(
+            "A schedule is declared in code, and stored by a person under the same name: that"
+            " one stays. schedule=%s",
+            row.name,
+        )
+        return
+    gone = row.origin == Schedule.Origin.GONE
+    row.origin = Schedule.Origin.CODE
+    if row.declared_in != declaration.digest:
+        row.type, row.payload = declaration.type, checked_payload(declaration.payload)
+        before = [getattr(row, name) for name in TIMING]
+        apply(row, {**whole(), **declaration.terms}, moment)
+        gone = gone or before != [getattr(row, name) for name in TIMING]
+        row.declared_in = declaration.digest
+    if gone or row.pk is None:
+        start_over(row, moment)
+    row.save(using=using)
+    fire.wake(row, moment, using=using)
+
+
+def retire(rows: Iterable[Schedule], *, using: str) -> None:
+    for row in rows:
+        if row.origin == Schedule.Origin.CODE:
+            Schedule.objects.using(using).filter(pk=row.pk, declared_in=row.declared_in).update(
+                origin=Schedule.Origin.GONE, next_at=None, due_at=None
+            )
+            logger.info("No worker declares this schedule any more. schedule=%s", row.name)

@@ -1,0 +1,232 @@
+"""What may be said of a schedule: checked, and as its row keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any, TypedDict
+
+from django.utils.module_loading import import_string
+
+from django_perfectqueue.application import Dispatch, autodiscover
+from django_perfectqueue.compat import HAS_TASKS
+from django_perfectqueue.conf import nearest, options
+from django_perfectqueue.exceptions import InvalidScheduleError, InvalidTaskError
+from django_perfectqueue.inspection.why_waiting import may_know, workers_serving
+from django_perfectqueue.models import NAME_LENGTH, Schedule
+from django_perfectqueue.payload.inputs import (
+    KEY_LENGTH,
+    QUEUE_LENGTH,
+    Duration,
+    When,
+    checked,
+    checked_duration,
+    checked_limits,
+    checked_priority,
+    checked_timeout,
+    checked_user,
+    encoded,
+    moment,
+)
+from django_perfectqueue.store.arithmetic.ticks import zone_of
+from django_perfectqueue.store.schedules.decide import timing_of
+
+OVERLAPS = tuple(Schedule.Overlap.values)
+
+
+class Terms(TypedDict, total=False):
+    """
+    The terms of a schedule; what is not given has its default.
+
+    ``cron`` is five fields, six with seconds first, or a nickname such as ``@daily``, read in
+    ``timezone``, by default TIME_ZONE; ``every`` is a timedelta, seconds of at least one, or a
+    span such as ``"15m"``. ``queue``, ``user``, ``priority``, ``limits`` and ``time_limit``
+    are those of submit(). Spans are as that of ``every``.
+    """
+
+    cron: str
+    every: Duration
+    timezone: str
+    queue: str
+    user: str | None
+    priority: int
+    limits: Iterable[str]
+    time_limit: Duration | None
+    expires_after: Duration | None
+    starts_at: When | None
+    ends_at: When | None
+    remaining: int | None
+    delay: Duration
+    jitter: Duration
+    overlap: str
+    catch_up: int | None
+    deadline: Duration | None
+    pause_after: int | None
+
+
+TIMING = ("cron", "every", "timezone", "starts_at", "ends_at")
+"""Of these a change sets the cursor to the first tick after now."""
+
+
+def apply(row: Schedule, terms: Mapping[str, Any], now: datetime) -> None:
+    """
+    Set the terms that are given; the row is not saved.
+
+    Raise InvalidScheduleError, which names the nearest right word.
+    """
+    for name in terms:
+        if name not in CHECKS:
+            raise InvalidScheduleError(f"A schedule has no '{name}'.{nearest(name, CHECKS)}")
+    if terms.get("cron") and terms.get("every"):
+        raise InvalidScheduleError("Give a cron expression or an interval, not both.")
+    if terms.get("cron"):
+        row.every = None
+    elif terms.get("every"):
+        row.cron = ""
+    for name, value in terms.items():
+        with as_invalid_schedule():
+            setattr(row, name, CHECKS[name](name, value, now))
+    if not (row.cron or row.every):
+        raise InvalidScheduleError("Give a cron expression or an interval: every='15m'.")
+    if row.starts_at and row.ends_at and row.ends_at < row.starts_at:
+        raise InvalidScheduleError(f"It ends at {row.ends_at}, before it starts.")
+    if row.cron and timing_of(row).first_after(now) is None and row.ends_at is None:
+        raise InvalidScheduleError(f"The cron expression '{row.cron}' never comes.")
+
+
+class as_invalid_schedule:  # noqa: N801
+    """Raise InvalidScheduleError for what a submit would refuse."""
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, InvalidTaskError):
+            raise InvalidScheduleError(str(error)) from error
+
+
+def cron_(name: str, value: Any, now: datetime) -> str:
+    if not value:
+        return ""
+    text = " ".join(checked("cron expression", value, 200).split())
+    return text.lower() if text.startswith("@") else text
+
+
+def every_(name: str, value: Any, now: datetime) -> float | None:
+    seconds = checked_duration("every", value)
+    if seconds is not None and seconds < 1.0:
+        raise InvalidScheduleError(f"every must be at least a second, not {value!r}.")
+    return seconds
+
+
+def zone(name: str, value: Any, now: datetime) -> str:
+    if value:
+        zone_of(checked("time zone", str(value), 64))
+    return str(value or "")
+
+
+def at(name: str, value: Any, now: datetime) -> datetime | None:
+    time = moment(name, value, now)
+    return now + time if isinstance(time, timedelta) else time
+
+
+def count(least: int) -> Callable[[str, Any, datetime], int | None]:
+    def check(name: str, value: Any, now: datetime) -> int | None:
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if value is not None and not (whole and least <= value < 2**31):
+            raise InvalidScheduleError(
+                f"{name} must be a whole number of at least {least}, or None, not {value!r}."
+            )
+        return value  # type: ignore[no-any-return]
+
+    return check
+
+
+def span(name: str, value: Any, now: datetime) -> float:
+    try:
+        return checked_timeout(value, name) or 0.0
+    except ValueError as error:
+        raise InvalidScheduleError(str(error)) from None
+
+
+def overlap(name: str, value: Any, now: datetime) -> str:
+    if value not in OVERLAPS:
+        words = ", ".join(OVERLAPS)
+        near = nearest(str(value), OVERLAPS)
+        raise InvalidScheduleError(f"overlap is one of {words}, not {value!r}.{near}")
+    return str(value)
+
+
+CHECKS: dict[str, Callable[[str, Any, datetime], Any]] = {
+    "cron": cron_,
+    "every": every_,
+    "timezone": zone,
+    "queue": lambda name, value, now: checked(name, value, QUEUE_LENGTH),
+    "user": lambda name, value, now: checked_user(value),
+    "priority": lambda name, value, now: checked_priority(value),
+    "limits": lambda name, value, now: ",".join(checked_limits(value)),
+    "time_limit": lambda name, value, now: checked_duration(name, value),
+    "expires_after": lambda name, value, now: checked_duration(name, value),
+    "starts_at": at,
+    "ends_at": at,
+    "remaining": count(1),
+    "delay": span,
+    "jitter": span,
+    "overlap": overlap,
+    "catch_up": count(0),
+    "deadline": lambda name, value, now: checked_duration(name, value),
+    "pause_after": count(1),
+}
+
+
+def checked_name(name: object) -> str:
+    with as_invalid_schedule():
+        return checked("name of a schedule", name, NAME_LENGTH)
+    raise AssertionError
+
+
+def checked_payload(data: object) -> str:
+    with as_invalid_schedule():
+        return encoded(data)
+    raise AssertionError
+
+
+def checked_type(type_: object, *, using: str) -> str:
+    """
+    Return a type.
+
+    Raise InvalidScheduleError, with the nearest type, when no handler here and no worker of
+    this database knows it.
+    """
+    with as_invalid_schedule():
+        name = checked("type", type_, KEY_LENGTH)
+    known = list(known_types(using=using))
+    if name in known or dispatch_here().knows(name):
+        return name
+    if any(may_know(worker.routes_text, name) for worker in workers_serving(using=using)):
+        return name
+    raise InvalidScheduleError(f"No handler runs tasks of type '{name}'.{nearest(name, known)}")
+
+
+def dispatch_here() -> type[Dispatch]:
+    path = options().DISPATCH
+    found: type[Dispatch] = import_string(path) if path else autodiscover()
+    return found
+
+
+def known_types(*, using: str) -> Iterator[str]:
+    """Yield the types that handlers here, Django's tasks and live workers name."""
+    yield from (route for route in dispatch_here().load() if isinstance(route, str))
+    yield from django_types()
+    for worker in workers_serving(using=using):
+        if worker.routes is not None:
+            yield from worker.routes["types"]
+
+
+def django_types() -> Iterator[str]:
+    """Yield the types of Django's tasks."""
+    if HAS_TASKS:
+        from django_perfectqueue.backend import base, registry
+
+        base.discover()
+        yield from registry.definitions

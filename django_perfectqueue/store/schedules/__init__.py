@@ -1,0 +1,1 @@
+"""Schedules: their rows, and the ticks that become tasks."""

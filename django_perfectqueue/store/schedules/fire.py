@@ -1,0 +1,263 @@
+"""Submit the tasks whose ticks have come, and move the cursors of their schedules."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from django.db import Error, connections, transaction
+
+from django_perfectqueue.exceptions import (
+    AlreadyFinishedError,
+    NotFoundError,
+    PerfectQueueError,
+)
+from django_perfectqueue.models import Schedule, Task
+from django_perfectqueue.models.fields import ServerNow
+from django_perfectqueue.payload.context import OF_SCHEDULES
+from django_perfectqueue.payload.inputs import encoded
+
+from ..arithmetic.fair_order import lane_of
+from ..arithmetic.ticks import SECOND
+from ..database.dialects import dialect_of
+from ..database.transaction import reading, repeated, unit
+from ..limits.limit_cache import limits_of
+from ..notify.ring import notify
+from ..tasks.steer import cancel_request
+from ..tasks.submit import in_chunks, submit
+from ..values import Submission, as_text
+from .decide import Decision, decide
+
+logger = logging.getLogger("django_perfectqueue.schedules")
+
+LEAST = timedelta(microseconds=1)
+BATCH = 250
+MOST_BATCHES = 5
+BROKEN_FOR = 60 * SECOND
+"""After so long a broken schedule is looked at again: another host may know its zone."""
+MOVED = (
+    "next_at",
+    "due_at",
+    "last_at",
+    "last_task_id",
+    "pending",
+    "fired",
+    "skipped_overlap",
+    "skipped_late",
+    "failures",
+    "counted",
+    "remaining",
+    "paused",
+    "note",
+    "paused_by",
+    "problem",
+)
+FIELDS: dict[str, Any] = {name: Schedule._meta.get_field(name) for name in MOVED}
+MOVE = f"""
+UPDATE "perfectqueue_schedule" SET {", ".join(f'"{name}" = %({name})s' for name in MOVED)}
+WHERE "id" = %(id)s AND """
+SCHEDULE, SCHEDULED_FOR = OF_SCHEDULES
+
+Chosen = list[tuple[Schedule, Decision]]
+
+
+def server_time(*, using: str) -> datetime:
+    """Return the time of the server's clock."""
+    with reading(using) as (cursor, dialect):
+        return dialect.moment(dialect.execute(cursor, "SELECT {now}").fetchone()[0])
+
+
+def fire_schedules(*, using: str, now: datetime | None = None) -> bool:
+    """
+    Submit the tasks of all schedules that are due, in batches; return whether some are left.
+
+    One batch is one transaction: its tasks are there and its cursors moved, or neither. What
+    others are firing at this moment is left to them.
+    """
+    return all(fire_some(using=using, now=now) for _batch in range(MOST_BATCHES))
+
+
+@repeated
+def fire_some(*, using: str, now: datetime | None) -> bool:
+    """Fire one batch; return whether more is due."""
+    with unit(using):
+        # What others hold, they fire.
+        found = Schedule.objects.using(using).select_for_update(skip_locked=can_skip(using))
+        found = found.filter(due_at__lte=now or ServerNow()).order_by("due_at")
+        rows = list(found.annotate(now=ServerNow())[:BATCH])  # type: ignore[no-redef]
+        if rows:
+            for row in rows:
+                row.now = now or row.now
+            fire_rows(rows, using=using)
+        return len(rows) == BATCH or any(row.due_at and row.due_at <= row.now for row in rows)
+
+
+def can_skip(using: str) -> bool:
+    return bool(connections[using].features.has_select_for_update_skip_locked)
+
+
+def fire_rows(rows: Sequence[Schedule], *, using: str) -> None:
+    """Fire rows together, or each by itself where that fails."""
+    before = outcomes(rows, using=using)
+    cursors = [row.next_at for row in rows]
+    chosen = [(row, decision_on(row, before.get(row.last_task_id))) for row in rows]
+    try:
+        with transaction.atomic(using):
+            write(chosen, cursors, using=using)
+    except (Error, PerfectQueueError) as error:
+        if dialect_of(using).passes(error) or dialect_of(using).lost(error):
+            raise
+        for row, cursor in zip(rows, cursors, strict=True):
+            fire_alone(row, cursor, using=using)
+
+
+def fire_alone(row: Schedule, cursor: datetime | None, *, using: str) -> None:
+    """Fire one row as it is stored; set it aside where that fails."""
+    now = row.now
+    row.refresh_from_db(using=using)
+    try:
+        with transaction.atomic(using):
+            row.now = now
+            before = outcomes([row], using=using).get(row.last_task_id)
+            write([(row, decision_on(row, before))], [cursor], using=using)
+    except (Error, PerfectQueueError) as error:
+        if dialect_of(using).passes(error) or dialect_of(using).lost(error):
+            raise
+        row.refresh_from_db(using=using)
+        set_aside(row, error, now)
+        save(row, cursor, using=using)
+
+
+def outcomes(rows: Sequence[Schedule], *, using: str) -> dict[int | None, str]:
+    """Return how the last tasks have ended, by their ids; an empty text for who has not."""
+    ids = {row.last_task_id for row in rows if row.last_task_id and needs_outcome(row)}
+    if not ids:
+        return {}
+    return dict(Task.objects.using(using).filter(pk__in=ids).values_list("pk", "outcome"))
+
+
+def needs_outcome(row: Schedule) -> bool:
+    return row.overlap != Schedule.Overlap.ALLOW or row.pause_after is not None
+
+
+def decision_on(row: Schedule, before: str | None) -> Decision:
+    """Decide; set the row aside where its ticks can't be worked out."""
+    try:
+        decision = decide(row, row.now, before)
+    except Exception as error:
+        set_aside(row, error, row.now)
+        return Decision()
+    row.problem = ""
+    return decision
+
+
+def set_aside(row: Schedule, error: Exception, now: datetime) -> None:
+    logger.error("A schedule is set aside. schedule=%s error=%s", row.name, error)
+    row.problem = as_text(error, 255) or type(error).__name__
+    row.due_at = now + BROKEN_FOR
+
+
+def write(chosen: Chosen, cursors: Sequence[datetime | None], *, using: str) -> None:
+    """Store the tasks, and move each cursor from where it was; raise OvertakenError otherwise."""
+    submissions = [
+        submission(row, tick, row.now, using=using)
+        for row, decision in chosen
+        for tick in decision.ticks
+    ]
+    stored: dict[tuple[str, str], int] = {}
+    for some in in_chunks(submissions):
+        stored |= submit(some, using=using)
+    for (row, decision), cursor in zip(chosen, cursors, strict=True):
+        if decision.cancel and row.last_task_id:
+            ask_to_cancel(row.last_task_id, using=using)
+        if decision.ticks:
+            keys = [(row.queue, key_of(row.name, tick)) for tick in decision.ticks]
+            row.fired -= sum(key not in stored for key in keys)
+            row.last_task_id = stored.get(keys[-1]) or known_task(*keys[-1], using=using)
+        save(row, cursor, using=using)
+
+
+def save(row: Schedule, cursor: datetime | None, *, using: str) -> None:
+    """Write what a look has moved; the ORM takes thrice as long for each of many rows."""
+    connection = connections[using]
+    values = {
+        column: field.get_db_prep_save(getattr(row, column), connection)
+        for column, field in FIELDS.items()
+    }
+    at = FIELDS["next_at"].get_db_prep_save(cursor, connection)
+    statement = MOVE + ('"next_at" IS NULL' if cursor is None else '"next_at" = %(cursor)s')
+    with reading(using) as (db_cursor, dialect):
+        moved = dialect.execute(db_cursor, statement, {**values, "id": row.pk, "cursor": at})
+        if not moved.rowcount:
+            raise OvertakenError(f"The schedule '{row.name}' was moved by another.")
+
+
+class OvertakenError(PerfectQueueError):
+    """The cursor of a schedule is not where it was read; what was written goes with it."""
+
+
+def submission(row: Schedule, tick: datetime, now: datetime, *, using: str) -> Submission:
+    """Return the task of one tick."""
+    limits = tuple(row.limits.split(",")) if row.limits else ()
+    keys = limits_of(row.queue, row.type, row.user, limits, using=using)
+    after = row.expires_after
+    return Submission(
+        queue=row.queue,
+        key=key_of(row.name, tick),
+        type=row.type,
+        user=row.user,
+        payload=row.payload,
+        priority=row.priority,
+        limits=limits,
+        lane=lane_of(row.queue, row.user, keys),
+        time_limit=row.time_limit,
+        expires_at=None if after is None else now + after * SECOND,
+        context=encoded({SCHEDULE: row.name, SCHEDULED_FOR: tick.isoformat()}, "The context"),
+    )
+
+
+def key_of(name: str, tick: datetime) -> str:
+    """Return the key of a tick's task; keys of one schedule sort by their ticks."""
+    return f"{name}@{tick.astimezone(timezone.utc).replace(tzinfo=None).isoformat()}Z"
+
+
+def known_task(queue: str, key: str, *, using: str) -> int | None:
+    """Return the task that had the key of a tick before."""
+    task = Task.objects.using(using).filter(queue=queue, key=key).only("pk").first()
+    return None if task is None else task.pk
+
+
+def ask_to_cancel(task_id: int, *, using: str) -> None:
+    """Cancel the task before once this is committed; it may have ended by then."""
+    with contextlib.suppress(NotFoundError, AlreadyFinishedError):
+        cancel_request(task_id, using=using)
+
+
+def submit_now(row: Schedule, now: datetime, *, using: str) -> None:
+    """Submit the task of a schedule outside of its ticks; the row is not saved."""
+    submit_ticks(row, [now], now, using=using)
+
+
+def submit_ticks(row: Schedule, ticks: Sequence[datetime], now: datetime, *, using: str) -> None:
+    """Submit tasks for these ticks, beside the cursor; the row is not saved."""
+    given = [submission(row, tick, now, using=using) for tick in ticks]
+    stored = submit(given, using=using)
+    last = given[-1]
+    row.last_task_id = stored.get((last.queue, last.key)) or row.last_task_id
+    row.last_at, row.counted = ticks[-1], False
+
+
+def without_tasks(row: Schedule, ticks: Sequence[datetime], *, using: str) -> list[datetime]:
+    """Return those of these ticks that have no task, as far as tasks are retained."""
+    keys = {key_of(row.name, tick): tick for tick in ticks}
+    known = Task.objects.using(using).filter(queue=row.queue, key__in=list(keys))
+    return sorted(set(ticks) - {keys[key] for key in known.values_list("key", flat=True)})
+
+
+def wake(row: Schedule, now: datetime, *, using: str) -> None:
+    """Notify the workers of when a schedule is due, once this is committed."""
+    if row.due_at is not None:
+        notify(using=using, delay=max(0.0, (row.due_at - now).total_seconds()) + 0.001)

@@ -1,0 +1,206 @@
+import re
+from datetime import timedelta
+from html import unescape
+from urllib.parse import urlencode
+
+from django.test import override_settings
+from django.utils.html import escape
+
+from django_perfectqueue import store
+from django_perfectqueue.compat import HAS_TASKS
+from django_perfectqueue.models import Schedule
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.schedules import Schedules
+
+from ..factories import fail, register, running, submit, submit_many
+from ..inspection.test_statistics import ran
+from ..metrics.test_overview import now, park
+from .staff import AdminTestCase, staff
+
+OVERVIEW = "/admin/perfectqueue/overview/"
+FIGURES = f"{OVERVIEW}figures/"
+SCRIPT = '<script>alert("x")</script>'
+
+
+class OverviewTests(AdminTestCase):
+    def shown(self):
+        store.rouse(using="default")
+        response = self.client.get(OVERVIEW)
+        self.assertEqual(response.status_code, 200)
+        return response.content.decode()
+
+    def test_it_is_the_first_page_of_the_app(self):
+        index = self.client.get("/admin/perfectqueue/").content.decode()
+        first = re.findall(r'<th scope="row" id="perfectqueue-(\w+)"', index)[0]
+        self.assertEqual(first, "overview")
+        self.assertIn(f'href="{OVERVIEW}"', index)
+
+    def test_all_is_well(self):
+        register("default", now=None)
+        page = self.shown()
+        self.assertIn("All queues are served", page)
+        self.assertNotIn("pq-unwell", page)
+
+    def test_it_is_red_where_nobody_serves_a_queue(self):
+        register("default", now=None)
+        submit_many(3, queue="reports", now=None)
+        page = self.shown()
+        self.assertIn("Some queues or schedules need attention", page)
+        self.assertIn("no worker", page)
+        self.assertEqual(page.count('class="pq-unwell"'), 1)
+
+    def test_it_is_red_where_the_oldest_is_late_or_a_type_has_no_handler(self):
+        register("default", now=None)
+        submit("k1", type="misspelt", now=None)
+        park("k1")
+        submit(now=now() - timedelta(seconds=400))
+        page = self.shown()
+        self.assertIn("no handler for misspelt", page)
+        self.assertIn('<span class="pq-status pq-failed">late</span>', page)
+        with override_settings(PERFECTQUEUE={"LATE_AFTER": 3600}):
+            self.assertNotIn(">late<", self.shown())
+
+    def test_it_is_red_where_a_schedule_is_late(self):
+        register("default", now=None)
+        Schedules().put("hourly", "report", every="1h")
+        self.assertIn("All queues are served", self.shown())
+        Schedule.objects.update(due_at=now() - timedelta(seconds=90))
+        page = self.shown()
+        self.assertIn("1 schedule is late", page)
+        self.assertIn("schedules need attention", page)
+
+    def test_a_pause_and_the_links_of_a_queue(self):
+        submit(queue="a&b", now=None)
+        Queue("a&b").pause()
+        page = self.shown()
+        self.assertIn(">paused<", page)
+        for path in ("overview/figures/?queue=a%26b", "task/?queue=a%26b&amp;status=waiting"):
+            self.assertIn(f'href="/admin/perfectqueue/{path}"', page)
+            self.assertEqual(
+                self.client.get(f"/admin/perfectqueue/{unescape(path)}").status_code, 200
+            )
+        self.assertIn('href="/admin/perfectqueue/deadletter/?queue=a%26b"', page)
+
+    def test_the_chart_and_its_table_have_the_same_figures(self):
+        ran(*[1.0] * 4, at=now())
+        ran(1.0, at=now(), word="failed")
+        page = self.shown()
+        self.assertEqual(page.count('<rect class="pq-bar-finished"'), 1)
+        self.assertEqual(page.count('<rect class="pq-bar-failed"'), 1)
+        self.assertIn("4 / 0 / 1</title>", page)
+        cells = (
+            '<td class="pq-number">4</td><td class="pq-number">0</td><td class="pq-number">1</td>'
+        )
+        self.assertIn(cells, page)
+        self.assertIn("highest: 5", page)
+
+    def test_failures_and_users_are_escaped_and_linked(self):
+        _task, lease = running(now=None, user=SCRIPT, queue="default")
+        fail(lease, error=SCRIPT, now=None)
+        submit(queue=SCRIPT, now=None)
+        ran(2.0, at=now() - timedelta(minutes=2), user=SCRIPT)
+        store.roll_up(using="default", keep=None)
+        page = self.shown()
+        self.assertNotIn(SCRIPT, page)
+        self.assertGreaterEqual(page.count(escape(SCRIPT)), 3)
+        link = re.search(r'href="(/admin/perfectqueue/deadletter/\?group=[^"]+)"', page).group(1)
+        self.assertContains(self.client.get(link), escape(SCRIPT))
+
+    def test_nothing_is_inline(self):
+        """A policy of default-src 'self' blocks inline scripts, handlers and styles."""
+        ran(1.0, at=now())
+        page = self.shown()
+        self.assertIsNone(re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", page))
+        self.assertRegex(page, r'<script src="[^"]*perfectqueue/live.js" type="module">')
+
+    def test_with_the_same_figures_it_answers_304(self):
+        submit(run_at="1h", now=None)
+        etag = self.client.get(OVERVIEW).headers["ETag"]
+        again = self.client.get(OVERVIEW, headers={"If-None-Match": etag})
+        self.assertEqual((again.status_code, again.content), (304, b""))
+        submit(run_at="1h", now=None)
+        again = self.client.get(OVERVIEW, headers={"If-None-Match": etag})
+        self.assertEqual(again.status_code, 200)
+
+    def test_it_takes_twelve_statements_however_much_there_is(self):
+        self.client.force_login(staff("view_overview", "view_task", name="reader"))
+        for number in range(20):
+            submit(queue=f"queue-{number}", now=None)
+            ran(1.0, at=now() - timedelta(minutes=number), queue=f"queue-{number}")
+        register("default", now=None)
+        self.assertLessEqual(len(self.statements(OVERVIEW)), 12)
+
+    def test_it_is_for_those_who_may_see_it(self):
+        self.client.force_login(staff("view_usage", name="without"))
+        self.assertEqual(self.client.get(OVERVIEW).status_code, 403)
+        self.client.force_login(staff("view_overview", name="with"))
+        self.assertEqual(self.client.get(OVERVIEW).status_code, 200)
+        self.client.logout()
+        self.assertEqual(self.client.get(OVERVIEW).status_code, 302)
+
+    def test_the_queues_of_the_settings_are_shown(self):
+        if not HAS_TASKS:
+            self.skipTest("needs Django's tasks")
+        backend = "django_perfectqueue.backend.PerfectQueueBackend"
+        with override_settings(TASKS={"default": {"BACKEND": backend, "QUEUES": ["mail"]}}):
+            self.assertIn(">mail<", self.shown())
+
+
+class FiguresTests(AdminTestCase):
+    def page(self, **query):
+        response = self.client.get(FIGURES, query)
+        self.assertEqual(response.status_code, 200)
+        return response
+
+    def row(self, response, number=0):
+        return response.context["rows"][number]["cells"]
+
+    def test_a_queue_has_all_types_and_each(self):
+        ran(1.0, 3.0, at=now())
+        ran(1.0, at=now(), type="mail.send", word="failed")
+        page = self.page(queue="default")
+        self.assertEqual(self.row(page)[:5], ["2", "0", "1", "0", "0"])
+        names = [row["name"] for row in page.context["rows"]]
+        self.assertEqual(names, ["all", "mail.send", "report"])
+        self.assertEqual(self.row(page, 2)[5:7], ["2.0 s", "1.0 s"])
+        self.assertContains(page, "?queue=default&amp;type=mail.send&amp;over=hour")
+        self.assertContains(page, '<rect class="pq-bar-failed"')
+
+    def test_so_has_a_type_and_a_user(self):
+        ran(1.0, at=now())
+        ran(1.0, 1.0, at=now(), type="mail.send", user="bob")
+        for query, count in (
+            ({"type": "report"}, "1"),
+            ({"type": "mail.send"}, "2"),
+            ({"user": "bob"}, "2"),
+            ({"user": "nobody"}, "0"),
+        ):
+            with self.subTest(query):
+                page = self.page(queue="default", **query)
+                self.assertEqual(self.row(page)[0], count)
+                self.assertEqual(len(page.context["rows"]), 1)
+                self.assertContains(page, f"?queue=default&amp;{urlencode(query)}&amp;over=month")
+
+    def test_the_window_is_an_hour_a_day_or_a_month(self):
+        for days in (0, 0.5, 3, 40):
+            ran(1.0, at=now() - timedelta(days=days))
+        store.roll_up(using="default", keep=None)
+        for over, count, bars in (("hour", "1", 60), ("day", "2", 24), ("month", "3", 30)):
+            with self.subTest(over):
+                page = self.page(queue="default", over=over)
+                self.assertEqual(self.row(page)[0], count)
+                self.assertEqual(len(page.context["chart"].bars), bars)
+        self.assertEqual(len(self.page(queue="default", over="year").context["chart"].bars), 60)
+
+    def test_bad_names_do_no_harm(self):
+        for query in ({}, {"queue": "\x00"}, {"queue": "q" * 101}, {"queue": "a", "user": "\x00"}):
+            with self.subTest(query):
+                self.assertEqual(self.client.get(FIGURES, query).status_code, 404)
+        self.assertNotContains(self.page(queue=SCRIPT, user=SCRIPT), SCRIPT)
+
+    def test_it_takes_few_statements_and_a_permission(self):
+        for number in range(20):
+            ran(1.0, at=now(), type=f"type-{number}")
+        self.assertLessEqual(len(self.statements(FIGURES, queue="default", over="month")), 12)
+        self.client.force_login(staff("view_task", name="without"))
+        self.assertEqual(self.client.get(FIGURES, {"queue": "default"}).status_code, 403)

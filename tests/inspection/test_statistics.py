@@ -1,0 +1,188 @@
+import math
+from datetime import date, timedelta
+from unittest import mock
+
+from django.test import TestCase
+
+from django_perfectqueue import store
+from django_perfectqueue.models import Bucket, Usage
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.store import Tally, UsageKey
+from django_perfectqueue.store.records import usage as records
+from django_perfectqueue.store.records.usage import all_types_key, type_key
+
+from ..factories import NOON, after
+from ..management.running import refused, run, run_json
+from ..waiting import wait_until
+from ..worker.workers import WorkerTestCase
+
+HOUR, DAY = 3_600, 86_400
+TODAY = NOON.date()
+
+
+def ran(*seconds, at=NOON, queue="default", type="report", user="ann", word="finished"):
+    """Have attempts take so many seconds each and end in one way."""
+    keys = (
+        UsageKey(queue, others=False, user=user),
+        type_key(queue, type),
+        all_types_key(queue),
+    )
+    tallies = {key: Tally(seconds=sum(seconds)) for key in keys}
+    for tally in tallies.values():
+        tally.run(seconds)
+        tally.wait(*[1.0] * len(seconds))
+        setattr(tally, word, len(seconds))
+    store.add_usage(tallies, using="default", at=at)
+
+
+def roll_up(now, keep=30.0 * DAY):
+    store.roll_up(using="default", keep=keep, now=now)
+
+
+class StatisticsTests(TestCase):
+    def test_mean_deviation_and_histogram_are_those_of_the_run_times(self):
+        ran(1.0, 2.0, 6.0)
+        found = Queue().statistics(now=after(1))
+
+        self.assertEqual((found.day, found.ended, found.finished), (TODAY, 3, 3))
+        self.assertEqual((found.run.count, found.run.mean), (3, 3.0))
+        self.assertAlmostEqual(found.run.deviation, math.sqrt((4 + 1 + 9) / 3))
+        counts = {end: count for end, count in found.run.histogram if count}
+        self.assertEqual(counts, {2.0: 1, 4.0: 1, 8.0: 1})
+        self.assertEqual((found.wait.mean, found.wait.deviation), (1.0, 0.0))
+
+    def test_they_are_those_of_a_queue_a_type_or_a_user(self):
+        ran(1.0, 1.0)
+        ran(4.0, type="mail", user="bob", word="failed")
+        ran(9.0, queue="other")
+
+        for asked, ended, failed in (
+            ({}, 3, 1),
+            ({"type": "report"}, 2, 0),
+            ({"type": "mail"}, 1, 1),
+            ({"user": "bob"}, 1, 1),
+            ({"user": "cem"}, 0, 0),
+        ):
+            with self.subTest(asked):
+                found = Queue().statistics(now=after(1), **asked)
+                self.assertEqual((found.ended, found.failed), (ended, failed))
+        with self.assertRaises(ValueError):
+            Queue().statistics(type="mail", user="bob")
+
+    def test_each_attempt_counts_once_however_it_is_summed_up(self):
+        for minutes in (-24 * 60, -61, -60, -2, -1, 0):
+            ran(1.0, at=after(60 * minutes))
+        for now in (after(5), after(70), after(HOUR + 20), after(2 * HOUR), after(DAY)):
+            roll_up(now)
+            with self.subTest(now=now):
+                for asked in ({}, {"type": "report"}, {"user": "ann"}):
+                    today = Queue().statistics(TODAY, **asked)
+                    before = Queue().statistics(TODAY - timedelta(days=1), **asked)
+                    self.assertEqual((today.ended, before.ended), (5, 1))
+        self.assertTrue(Usage.objects.filter(span=Bucket.DAY).exists())
+
+    def test_a_day_is_kept_as_long_as_an_hour_and_the_total_for_ever(self):
+        ran(1.0)
+        roll_up(after(2 * DAY))
+        roll_up(after(40 * DAY))
+
+        self.assertEqual(Queue().statistics(TODAY).ended, 0)
+        self.assertEqual(set(Usage.objects.values_list("span", flat=True)), {Bucket.TOTAL})
+        self.assertEqual([one.ended for one in Queue().lifetime()], [1, 1])
+
+    def test_since_ever_is_of_all_types_and_of_each(self):
+        ran(1.0, 1.0, at=after(-400 * DAY))
+        ran(1.0, type="mail", word="retried")
+        everything, mail, report = Queue().lifetime()
+
+        self.assertEqual((everything.type, everything.ended, everything.retried), ("", 3, 1))
+        self.assertEqual((mail.type, mail.ended), ("mail", 1))
+        self.assertEqual((report.type, report.finished, report.day), ("report", 2, None))
+
+    def test_of_very_many_types_the_first_have_totals_and_nothing_is_lost(self):
+        with mock.patch.object(records, "MOST_TYPES", 2):
+            for number in range(5):
+                ran(1.0, type=f"type-{number}", at=after(number))
+        with (
+            mock.patch("django_perfectqueue.store.records.usage_rollup.MOST_TYPES", 2),
+            mock.patch.object(records, "MOST_TYPES", 2),
+        ):
+            roll_up(after(HOUR * 2))
+
+        everything, *types = Queue().lifetime()
+        self.assertEqual(everything.ended, 5)
+        self.assertEqual([one.type for one in types], ["type-0", "type-1"])
+        self.assertEqual(Queue().statistics(TODAY).ended, 5)
+        hours = Usage.objects.filter(span=Bucket.HOUR, others=False).exclude(type="")
+        self.assertEqual(hours.count(), 2)
+
+    def test_types_take_nothing_from_what_users_received(self):
+        ran(1.0, 3.0)
+        for now in (after(1), after(3 * HOUR)):
+            [share] = Queue().shares("day", now=now)
+            self.assertEqual((share.user, share.seconds, share.received), ("ann", 4.0, 1.0))
+            roll_up(after(3 * HOUR))
+
+    def test_with_nothing_counted_there_are_no_lengths(self):
+        found = Queue().statistics(date(2030, 1, 1))
+        self.assertEqual((found.ended, found.run.count, found.still_failed), (0, 0, 0))
+        self.assertIsNone(found.run.mean)
+        self.assertEqual([one.ended for one in Queue().lifetime()], [0])
+
+
+class WorkerStatisticsTests(WorkerTestCase):
+    def test_a_worker_counts_every_ending(self):
+        self.submit("ok", "echo", user="ann")
+        self.submit("bad", "fail", user="ann")
+        self.burst(MAX_ATTEMPTS=2, RETRY_WAIT=0)
+
+        found = Queue().statistics()
+        self.assertEqual((found.finished, found.retried, found.failed), (1, 1, 1))
+        self.assertEqual((found.run.count, found.wait.count, found.ended), (3, 3, 3))
+        echo = Queue().statistics(type="echo")
+        self.assertEqual((echo.finished, echo.run.count), (1, 1))
+        self.assertEqual(Queue().statistics(user="ann").ended, found.ended)
+
+    def test_what_dies_with_its_processor_is_lost(self):
+        self.submit("dies", "die-once", user="ann")
+        self.burst()
+
+        wait_until(lambda: Queue().statistics(type="die-once").lost == 1)
+        found = Queue().statistics(user="ann")
+        self.assertEqual((found.finished, found.lost), (1, 1))
+
+    def test_a_failure_put_back_later_leaves_the_days_count_right(self):
+        self.submit("bad", "fail", user="ann")
+        self.burst()
+        failed = Queue().statistics().failed
+        self.assertEqual((failed, Queue().statistics().still_failed), (1, 1))
+        self.assertEqual(Queue().statistics(user="bob").still_failed, 0)
+        self.assertEqual(Queue().statistics(type="fail").still_failed, 1)
+
+        Queue()["bad"].retry()
+        again = Queue().statistics()
+        self.assertEqual((again.failed, again.still_failed), (1, 0))
+
+
+class CommandTests(TestCase):
+    def test_the_command_shows_a_day(self):
+        ran(1.0, 2.0, 6.0)
+        ran(1.0, type="mail", word="failed")
+        with mock.patch.object(store, "clock", return_value=after(1)):
+            [found, _mail, _report] = run_json("pq_stats", "--day")
+            shown = run("pq_stats", "--day", "2030-01-01")
+        self.assertEqual((found["queue"], found["day"]), ("default", "2030-01-01"))
+        self.assertEqual((found["finished"], found["failed"]), (3, 1))
+        self.assertEqual(found["run"]["count"], 4)
+        self.assertEqual(found["run"]["histogram"][-1], [None, 0])
+        for words in ("2030-01-01", "mail", "report", "2.5", "3"):
+            self.assertIn(words, shown)
+
+    def test_the_command_shows_all_time(self):
+        ran(1.0, at=after(-500 * DAY))
+        [everything, report] = run_json("pq_stats", "--day", "all")
+        self.assertEqual((everything["ended"], everything["day"]), (1, None))
+        self.assertEqual(report["type"], "report")
+
+    def test_what_is_no_day_is_refused(self):
+        self.assertIn("yesterday", refused(self, "pq_stats", "--day", "yesterday"))

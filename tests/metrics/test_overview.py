@@ -1,0 +1,163 @@
+from datetime import timedelta
+from unittest import mock
+
+from django.db import connection
+from django.test import TestCase, override_settings
+from django.test.utils import CaptureQueriesContext
+
+from django_perfectqueue import store
+from django_perfectqueue.fairness.shares import set_share
+from django_perfectqueue.metrics.overview import overview
+from django_perfectqueue.models import Limit, Task
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.records import counts
+
+from ..factories import acquire, fail, finish, register, retry, running, seat, submit, submit_many
+from ..inspection.test_statistics import ran
+
+
+def queues():
+    store.rouse(using="default")
+    return {one.name: one for one in overview(using="default").queues}
+
+
+def take(queue, **options):
+    submit(now=None, queue=queue)
+    store.rouse(using="default")
+    [lease] = acquire(now=None, queues=(queue,), **options)
+    return lease
+
+
+def now():
+    return store.clock(using="default")
+
+
+def park(key):
+    """Have a task wait for a worker that knows its type."""
+    [lease] = acquire(now=None)
+    store.release([lease], using="default", delay=60.0)
+    store.park([lease], lambda _type: False, using="default")
+
+
+class OverviewTests(TestCase):
+    def test_without_tasks_the_queue_of_the_settings_needs_a_worker(self):
+        [default] = queues().values()
+        self.assertTrue(default.is_unserved)
+        register("default", now=None)
+        self.assertTrue(queues()["default"].is_well)
+
+    def test_each_status_is_counted(self):
+        for _number in range(3):
+            lease = take("mail")
+        register("mail", now=None, seats=[seat(1, lease.task_id)])
+        retry(take("mail"), now=None, wait=60)
+        take("mail", lease=0)
+        submit(now=None, queue="mail", run_at="1h")
+        submit_many(2, queue="mail", now=None)
+        submit(queue="other", now=None)
+
+        mail = queues()["mail"]
+        self.assertEqual((mail.running, mail.held, mail.stalled), (1, 2, 1))
+        self.assertEqual((mail.waiting, mail.scheduled, mail.retrying), (2, 1, 1))
+        self.assertEqual((mail.workers, mail.processors, mail.parked), (1, 2, 0))
+        self.assertFalse(mail.is_bounded)
+        self.assertEqual((queues()["other"].waiting, queues()["other"].running), (1, 0))
+
+    def test_a_count_that_was_cut_off_says_so(self):
+        submit_many(5, now=None)
+        submit_many(4, queue="later", now=None, run_at="1h")
+        with mock.patch.object(counts, "COUNTED", 2):
+            found = queues()
+        self.assertEqual(found["default"].waiting, 3)
+        self.assertTrue(found["later"].is_bounded)
+
+    def test_what_a_pause_or_a_limit_holds_back_waits_too(self):
+        Limit.objects.create(scope="name", name="full", max_running=0)
+        submit_many(2, user="ann", limits=["full"], now=None)
+        submit_many(3, user="bob", now=None)
+        acquire(now=None)
+        set_share("bob", paused=True)
+
+        default = queues()["default"]
+        self.assertEqual(default.waiting + default.held, 5)
+        self.assertGreaterEqual(default.waiting, 4)
+
+    def test_a_queue_that_nobody_serves_is_not_well(self):
+        register("mail", now=None)
+        submit(queue="reports", now=None)
+        submit(queue="mail", now=None)
+        found = queues()
+        self.assertTrue(found["reports"].is_unserved)
+        self.assertTrue(found["mail"].is_well)
+        register("reports", now=None, leaving=True)
+        self.assertTrue(queues()["reports"].is_unserved)
+
+    def test_a_queue_is_late_by_its_oldest_task(self):
+        register("default", now=None)
+        submit(now=now() - timedelta(seconds=100))
+        self.assertTrue(queues()["default"].is_well)
+        with override_settings(PERFECTQUEUE={"LATE_AFTER": 60}):
+            self.assertTrue(queues()["default"].is_late)
+        with override_settings(PERFECTQUEUE={"LATE_AFTER": None}):
+            self.assertFalse(queues()["default"].is_late)
+
+    def test_a_type_without_a_handler_is_named(self):
+        register("default", now=None)
+        submit("k1", type="misspelt", now=None)
+        park("k1")
+        default = queues()["default"]
+        self.assertEqual((default.unknown_types, default.parked), (["misspelt"], 1))
+        self.assertFalse(default.is_well)
+
+    def test_a_pause_is_shown(self):
+        submit(queue="mail", now=None)
+        Queue("mail").pause()
+        self.assertEqual({name: one.paused for name, one in queues().items()}["mail"], True)
+        self.assertFalse(queues()["default"].paused)
+
+    def test_rates_are_of_the_last_minutes(self):
+        ran(*[1.0] * 10, at=now(), word="finished")
+        ran(1.0, at=now(), word="failed")
+        ran(1.0, at=now() - timedelta(minutes=30), word="failed")
+        ran(1.0, at=now() - timedelta(hours=2), word="failed")
+        submit_many(4, now=None)
+
+        default = queues()["default"]
+        self.assertEqual((default.failed_last_hour, default.finished_a_minute), (2, 2.0))
+        self.assertEqual(default.drained_in, 120.0)
+        minutes = overview(using="default").minutes
+        self.assertEqual(len(minutes), 60)
+        self.assertEqual(sum(tally.ended for _start, tally in minutes), 12)
+        self.assertEqual(sum(tally.failed for _start, tally in minutes[-2:]), 1)
+
+    def test_the_latest_failures_are_by_group(self):
+        for number in range(3):
+            _task, lease = running(f"k{number}", now=None)
+            fail(lease, now=None)
+        _task, lease = running("fine", now=None)
+        finish(lease, now=None)
+        [(count, at)] = overview(using="default").lately.failed.values()
+        self.assertEqual(count, 3)
+        self.assertLess(now() - at, timedelta(minutes=1))
+
+    def test_who_received_most_lately_comes_first(self):
+        ran(1.0, at=now() - timedelta(minutes=2))
+        ran(3.0, at=now() - timedelta(minutes=2), user="bob")
+        submit(now=None)
+        store.roll_up(using="default", keep=None)
+        received = overview(using="default").lately.received
+        self.assertEqual(received, {("default", "bob"): (1, 3.0), ("default", "ann"): (1, 1.0)})
+
+    def test_those_that_are_not_well_come_first(self):
+        register("alpha", "default", now=None)
+        submit(queue="alpha", now=None)
+        submit(queue="zulu", now=None)
+        self.assertEqual(next(iter(queues())), "zulu")
+
+    def test_it_takes_eight_statements_however_many_queues_there_are(self):
+        for number in range(20):
+            submit(queue=f"queue-{number}", now=None)
+        register("default", now=None, seats=[seat(1, Task.objects.first().pk)])
+        with CaptureQueriesContext(connection) as queries:
+            overview(using="default")
+        self.assertLessEqual(len(queries), 8, [query["sql"][:60] for query in queries])

@@ -1,0 +1,141 @@
+"""What code declares, and what becomes of it when workers start and end."""
+
+from datetime import timedelta
+from unittest import mock
+
+from django.test import SimpleTestCase, tag
+
+from django_perfectqueue.application import Registry, autodiscover, handler
+from django_perfectqueue.compat import HAS_TASKS
+from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.models import Schedule, Worker
+from django_perfectqueue.models.worker import UNSEEN
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.schedules import cron, every, scheduled
+from django_perfectqueue.schedules.declared import declarations
+from django_perfectqueue.schedules.sync import declared_for, sync
+from django_perfectqueue.store.schedules.fire import server_time
+
+from .test_schedules import Case
+
+
+class DeclaredCase(Case):
+    def setUp(self):
+        super().setUp()
+        autodiscover()
+        self.enterContext(mock.patch.dict(declarations, clear=True))
+        self.enterContext(mock.patch.dict(Registry.routes))
+
+    def declare(self, timing, name="", **terms):
+        @scheduled(timing, name=name, **terms)
+        @handler("nightly")
+        def nightly(task):
+            """Do nothing."""
+
+        self.addCleanup(Registry._found.clear)
+        self.addCleanup(Registry._made.pop, "nightly", None)
+        return nightly
+
+    def start(self, number, *, ago=0.0, seen_ago=0.0, first=True):
+        """Be a worker with what is declared now, which started so many seconds ago."""
+        now = server_time(using="default")
+        facts = {
+            "host": "h", "pid": number, "version": "1", "processors": 1, "queues_text": "[]",
+            "routes_text": "null", "started_at": now - timedelta(seconds=ago),
+            "seen_at": now - timedelta(seconds=seen_ago),
+            "schedules_text": str(sorted(declarations)).replace("'", '"'),
+        }  # fmt: skip
+        Worker.objects.update_or_create(id=number, defaults=facts)
+        return sync(declared_for("default"), using="default", worker=number, first=first)
+
+
+class SyncTests(DeclaredCase):
+    def test_a_worker_stores_what_is_declared_once(self):
+        self.declare(cron("0 3 * * *", "Europe/Zurich"), user="reports", overlap="queue_one")
+        self.assertTrue(self.start(1))
+        self.assertTrue(self.start(2))
+        row = Schedule.objects.get()
+        self.assertEqual((row.name, row.type, row.origin), ("nightly", "nightly", "code"))
+        self.assertEqual((row.cron, row.timezone), ("0 3 * * *", "Europe/Zurich"))
+        self.assertEqual((row.user, row.overlap), ("reports", "queue_one"))
+        self.assertEqual(row.state, "active")
+
+    def test_without_any_nothing_is_looked_at_again(self):
+        self.assertFalse(self.start(1))
+
+    def test_a_persons_pause_and_change_stand_until_the_declaration_changes(self):
+        self.declare(every("10m"))
+        self.start(1)
+        self.schedules["nightly"].pause("wait", by="ann")
+        self.schedules["nightly"].change(priority=5)
+        self.start(2)
+        row = Schedule.objects.get()
+        self.assertEqual((row.state, row.note, row.priority), ("paused", "wait", 5))
+        self.declare(every("20m"))
+        self.start(3)
+        row = Schedule.objects.get()
+        self.assertEqual((row.state, row.note, row.priority), ("paused", "wait", 0))
+        self.assertEqual(row.every, 1200)
+
+    def test_it_is_retired_when_no_live_worker_declares_it(self):
+        self.declare(every("10m"))
+        self.start(1, ago=100)
+        declarations.clear()
+        self.start(2)
+        self.assertEqual(Schedule.objects.get().state, "active")
+        Worker.objects.filter(id=1).update(
+            seen_at=server_time(using="default") - UNSEEN - timedelta(seconds=1)
+        )
+        self.start(2, first=False)
+        self.assertEqual(Schedule.objects.get().state, "gone")
+        self.declare(every("10m"))
+        self.start(3)
+        self.assertEqual(Schedule.objects.get().state, "active")
+
+    def test_of_two_releases_the_younger_one_decides(self):
+        self.declare(every("20m"))
+        self.start(2, ago=10)
+        self.declare(every("10m"))
+        self.start(1, ago=100)
+        self.assertEqual(Schedule.objects.get().every, 1200)
+
+    def test_a_persons_schedule_of_that_name_stays(self):
+        self.put("nightly", every=60)
+        self.declare(every("10m"))
+        with self.assertLogs("django_perfectqueue.schedules", "WARNING"):
+            self.start(1)
+        row = Schedule.objects.get()
+        self.assertEqual((row.every, row.origin), (60, "row"))
+
+    def test_one_that_is_wrong_holds_up_no_other(self):
+        self.declare(every("10m"), name="a", timezone="Mars/Olympus")
+        self.declare(every("10m"), name="b")
+        with self.assertLogs("django_perfectqueue.schedules", "ERROR") as log:
+            self.start(1)
+        self.assertIn("Mars/Olympus", log.output[0])
+        self.assertEqual(Schedule.objects.get().name, "b")
+
+    def test_a_task_of_djangos_runs_with_its_queue_and_knows_its_tick(self):
+        if not HAS_TASKS:
+            self.skipTest("There are none.")
+        from ..backend import jobs
+
+        scheduled(every("10m"), name="later", data={"args": [7], "kwargs": {}})(jobs.later)
+        self.start(1)
+        row = Schedule.objects.get()
+        self.assertEqual((row.type, row.queue), (jobs.later.module_path, "default"))
+        self.assertEqual(row.priority, 5)
+        self.fire(row.due_at)
+        (task,) = Queue().acquire(now=row.due_at)
+        self.assertEqual(
+            (task.data, task.scheduled_for), ({"args": [7], "kwargs": {}}, row.next_at)
+        )
+
+
+@tag("no-database")
+class DeclarationTests(SimpleTestCase):
+    def test_it_must_stand_over_a_handler_and_name_a_timing(self):
+        with self.assertRaisesMessage(ConfigError, "no handler"):
+            scheduled(every(60))(print)
+        with self.assertRaisesMessage(ConfigError, "cron(...) or every(...)"):
+            scheduled("0 3 * * *")

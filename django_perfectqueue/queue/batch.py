@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -132,7 +132,7 @@ class Batch:
         if task.after:
             raise InvalidTaskError("after is not for a callback: it waits for its batch.")
         mode = WHENS[when].value
-        task = replace(task, after=(store.Parent.batch(self.id),), if_failed=mode)
+        task = task._replace(after=(store.Parent.batch(self.id),), if_failed=mode)
         with store.together(using=self.using):
             fresh = store.submit_linked(store.submit_all, [task], using=self.using)
             if not fresh:

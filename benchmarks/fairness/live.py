@@ -35,6 +35,7 @@ DISPATCH = "benchmarks.workers.fairness.SleepDispatch"
 TICK = 0.005
 ENDING = 60.0
 AT_ONCE = 5_000
+DAY = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -131,19 +132,49 @@ class Feeder:
             due.append(heapq.heappop(self.coming)[-1])
         owners = self.peer.scenario.owners()
         tasks = defaultdict(list)
+        schedules = []
         for index, one in enumerate(due, len(self.sent)):
-            tasks[owners[one.user].queue].append(
-                {
-                    "key": str(index),
-                    "type": "sleep",
-                    "user": one.user,
-                    "data": {"i": index, "seconds": one.seconds, "releases": one.releases},
-                }
-            )
+            task = {
+                "key": str(index),
+                "type": "sleep",
+                "user": one.user,
+                "data": {"i": index, "seconds": one.seconds, "releases": one.releases},
+            }
+            if owners[one.user].scheduled:
+                schedules.append((owners[one.user].queue, task))
+            else:
+                tasks[owners[one.user].queue].append(task)
         self.sent += due
         for queue, of_queue in tasks.items():
             for start in range(0, len(of_queue), AT_ONCE):
                 Queue(queue).submit_many(of_queue[start : start + AT_ONCE])
+        store_schedules(schedules)
+
+
+def store_schedules(tasks: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """Store schedules that are due at once, and again after a day, and wake the workers."""
+    if not tasks:
+        return
+    from django_perfectqueue.models import Schedule
+    from django_perfectqueue.store.notify.ring import notify
+    from django_perfectqueue.store.schedules.fire import server_time
+
+    now = server_time(using="default")
+    rows = [
+        Schedule(
+            name=task["key"],
+            queue=queue,
+            type=task["type"],
+            user=task["user"],
+            payload=json.dumps(task["data"]),
+            every=DAY,
+            next_at=now,
+            due_at=now,
+        )
+        for queue, task in tasks
+    ]
+    Schedule.objects.bulk_create(rows, batch_size=AT_ONCE)
+    notify(using="default")
 
 
 def measured(stand: Stand, peer: Sleepers, processors: int) -> dict[str, Any]:
@@ -201,9 +232,11 @@ def runs_of(sent: Sequence[Arrival]) -> dict[int, Run]:
 
     found = {}
     for key, user, due, started, ended in rows:
+        # That of a schedule's task has its tick, too.
+        number = int(key.partition("@")[0])
         begin, end = since(started), since(ended)
-        took = sent[int(key)].demand if begin is None or end is None else end - begin
-        found[int(key)] = Run(user, since(due) or 0.0, begin, end, took)
+        took = sent[number].demand if begin is None or end is None else end - begin
+        found[number] = Run(user, since(due) or 0.0, begin, end, took)
     return found
 
 

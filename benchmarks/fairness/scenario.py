@@ -55,7 +55,8 @@ class Group:
     a second, from ``begin`` until ``end``. Both are for each processor where the
     scenario says so. Of ``at_once`` of the users there is a task at every moment, one of
     each: when it ends, the next user in turn comes with one. Each task is released
-    ``releases`` times, after its time, before it ends.
+    ``releases`` times, after its time, before it ends. ``scheduled`` means that a schedule
+    for each task is stored, which is due then, instead of the task.
 
     Where a scenario has several queues, each has one group with one user, and the weight is
     that of the queue.
@@ -75,6 +76,7 @@ class Group:
     begin: float = 0.0
     end: float = math.inf
     releases: int = 0
+    scheduled: bool = False
 
     def users(self) -> list[str]:
         if self.count == 1:
@@ -273,6 +275,7 @@ def group(place: str, given: dict[str, Any], number: int) -> Group:
         begin=fields.number("from", 0.0, least=0.0),
         end=fields.number("until", math.inf, least=0.0),
         releases=fields.whole("releases", 0, least=0),
+        scheduled=fields.take("scheduled", bool, False),
     )
     fields.done()
     if not (found.backlog or found.rate or found.at_once):

@@ -9,6 +9,7 @@ from .dotted_paths import (
     check_dispatch,
     check_middleware,
 )
+from .schedules import check_schedules
 from .servers import check_server, check_server_settings
 from .settings import check_settings
 
@@ -20,6 +21,7 @@ __all__ = [
     "check_database_settings",
     "check_dispatch",
     "check_middleware",
+    "check_schedules",
     "check_server",
     "check_server_settings",
     "check_settings",

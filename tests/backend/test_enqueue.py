@@ -109,7 +109,7 @@ class EnqueueTests(TestCase):
         """
         django-tasks-db takes one for each.
         """
-        expected = {"postgresql": 1, "sqlite": 2, "mysql": 2}[connection.vendor]
+        expected = {"postgresql": 1, "sqlite": 2, "mysql": 1}[connection.vendor]
         with CaptureQueriesContext(connection) as enqueued:
             result = jobs.add.enqueue(1, 2)
         self.assertEqual(statements(enqueued), expected)

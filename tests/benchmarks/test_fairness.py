@@ -39,6 +39,12 @@ name = "nobody"
 user = ""
 task = 0.002
 backlog = 800
+
+[[users]]
+name = "by schedules"
+task = 0.002
+backlog = 200
+scheduled = true
 """
 AGREE = 0.05
 """How far apart a group's part of the time may be when run and when simulated."""
@@ -194,6 +200,7 @@ class ScenarioTests(Folder, SimpleTestCase):
         task = { least = 0.1, most = 0.2 }
         backlog = 3
         at = [0, 5]
+        scheduled = true
         [[users]]
         name = "stream"
         task = { mean = 0.5 }
@@ -212,6 +219,7 @@ class ScenarioTests(Folder, SimpleTestCase):
         self.assertAlmostEqual(len(stream), 2 * 4 * 4, delta=20)
         self.assertEqual(coming, arrivals(scenario, 2))
         self.assertEqual(coming, sorted(coming, key=lambda one: one.at))
+        self.assertEqual([group.scheduled for group in scenario.groups], [True, False])
 
     def test_what_is_wrong_in_a_file_is_said(self):
         from benchmarks.fairness.scenario import ScenarioError, read

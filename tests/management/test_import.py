@@ -18,8 +18,9 @@ from django_perfectqueue.management.commands import pq_import
 from django_perfectqueue.management.importing import django_q2, move, source
 from django_perfectqueue.management.importing.perfectqueue import PerfectQueue
 from django_perfectqueue.management.importing.source import Left
-from django_perfectqueue.models import Task
+from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.schedules import Schedules
 
 from .running import refused, run, run_json
 
@@ -88,6 +89,10 @@ def opened():
 
 def task(key, queue="default"):
     return Queue(queue)[key].metadata()
+
+
+def schedule(name):
+    return Schedule.objects.get(name=name)
 
 
 class AncestorTests(TableTestCase):
@@ -453,8 +458,8 @@ class DjangoQ2Tests(TableTestCase):
         " payload text NOT NULL, {lock} {time}",
         "django_q_schedule": "id int PRIMARY KEY, name varchar(100), func varchar(256) NOT NULL,"
         " hook varchar(256), args text, kwargs text, schedule_type varchar(2) NOT NULL,"
-        " minutes int, repeats int NOT NULL, next_run {time}, cluster varchar(100),"
-        " intended_date_kwarg varchar(100)",
+        " minutes int, cron varchar(100), repeats int NOT NULL, next_run {time},"
+        " cluster varchar(100), intended_date_kwarg varchar(100)",
     }
 
     def pack(self, number, *, lock=None, salt="shop", **package):
@@ -521,14 +526,39 @@ class DjangoQ2Tests(TableTestCase):
             self.assertIn(text, out)
         self.assertFalse(Task.objects.exists())
 
-    def test_schedules_that_come_once_become_tasks_and_the_others_are_named(self):
+    def test_schedules_that_come_again_stay_schedules(self):
+        self.schedule(1, schedule_type="I", minutes=15, name="often", args="1", repeats=7)
+        kinds = (
+            *(("H", ""), ("D", "0 0 12 * * *"), ("W", "0 0 12 * * 2"), ("BW", "")),
+            *(("M", "0 0 12 1 * *"), ("BM", "0 0 12 1 1,3,5,7,9,11 *")),
+            *(("Q", "0 0 12 1 1,4,7,10 *"), ("Y", "0 0 12 1 1 *")),
+        )
+        for number, (kind, _cron) in enumerate(kinds, 10):
+            self.schedule(number, schedule_type=kind, name=kind)
+        self.schedule(30, schedule_type="C", cron="*/5 * * * *")
+        self.schedule(31, schedule_type="C", cron="0 3 * * * 30", name="seconds")
+        self.schedule(32, schedule_type="C", cron="0 3 */2 * mon", name="days")
+        self.schedule(33, schedule_type="M", next_run=NOON + timedelta(days=30), name="last")
+        self.schedule(34, schedule_type="D", intended_date_kwarg="at", name="dated")
+        out = refused(self, "pq_import", "django-q2")
+
+        often = schedule("often")
+        self.assertEqual((often.every, often.starts_at, often.remaining), (900, NOON, 7))
+        self.assertEqual(often.payload, '{"args":[1],"kwargs":{}}')
+        self.assertEqual([schedule(kind).cron for kind, _cron in kinds], [c for _kind, c in kinds])
+        self.assertEqual((schedule("H").every, schedule("BW").every), (3600, 14 * 86400))
+        self.assertEqual(schedule("django-q2-schedule-30").cron, "*/5 * * * *")
+        self.assertEqual(schedule("seconds").cron, "30 0 3 * * *")
+        for text in ("days ('0 3 */2 * mon' has", "last (kind M on day 31)", "dated\n"):
+            self.assertIn(text, out)
+        self.assertEqual(Schedule.objects.count(), 11)
+
+    def test_schedules_that_come_once_become_tasks(self):
         names = ("args", "kwargs")
         first = self.schedule(
             1, **dict(zip(names, ("1, 'two'", "x=1, timeout=9, q_options={}"), strict=True))
         )
         second = self.schedule(2, args="7", kwargs="{'y': [2]}", intended_date_kwarg="at")
-        self.schedule(3, schedule_type="D", name="nightly")
-        self.schedule(4, schedule_type="C", name="often")
         self.schedule(5, repeats=0)
         self.schedule(6, kwargs="x=open('f')")
         self.schedule(7, kwargs="1) + f(2")
@@ -543,15 +573,13 @@ class DjangoQ2Tests(TableTestCase):
             task(second).data, {"args": [7], "kwargs": {"y": [2], "at": NOON.isoformat()}}
         )
         for text in (
-            "2 recurring: there is no scheduler yet\n      nightly: report (daily)\n"
-            "      often: report (cron)\n",
             "1 schedules that are over\n",
             "2 with data that can't be read\n      6: report (",
             "2 with what a task here has not: hook\n      8: report\n      hooked: report\n",
             "4 tasks are left behind.",
         ):
             self.assertIn(text, out)
-        self.assertEqual(self.rows("django_q_schedule"), 7)
+        self.assertEqual(self.rows("django_q_schedule"), 5)
 
 
 class Pickles:
@@ -567,14 +595,20 @@ class Evil:
 class CeleryBeatTests(TableTestCase):
     table = "django_celery_beat_periodictask"
     clocks = "django_celery_beat_clockedschedule"
+    crontabs = "django_celery_beat_crontabschedule"
+    intervals = "django_celery_beat_intervalschedule"
     tables = {
         clocks: "id int PRIMARY KEY, clocked_time {time} NOT NULL",
+        crontabs: "id int PRIMARY KEY, minute varchar(240) NOT NULL, hour varchar(96) NOT NULL,"
+        " day_of_month varchar(124) NOT NULL, month_of_year varchar(64) NOT NULL,"
+        " day_of_week varchar(64) NOT NULL, timezone varchar(63) NOT NULL",
+        intervals: "id int PRIMARY KEY, every int NOT NULL, period varchar(24) NOT NULL",
         table: "id int PRIMARY KEY, name varchar(200) NOT NULL, task varchar(200) NOT NULL,"
         " args text NOT NULL, kwargs text NOT NULL, queue varchar(200), exchange varchar(200),"
         " routing_key varchar(200), headers text NOT NULL, priority int, expires {time},"
         " expire_seconds int, one_off bool NOT NULL, start_time {time}, enabled bool NOT NULL,"
         " total_run_count int NOT NULL, clocked_id int, crontab_id int, interval_id int,"
-        " solar_id int",
+        " solar_id int, last_run_at {time}",
     }
 
     def add(self, number, **values):
@@ -595,8 +629,7 @@ class CeleryBeatTests(TableTestCase):
         self.insert(self.clocks, id=1, clocked_time=NOON)
         self.add(1, args="[1, 2]", kwargs='{"x": null}', priority=5, expire_seconds=60)
         self.add(2, start_time=NOON + timedelta(hours=1), expires=NOON + timedelta(hours=2))
-        self.add(3, clocked_id=None, interval_id=4, one_off=False)
-        self.add(4, clocked_id=None, crontab_id=4, name="nightly")
+        self.add(3, clocked_id=None, solar_id=4, one_off=False)
         self.add(5, enabled=False)
         self.add(6, total_run_count=1)
         self.add(7, args="{")
@@ -612,8 +645,7 @@ class CeleryBeatTests(TableTestCase):
         self.assertEqual(second.run_at, NOON + timedelta(hours=1))
         self.assertEqual(second.expires_at, NOON + timedelta(hours=2))
         for text in (
-            "2 recurring: there is no scheduler yet\n      task-3: report (interval)\n"
-            "      nightly: report (crontab)\n",
+            "1 by the sun: not possible here\n      task-3: report\n",
             "1 switched off\n",
             "1 that have run\n      task-6\n",
             "2 with data that can't be read\n      task-7 (",
@@ -623,7 +655,62 @@ class CeleryBeatTests(TableTestCase):
             "4 tasks are left behind.",
         ):
             self.assertIn(text, out)
-        self.assertEqual(self.rows(self.table), 8)
+        self.assertEqual(self.rows(self.table), 7)
+
+    def crontab(self, number, text, zone="Europe/Zurich"):
+        names = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+        values = dict(zip(names, text.split(), strict=True))
+        self.insert(self.crontabs, id=number, timezone=zone, **values)
+
+    def test_what_comes_again_becomes_a_schedule(self):
+        self.crontab(1, "0 3 * * mon-fri")
+        self.crontab(2, "0 3 13 * fri")
+        self.insert(self.intervals, id=1, every=15, period="minutes")
+        self.insert(self.intervals, id=2, every=5, period="microseconds")
+        again = {"clocked_id": None, "one_off": False}
+        self.add(1, **again, crontab_id=1, name="nightly", args="[1]", priority=5)
+        self.add(2, **again, interval_id=1, last_run_at=NOON, total_run_count=9, expires=EVER)
+        self.add(3, clocked_id=None, crontab_id=1, one_off=True)
+        self.add(4, **again, crontab_id=2)
+        self.add(5, **again, interval_id=2)
+        self.add(6, **again, interval_id=77)
+        self.add(7, **again, crontab_id=1, task="nobody")
+        out = refused(self, "pq_import", "celery-beat", "--delete")
+
+        first, second, third = (schedule(name) for name in ("nightly", "task-2", "task-3"))
+        self.assertEqual((first.cron, first.timezone), ("0 3 * * mon-fri", "Europe/Zurich"))
+        self.assertEqual((first.payload, first.priority), ('{"args":[1],"kwargs":{}}', 5))
+        self.assertEqual((second.every, second.starts_at), (900, NOON))
+        self.assertEqual((second.ends_at, second.remaining, third.remaining), (EVER, None, 1))
+        for text in (
+            "0 tasks are imported, and 3 schedules (queue: default).",
+            "1 that would come at other times here\n      task-4 ('0 3 13 * fri' has",
+            "1 not possible here\n      task-5 (every must be at least a second",
+            "1 with a time that can't be found\n      task-6\n",
+            "1 of the type 'nobody', for which there is no handler",
+            "4 tasks are left behind.",
+        ):
+            self.assertIn(text, out)
+        self.assertEqual((self.rows(self.table), Schedule.objects.count()), (4, 3))
+
+    def test_a_second_time_nothing_changes_and_a_dry_run_stores_nothing(self):
+        self.crontab(1, "0 3 * * *")
+        self.add(1, clocked_id=None, one_off=False, crontab_id=1)
+        [facts] = run_json("pq_import", "celery-beat", "--dry-run")
+        self.assertEqual((facts["schedules"], Schedule.objects.count()), (1, 0))
+        run("pq_import", "celery-beat")
+        Schedules()["task-1"].pause("why")
+        self.assertIn("1 was there already.", run("pq_import", "celery-beat", "--delete"))
+        self.assertEqual((schedule("task-1").note, self.rows(self.table)), ("why", 0))
+
+    def test_another_schedule_of_its_name_stays(self):
+        self.crontab(1, "0 3 * * *")
+        self.add(1, clocked_id=None, one_off=False, crontab_id=1)
+        Schedules().put("task-1", "report", every=60)
+        Schedule.objects.update(type="other")
+        out = refused(self, "pq_import", "celery-beat")
+        self.assertIn("1 with a name that a schedule of another type has", out)
+        self.assertEqual(schedule("task-1").every, 60)
 
     def test_one_queue_of_many(self):
         self.insert(self.clocks, id=1, clocked_time=NOON)
@@ -631,6 +718,69 @@ class CeleryBeatTests(TableTestCase):
         self.add(2, queue="mail")
         run("pq_import", "celery-beat", "--from-queue", "mail", "--queue", "mail")
         self.assertEqual([row.key for row in Queue("mail").list()], ["celery-beat-2"])
+
+
+class DjangoOxTests(TableTestCase):
+    table = "django_ox_oxschedule"
+    tables = {
+        table: "id int PRIMARY KEY, name varchar(128) NOT NULL, task_key varchar(128) NOT NULL,"
+        " cron varchar(128) NOT NULL, every_seconds int, phase_seconds int NOT NULL,"
+        " arguments {json} NOT NULL, enabled bool NOT NULL, start_time {time} NOT NULL,"
+        " end_time {time}, starting_deadline_seconds int",
+    }
+
+    def add(self, number, **values):
+        given = {"task_key": "reports.daily", "cron": "", "phase_seconds": 0, "enabled": True}
+        given |= {"name": f"ox-{number}", "arguments": '{"region": "eu"}', "start_time": NOON}
+        self.insert(self.table, id=number, **{**given, **values})
+
+    def test_its_schedules_are_moved_with_their_phase(self):
+        self.add(1, cron="0 3 * * mon", starting_deadline_seconds=60, end_time=EVER)
+        self.add(2, every_seconds=3600, phase_seconds=600)
+        self.add(3, cron="0 3 */2 * mon")
+        self.add(4, cron="@daily", enabled=False)
+        self.add(5, cron="@daily", arguments="[]")
+        out = refused(self, "pq_import", "django-ox", "--map", "reports.daily=report")
+        first, second = schedule("ox-1"), schedule("ox-2")
+        self.assertEqual((first.type, first.cron, first.deadline), ("report", "0 3 * * mon", 60))
+        self.assertEqual((first.starts_at, first.ends_at), (NOON, EVER))
+        self.assertEqual(first.payload, '{"args":[],"kwargs":{"region":"eu"}}')
+        self.assertEqual((second.every, second.starts_at), (3600, NOON + timedelta(minutes=10)))
+        for text in ("1 switched off", "ox-3 ('0 3 */2", "ox-5 (arguments is no dict)"):
+            self.assertIn(text, out)
+        self.assertEqual(Schedule.objects.count(), 2)
+
+
+class DjQueueTests(TableTestCase):
+    table = "dj_queue_recurring_tasks"
+    tables = {
+        table: "id int PRIMARY KEY, {key} varchar(255) NOT NULL, task_path varchar(255) NOT NULL,"
+        " payload {json}, schedule varchar(255) NOT NULL, queue_name varchar(64) NOT NULL,"
+        " priority int NOT NULL",
+    }
+
+    def add(self, number, text, **values):
+        given = {"key": f"dj-{number}", "task_path": "report", "queue_name": "mail", "priority": 2}
+        self.insert(self.table, id=number, schedule=text, **{**given, **values})
+
+    def test_its_recurring_tasks_are_moved_into_the_queues_of_their_names(self):
+        self.add(1, "0 3 * * * Europe/Zurich", payload='{"args": [1], "kwargs": {"x": 2}}')
+        self.add(2, "*/10 * * * * *")
+        self.add(3, "@noon")
+        self.add(4, "every day at five")
+        self.add(5, "0 3 * * mon%2")
+        out = refused(self, "pq_import", "dj_queue")
+        first, second = schedule("dj-1"), schedule("dj-2")
+        self.assertEqual((first.cron, first.timezone), ("0 3 * * *", "Europe/Zurich"))
+        self.assertEqual((first.queue, first.priority), ("mail", 2))
+        self.assertEqual(first.payload, '{"args":[1],"kwargs":{"x":2}}')
+        self.assertEqual(
+            (second.cron, second.payload), ("*/10 * * * * *", '{"args":[],"kwargs":{}}')
+        )
+        self.assertEqual(schedule("dj-3").cron, "0 12 * * *")
+        self.assertIn("dj-4 (every day at five)", out)
+        self.assertIn("dj-5 (The cron expression", out)
+        self.assertIn("0 tasks are imported, and 3 schedules (queue: mail).", out)
 
 
 class TallyTests(SimpleTestCase):

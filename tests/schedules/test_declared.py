@@ -6,6 +6,7 @@ from unittest import mock
 from django.test import SimpleTestCase, tag
 
 from django_perfectqueue.application import Registry, autodiscover, handler
+from django_perfectqueue.checks import check_schedules
 from django_perfectqueue.compat import HAS_TASKS
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.models import Schedule, Worker
@@ -14,6 +15,7 @@ from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import cron, every, scheduled
 from django_perfectqueue.schedules.declared import declarations
 from django_perfectqueue.schedules.sync import declared_for, sync
+from django_perfectqueue.store.arithmetic import ticks
 from django_perfectqueue.store.schedules.fire import server_time
 
 from .test_schedules import Case
@@ -130,6 +132,31 @@ class SyncTests(DeclaredCase):
         self.assertEqual(
             (task.data, task.scheduled_for), ({"args": [7], "kwargs": {}}, row.next_at)
         )
+
+
+class CheckTests(DeclaredCase):
+    def problems(self):
+        return [(found.id, found.msg) for found in check_schedules()]
+
+    def test_what_can_not_be_stored_is_found(self):
+        self.declare(cron("@daily", "Europe/Zurch"), name="zone")
+        self.declare(cron("0 0 30 2 *"), name="never")
+        self.declare(every(0.5), name="often")
+        self.declare(cron("@daily", "Europe/Zurich"), name="good")
+        words = ("Europe/Zurich", "day-of-month", "at least a second")
+        for (number, message), word in zip(self.problems(), words, strict=True):
+            self.assertEqual(number, "perfectqueue.E050")
+            self.assertIn(word, message)
+
+    def test_missing_time_zones_are_found(self):
+        self.declare(cron("@daily", "Europe/Rome"))
+        ticks.zone_of.cache_clear()
+        with (
+            mock.patch.object(ticks, "ZoneInfo", side_effect=ticks.ZoneInfoNotFoundError),
+            mock.patch.object(ticks, "available_timezones", return_value=set()),
+        ):
+            [(_number, message)] = self.problems()
+        self.assertIn("tzdata", message)
 
 
 @tag("no-database")

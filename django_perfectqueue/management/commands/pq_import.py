@@ -24,13 +24,14 @@ from ..terminal.progress import Progress
 
 class Command(QueueCommand):
     summary = gettext_lazy(
-        "Moves the tasks that wait in the tables of another queue into this one. What was moved"
+        "Moves the tasks that wait in the tables of another queue, and its schedules, into this"
+        " one. What was moved"
         " before is passed over, so it may be run again. Stop the other queue's workers first."
         " Exits with 1 when some were left behind that could be moved if something were done."
     )
     queue_help = gettext_lazy(
-        "The queue that gets them. By default each of django-tasks-db goes to the queue of its"
-        " name, and all others to DEFAULT_QUEUE."
+        "The queue that gets them. By default each of django-tasks-db and of dj_queue goes to the"
+        " queue of its name, and all others to DEFAULT_QUEUE."
     )
 
     def add_options(self, parser: CommandParser) -> None:
@@ -161,10 +162,12 @@ def pair(text: str) -> tuple[str, str]:
 
 def so_far(move: Move) -> str:
     """Say what has been done before it was broken off."""
-    if move.dry_run or not move.tally.stored:
+    if move.dry_run or not move.tally.moved:
         return _("Nothing was imported.")
     count = move.tally.stored
     text = ngettext("%s task was imported", "%s tasks were imported", count) % f"{count:,}"
+    if count := move.tally.schedules:
+        text += ", " + ngettext("%s schedule", "%s schedules", count) % f"{count:,}"
     return text + _("; to go on, run it again.")
 
 
@@ -179,7 +182,10 @@ def first_line(move: Move) -> str:
     else:
         text = ngettext("%s task is imported", "%s tasks are imported", count)
     text %= f"{count:,}"
-    if count:
+    if tally.schedules:
+        words = ngettext("%s schedule", "%s schedules", tally.schedules)
+        text += _(", and %s") % (words % f"{tally.schedules:,}")
+    if tally.moved:
         text += _(" (queue: %s)") % ", ".join(sorted(tally.queues))
     text += "."
     if tally.there:
@@ -214,6 +220,7 @@ def as_json(move: Move, notes: list[str]) -> Facts:
     return {
         "source": move.source.name,
         "would_import" if move.dry_run else "imported": tally.stored,
+        "schedules": tally.schedules,
         "there_already": tally.there,
         "deleted": tally.deleted,
         "queues": sorted(tally.queues),

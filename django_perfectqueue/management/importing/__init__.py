@@ -1,6 +1,8 @@
 """Reads the tables of other queues, and moves what waits there into this one."""
 
 from .celery_beat import CeleryBeat
+from .dj_queue import DjQueue
+from .django_ox import DjangoOx
 from .django_q2 import DjangoQ2
 from .django_tasks_db import DjangoTasksDb
 from .move import Move, Tally
@@ -8,7 +10,8 @@ from .perfectqueue import PerfectQueue
 from .source import Source
 
 SOURCES: dict[str, type[Source]] = {
-    kind.name: kind for kind in (PerfectQueue, DjangoTasksDb, DjangoQ2, CeleryBeat)
+    kind.name: kind
+    for kind in (PerfectQueue, DjangoTasksDb, DjangoQ2, CeleryBeat, DjangoOx, DjQueue)
 }
 
 __all__ = ["SOURCES", "Move", "Source", "Tally"]

@@ -17,24 +17,17 @@ from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from .source import Columns, Found, Left, Row, Source, Table, call
+from .recurring import OtherwiseReadError, check_days, seconds_first
+from .source import Columns, Found, FoundSchedule, Left, Read, Row, Source, Table, call
 
 Package = dict[str, Any]
 """A task as django-q2 passes it on: what is in it decides what may be done with it."""
 
 ONCE = "O"
-KINDS = {
-    "I": "minutes",
-    "H": "hourly",
-    "D": "daily",
-    "W": "weekly",
-    "BW": "biweekly",
-    "M": "monthly",
-    "BM": "bimonthly",
-    "Q": "quarterly",
-    "Y": "yearly",
-    "C": "cron",
-}
+HOUR = 3_600
+FORTNIGHT = 14 * 86_400
+MONTHS = {"M": 1, "BM": 2, "Q": 3, "Y": 12}
+"""Of the kinds that come on a day of the month: after how many months."""
 HARMLESS = {
     (kind.__module__, kind.__qualname__): kind
     for kind in (
@@ -119,6 +112,8 @@ class Schedules(Table):
         return {
             "cluster": models.CharField(max_length=100, null=True),
             "intended_date_kwarg": models.CharField(max_length=100, null=True),
+            "minutes": models.PositiveSmallIntegerField(null=True),
+            "cron": models.CharField(max_length=100, null=True),
         }
 
     def wanted(self, rows: Row) -> Row:
@@ -130,18 +125,59 @@ class Schedules(Table):
         over = self.rows.filter(Q(repeats=0) | Q(next_run=None))
         yield _("schedules that are over"), over.count()
 
-    def read(self, row: Row) -> Found | Left:
+    def read(self, row: Row) -> Read:
         name = f"{row.name or row.id}: {row.func}"
-        if row.schedule_type != ONCE:
-            kind = KINDS.get(row.schedule_type, row.schedule_type)
-            why = _("recurring: there is no scheduler yet")
-            return Left(name, why, kind, fixable=False, listed=True)
         try:
             package = package_of(row)
         except UNREADABLE as error:
             return Left(name, _("with data that can't be read"), str(error))
         read = found(row.id, package)
-        return replace(read, name=name) if isinstance(read, Left) else read
+        if isinstance(read, Left):
+            return replace(read, name=name)
+        return read if row.schedule_type == ONCE else recurring(row, read.task)
+
+
+def recurring(row: Row, task: Row) -> FoundSchedule | Left:
+    """Return a schedule, of which this would be the next task."""
+    if getattr(row, "intended_date_kwarg", None):
+        why = _("with what a task here has not: %s") % "intended_date_kwarg"
+        return Left(row.name or str(row.id), why)
+    try:
+        timing = timing_of(row)
+    except OtherwiseReadError as error:
+        return Left(row.name or str(row.id), _("that would come at other times here"), str(error))
+    terms = {
+        **timing,
+        "time_limit": task["time_limit"],
+        "remaining": row.repeats if row.repeats > 0 else None,
+        "overlap": "allow",
+    }
+    name = row.name or f"django-q2-schedule-{row.id}"
+    return FoundSchedule(row.id, name, task["type"], task["data"], terms)
+
+
+def timing_of(row: Row) -> dict[str, object]:
+    """
+    Return when a schedule comes: by the clock of TIME_ZONE from a day on, else as an interval.
+
+    Raise OtherwiseReadError for what would come at other times here.
+    """
+    kind, local = row.schedule_type, timezone.localtime(row.next_run)
+    if kind == "C":
+        return {"cron": check_days(seconds_first(row.cron or ""), both=False)}
+    spans = {"I": (row.minutes or 0) * 60, "H": HOUR, "BW": FORTNIGHT}
+    if kind in spans:
+        return {"every": spans[kind], "starts_at": row.next_run}
+    clock = f"{local.second} {local.minute} {local.hour}"
+    if kind in ("D", "W"):
+        return {"cron": f"{clock} * * {'*' if kind == 'D' else local.isoweekday() % 7}"}
+    step = MONTHS.get(kind)
+    if step is None or local.day > 28:
+        raise OtherwiseReadError(
+            _("kind %(kind)s on day %(day)s") % {"kind": kind, "day": local.day}
+        )
+    months = sorted((local.month - 1 + ahead) % 12 + 1 for ahead in range(0, 12, step))
+    return {"cron": f"{clock} {local.day} {','.join(map(str, months)) if step > 1 else '*'} *"}
 
 
 class DjangoQ2(Source):

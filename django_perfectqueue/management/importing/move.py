@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from django.db import transaction
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.conf import nearest
-from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.exceptions import InvalidTaskError, PerfectQueueError
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.schedules import Schedules
 
-from .source import Found, Left, Row, Source, Table, reading
+from .source import Found, FoundSchedule, Left, Read, Row, Source, Table, reading
 
 BATCH = 500
 NAMED = 5
@@ -37,6 +38,7 @@ class Tally:
 
     looked: int = 0
     stored: int = 0
+    schedules: int = 0
     there: int = 0
     deleted: int = 0
     queues: set[str] = field(default_factory=set)
@@ -51,6 +53,10 @@ class Tally:
         reason.fixable = reason.fixable or row.fixable
         if len(reason.names) < (LISTED if row.listed else NAMED):
             reason.names.append(f"{row.name} ({row.detail})" if row.detail else row.name)
+
+    @property
+    def moved(self) -> int:
+        return self.stored + self.schedules
 
     @property
     def fixable(self) -> int:
@@ -119,38 +125,73 @@ class Move:
 
     @property
     def remaining(self) -> int | None:
-        return None if self.limit is None else max(0, self.limit - self.tally.stored)
+        return None if self.limit is None else max(0, self.limit - self.tally.moved)
 
     def take(self, table: Table, rows: Sequence[Row]) -> None:
         by_queue: dict[str, list[Found]] = {}
+        done: list[Found | FoundSchedule] = []
         for row in rows:
             self.tally.looked += 1
             read = self.judged(table.read(row))
             if isinstance(read, Left):
                 self.tally.leave(read)
-            else:
+            elif isinstance(read, Found):
                 by_queue.setdefault(self.queue_of(read).name, []).append(read)
-        done = [row for name, found in by_queue.items() for row in self.store(name, found)]
+            elif self.put(read):
+                done.append(read)
+        done += [row for name, found in by_queue.items() for row in self.store(name, found)]
         if self.delete and done:
             with reading(table.terms.using):
                 self.tally.deleted += table.delete([row.id for row in done])
 
-    def queue_of(self, found: Found) -> Queue:
+    def put(self, row: FoundSchedule) -> bool:
+        """Store a schedule; return whether it is stored now, or was before."""
+        schedules = Schedules(using=self.using)
+        known = schedules.list().filter(name=row.name).first()
+        if known is not None and known.type != row.type:
+            why = _("with a name that a schedule of another type has")
+            self.tally.leave(Left(row.name, why, known.type))
+            return False
+        if known is not None:
+            self.tally.there += 1
+            return True
+        if self.remaining == 0:
+            return False
+        queue = self.queue_of(row).name
+        try:
+            with transaction.atomic(using=self.using):
+                schedules.put(
+                    row.name, row.type, row.data, by="pq_import", queue=queue, **row.terms
+                )
+                if self.dry_run:
+                    transaction.set_rollback(True, using=self.using)
+        except PerfectQueueError as error:
+            self.tally.leave(Left(row.name, _("not possible here"), str(error)))
+            return False
+        self.tally.schedules += 1
+        self.tally.queues.add(queue)
+        return True
+
+    def queue_of(self, found: Found | FoundSchedule) -> Queue:
         if self.own_queues and found.queue is not None:
             return Queue(found.queue, using=self.using)
         return self.queue
 
-    def judged(self, row: Found | Left) -> Found | Left:
-        """Return a task under the type that it has here, or why it can't be stored."""
+    def judged(self, row: Read) -> Read:
+        """Return a row under the type that it has here, or why it can't be stored."""
         if isinstance(row, Left):
             return row
-        type_ = row.task["type"]
+        type_ = row.type if isinstance(row, FoundSchedule) else row.task["type"]
         if isinstance(type_, str):
-            type_ = row.task["type"] = self.renamed.get(type_, type_)
-        try:
-            self.queue_of(row)._submission(**row.task)
-        except InvalidTaskError as error:
-            return Left(row.name, _("not possible here"), str(error))
+            type_ = self.renamed.get(type_, type_)
+        if isinstance(row, FoundSchedule):
+            row = replace(row, type=type_)
+        else:
+            row.task["type"] = type_
+            try:
+                self.queue_of(row)._submission(**row.task)
+            except InvalidTaskError as error:
+                return Left(row.name, _("not possible here"), str(error))
         if not self.knows(type_):
             why = _("of the type '%s', for which there is no handler: say --map or --any-type.")
             return Left(row.name, why % type_ + nearest(type_, self.types))

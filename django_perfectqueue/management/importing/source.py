@@ -41,6 +41,26 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundSchedule:
+    """
+    A row that is a schedule: ``type``, ``data`` and ``terms`` are those of Schedules.put().
+
+    ``id`` and ``queue`` are as those of Found.
+    """
+
+    id: Row
+    name: str
+    type: str
+    data: object
+    terms: Row
+    queue: str | None = None
+
+
+Read: TypeAlias = "Found | FoundSchedule | Left"
+"""What a row means."""
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """
     A row that is not moved, and why: the same words for all of a kind.
@@ -90,7 +110,7 @@ class Table:
     def more_columns(self) -> Columns:
         return {}
 
-    def read(self, row: Row) -> Found | Left:
+    def read(self, row: Row) -> Read:
         """Return what a row means."""
         raise NotImplementedError
 

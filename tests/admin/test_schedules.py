@@ -217,6 +217,17 @@ class FormTests(ScheduleTestCase):
         self.assertContains(response, "pq-waiting")
 
 
+class TaskTests(ScheduleTestCase):
+    def test_the_page_of_a_task_leads_to_its_schedule(self):
+        self.put("a b&c")
+        task = Schedules()["a b&c"].trigger()
+        response = self.story(task)
+        self.assertContains(response, f'href="{SCHEDULES}?q=a+b%26c"')
+        self.assertContains(response, "<dt>tick</dt>")
+        found = self.client.get(SCHEDULES, {"q": "a b&c"}).context["cl"].result_list
+        self.assertEqual([row.name for row in found], ["a b&c"])
+
+
 class SteerTests(ScheduleTestCase):
     def test_actions_of_the_list(self):
         rows = [self.put("a"), self.put("b")]

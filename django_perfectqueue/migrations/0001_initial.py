@@ -4,7 +4,6 @@ import django.db.models.expressions
 import django.db.models.functions.math
 import django.utils.timezone
 import django_perfectqueue.models.fields
-import django_perfectqueue.models.indexes
 from django.db import migrations, models
 
 
@@ -1148,7 +1147,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="task",
-            index=django_perfectqueue.models.indexes.PartialIndex(
+            index=django_perfectqueue.models.fields.PartialIndex(
                 condition=models.Q(("user", ""), _negated=True),
                 fields=["user", "id"],
                 name="perfectqueue_task_user",
@@ -1221,7 +1220,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="lane",
-            index=django_perfectqueue.models.indexes.PartialIndex(
+            index=django_perfectqueue.models.fields.PartialIndex(
                 condition=models.Q(("finish_tag__gt", 0)),
                 fields=["queue", "gate", "finish_tag"],
                 name="perfectqueue_lane_clock",
@@ -1231,7 +1230,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="lane",
-            index=django_perfectqueue.models.indexes.PartialIndex(
+            index=django_perfectqueue.models.fields.PartialIndex(
                 condition=models.Q(("gate", 0), _negated=True),
                 fields=["account"],
                 name="perfectqueue_lane_account",
@@ -1310,7 +1309,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="ticket",
-            index=django_perfectqueue.models.indexes.PartialIndex(
+            index=django_perfectqueue.models.fields.PartialIndex(
                 condition=models.Q(("state", 0)),
                 fields=["lane", "rank", "run_at", "task"],
                 name="perfectqueue_ticket_line",

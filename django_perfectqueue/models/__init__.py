@@ -10,7 +10,7 @@ from django_perfectqueue.payload.names import EVERYONE, LAST_CHARACTER, LIMIT_LE
 
 from .dead_letter import GRAVE, DeadLetter
 from .dependency import Dependency, DependencyEvent, IfFailed
-from .indexes import without_partial_indexes
+from .fields import without_partial_indexes
 from .kept import UNDELETABLE, Kept, KeptQuerySet, M
 from .lane import Hold, Lane, Policy
 from .rule import (

@@ -90,6 +90,8 @@ class Schedules:
         type_, payload = checked_type(type, using=self.using), checked_payload(data)
         with handle._changed(by, now, insert=True) as (row, moment):
             row.type, row.payload = type_, payload
+            if row.origin == Schedule.Origin.GONE:
+                row.origin = Schedule.Origin.ROW
             apply(row, {**whole(), **terms}, moment)
         return handle
 
@@ -177,8 +179,8 @@ class ScheduleHandle:
         """Return its last tasks that are retained, with their ``status``, the last tick first."""
         row = self.row()
         tasks = Queue(row.queue, using=self.using).list()
-        # Keys of a schedule sort by their ticks; "A" is the character after "@".
-        own = tasks.filter(key__gt=f"{row.name}@", key__lt=f"{row.name}A")
+        # Keys of a schedule sort by their ticks, to the second; ":" is the character after "9".
+        own = tasks.filter(key__gt=f"{row.name}@0", key__lt=f"{row.name}@:")
         return list(own.order_by("-key")[:count])
 
     def explain(self) -> str:

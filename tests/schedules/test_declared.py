@@ -94,6 +94,14 @@ class SyncTests(DeclaredCase):
         self.start(3)
         self.assertEqual(Schedule.objects.get().state, "active")
 
+    def test_one_that_is_gone_becomes_a_persons_by_a_put(self):
+        self.declare(every("10m"))
+        self.start(1)
+        Schedule.objects.update(origin="gone", next_at=None, due_at=None)
+        self.put("nightly", every=60)
+        row = Schedule.objects.get()
+        self.assertEqual((row.origin, row.state), ("row", "active"))
+
     def test_of_two_releases_the_younger_one_decides(self):
         self.declare(every("20m"))
         self.start(2, ago=10)

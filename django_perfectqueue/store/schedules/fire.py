@@ -220,7 +220,7 @@ def submission(row: Schedule, tick: datetime, now: datetime, *, using: str) -> S
 
 
 def key_of(name: str, tick: datetime) -> str:
-    """Return the key of a tick's task; keys of one schedule sort by their ticks."""
+    """Return the key of a tick's task; keys of one schedule sort by their ticks, to the second."""
     return f"{name}@{tick.astimezone(timezone.utc).replace(tzinfo=None).isoformat()}Z"
 
 

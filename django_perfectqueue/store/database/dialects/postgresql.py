@@ -16,7 +16,6 @@ from weakref import WeakKeyDictionary
 
 from django.db import DatabaseError, InterfaceError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.postgresql.psycopg_any import is_psycopg3
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models.fields import READABLE
@@ -449,7 +448,7 @@ class PostgreSQL(Dialect):
             raise
         # What is read is here, so Django need not watch over each call.
         results = cursor.cursor
-        while is_psycopg3 and results.nextset():
+        while is_psycopg3() and results.nextset():
             pass
         task_id, is_seen = results.fetchone() or (None, False)
         return Stored(task_id, is_seen and is_due, is_seen and bool(message))
@@ -561,9 +560,17 @@ def given(value: Moment) -> datetime | str:
     return f"{value.total_seconds()} seconds" if isinstance(value, timedelta) else value
 
 
+@functools.cache
+def is_psycopg3() -> bool:
+    # Imported on use: a project on another database may have no driver for this one.
+    from django.db.backends.postgresql import psycopg_any
+
+    return bool(psycopg_any.is_psycopg3)
+
+
 def binds_on_server(connection: BaseDatabaseWrapper) -> bool:
     """Return whether a connection takes only one statement at once."""
-    return is_psycopg3 and connection.settings_dict["OPTIONS"].get("server_side_binding", False)
+    return is_psycopg3() and connection.settings_dict["OPTIONS"].get("server_side_binding", False)
 
 
 def roll_back(cursor: Cursor) -> None:

@@ -1,6 +1,7 @@
 """The admin's page of schedules: what it shows, stores, steers and refuses."""
 
 from datetime import datetime, timedelta, timezone
+from unittest import mock
 
 from django.contrib.admin.models import LogEntry
 from django.test import override_settings
@@ -240,6 +241,13 @@ class SteerTests(ScheduleTestCase):
         self.assertEqual(Task.objects.count(), 2)
         self.assertEqual(LogEntry.objects.count(), 5)
         self.assertEqual(set(Change.objects.exclude(by="").values_list("by")), {("boss",)})
+
+    def test_no_more_rows_are_taken_than_a_page_says(self):
+        rows = [self.put(name) for name in "abc"]
+        with mock.patch("django_perfectqueue.admin.pages.schedules.CAP", 2):
+            told = self.told(self.act("run", *rows))
+        self.assertEqual(Task.objects.count(), 2)
+        self.assertIn("At most 2 rows are taken at a time: repeat it for the rest.", told)
 
     def test_buttons_of_the_page(self):
         row = self.put()

@@ -18,7 +18,6 @@ from django_perfectqueue.exceptions import InvalidScheduleError, NotFoundError
 from django_perfectqueue.fairness import audit
 from django_perfectqueue.inspection.steering import DID
 from django_perfectqueue.models import Change, Schedule, Task
-from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.inputs import When
 from django_perfectqueue.queue import Queue, TaskHandle
 from django_perfectqueue.queue.async_twins import twin
@@ -32,6 +31,7 @@ from django_perfectqueue.store.schedules.decide import (
     start_over,
     timing_of,
 )
+from django_perfectqueue.store.values import as_text
 
 from .terms import (
     CHECKS,
@@ -311,14 +311,12 @@ def record(
         names = [key for key in after if after[key] != before[key]]
         before = {key: before[key] for key in names}
         after = {key: after[key] for key in names}
-    Change.objects.using(using).create(
-        at=ServerNow(),
-        by=by or audit.actor.get(),
-        kind=Change.Kind.SCHEDULE,
-        name=name,
+    change = Change(
+        by=as_text(by, audit.LONGEST_NAME) or audit.actor.get(),
         before=before,
         after={DID: did, **(after or {})},
     )
+    audit.write(Schedule(name=name), change, using=using)
 
 
 def check_user(row: Schedule, before: dict[str, Any] | None, *, using: str) -> None:

@@ -123,6 +123,7 @@ class SteerTests(TestCase):
         self.assertIn("@", row.paused_by)
         [listed] = run_json("pq_schedule", "list")
         self.assertEqual((listed["state"], listed["due_at"]), ("paused", None))
+        self.assertIn("Until the VAT table is right", listed["why"])
         run("pq_schedule", "unpause", "nightly")
         self.assertEqual(Schedule.objects.get().state, "active")
         self.assertEqual(

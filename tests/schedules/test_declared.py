@@ -1,7 +1,10 @@
 """What code declares, and what becomes of it when workers start and end."""
 
+import re
+import types
 from datetime import timedelta
-from unittest import mock
+from pathlib import Path
+from unittest import SkipTest, mock
 
 from django.test import SimpleTestCase, tag
 
@@ -174,3 +177,32 @@ class DeclarationTests(SimpleTestCase):
             scheduled(every(60))(print)
         with self.assertRaisesMessage(ConfigError, "cron(...) or every(...)"):
             scheduled("0 3 * * *")
+
+
+class PageTests(DeclaredCase):
+    """The code of the how-to page, run as it stands there."""
+
+    def setUp(self):
+        super().setUp()
+        page = Path(__file__).parents[2] / "docs" / "howto" / "schedules.md"
+        if not page.exists():
+            raise SkipTest("The documentation is not beside the tests.")
+        self.code = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+        self.page = types.ModuleType("page")
+
+    def test_a_handler_is_declared_and_a_row_is_put(self):
+        handler("invoice")(lambda task: None)
+        for kind in ("invoice", "report.nightly"):
+            self.addCleanup(Registry._made.pop, kind, None)
+        self.addCleanup(Registry._found.clear)
+        for code in self.code:
+            exec(compile(code, "schedules.md", "exec"), vars(self.page))
+        self.start(1)
+        found = Schedule.objects.order_by("name").values_list("name", "user", "cron", "every")
+        self.assertEqual(
+            list(found),
+            [
+                ("invoice-42", "42", "", 900.0),
+                ("report.nightly", "reports", "0 3 * * mon-fri", None),
+            ],
+        )

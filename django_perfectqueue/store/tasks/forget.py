@@ -9,5 +9,6 @@ FORGET_STORY = (
     'DELETE FROM "perfectqueue_journal" WHERE "task_id" IN ({ids})',
     'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" IN ({ids})',
     'DELETE FROM "perfectqueue_dependency" WHERE "child_id" IN ({ids})',
+    'DELETE FROM "perfectqueue_batchmember" WHERE "task_id" IN ({ids})',
 )
 """What is written beside a task."""

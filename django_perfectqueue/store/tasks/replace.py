@@ -17,7 +17,7 @@ from django_perfectqueue.models import State
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
 from ..database.transaction import REPEATS, Tries, recalled, unit
-from ..records.dependency_events import note_added
+from ..records.dependency_events import leave_batches, note_added
 from ..values import Submission
 from .forget import FORGET_STORY, FORGET_TASKS
 from .steer import FIND, live
@@ -88,6 +88,7 @@ def forget(cursor: Cursor, dialect: Dialect, task_id: int, key: str) -> bool:
     Raise NotSupportedError while it is running.
     """
     own = numbers([task_id])
+    leave_batches(cursor, dialect, own)
     forget_task = FORGET_TASKS.replace("{ids}", own)
     try:
         if live(cursor, dialect, task_id).state == State.RUNNING:

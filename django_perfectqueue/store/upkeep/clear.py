@@ -10,7 +10,7 @@ from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
 from ..database.transaction import repeated, unit
 from ..lanes.accounts import Accounts
-from ..records.dependency_events import note_ended
+from ..records.dependency_events import CHILDREN_ONLY, leave_batches, note_ended
 from ..tasks.forget import FORGET_STORY, FORGET_TASKS
 
 BATCH = 1000
@@ -48,11 +48,12 @@ def clear_batch(queue: str, *, using: str) -> int:
             ids = numbers(task_id for (task_id,) in found)
             accounts = Accounts()
             forget_tickets(cursor, dialect, accounts, ids)
+            leave_batches(cursor, dialect, ids)
             for statement in (FORGET_TASKS, *FORGET_STORY):
                 dialect.execute(cursor, statement.replace("{ids}", ids))
             parents = dialect.execute(cursor, PARENTS.replace("{ids}", ids)).fetchall()
             if parents:
-                note_ended(cursor, dialect, [task_id for (task_id,) in parents])
+                note_ended(cursor, dialect, {id_: CHILDREN_ONLY for (id_,) in parents})
             # A task that was put back in its line before its row was gone has one again.
             forget_tickets(cursor, dialect, accounts, ids)
             accounts.write(cursor, dialect)

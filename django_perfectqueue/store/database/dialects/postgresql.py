@@ -233,13 +233,13 @@ FROM "given"
 WHERE "task"."id" = ANY(ARRAY(SELECT "task_id" FROM "closed")) AND "task"."id" = "given"."id"
     AND ("given"."id", "given"."token") IN (SELECT "task_id", "token" FROM "closed")
 RETURNING "task"."id", "given"."token", (SELECT count({TELL}) FROM "closed" WHERE "watched"),
-    ARRAY(SELECT "task_id" FROM "closed" WHERE "followed")
+    ARRAY(SELECT ARRAY["task_id", "followed"] FROM "closed" WHERE "followed" IS NOT NULL)
 """
 
 FINISH_ONE = f"""
 WITH "closed" AS (
     DELETE FROM "perfectqueue_ticket"
-    WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2 AND NOT "followed"
+    WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2 AND "followed" IS NULL
     RETURNING "task_id", "lane", "watched"
 ),
 "charged" AS (
@@ -484,7 +484,7 @@ class PostgreSQL(Dialect):
 
     def finish(
         self, cursor: Cursor, completions: Sequence[Completion], report: Report
-    ) -> dict[tuple[int, int], bool]:
+    ) -> dict[tuple[int, int], int | None]:
         worker, monotonic, now = report
         parameters = {
             "id": array([done.lease.task_id for done in completions]),
@@ -496,7 +496,10 @@ class PostgreSQL(Dialect):
             "worker": worker,
         }
         rows = self.execute(cursor, FINISH, parameters, now=now).fetchall()
-        return {(task_id, token): task_id in followed for task_id, token, _told, followed in rows}
+        if not rows:
+            return {}
+        followed = dict(rows[0][3])
+        return {(row[0], row[1]): followed.get(row[0]) for row in rows}
 
     def finish_one(self, cursor: Cursor, done: Completion, entry: Entry, report: Report) -> bool:
         worker, monotonic, now = report
@@ -516,9 +519,9 @@ class PostgreSQL(Dialect):
         }
         return self.execute(cursor, FINISH_ONE, parameters, now=now).fetchone() is not None
 
-    def remove(self, cursor: Cursor, task_id: int) -> bool:
+    def remove(self, cursor: Cursor, task_id: int) -> int | None:
         row = self.execute(cursor, REMOVE, {"task_id": task_id}).fetchone()
-        return bool(row and row[0])
+        return row[0] if row else None
 
     def charge(
         self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None

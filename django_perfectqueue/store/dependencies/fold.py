@@ -2,14 +2,15 @@
 Act on what was committed about dependencies: mark them as met, release or cancel children.
 
 Who ends a parent only appends an event. Whoever reads it, right after the commit or in a sweep,
-locks the children's tickets in the order of their ids; so of two who read the ends of two
-parents of one child, the second sees what the first has marked, and releases it.
+locks the children's tickets; so of two who read the ends of two parents of one child, the second
+sees what the first has marked, and releases it. A ticket that another holds is not waited for:
+its events stay for a later look.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -37,12 +38,12 @@ EVENTS = 200
 EDGES = 1_000
 ROUNDS = 2_000
 PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05)
-"""In seconds: how long it waits for tickets of parents that others have locked."""
+"""In seconds: how long it waits for tickets that others have locked."""
 
 TAKE = """
-SELECT "id", "task_id", "kind" FROM "perfectqueue_dependencyevent" ORDER BY "id" LIMIT %(limit)s
+SELECT "id", "task_id", "kind" FROM "perfectqueue_dependencyevent"
+WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
 """
-DONE = 'DELETE FROM "perfectqueue_dependencyevent" WHERE "id" IN ({ids})'
 EDGE = 'SELECT "id", "child_id", "parent_id", "if_failed" FROM "perfectqueue_dependency"'
 OF_PARENTS = EDGE + ' WHERE "parent_id" IN ({ids}) AND "state" < %(below)s LIMIT %(limit)s'
 OF_CHILDREN = EDGE + ' WHERE "child_id" IN ({ids}) AND "state" = 0 LIMIT %(limit)s'
@@ -50,12 +51,12 @@ CHILDREN = """
 SELECT "task_id", "attempt", "errors", "crashes" FROM "perfectqueue_ticket"
 WHERE "task_id" IN ({ids}) AND "state" = 3 ORDER BY "task_id"
 """
+BLOCKED = 'SELECT "task_id" FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids}) AND "state" = 3'
 # What another has marked since these were read stays: a state only rises.
 MARK = """
 UPDATE "perfectqueue_dependency" SET "state" = %(state)s
 WHERE "id" IN ({ids}) AND "state" < %(state)s
 """
-DROP = 'DELETE FROM "perfectqueue_dependency" WHERE "id" IN ({ids})'
 # Read from behind: mostly the parents end in their order, and the last is unmet until the end.
 READY = """
 SELECT "id", "run_at" <= {now} FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND (
@@ -84,12 +85,14 @@ class Edge(NamedTuple):
 class Folded(NamedTuple):
     """
     How much a batch has done, whether it has left any of its events, and whether there may be
-    more: it has left some, read as many as it may, or ended tasks itself.
+    more: it has left some, read as many as it may, or ended tasks itself. ``last`` is the id of
+    its last event where it has read as many as it may.
     """
 
-    done: int
-    left: bool
-    more: bool
+    done: int = 0
+    left: bool = False
+    more: bool = False
+    last: int = 0
 
 
 def fold(*, using: str, now: datetime | None = None) -> int:
@@ -97,22 +100,26 @@ def fold(*, using: str, now: datetime | None = None) -> int:
     Act on the events that are there and that nobody else acts on; return how many.
 
     It is called after each commit that appends some. What is missed, because a process died or
-    a parent's ticket was locked for long, the sweep finds.
+    a ticket was locked for long, the sweep finds.
     """
     if folding.get():
         return 0
-    total, pauses = 0, iter(PAUSES)
+    total, after, pauses = 0, 0, iter(PAUSES)
     token = folding.set(True)
     try:
         for _round in range(ROUNDS):
-            done, left, more = fold_batch(using=using, now=now)
-            total += done
-            if not done and left:
-                if (pause := next(pauses, None)) is None:
+            batch = fold_batch(after=after, using=using, now=now)
+            total += batch.done
+            if batch.done or not batch.left:
+                if not batch.more:
                     break
-                time.sleep(pause)
-            elif not more:
+            elif batch.last:
+                # All of these wait for tickets that others hold: look behind them.
+                after = batch.last
+            elif after or (pause := next(pauses, None)) is None:
                 break
+            else:
+                time.sleep(pause)
     finally:
         folding.reset(token)
     return total
@@ -122,15 +129,15 @@ followers.append(fold)
 
 
 @repeated
-def fold_batch(*, using: str, now: datetime | None) -> Folded:
+def fold_batch(*, after: int, using: str, now: datetime | None) -> Folded:
     own = not connections[using].in_atomic_block
     with unit(using) as (cursor, dialect):
         if own:
             dialect.see_commits(cursor)
         statement = TAKE + dialect.skip_clause()
-        events = dialect.execute(cursor, statement, {"limit": EVENTS}).fetchall()
+        events = dialect.execute(cursor, statement, {"after": after, "limit": EVENTS}).fetchall()
         if not events:
-            return Folded(0, left=False, more=False)
+            return Folded()
         kinds = DependencyEvent.Kind
         ended = sorted({task_id for _id, task_id, kind in events if kind == kinds.ENDED})
         added = sorted({task_id for _id, task_id, kind in events if kind == kinds.ADDED})
@@ -139,10 +146,11 @@ def fold_batch(*, using: str, now: datetime | None) -> Folded:
         batch.write()
         done = [id_ for id_, task_id, kind in events if (kind, task_id) not in unfinished]
         if done:
-            dialect.execute(cursor, DONE.replace("{ids}", numbers(done)))
+            dialect.delete(cursor, "perfectqueue_dependencyevent", done)
         progress = len(done) + len(batch.met) + len(batch.failed) + len(batch.awaited)
     left = len(done) < len(events)
-    return Folded(progress, left, left or len(events) == EVENTS or bool(batch.cancelled))
+    last = events[-1][0] if len(events) == EVENTS else 0
+    return Folded(progress, left, left or bool(last or batch.cancelled), last)
 
 
 @dataclass
@@ -168,12 +176,15 @@ class Batch:
         over = [id_ for id_ in ended if standing[id_].has_finished or standing[id_].is_gone]
         dead = [id_ for id_ in ended if standing[id_].is_dead]
         edges = self.edges(OF_PARENTS, over, below=3) + self.edges(OF_PARENTS, dead, below=2)
-        self.lock({*added, *(edge.child for edge in edges)})
+        held = self.lock({*added, *(edge.child for edge in edges)})
         for edge in {*edges, *fresh}:
-            self.judge(edge, standing[edge.parent])
+            if edge.child not in held:
+                self.judge(edge, standing[edge.parent])
         kinds, many = DependencyEvent.Kind, max(len(edges), len(fresh)) >= EDGES
         locked = {id_ for id_ in ended if standing[id_].is_locked}
+        locked |= {edge.parent for edge in edges if edge.child in held}
         busy = {edge.child for edge in fresh if standing[edge.parent].is_locked}
+        busy |= held.intersection(added)
         return {(kinds.ENDED.value, id_) for id_ in (ended if many else locked)} | {
             (kinds.ADDED.value, id_) for id_ in (added if many else busy)
         }
@@ -185,14 +196,20 @@ class Batch:
         rows = self.dialect.execute(self.cursor, statement, {"limit": EDGES, **values}).fetchall()
         return [Edge(*row) for row in rows]
 
-    def lock(self, children: Iterable[int]) -> None:
-        """Lock the tickets of those children that are blocked."""
+    def lock(self, children: set[int]) -> set[int]:
+        """Lock the tickets of the blocked children; return those that others hold."""
+        if not children:
+            return set()
         ids = numbers(sorted(children))
-        statement = CHILDREN.replace("{ids}", ids) + self.dialect.lock_clause()
+        statement = CHILDREN.replace("{ids}", ids) + self.dialect.skip_clause()
         for task_id, attempt, errors, crashes in self.execute(statement).fetchall():
             self.blocked[task_id] = Held(
                 task_id=task_id, attempt=attempt, errors=errors, crashes=crashes
             )
+        if not (left := children - self.blocked.keys()):
+            return left
+        rows = self.execute(BLOCKED.replace("{ids}", numbers(sorted(left)))).fetchall()
+        return {task_id for (task_id,) in rows}
 
     def judge(self, edge: Edge, parent: Standing) -> None:
         if parent.is_locked:
@@ -220,7 +237,7 @@ class Batch:
             if ids:
                 self.execute(MARK.replace("{ids}", numbers(sorted(ids))), {"state": state.value})
         if self.dropped:
-            self.execute(DROP.replace("{ids}", numbers(sorted(self.dropped))))
+            self.dialect.delete(self.cursor, "perfectqueue_dependency", sorted(self.dropped))
         self.cancel()
         self.release()
 

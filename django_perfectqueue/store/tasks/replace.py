@@ -19,10 +19,11 @@ from ..database.dialects.base import numbers
 from ..database.transaction import REPEATS, Tries, recalled, unit
 from ..records.dependency_events import leave_batches, note_added
 from ..values import Submission
-from .forget import FORGET_STORY, FORGET_TASKS
+from .forget import forget_story
 from .steer import FIND, live
 from .submit import notify, store_free
 
+FORGET = 'DELETE FROM "perfectqueue_task" WHERE "id" = {id}'
 ENDED = " AND \"outcome\" <> ''"
 
 
@@ -87,9 +88,8 @@ def forget(cursor: Cursor, dialect: Dialect, task_id: int, key: str) -> bool:
 
     Raise NotSupportedError while it is running.
     """
-    own = numbers([task_id])
-    leave_batches(cursor, dialect, own)
-    forget_task = FORGET_TASKS.replace("{ids}", own)
+    leave_batches(cursor, dialect, numbers([task_id]))
+    forget_task = FORGET.replace("{id}", str(task_id))
     try:
         if live(cursor, dialect, task_id).state == State.RUNNING:
             raise NotSupportedError(f"Task '{key}' is running.")
@@ -102,6 +102,5 @@ def forget(cursor: Cursor, dialect: Dialect, task_id: int, key: str) -> bool:
     else:
         dialect.remove(cursor, task_id)
         dialect.execute(cursor, forget_task)
-    for statement in FORGET_STORY:
-        dialect.execute(cursor, statement.replace("{ids}", own))
+    forget_story(cursor, dialect, [task_id])
     return True

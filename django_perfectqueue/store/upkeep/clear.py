@@ -11,7 +11,7 @@ from ..database.dialects.base import numbers
 from ..database.transaction import repeated, unit
 from ..lanes.accounts import Accounts
 from ..records.dependency_events import CHILDREN_ONLY, leave_batches, note_ended
-from ..tasks.forget import FORGET_STORY, FORGET_TASKS
+from ..tasks.forget import forget_story, forget_tasks
 
 BATCH = 1000
 
@@ -45,12 +45,13 @@ def clear_batch(queue: str, *, using: str) -> int:
     with unit(using) as (cursor, dialect):
         found = dialect.execute(cursor, SOME, {"queue": queue, "limit": BATCH}).fetchall()
         if found:
-            ids = numbers(task_id for (task_id,) in found)
+            own = [task_id for (task_id,) in found]
+            ids = numbers(own)
             accounts = Accounts()
             forget_tickets(cursor, dialect, accounts, ids)
             leave_batches(cursor, dialect, ids)
-            for statement in (FORGET_TASKS, *FORGET_STORY):
-                dialect.execute(cursor, statement.replace("{ids}", ids))
+            forget_tasks(cursor, dialect, own)
+            forget_story(cursor, dialect, own)
             parents = dialect.execute(cursor, PARENTS.replace("{ids}", ids)).fetchall()
             if parents:
                 note_ended(cursor, dialect, {id_: CHILDREN_ONLY for (id_,) in parents})

@@ -18,7 +18,7 @@ from django_perfectqueue.models import Lane, Outcome
 from ..database.dialects import Dialect
 from ..database.dialects.base import Row, numbers
 from ..database.transaction import reading, repeated, unit
-from ..tasks.forget import FORGET_STORY, FORGET_TASKS
+from ..tasks.forget import forget_story, forget_tasks
 from ..tasks.steer import known
 
 BATCH = 1000
@@ -232,6 +232,7 @@ def forget(cursor: Cursor, dialect: Dialect, ids: list[int]) -> list[int]:
     """Delete tasks that have ended; return which."""
     statement = DOOMED.replace("{ids}", numbers(ids)) + dialect.skip_clause()
     locked = [task_id for (task_id,) in dialect.execute(cursor, statement).fetchall()]
-    for statement in (*FORGET_STORY, FORGET_TASKS) if locked else ():
-        dialect.execute(cursor, statement.replace("{ids}", numbers(locked)))
+    if locked:
+        forget_story(cursor, dialect, locked)
+        forget_tasks(cursor, dialect, locked)
     return locked

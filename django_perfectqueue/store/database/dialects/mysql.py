@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta, timezone
+from itertools import islice
 from operator import attrgetter, methodcaller
 from weakref import WeakSet
 
@@ -148,6 +149,12 @@ WHERE "task_id" IN ({ids}) AND "state" = 2
 ORDER BY "task_id" FOR UPDATE
 """
 
+DELETED = 500
+DELETE = """
+DELETE "gone" FROM ({given}) AS "given"
+STRAIGHT_JOIN "{table}" AS "gone" ON "gone"."id" = "given"."id"
+"""
+
 REMOVE = 'DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s'
 REMOVE_UNFOLLOWED = f'{REMOVE} AND "followed" IS NULL'
 FOLLOWED = """
@@ -269,6 +276,13 @@ class MySQL(Dialect):
     def current_clause(self, cursor: Cursor) -> str:
         fresh = reads_committed(cursor.db) or cursor.db in committed
         return "" if fresh else " LOCK IN SHARE MODE"
+
+    def delete(self, cursor: Cursor, table: str, ids: Iterable[int]) -> None:
+        # By IN it would read a small table as a whole, and wait for each row that another holds.
+        left = iter(ids)
+        while some := list(islice(left, DELETED)):
+            given = " UNION ALL ".join(f'SELECT {int(id_)} AS "id"' for id_ in some)
+            self.execute(cursor, DELETE.replace("{given}", given).replace("{table}", table))
 
     def later(self, seconds: str) -> str:
         return MICROSECONDS.replace("%({name})s", seconds)

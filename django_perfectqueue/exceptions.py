@@ -126,6 +126,10 @@ class WaitInTransactionError(TaskError, TransactionManagementError):
     """In an open transaction a task can't be waited for: its end might never be seen there."""
 
 
+class BatchEndedError(TaskError):
+    """A batch has ended or was cancelled: no task can be added to it."""
+
+
 class NotSupportedError(TaskError):
     """The task is in a state in which this can't be done."""
 

@@ -12,8 +12,10 @@ when the server crashes. What has begun on it is told apart: see ``forgotten``.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta, timezone
 from itertools import combinations
 
 from benchmarks.findings import Checks, Violation
@@ -45,11 +47,33 @@ def lost(history: History) -> Iterator[Finding]:
     there = {row.key for row in history.rows}
     for key in sorted(history.stored - there):
         yield None, f"{key} was submitted, and is not there"
-    for key in sorted(there - history.stored - history.doubtful):
+    ticks = {key for key in there if key.partition("@")[0] in history.ticks}
+    for key in sorted(there - history.stored - history.doubtful - ticks):
         yield None, f"{key} is there, and nobody has submitted it"
     for key, count in Counter(row.key for row in history.rows).items():
         if count > 1:
             yield None, f"{key} is there {count} times"
+
+
+@check("ticks")
+def ticks(history: History) -> Iterator[Finding]:
+    """Each tick of a schedule has become one task, and nothing else has."""
+    keys = Counter(row.key for row in history.rows)
+    for name, noted in history.ticks.items():
+        count = math.ceil((noted.end - noted.first).total_seconds() / noted.every)
+        due = {
+            tick_key(name, noted.first + number * timedelta(seconds=noted.every))
+            for number in range(count)
+        }
+        there = {key for key in keys if key.startswith(f"{name}@")}
+        yield from ((None, f"{key} was lost") for key in sorted(due - there))
+        yield from ((None, f"{key} is no tick") for key in sorted(there - due))
+        if noted.fired != count:
+            yield None, f"{name} counts {noted.fired} tasks in place of {count}"
+
+
+def tick_key(name: str, tick: datetime) -> str:
+    return f"{name}@{tick.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%S}Z"
 
 
 @check("half-stored")

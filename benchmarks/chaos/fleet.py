@@ -35,7 +35,7 @@ class Host:
     """
 
     settings = "benchmarks.chaos.settings"
-    command: tuple[str, ...] = ("pq_worker", "benchmarks.chaos.handlers.ChaosDispatch")
+    command: tuple[str, ...] = ("pq_worker",)
 
     def __init__(self, name: str, mark: str, place: Place, files: Files, terms: Terms) -> None:
         self.name = name

@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,19 @@ class Strike:
 
 
 @dataclass(frozen=True)
+class Ticks:
+    """
+    A schedule: its first tick, the first that did not come any more, the seconds in between,
+    and how many it says that it has submitted.
+    """
+
+    first: datetime
+    end: datetime
+    every: int
+    fired: int
+
+
+@dataclass(frozen=True)
 class History:
     """
     ``stored`` are the keys whose submit was confirmed, ``doubtful`` those whose submit got
@@ -142,6 +156,7 @@ class History:
     limits: Mapping[str, int] = field(default_factory=dict)
     drift: Sequence[str] = ()
     leftovers: Sequence[str] = ()
+    ticks: Mapping[str, Ticks] = field(default_factory=dict)
 
     @cached_property
     def changes_of(self) -> dict[int, list[Change]]:

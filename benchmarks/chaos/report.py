@@ -31,7 +31,7 @@ def report(records: Iterable[Record]) -> str:
 
 def summary(runs: Sequence[Record]) -> str:
     heads = [
-        *("", "minutes", "seed", "tasks", "attempts", "broken off", "refused", "faults"),
+        *("", "minutes", "seed", "tasks", "ticks", "attempts", "broken off", "refused", "faults"),
         *("forgotten", "violations"),
     ]
     rows = [
@@ -40,6 +40,7 @@ def summary(runs: Sequence[Record]) -> str:
             f"{run['seconds'] / 60:.1f}",
             str(run["terms"]["seed"]),
             f"{run['tasks']:,}",
+            f"{run.get('ticks', 0):,}",
             f"{run['attempts']:,}",
             f"{run['broken_off']:,}",
             f"{run['refused']:,}",

@@ -17,6 +17,7 @@ import traceback
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -30,6 +31,7 @@ from . import audit, checker, history, proxy, scenario
 from .faults import FAULTS, Fault
 from .fleet import Fleet, Host
 from .recovery import recoveries
+from .schedules import end_schedules, put_schedules
 from .stage import Stage
 from .terms import FOLDER, HOST, Files, Terms
 
@@ -123,6 +125,7 @@ class Chaos:
         with self.link() as link:
             audit.install(link)
         make_rules()
+        self.first_ticks = put_schedules(self.terms)
 
     def link(self) -> contextlib.AbstractContextManager[Link]:
         return contextlib.closing(connect(self.place))
@@ -150,9 +153,10 @@ class Chaos:
             seconds = time.monotonic() - began
         finally:
             feeder.stop()
+        ticks = end_schedules(self.first_ticks)
         self.drain(stage)
         leftovers = self.stop(stage)
-        seen = self.gathered(stage, feeder, leftovers)
+        seen = replace(self.gathered(stage, feeder, leftovers), ticks=ticks)
         return {
             **self.judged(seen),
             "seconds": seconds,
@@ -244,6 +248,7 @@ class Chaos:
         self.write_down(seen, found)
         return {
             "tasks": len(seen.rows),
+            "ticks": sum(one.fired for one in seen.ticks.values()),
             "outcomes": Counter(row.outcome or "none" for row in seen.rows),
             "attempts": len(seen.runs),
             "broken_off": sum(run.ended is None for run in seen.runs),

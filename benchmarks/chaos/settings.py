@@ -19,6 +19,7 @@ LOGGING = {
     "loggers": {"django_perfectqueue": {"handlers": ["stderr"], "level": "INFO"}},
 }
 PERFECTQUEUE = {
+    "DISPATCH": "benchmarks.chaos.handlers.ChaosDispatch",
     "RETENTION_TIME": None,
     "MAX_ATTEMPTS": 30_000,
     "MAX_CRASHES": 30_000,

@@ -83,18 +83,19 @@ def record(before: Rule | None, after: Rule | None, *, using: str) -> None:
     rule = after or before
     if rule is None or values(before) == values(after):
         return
-    rows = Change.objects.using(using)
-    change = rows.create(
-        at=ServerNow(),
-        by=actor.get(),
-        **subject(rule),
-        before=values(before),
-        after=values(after),
-    )
+    write(rule, Change(by=actor.get(), before=values(before), after=values(after)), using=using)
+
+
+def write(rule: Rule | Schedule, change: Change, *, using: str) -> None:
+    """Store a change of a rule or a schedule, and forget those that are too many."""
+    change.at = ServerNow()
+    for name, value in subject(rule).items():
+        setattr(change, name, value)
+    change.save(using=using)
     over = changes_of(rule, using=using).values_list("pk", flat=True)
     for last in over[CHANGES_OF_ONE : CHANGES_OF_ONE + 1]:
         changes_of(rule, using=using).filter(pk__lte=last).delete()
-    rows.filter(pk__lte=change.pk - CHANGES).delete()
+    Change.objects.using(using).filter(pk__lte=change.pk - CHANGES).delete()
 
 
 def changes_of(rule: Rule | Schedule, *, using: str) -> QuerySet[Change]:

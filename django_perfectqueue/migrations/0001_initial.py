@@ -4,7 +4,6 @@ import django.db.models.expressions
 import django.db.models.functions.math
 import django.utils.timezone
 import django_perfectqueue.models.fields
-import django_perfectqueue.models.indexes
 from django.db import migrations, models
 
 
@@ -1062,12 +1061,96 @@ class Migration(migrations.Migration):
                     models.BooleanField(default=False, verbose_name="cancel requested"),
                 ),
                 ("watched", models.BooleanField(db_default=False, verbose_name="watched")),
-                ("followed", models.BooleanField(db_default=False, verbose_name="followed")),
+                ("followed", models.BigIntegerField(null=True, verbose_name="followed")),
             ],
             options={
                 "verbose_name": "ticket",
                 "verbose_name_plural": "tickets",
                 "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="Batch",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                (
+                    "queue",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=100, verbose_name="queue"
+                    ),
+                ),
+                (
+                    "name",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=255, verbose_name="name"
+                    ),
+                ),
+                (
+                    "user",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        blank=True, default="", max_length=255, verbose_name="user"
+                    ),
+                ),
+                ("parent_id", models.BigIntegerField(blank=True, null=True, verbose_name="parent")),
+                ("total", models.IntegerField(default=0, verbose_name="total")),
+                ("finished", models.IntegerField(default=0, verbose_name="finished")),
+                ("dead", models.IntegerField(default=0, verbose_name="dead")),
+                ("stopped", models.BooleanField(default=False, verbose_name="stopped")),
+                ("created_at", models.DateTimeField(verbose_name="created at")),
+                ("ended_at", models.DateTimeField(blank=True, null=True, verbose_name="ended at")),
+            ],
+            options={
+                "verbose_name": "batch",
+                "verbose_name_plural": "batches",
+                "default_permissions": ("view",),
+                "indexes": [models.Index(fields=["parent_id"], name="perfectqueue_batch_parent")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("queue", "name"), name="perfectqueue_batch_name"
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="BatchDelta",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("batch_id", models.BigIntegerField(verbose_name="batch")),
+                ("total", models.IntegerField(default=0, verbose_name="total")),
+                ("finished", models.IntegerField(default=0, verbose_name="finished")),
+                ("dead", models.IntegerField(default=0, verbose_name="dead")),
+            ],
+            options={
+                "verbose_name": "change of a batch",
+                "verbose_name_plural": "changes of batches",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["batch_id"], name="perfectqueue_delta_batch")],
+            },
+        ),
+        migrations.CreateModel(
+            name="BatchMember",
+            fields=[
+                (
+                    "task",
+                    models.OneToOneField(
+                        db_constraint=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        primary_key=True,
+                        related_name="membership",
+                        serialize=False,
+                        to="perfectqueue.task",
+                        verbose_name="task",
+                    ),
+                ),
+                ("batch_id", models.BigIntegerField(verbose_name="batch")),
+            ],
+            options={
+                "verbose_name": "member of a batch",
+                "verbose_name_plural": "members of batches",
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(fields=["batch_id", "task"], name="perfectqueue_member_batch")
+                ],
             },
         ),
         migrations.CreateModel(
@@ -1148,7 +1231,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="task",
-            index=django_perfectqueue.models.indexes.PartialIndex(
+            index=django_perfectqueue.models.fields.PartialIndex(
                 condition=models.Q(("user", ""), _negated=True),
                 fields=["user", "id"],
                 name="perfectqueue_task_user",
@@ -1221,7 +1304,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="lane",
-            index=django_perfectqueue.models.indexes.PartialIndex(
+            index=django_perfectqueue.models.fields.PartialIndex(
                 condition=models.Q(("finish_tag__gt", 0)),
                 fields=["queue", "gate", "finish_tag"],
                 name="perfectqueue_lane_clock",
@@ -1231,7 +1314,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="lane",
-            index=django_perfectqueue.models.indexes.PartialIndex(
+            index=django_perfectqueue.models.fields.PartialIndex(
                 condition=models.Q(("gate", 0), _negated=True),
                 fields=["account"],
                 name="perfectqueue_lane_account",
@@ -1310,7 +1393,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="ticket",
-            index=django_perfectqueue.models.indexes.PartialIndex(
+            index=django_perfectqueue.models.fields.PartialIndex(
                 condition=models.Q(("state", 0)),
                 fields=["lane", "rank", "run_at", "task"],
                 name="perfectqueue_ticket_line",

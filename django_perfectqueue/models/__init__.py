@@ -8,9 +8,10 @@ changes on the way. Neither has an index on a column that the other phase writes
 
 from django_perfectqueue.payload.names import EVERYONE, LAST_CHARACTER, LIMIT_LENGTH, LIMITS_LENGTH
 
+from .batch import Batch, BatchDelta, BatchMember
 from .dead_letter import GRAVE, DeadLetter
 from .dependency import Dependency, DependencyEvent, IfFailed
-from .indexes import without_partial_indexes
+from .fields import without_partial_indexes
 from .kept import UNDELETABLE, Kept, KeptQuerySet, M
 from .lane import Hold, Lane, Policy
 from .rule import (
@@ -69,6 +70,9 @@ __all__ = [
     "UNSEEN",
     "WAIT_BUCKETS",
     "Attempt",
+    "Batch",
+    "BatchDelta",
+    "BatchMember",
     "Bucket",
     "Change",
     "DeadLetter",

@@ -12,8 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.payload.names import LIMIT_LENGTH
 
-from .fields import ExactCharField, ReadableDateTimeField
-from .indexes import PartialIndex, without_partial_indexes
+from .fields import ExactCharField, PartialIndex, ReadableDateTimeField, without_partial_indexes
 
 
 class Policy(models.IntegerChoices):

@@ -16,8 +16,7 @@ from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.journal import Line, read
 from django_perfectqueue.payload.names import JSON, LAST_CHARACTER, LIMITS_LENGTH
 
-from .fields import ExactCharField, ReadableDateTimeField
-from .indexes import PartialIndex, without_partial_indexes
+from .fields import ExactCharField, PartialIndex, ReadableDateTimeField, without_partial_indexes
 from .kept import Kept, KeptQuerySet
 from .status import Outcome, State, Status, condition, live_conditions
 

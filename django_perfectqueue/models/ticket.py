@@ -7,8 +7,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from .fields import ReadableDateTimeField
-from .indexes import PartialIndex, without_partial_indexes
+from .fields import PartialIndex, ReadableDateTimeField, without_partial_indexes
 from .kept import Kept, KeptManager
 from .status import PARKED_FROM, LastEnding, State
 from .task import Task
@@ -26,8 +25,9 @@ class Ticket(Kept):
     and fences every write of the one who made it. ``alarm_at`` is when
     the clock has something to do here: the due time of a scheduled task, the end of the
     lease of a running one.
-    ``watched``: a program waits for its end, and is notified at once. ``followed``: other
-    tasks wait for its end.
+    ``watched``: a program waits for its end, and is notified at once. ``followed``
+    is null where nothing waits for its end; it is odd where other tasks do, and half of it,
+    rounded down, is its batch.
     """
 
     task = models.OneToOneField(
@@ -53,7 +53,7 @@ class Ticket(Kept):
     token = models.BigIntegerField(_("token"), null=True)
     cancel_requested = models.BooleanField(_("cancel requested"), default=False)
     watched = models.BooleanField(_("watched"), db_default=False)
-    followed = models.BooleanField(_("followed"), db_default=False)
+    followed = models.BigIntegerField(_("followed"), null=True)
 
     objects = KeptManager()
 

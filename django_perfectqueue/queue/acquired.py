@@ -31,6 +31,7 @@ from django_perfectqueue.payload.redaction import secrets_of, without
 from django_perfectqueue.verdicts import SHORTEST_WAIT, Discard, Snooze, wait_of
 
 from .async_twins import in_event_loop, twin
+from .batch import Batch, batch_closed_by, batch_of
 from .deferred import Deferred, Doubt, or_deferred
 from .parents import Parents
 
@@ -92,6 +93,16 @@ class AcquiredTask:
     def parents(self) -> Parents:
         """How the tasks have ended for which it has waited, by key."""
         return Parents(self.lease.task_id, using=self.lease.using)
+
+    @property
+    def batch(self) -> Batch | None:
+        """The batch that it is in, to which it may add tasks while it runs; or None."""
+        return batch_of(self.queue, self.lease.task_id)
+
+    @property
+    def closes(self) -> Batch | None:
+        """The batch of which it is a callback, or None."""
+        return batch_closed_by(self.queue, self.lease.task_id)
 
     @property
     def key(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import date, datetime
 from functools import partial
 from operator import attrgetter
@@ -40,6 +41,7 @@ from django_perfectqueue.tracing import otel
 from . import retention
 from .acquired import AcquiredTask
 from .async_twins import twin
+from .batch import Batch, batch_named, begin
 from .notify_due import DueWait
 from .parents import IfFailed, checked_after, checked_if_failed
 from .task_handle import TaskHandle, already, expires_first
@@ -201,6 +203,19 @@ class Queue:
         with store.together(using=self.using):
             self.submit_many(given)
         return [self[task["key"]] for task in given]
+
+    def batch(self, name: str, *, user: str | None = None) -> AbstractContextManager[Batch]:
+        """
+        Begin a batch: a block in which tasks are submitted to it, stored all or none.
+
+        ``user`` is for whom its tasks run if they say nothing else. Raise AlreadyExistsError
+        where the queue has a batch of this name.
+        """
+        return begin(self, name, user, None)
+
+    def batch_named(self, name: str) -> Batch:
+        """Return a batch; raise NotFoundError where there is none of this name."""
+        return batch_named(self, name)
 
     def _submission(
         self,

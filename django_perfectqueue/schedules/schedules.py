@@ -19,7 +19,6 @@ from django_perfectqueue.exceptions import InvalidScheduleError, NotFoundError
 from django_perfectqueue.fairness import audit
 from django_perfectqueue.inspection.steering import DID
 from django_perfectqueue.models import Change, Schedule, Task
-from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.inputs import When
 from django_perfectqueue.queue import Queue, TaskHandle
 from django_perfectqueue.queue.async_twins import twin
@@ -33,6 +32,7 @@ from django_perfectqueue.store.schedules.decide import (
     start_over,
     timing_of,
 )
+from django_perfectqueue.store.values import as_text
 
 from .terms import (
     CHECKS,
@@ -93,6 +93,8 @@ class Schedules:
         def store_it() -> None:
             with handle._changed(by, now, insert=True) as (row, moment):
                 row.type, row.payload = type_, payload
+                if row.origin == Schedule.Origin.GONE:
+                    row.origin = Schedule.Origin.ROW
                 apply(row, {**whole(), **terms}, moment)
 
         try:
@@ -186,8 +188,8 @@ class ScheduleHandle:
         """Return its last tasks that are retained, with their ``status``, the last tick first."""
         row = self.row()
         tasks = Queue(row.queue, using=self.using).list()
-        # Keys of a schedule sort by their ticks, which begin with digits; ":" comes after "9".
-        own = tasks.filter(key__gt=f"{row.name}@", key__lt=f"{row.name}@:")
+        # Keys of a schedule sort by their ticks, to the second; ":" is the character after "9".
+        own = tasks.filter(key__gt=f"{row.name}@0", key__lt=f"{row.name}@:")
         # A schedule may be named "a@2b": "@" is in its keys after "a@", and in no tick.
         own = own.annotate(tick=Substr("key", len(row.name) + 2)).exclude(tick__contains="@")
         return list(own.order_by("-key")[:count])
@@ -324,14 +326,12 @@ def record(
         names = [key for key in after if after[key] != before[key]]
         before = {key: before[key] for key in names}
         after = {key: after[key] for key in names}
-    Change.objects.using(using).create(
-        at=ServerNow(),
-        by=by or audit.actor.get(),
-        kind=Change.Kind.SCHEDULE,
-        name=name,
+    change = Change(
+        by=as_text(by, audit.LONGEST_NAME) or audit.actor.get(),
         before=before,
         after={DID: did, **(after or {})},
     )
+    audit.write(Schedule(name=name), change, using=using)
 
 
 def check_user(row: Schedule, before: dict[str, Any] | None, *, using: str) -> None:

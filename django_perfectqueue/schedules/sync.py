@@ -36,11 +36,10 @@ def sync(own: Mapping[str, Declaration], *, using: str, worker: int, first: bool
     a younger worker declares the same name, as during a release, its word is the one that
     counts. Return whether there are declared rows, which have to be looked at again.
     """
-    moment = fire.server_time(using=using)
     rows = {row.name: row for row in Schedule.objects.using(using).filter(origin__in=DECLARED)}
     if not (own or rows):
         return False
-    workers = list(Worker.objects.using(using).seen(moment))
+    workers = list(Worker.objects.using(using).seen(fire.server_time(using=using)))
     for name, declaration in own.items():
         row = rows.get(name)
         # Another worker may have retired it while this one was not seen for a while.

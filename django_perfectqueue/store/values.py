@@ -30,6 +30,11 @@ class Parent(NamedTuple):
     def name(self) -> tuple[str, str]:
         return self.queue, self.key
 
+    @classmethod
+    def batch(cls, batch: int) -> Parent:
+        """Return a batch as what a callback waits for: it has minus its id."""
+        return cls("", "", -batch)
+
 
 class Submission(NamedTuple):
     """

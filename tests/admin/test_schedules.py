@@ -1,6 +1,7 @@
 """The admin's page of schedules: what it shows, stores, steers and refuses."""
 
 from datetime import datetime, timedelta, timezone
+from unittest import mock
 
 from django.contrib.admin.models import LogEntry
 from django.test import override_settings
@@ -217,6 +218,17 @@ class FormTests(ScheduleTestCase):
         self.assertContains(response, "pq-waiting")
 
 
+class TaskTests(ScheduleTestCase):
+    def test_the_page_of_a_task_leads_to_its_schedule(self):
+        self.put("a b&c")
+        task = Schedules()["a b&c"].trigger()
+        response = self.story(task)
+        self.assertContains(response, f'href="{SCHEDULES}?q=a+b%26c"')
+        self.assertContains(response, "<dt>tick</dt>")
+        found = self.client.get(SCHEDULES, {"q": "a b&c"}).context["cl"].result_list
+        self.assertEqual([row.name for row in found], ["a b&c"])
+
+
 class SteerTests(ScheduleTestCase):
     def test_actions_of_the_list(self):
         rows = [self.put("a"), self.put("b")]
@@ -229,6 +241,13 @@ class SteerTests(ScheduleTestCase):
         self.assertEqual(Task.objects.count(), 2)
         self.assertEqual(LogEntry.objects.count(), 5)
         self.assertEqual(set(Change.objects.exclude(by="").values_list("by")), {("boss",)})
+
+    def test_no_more_rows_are_taken_than_a_page_says(self):
+        rows = [self.put(name) for name in "abc"]
+        with mock.patch("django_perfectqueue.admin.pages.schedules.CAP", 2):
+            told = self.told(self.act("run", *rows))
+        self.assertEqual(Task.objects.count(), 2)
+        self.assertIn("At most 2 rows are taken at a time: repeat it for the rest.", told)
 
     def test_buttons_of_the_page(self):
         row = self.put()

@@ -4,6 +4,7 @@ import json
 import signal
 import unittest
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from django.db import connection
@@ -136,6 +137,23 @@ class CheckerTests(SimpleTestCase):
         book = good()
         book.rows[2] = replace(book.rows[1], id=2, outcome="cancelled", type="cancelled")
         self.assert_found("lost", book)
+
+    def test_a_tick_that_is_lost_or_invented_or_miscounted_is_found(self):
+        at = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
+
+        def ticks(*minutes, fired=2):
+            book = good()
+            for number, minute in enumerate(minutes, 2):
+                key = f"tick@2026-11-22T12:{minute:02}:00Z"
+                book.close(12.1, task=number, attempt=0)
+                book.rows[number] = replace(book.rows[1], id=number, key=key, attempt=0)
+            noted = book.kinds.Ticks(at, at + timedelta(minutes=2), 60, fired)
+            return {one for one in self.found(book, ticks={"tick": noted}) if one == "ticks"}
+
+        self.assertEqual(ticks(0, 1), set())
+        self.assertEqual(ticks(0), {"ticks"})
+        self.assertEqual(ticks(0, 1, 2), {"ticks"})
+        self.assertEqual(ticks(0, 1, fired=3), {"ticks"})
 
     def test_a_task_without_its_transactions_row_is_half_stored(self):
         book = good()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import inspect
 import io
@@ -147,7 +148,9 @@ def parser_of(name: str) -> Any:
 
 
 def options_of(name: str) -> set[str]:
-    actions = parser_of(name)._actions
+    actions = list(parser_of(name)._actions)
+    for verbs in [one for one in actions if isinstance(one, argparse._SubParsersAction)]:
+        actions += [action for verb in verbs.choices.values() for action in verb._actions]
     return {option for action in actions for option in action.option_strings[-1:]} - DJANGOS
 
 

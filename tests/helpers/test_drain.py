@@ -47,6 +47,13 @@ class DrainTests(TestCase):
         self.submit("c", after=["a", "b"])
         self.assertEqual(drain().keys, ["a", "b", "c"])
 
+    def test_a_callback_runs_after_its_batch(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit("a", "helpers.add", {"a": 1, "b": 2})
+            batch.submit("b", "helpers.breaks")
+            batch.then("c", "helpers.add", {"a": 1, "b": 2})
+        self.assertEqual(drain(raise_errors=False).keys, ["a", "b", "c"])
+
     def test_a_chain_of_any_length_runs_in_its_order(self):
         given = {"type": "helpers.add", "data": {"a": 1, "b": 2}}
         keys = [str(number) for number in range(100)]

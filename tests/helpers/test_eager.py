@@ -23,6 +23,12 @@ class CommittedTests(TransactionTestCase):
             Queue().chain({"key": str(number), **given} for number in range(300))
             self.assertEqual(Queue()["299"].metadata().status, "finished")
 
+    def test_a_callback_runs_after_its_batch(self):
+        with eager(), Queue().batch("nightly") as batch:
+            batch.submit("a", "helpers.add", {"a": 1, "b": 2})
+            batch.then("b", "helpers.add", {"a": 1, "b": 2})
+        self.assertEqual(Queue()["b"].metadata().status, "finished")
+
 
 class InTestCaseTests(TestCase):
     def test_a_submit_runs_its_task_at_once(self):

@@ -783,6 +783,45 @@ class DjQueueTests(TableTestCase):
         self.assertIn("0 tasks are imported, and 3 schedules (queue: mail).", out)
 
 
+class PerfectSchedTests(TableTestCase):
+    columns = (
+        "id varchar(255) PRIMARY KEY, timeout int NOT NULL, next_time int NOT NULL,"
+        " cron varchar(128) NOT NULL, delay int NOT NULL, data {blob} NOT NULL,"
+        " timezone varchar(255)"
+    )
+    tables = {"perfectsched": columns, "old_sched": columns}
+
+    def add(self, key, cron, data=b"{}", table="perfectsched", **values):
+        given = {"timeout": 1, "next_time": 1, "delay": 0, **values}
+        self.insert(table, id=key, cron=cron, data=data, **given)
+
+    def test_its_schedules_are_moved_with_cron_delay_and_time_zone(self):
+        self.add("nightly", "0 3 * * 1-5", b'{"type": "report", "n": 1}', timezone="Asia/Tokyo")
+        self.add("report.daily", "@daily", delay=30)
+        self.add("days", "0 3 1 * 1")
+        self.add("more", "0 3 */2 * 1")
+        self.add("broken", "@daily", b"[")
+        out = refused(self, "pq_import", "perfectsched", "--delete")
+        first, second = schedule("nightly"), schedule("report.daily")
+        self.assertEqual((first.cron, first.timezone), ("0 3 * * 1-5", "Asia/Tokyo"))
+        self.assertEqual((first.type, first.payload), ("report", '{"n":1}'))
+        self.assertEqual((first.catch_up, first.overlap), (None, "queue"))
+        self.assertEqual((second.type, second.delay, second.timezone), ("report", 30, "UTC"))
+        for text in (
+            "2 that would come at other times",
+            "      days (",
+            "      more (",
+            "broken (",
+        ):
+            self.assertIn(text, out)
+        self.assertEqual(self.rows("perfectsched"), 3)
+
+    def test_its_table_may_have_another_name(self):
+        self.add("report", "@daily", table="old_sched")
+        run("pq_import", "perfectsched", "--table", "old_sched")
+        self.assertEqual(schedule("report").cron, "@daily")
+
+
 class TallyTests(SimpleTestCase):
     def test_it_holds_no_more_than_can_be_read(self):
         tally = move.Tally()

@@ -123,6 +123,7 @@ class SteerTests(TestCase):
         self.assertIn("@", row.paused_by)
         [listed] = run_json("pq_schedule", "list")
         self.assertEqual((listed["state"], listed["due_at"]), ("paused", None))
+        self.assertIn("Until the VAT table is right", listed["why"])
         run("pq_schedule", "unpause", "nightly")
         self.assertEqual(Schedule.objects.get().state, "active")
         self.assertEqual(
@@ -192,6 +193,7 @@ class ShowTests(TestCase):
             self.assertIn(words, out)
         [facts] = run_json("pq_schedule", "show", "s")
         self.assertEqual((len(facts["next"]), len(facts["last"])), (5, 3))
+        self.assertEqual(facts["last_status"], "waiting")
         self.assertEqual(facts["data"], None)
 
     def test_the_options_that_all_share_may_stand_before_the_word_or_after_it(self):

@@ -1,7 +1,10 @@
 """What code declares, and what becomes of it when workers start and end."""
 
+import re
+import types
 from datetime import timedelta
-from unittest import mock
+from pathlib import Path
+from unittest import SkipTest, mock
 
 from django.test import SimpleTestCase, tag
 
@@ -101,6 +104,14 @@ class SyncTests(DeclaredCase):
         self.start(1, first=False)
         self.assertEqual(Schedule.objects.get().state, "active")
 
+    def test_one_that_is_gone_becomes_a_persons_by_a_put(self):
+        self.declare(every("10m"))
+        self.start(1)
+        Schedule.objects.update(origin="gone", next_at=None, due_at=None)
+        self.put("nightly", every=60)
+        row = Schedule.objects.get()
+        self.assertEqual((row.origin, row.state), ("row", "active"))
+
     def test_of_two_releases_the_younger_one_decides(self):
         self.declare(every("20m"))
         self.start(2, ago=10)
@@ -173,3 +184,32 @@ class DeclarationTests(SimpleTestCase):
             scheduled(every(60))(print)
         with self.assertRaisesMessage(ConfigError, "cron(...) or every(...)"):
             scheduled("0 3 * * *")
+
+
+class PageTests(DeclaredCase):
+    """The code of the how-to page, run as it stands there."""
+
+    def setUp(self):
+        super().setUp()
+        page = Path(__file__).parents[2] / "docs" / "howto" / "schedules.md"
+        if not page.exists():
+            raise SkipTest("The documentation is not beside the tests.")
+        self.code = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+        self.page = types.ModuleType("page")
+
+    def test_a_handler_is_declared_and_a_row_is_put(self):
+        handler("invoice")(lambda task: None)
+        for kind in ("invoice", "report.nightly"):
+            self.addCleanup(Registry._made.pop, kind, None)
+        self.addCleanup(Registry._found.clear)
+        for code in self.code:
+            exec(compile(code, "schedules.md", "exec"), vars(self.page))
+        self.start(1)
+        found = Schedule.objects.order_by("name").values_list("name", "user", "cron", "every")
+        self.assertEqual(
+            list(found),
+            [
+                ("invoice-42", "42", "", 900.0),
+                ("report.nightly", "reports", "0 3 * * mon-fri", None),
+            ],
+        )

@@ -58,6 +58,14 @@ class MissedTests(Case):
         self.assertEqual([one.row().state for one in (counted, ended, begun)],
                          ["ended", "ended", "active"])  # fmt: skip
 
+    def test_one_that_has_ended_begins_anew_when_it_may_submit_more(self):
+        schedule = self.put(overlap="allow", remaining=1)
+        self.fire(NOON + MINUTE)
+        self.assertEqual(schedule.row().state, "ended")
+        schedule.change(remaining=1, now=NOON + 5 * MINUTE)
+        self.fire(NOON + 9 * MINUTE)
+        self.assertEqual(self.ticks(), [1, 9])
+
     def test_delay_and_jitter_move_the_task_and_not_the_tick(self):
         schedule = self.put(delay=20, jitter=10)
         due = schedule.next(1)[0]
@@ -112,6 +120,19 @@ class OverlapTests(Case):
         self.fire(NOON + 9 * MINUTE)
         self.assertEqual(self.ticks(), [1])
 
+    def test_the_ticks_that_wait_are_submitted_where_overlap_is_allowed_now(self):
+        schedule = self.after_two_ticks("queue")
+        schedule.change(overlap="allow", now=NOON + 3 * MINUTE)
+        self.fire(NOON + 3 * MINUTE + SECOND)
+        self.assertEqual(self.ticks(), [1, 2, 3])
+        self.assertEqual(schedule.row().due_at, NOON + 4 * MINUTE)
+
+    def test_a_change_leaves_the_ticks_that_wait(self):
+        schedule = self.after_two_ticks("queue")
+        schedule.change(priority=3, now=NOON + 3 * MINUTE)
+        self.assertEqual(len(schedule.row().pending), 2)
+        self.assertEqual(schedule.row().due_at, NOON + 3 * MINUTE + SECOND)
+
     def test_cancel_cancels_the_task_before(self):
         self.after_two_ticks("cancel")
         self.assertEqual(self.ticks(), [1, 2, 3])
@@ -160,14 +181,22 @@ class BrokenTests(Case):
         self.assertEqual(broken.row().next_at, NOON + 12 * HOUR)
 
     def test_one_that_can_not_be_stored_holds_up_no_other(self):
+        for error in (IntegrityError("no"), ValueError("no")):
+            with self.subTest(error=error):
+                self.check_one_that_fails(error)
+                Schedule.objects.all().delete()
+                Queue().clear()
+
+    def check_one_that_fails(self, error):
         self.put("broken", priority=5)
         self.put("good")
         real = fire.submit
 
         def submit(tasks, **options):
+            stored = real(tasks, **options)
             if any(task.priority == 5 for task in tasks):
-                raise IntegrityError("no")
-            return real(tasks, **options)
+                raise error
+            return stored
 
         with mock.patch.object(fire, "submit", submit):
             self.fire(NOON + MINUTE)

@@ -1,10 +1,12 @@
 """Schedules through their API: what is stored, what is fired, and when."""
 
 from datetime import datetime, timedelta, timezone
+from unittest import mock
 
 from django.test import TestCase, override_settings
 
 from django_perfectqueue.exceptions import InvalidScheduleError, NotFoundError
+from django_perfectqueue.fairness import audit
 from django_perfectqueue.models import Change, Schedule, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
@@ -151,6 +153,16 @@ class SteerTests(Case):
             [(row.by, row.after["did"]) for row in found],
             [("", "added"), ("ann", "changed"), ("bob", "deleted")],
         )
+
+    def test_of_each_the_last_changes_are_kept(self):
+        schedule = self.put()
+        self.put(name="other")
+        with mock.patch.object(audit, "CHANGES_OF_ONE", 3):
+            for number in range(5):
+                schedule.pause(f"note {number}", by="x" * 300)
+        found = Change.objects.filter(name="s").order_by("id")
+        self.assertEqual([row.after["note"] for row in found], ["note 2", "note 3", "note 4"])
+        self.assertEqual(Change.objects.filter(name="other").count(), 1)
 
     def test_run_now_submits_at_once_and_leaves_the_ticks(self):
         schedule = self.put(overlap="allow")

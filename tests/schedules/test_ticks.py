@@ -75,6 +75,11 @@ class ClockChangeTests(SimpleTestCase):
         skipped = local("America/New_York", 2026, 3, 8, 1, 15, cron="*/30 * * * *")
         self.assertEqual(skipped, ["08 01:30 -0500", "08 03:00 -0400", "08 03:30 -0400"])
 
+    def test_one_that_begins_in_the_second_pass_meets_no_time_of_the_first(self):
+        second_pass = datetime(2026, 11, 1, 6, 15, tzinfo=UTC)
+        timing = Timing(cron="30 1 * * *", zone="America/New_York")
+        self.assertEqual(timing.first_after(second_pass), datetime(2026, 11, 2, 6, 30, tzinfo=UTC))
+
     def test_paris(self):
         gap = local("Europe/Paris", 2026, 3, 28, 12, cron="30 2 * * *", count=2)
         self.assertEqual(gap, ["29 03:00 +0200", "30 02:30 +0200"])

@@ -1,10 +1,20 @@
 """Schedules and real workers."""
 
+from django.test import TransactionTestCase
+
 from django_perfectqueue.models import Schedule, Task
+from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
 
-from ..waiting import wait_until
+from ..waiting import LONG, wait_until
 from ..worker.workers import WorkerTestCase
+
+
+class ProgramTests(TransactionTestCase):
+    def test_a_program_that_waits_for_tasks_submits_what_is_due(self):
+        Schedules().put("beat", "report", every=1)
+        Queue().poll(LONG).finish()
+        self.assertEqual(Schedule.objects.get().fired, 1)
 
 
 class WorkerTests(WorkerTestCase):

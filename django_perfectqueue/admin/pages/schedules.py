@@ -220,15 +220,15 @@ class ScheduleAdmin(RuleAdmin):
 
     @admin.action(description=_("Run now"), permissions=["change"])
     def run(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
-        self.steer(request, "run", queryset)
+        self.steer(request, "run", queryset[:CAP])
 
     @admin.action(description=_("Pause, with the note"), permissions=["change"])
     def pause(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
-        self.steer(request, "pause", queryset.filter(paused=False))
+        self.steer(request, "pause", queryset.filter(paused=False)[:CAP])
 
     @admin.action(description=_("Unpause"), permissions=["change"])
     def unpause(self, request: HttpRequest, queryset: QuerySet[Model]) -> None:
-        self.steer(request, "unpause", queryset.filter(paused=True))
+        self.steer(request, "unpause", queryset.filter(paused=True)[:CAP])
 
     def steer_view(self, request: HttpRequest, pk: int, verb: str) -> HttpResponse:
         """Do what a button of the change page says."""
@@ -245,7 +245,7 @@ class ScheduleAdmin(RuleAdmin):
     def steer(self, request: HttpRequest, verb: str, rows: Iterable[Any]) -> None:
         """Do it to each of at most CAP rows, and say what came of it."""
         done, note = 0, request.POST.get("note", "")
-        for row in list(rows)[:CAP]:
+        for row in rows:
             try:
                 with acting(request):
                     do(verb, Schedules(using=database())[row.name], note, str(request.user))
@@ -256,6 +256,9 @@ class ScheduleAdmin(RuleAdmin):
                 self.log_change(request, row, str(VERBS[verb]))
         if done:
             self.message_user(request, sentence_of(verb, done), messages.SUCCESS)
+        if done == CAP:
+            text = gettext("At most %(cap)s rows are taken at a time: repeat it for the rest.")
+            self.message_user(request, text % {"cap": CAP}, messages.WARNING)
 
 
 def do(verb: str, schedule: ScheduleHandle, note: str, by: str) -> None:

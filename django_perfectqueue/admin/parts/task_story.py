@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlencode
 
 from django.db.models import Count, QuerySet, Sum
 from django.urls import reverse
@@ -27,6 +28,7 @@ from django_perfectqueue.inspection.attempts import (
     tries,
     waited,
 )
+from django_perfectqueue.inspection.schedules import origin_of
 from django_perfectqueue.inspection.steering import actions_of, describe_action
 from django_perfectqueue.inspection.why_waiting import Code, why_waiting
 from django_perfectqueue.inspection.workers import location_of
@@ -162,9 +164,20 @@ def about(task: Task) -> list[tuple[str, str]]:
         (_("priority"), str(task.priority)),
         *([(_("limits"), task.limits.replace(",", ", "))] if task.limits else []),
         *([(_("time limit"), duration(task.time_limit))] if task.time_limit else []),
+        *schedule_facts(task),
         (_("id"), str(task.pk)),
         *([(_("worker"), task.worker)] if task.worker else []),
     ]
+
+
+def schedule_facts(task: Task) -> list[tuple[str, str]]:
+    """Return which schedule has submitted a task, with a link, and for which tick."""
+    if (origin := origin_of(task)) is None:
+        return []
+    url = reverse("admin:perfectqueue_schedule_changelist")
+    query = urlencode({"q": origin.schedule})
+    link = format_html('<a href="{}?{}">{}</a>', url, query, printable(origin.schedule))
+    return [(_("schedule"), link), (_("tick"), moment(origin.tick))]
 
 
 def location_facts(task: Task, using: str) -> list[tuple[str, str]]:

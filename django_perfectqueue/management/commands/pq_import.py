@@ -55,7 +55,7 @@ class Command(QueueCommand):
         add(
             "--table",
             metavar="NAME",
-            help=_("The table, of the source perfectqueue (default: perfectqueue)."),
+            help=_("The table, of perfectqueue or perfectsched (default: of that name)."),
         )
         add(
             "--map",

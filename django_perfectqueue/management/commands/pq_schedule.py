@@ -114,7 +114,9 @@ class Command(RuleCommand):
         if self.as_json:
             last = [{"key": one.key, "id": one.pk, "status": one.status} for one in tasks]
             ahead = [tick.isoformat() for tick in ticks]
-            self.print_json({**for_programs(row), "next": ahead, "last": last, **data_of(row)})
+            statuses = statuses_of([row], using=self.queue.using)
+            facts = for_programs(row, statuses.get(row.last_task_id or 0, ""))
+            self.print_json({**facts, "next": ahead, "last": last, **data_of(row)})
             return
         title = _("Schedule '%s'") % row.name
         self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))

@@ -86,7 +86,11 @@ def for_programs(row: Schedule, status: str = "") -> dict[str, object]:
     facts = {name: getattr(row, name) for name in (*plain, *times, *numbers)}
     facts["limits"] = row.limits.split(",") if row.limits else []
     facts |= {name: iso(facts[name]) for name in (*times, "starts_at", "ends_at")}
-    return facts | {"when": in_words(row), "last_status": status or None}
+    return facts | {
+        "when": in_words(row),
+        "why": standing(row, timezone.now()),
+        "last_status": status or None,
+    }
 
 
 def data_of(row: Schedule) -> dict[str, object]:

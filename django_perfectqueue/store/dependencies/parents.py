@@ -21,7 +21,8 @@ TICKETS = """
 SELECT "task_id" FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids}) ORDER BY "task_id"
 """
 FOLLOW = """
-UPDATE "perfectqueue_ticket" SET "followed" = TRUE WHERE "task_id" IN ({ids}) AND NOT "followed"
+UPDATE "perfectqueue_ticket" SET "followed" = COALESCE("followed", 0) + 1
+WHERE "task_id" IN ({ids}) AND (COALESCE("followed", 0) & 1) = 0
 """
 THERE = 'SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
 
@@ -68,7 +69,10 @@ class Parents:
         waited for: a transaction of someone else's may hold a ticket for long.
         """
         skip = self.dialect.skip_clause()
-        found = {id_: Standing(outcome, key) for id_, outcome, key in self.rows(ENDED + skip, ids)}
+        # A batch is given by minus its id; its counts say when it has ended.
+        found = {id_: LIVE for id_ in ids if id_ < 0}
+        for id_, outcome, key in self.rows(ENDED + skip, ids):
+            found[id_] = Standing(outcome, key)
         if left := set(ids) - found.keys():
             live = [id_ for (id_,) in self.rows(TICKETS + skip, left)]
             if live:

@@ -128,7 +128,7 @@ def resolve(submissions: Sequence[Submission], *, using: str) -> Ids:
 
 def find_parents(parents: Iterable[Parent], *, using: str) -> Ids:
     """Return the ids of parents by queue and key; raise NotFoundError where there is none."""
-    by_id = {parent.id for parent in parents if parent.id is not None}
+    by_id = {parent.id for parent in parents if parent.id is not None and parent.id > 0}
     if missing := by_id - there(by_id, using=using) if by_id else set():
         raise NotFoundError(f"There is no task with the id {min(missing)} to wait for.")
     keys: dict[str, list[str]] = {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,21 +11,80 @@ from typing import Any
 from django.db import connections
 from django.db.backends.utils import CursorWrapper as Cursor
 
-from django_perfectqueue.models import DependencyEvent
+from django_perfectqueue.models import DependencyEvent, Outcome
 
 from ..database.dialects import Dialect
 from ..database.transaction import calls_of_others, reading, repeated
 
 NOTE = 'INSERT INTO "perfectqueue_dependencyevent" ("task_id", "kind") VALUES {rows}'
-ANY = 'SELECT 1 FROM "perfectqueue_dependencyevent" LIMIT 1'
+DELTA = """
+INSERT INTO "perfectqueue_batchdelta" ("batch_id", "total", "finished", "dead") VALUES {rows}
+"""
+LEAVING = """
+SELECT "member"."batch_id", "task"."outcome", COUNT(*) FROM "perfectqueue_batchmember" AS "member"
+JOIN "perfectqueue_task" AS "task" ON "task"."id" = "member"."task_id"
+WHERE "member"."task_id" IN ({ids}) GROUP BY "member"."batch_id", "task"."outcome"
+"""
+ANY = """
+SELECT (SELECT 1 FROM "perfectqueue_dependencyevent" LIMIT 1),
+    (SELECT 1 FROM "perfectqueue_batchdelta" LIMIT 1)
+"""
+
+CHILDREN_ONLY = 1
+"""What a ticket says of a task for which others wait, and that is in no batch."""
 
 followers: list[Callable[..., int]] = []
 """What is called, with ``using``, after the commit of a transaction that appended events."""
 
 
-def note_ended(cursor: Cursor, dialect: Dialect, ids: Iterable[int]) -> None:
-    """Append that tasks have ended for which others wait; nothing else is locked."""
-    note(cursor, dialect, ids, DependencyEvent.Kind.ENDED)
+@dataclass(slots=True)
+class Counts:
+    """What is to be added to the counts of a batch."""
+
+    total: int = 0
+    finished: int = 0
+    dead: int = 0
+
+
+def note_ended(
+    cursor: Cursor, dialect: Dialect, followed: Mapping[int, int], *, finished: bool = False
+) -> None:
+    """
+    Append that tasks have ended that are followed as their tickets say; nothing else is locked.
+    """
+    parents = [task_id for task_id, by in followed.items() if by % 2]
+    if parents:
+        note(cursor, dialect, parents, DependencyEvent.Kind.ENDED)
+    batches = Counter(by // 2 for by in followed.values() if by > 1)
+    if batches:
+        each = {
+            batch: Counts(finished=count) if finished else Counts(dead=count)
+            for batch, count in batches.items()
+        }
+        note_counts(cursor, dialect, each)
+
+
+def note_counts(cursor: Cursor, dialect: Dialect, changes: Mapping[int, Counts]) -> None:
+    """Append changes of batches' counts."""
+    rows = ", ".join(
+        f"({int(batch)}, {one.total}, {one.finished}, {one.dead})" for batch, one in changes.items()
+    )
+    dialect.execute(cursor, DELTA.replace("{rows}", rows))
+    follow_later(cursor.db)
+
+
+def leave_batches(cursor: Cursor, dialect: Dialect, ids: str) -> None:
+    """Take tasks that are to be forgotten off the counts of their batches."""
+    changes: dict[int, Counts] = {}
+    for batch, outcome, count in dialect.execute(cursor, LEAVING.replace("{ids}", ids)).fetchall():
+        change = changes.setdefault(batch, Counts())
+        change.total -= count
+        if outcome == Outcome.FINISHED:
+            change.finished -= count
+        elif outcome:
+            change.dead -= count
+    if changes:
+        note_counts(cursor, dialect, changes)
 
 
 def note_added(cursor: Cursor, dialect: Dialect, ids: Iterable[int]) -> None:
@@ -35,7 +95,11 @@ def note_added(cursor: Cursor, dialect: Dialect, ids: Iterable[int]) -> None:
 def note(cursor: Cursor, dialect: Dialect, ids: Iterable[int], kind: DependencyEvent.Kind) -> None:
     rows = ", ".join(f"({int(task_id)}, {kind.value})" for task_id in ids)
     dialect.execute(cursor, NOTE.replace("{rows}", rows))
-    connection: Any = cursor.db
+    follow_later(cursor.db)
+
+
+def follow_later(connection: Any) -> None:
+    """Act on the events once they are committed."""
     if not (connection.in_atomic_block or connection.autocommit):
         return  # Django does not say when such a transaction commits: the sweep finds it.
     act, last = Follow(connection.alias), connection.run_on_commit[-1:]
@@ -61,7 +125,7 @@ def follow(*, using: str, now: datetime | None = None) -> int:
 @repeated
 def are_some(*, using: str) -> bool:
     with reading(using) as (cursor, dialect):
-        return dialect.execute(cursor, ANY).fetchone() is not None
+        return any(dialect.execute(cursor, ANY).fetchone())
 
 
 def act_on_events(*, using: str, now: datetime | None = None) -> int:

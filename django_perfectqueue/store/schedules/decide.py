@@ -127,12 +127,13 @@ def wanted_ticks(row: Schedule, now: datetime) -> tuple[list[datetime], datetime
 def overlapping(row: Schedule, ticks: list[datetime], *, running: bool) -> Decision:
     """Return which of these ticks may be submitted now; count or keep the others."""
     overlap = Schedule.Overlap(row.overlap)
-    if overlap == Schedule.Overlap.ALLOW:
-        return Decision(ticks)
-    if overlap == Schedule.Overlap.CANCEL:
-        row.skipped_overlap += max(0, len(ticks) - 1)
-        return Decision(ticks[-1:], cancel=running and bool(ticks))
     waiting = [datetime.fromisoformat(tick) for tick in row.pending] + ticks
+    row.pending = []
+    if overlap == Schedule.Overlap.ALLOW:
+        return Decision(waiting)
+    if overlap == Schedule.Overlap.CANCEL:
+        row.skipped_overlap += max(0, len(waiting) - 1)
+        return Decision(waiting[-1:], cancel=running and bool(waiting))
     now = [] if running else waiting[:1]
     places = {Schedule.Overlap.QUEUE_ONE: 1, Schedule.Overlap.QUEUE: MOST_AT_ONCE}.get(overlap, 0)
     later = waiting[len(now) :]

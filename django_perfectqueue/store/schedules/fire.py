@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from django.db import Error, connections, transaction
+from django.db import connections, transaction
 
 from django_perfectqueue.exceptions import (
     AlreadyFinishedError,
@@ -107,7 +107,7 @@ def fire_rows(rows: Sequence[Schedule], *, using: str) -> None:
     try:
         with transaction.atomic(using):
             write(chosen, cursors, using=using)
-    except (Error, PerfectQueueError) as error:
+    except Exception as error:
         if dialect_of(using).passes(error) or dialect_of(using).lost(error):
             raise
         for row, cursor in zip(rows, cursors, strict=True):
@@ -123,7 +123,7 @@ def fire_alone(row: Schedule, cursor: datetime | None, *, using: str) -> None:
             row.now = now
             before = outcomes([row], using=using).get(row.last_task_id)
             write([(row, decision_on(row, before))], [cursor], using=using)
-    except (Error, PerfectQueueError) as error:
+    except Exception as error:
         if dialect_of(using).passes(error) or dialect_of(using).lost(error):
             raise
         row.refresh_from_db(using=using)
@@ -220,7 +220,7 @@ def submission(row: Schedule, tick: datetime, now: datetime, *, using: str) -> S
 
 
 def key_of(name: str, tick: datetime) -> str:
-    """Return the key of a tick's task; keys of one schedule sort by their ticks."""
+    """Return the key of a tick's task; keys of one schedule sort by their ticks, to the second."""
     return f"{name}@{tick.astimezone(timezone.utc).replace(tzinfo=None).isoformat()}Z"
 
 

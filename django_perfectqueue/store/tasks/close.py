@@ -140,8 +140,8 @@ def bury(
     now: datetime | None,
 ) -> None:
     """End a task that has not finished: delete its ticket, and write a dead letter."""
-    if dialect.remove(cursor, held.task_id):
-        note_ended(cursor, dialect, [held.task_id])
+    if followed := dialect.remove(cursor, held.task_id):
+        note_ended(cursor, dialect, {held.task_id: followed})
     values = {
         "task_id": held.task_id,
         "status": status.value,

@@ -71,9 +71,8 @@ def close(
         each.setdefault((done.lease.task_id, done.lease.token), done)
     closed = dialect.finish(cursor, list(each.values()), report)
     if any(closed.values()):
-        note_ended(
-            cursor, dialect, [task_id for (task_id, _), followed in closed.items() if followed]
-        )
+        followed = {fence[0]: by for fence, by in closed.items() if by}
+        note_ended(cursor, dialect, followed, finished=True)
     accounts.end_all(
         [(done.lease, done.ended - done.started) for fence, done in each.items() if fence in closed]
     )

@@ -13,6 +13,7 @@ STORY = (
     'DELETE FROM "perfectqueue_attempt" WHERE "task_id" IN ({ids})',
     'DELETE FROM "perfectqueue_journal" WHERE "task_id" IN ({ids})',
     'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" IN ({ids})',
+    'DELETE FROM "perfectqueue_batchmember" WHERE "task_id" IN ({ids})',
 )
 DEPENDENCIES = 'SELECT "id" FROM "perfectqueue_dependency" WHERE "child_id" IN ({ids})'
 

@@ -17,7 +17,7 @@ from django_perfectqueue.models import State
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
 from ..database.transaction import REPEATS, Tries, recalled, unit
-from ..records.dependency_events import note_added
+from ..records.dependency_events import leave_batches, note_added
 from ..values import Submission
 from .forget import forget_story
 from .steer import FIND, live
@@ -90,6 +90,7 @@ def forget(cursor: Cursor, dialect: Dialect, task_id: int, key: str) -> bool:
 
     Raise NotSupportedError while it is running.
     """
+    leave_batches(cursor, dialect, numbers([task_id]))
     forget_task = FORGET.replace("{id}", str(task_id))
     try:
         if live(cursor, dialect, task_id).state == State.RUNNING:

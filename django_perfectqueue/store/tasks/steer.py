@@ -21,7 +21,7 @@ from ..lanes.accounts import REACHED, Accounts
 from ..limits.limit_cache import known_limits
 from ..notify.ring import call, ring
 from ..notify.signals import announce_ids
-from ..records.dependency_events import note_added, note_ended
+from ..records.dependency_events import Counts, note_added, note_counts, note_ended
 from .after_commit import once_committed
 from .close import CANCELLED, Held, bury
 
@@ -65,11 +65,13 @@ INSERT INTO "perfectqueue_ticket" (
     "cancel_requested", "followed"
 )
 SELECT "id", %(lane)s, %(state)s, %(rank)s, COALESCE("expected_at", {now}),
-    CASE WHEN %(state)s = 1 THEN {now} END, %(attempt)s, 0, 0, FALSE, EXISTS (
-        SELECT 1 FROM "perfectqueue_dependency"
-        WHERE "parent_id" = "perfectqueue_task"."id" AND "state" < 3
-    )
+    CASE WHEN %(state)s = 1 THEN {now} END, %(attempt)s, 0, 0, FALSE, %(followed)s
 FROM "perfectqueue_task" WHERE "id" = %(task_id)s
+"""
+FOLLOWED_BY = """
+SELECT EXISTS (
+    SELECT 1 FROM "perfectqueue_dependency" WHERE "parent_id" = %(task_id)s AND "state" < 3
+), (SELECT "batch_id" FROM "perfectqueue_batchmember" WHERE "task_id" = %(task_id)s)
 """
 # Its children wait for it anew. Written by id: by the parent it would wait for submitters.
 GIVEN_UP = """
@@ -138,8 +140,8 @@ def force_finish_now(tries: Tries, task_id: int, *, using: str, now: datetime | 
             if tries.doubtful and known(cursor, dialect, task_id).outcome == Outcome.FINISHED:
                 return
             raise
-        if dialect.remove(cursor, task_id):
-            note_ended(cursor, dialect, [task_id])
+        if followed := dialect.remove(cursor, task_id):
+            note_ended(cursor, dialect, {task_id: followed}, finished=True)
         values = {"task_id": task_id, "attempt": ticket.attempt}
         dialect.execute(cursor, FORCE, values, now=now)
         drop(cursor, dialect, ticket)
@@ -245,6 +247,7 @@ def put_back(
     values["lane"] = lane_of(task.queue, task.user, keys)
     values |= {"rank": -task.priority, "attempt": task.attempt}
     values["state"] = (State.BLOCKED if task.is_child else State.SCHEDULED).value
+    values["followed"] = followed_by(cursor, dialect, task_id)
     dialect.execute(cursor, REQUEUE, values, now=now)
     if given_up := dialect.execute(cursor, GIVEN_UP, values).fetchall():
         ids = numbers(id_ for (id_,) in given_up)
@@ -253,6 +256,15 @@ def put_back(
         # What it waits for may end before this commit: that is looked at after it.
         note_added(cursor, dialect, [task_id])
     return task.queue
+
+
+def followed_by(cursor: Cursor, dialect: Dialect, task_id: int) -> int | None:
+    """Return who follows a dead task whose row is locked; it counts as dead no longer."""
+    row = dialect.execute(cursor, FOLLOWED_BY, {"task_id": task_id}).fetchone()
+    has_children, batch = row
+    if batch:
+        note_counts(cursor, dialect, {batch: Counts(dead=-1)})
+    return 2 * (batch or 0) + int(has_children) or None
 
 
 def hasten(cursor: Cursor, dialect: Dialect, task_id: int, key: str, now: datetime | None) -> None:

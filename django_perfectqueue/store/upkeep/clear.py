@@ -10,7 +10,7 @@ from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
 from ..database.transaction import repeated, unit
 from ..lanes.accounts import Accounts
-from ..records.dependency_events import note_ended
+from ..records.dependency_events import CHILDREN_ONLY, leave_batches, note_ended
 from ..tasks.forget import forget_story, forget_tasks
 
 BATCH = 1000
@@ -49,13 +49,14 @@ def clear_batch(queue: str, *, using: str) -> int:
             ids = numbers(own)
             accounts = Accounts()
             forget_tickets(cursor, dialect, accounts, ids)
+            leave_batches(cursor, dialect, ids)
             forget_tasks(cursor, dialect, own)
             forget_story(cursor, dialect, own)
             # Those of children that were submitted after the caller had begun to read, too.
             statement = PARENTS.replace("{ids}", ids) + dialect.current_clause(cursor)
             parents = dialect.execute(cursor, statement).fetchall()
             if parents:
-                note_ended(cursor, dialect, [task_id for (task_id,) in parents])
+                note_ended(cursor, dialect, {id_: CHILDREN_ONLY for (id_,) in parents})
             # A task that was put back in its line before its row was gone has one again.
             forget_tickets(cursor, dialect, accounts, ids)
             accounts.write(cursor, dialect)

@@ -218,6 +218,9 @@ class Purge:
     def begin(self) -> None:
         """Start a round: first ``slow``, then ``front``."""
         self.at_front = False
+        keep = self.plan.options.retention_time("finished")
+        if keep is not None:
+            store.forget_batches(keep, using=self.plan.using)
         if self.plan.options.RETENTION_COUNT is not None:
             self.count(self.plan.options.RETENTION_COUNT)
 

@@ -10,7 +10,7 @@ from django.test import TransactionTestCase
 from django.utils import timezone
 
 from django_perfectqueue import store
-from django_perfectqueue.models import Dependency, DependencyEvent
+from django_perfectqueue.models import Batch, BatchDelta, Dependency, DependencyEvent
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.worker.database.link import close_for_fork
 
@@ -84,7 +84,7 @@ class DeathTests(TransactionTestCase):
     def is_swept(self):
         """A server may take a moment to see that a client is gone, and what it held is free."""
         store.rouse(using="default")
-        return not DependencyEvent.objects.exists()
+        return not (DependencyEvent.objects.exists() or BatchDelta.objects.exists())
 
     def test_who_submits_a_child(self):
         def act():
@@ -158,6 +158,55 @@ class DeathTests(TransactionTestCase):
             if Queue()["a"].metadata().outcome:
                 Queue()["a"].retry()
             self.assertEqual(self.finish_all(), ["a", "b"])
+
+        self.each_death(prepare, act, check)
+
+    def batch(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit("a", "report")
+            batch.submit("b", "report")
+            batch.then("mail", "report")
+        return batch
+
+    def forget(self):
+        Queue().clear()
+        store.forget_batches(-60, using="default")
+
+    def test_who_submits_a_batch(self):
+        def check():
+            there = Queue()["mail"].exists()
+            self.assertEqual(self.finish_all(), ["a", "b", "mail"] if there else [])
+            self.assertEqual(Batch.objects.count(), int(there))
+            self.forget()
+
+        self.each_death(lambda: None, self.batch, check)
+
+    def test_who_adds_to_a_batch(self):
+        def check():
+            added = Queue()["c"].exists()
+            self.assertEqual(self.finish_all(), ["a", "b", *(["c"] if added else []), "mail"])
+            self.assertEqual(Queue().batch_named("nightly").progress().total, 2 + added)
+            self.forget()
+
+        def act():
+            Queue().batch_named("nightly").submit("c", "report")
+
+        self.each_death(self.batch, act, check)
+
+    def test_who_finishes_the_last_of_a_batch(self):
+        def prepare():
+            self.batch()
+            Queue().poll().finish()
+
+        def act():
+            Queue().poll().finish()
+
+        def check():
+            left = [] if Queue()["b"].metadata().outcome else ["b"]
+            self.assertEqual(self.finish_all(), [*left, "mail"])
+            progress = Queue().batch_named("nightly").progress()
+            self.assertEqual((progress.finished, progress.ended), (2, True))
+            self.forget()
 
         self.each_death(prepare, act, check)
 

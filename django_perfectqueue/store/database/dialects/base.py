@@ -253,10 +253,10 @@ class Dialect(ABC):
     @abstractmethod
     def finish(
         self, cursor: Cursor, completions: Sequence[Completion], report: Report
-    ) -> dict[tuple[int, int], bool]:
+    ) -> dict[tuple[int, int], int | None]:
         """
         Close the tickets that are still held as given; return the fences of their leases, each
-        with whether other tasks wait for it.
+        with who follows it, as the ticket says.
         """
 
     def finish_one(self, cursor: Cursor, done: Completion, entry: Entry, report: Report) -> bool:
@@ -266,13 +266,13 @@ class Dialect(ABC):
         """
         raise NotSupportedError("This database takes several statements for it.")
 
-    def remove(self, cursor: Cursor, task_id: int) -> bool:
+    def remove(self, cursor: Cursor, task_id: int) -> int | None:
         """
         Delete the ticket of a task that has ended, and notify the programs that wait for the
-        end; return whether other tasks wait for it.
+        end; return who follows it, as the ticket says.
         """
         row = self.execute(cursor, REMOVE, {"task_id": task_id}).fetchone()
-        return bool(row and row[0])
+        return row[0] if row else None
 
     @abstractmethod
     def charge(
@@ -396,6 +396,9 @@ class Dialect(ABC):
 
     def lock_clause(self) -> str:
         return " FOR UPDATE"
+
+    def share_clause(self) -> str:
+        return " FOR SHARE"
 
     def skip_clause(self) -> str:
         return " FOR UPDATE SKIP LOCKED"

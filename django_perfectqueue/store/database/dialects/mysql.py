@@ -156,7 +156,10 @@ STRAIGHT_JOIN "{table}" AS "gone" ON "gone"."id" = "given"."id"
 """
 
 REMOVE = 'DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s'
-REMOVE_UNFOLLOWED = f'{REMOVE} AND NOT "followed"'
+REMOVE_UNFOLLOWED = f'{REMOVE} AND "followed" IS NULL'
+FOLLOWED = """
+SELECT "followed" FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s FOR UPDATE
+"""
 
 FINISH = """
 UPDATE ({given}) AS "given"
@@ -308,6 +311,9 @@ class MySQL(Dialect):
             for column, sql in changes.items()
         )
         return f"ON DUPLICATE KEY UPDATE {values}"
+
+    def share_clause(self) -> str:
+        return " LOCK IN SHARE MODE"
 
     def parameter(self, moment: datetime | None) -> str | None:
         return None if moment is None else str(naive(moment))
@@ -520,11 +526,11 @@ class MySQL(Dialect):
 
     def finish(
         self, cursor: Cursor, completions: Sequence[Completion], report: Report
-    ) -> dict[tuple[int, int], bool]:
+    ) -> dict[tuple[int, int], int | None]:
         given = sorted(completions, key=attrgetter("lease.task_id"))
         ids = numbers([done.lease.task_id for done in given])
         rows = self.execute(cursor, HELD.replace("{ids}", ids)).fetchall()
-        held = {(task_id, token): bool(followed) for task_id, token, followed in rows}
+        held = {(task_id, token): followed for task_id, token, followed in rows}
         written = [done for done in given if (done.lease.task_id, done.lease.token) in held]
         if not written:
             return {}
@@ -535,13 +541,14 @@ class MySQL(Dialect):
         fences = [(done.lease.task_id, done.lease.token) for done in written]
         return {fence: held[fence] for fence in fences}
 
-    def remove(self, cursor: Cursor, task_id: int) -> bool:
-        # MySQL has no RETURNING; so few are followed that the second statement is rare.
-        for is_followed, statement in enumerate((REMOVE_UNFOLLOWED, REMOVE)):
-            self.execute(cursor, statement, {"task_id": task_id})
-            if cursor.rowcount:
-                return bool(is_followed)
-        return False
+    def remove(self, cursor: Cursor, task_id: int) -> int | None:
+        # MySQL has no RETURNING; so few are followed that the other statements are rare.
+        own = {"task_id": task_id}
+        self.execute(cursor, REMOVE_UNFOLLOWED, own)
+        if cursor.rowcount or not (row := self.execute(cursor, FOLLOWED, own).fetchone()):
+            return None
+        self.execute(cursor, REMOVE, own)
+        return int(row[0])
 
     def packet(self, cursor: Cursor, completions: Sequence[Completion]) -> int:
         """Return how many bytes of results go into a statement; ask only where they are many."""

@@ -16,7 +16,6 @@ from weakref import WeakKeyDictionary
 
 from django.db import DatabaseError, InterfaceError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.postgresql.psycopg_any import is_psycopg3
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models.fields import READABLE
@@ -234,13 +233,13 @@ FROM "given"
 WHERE "task"."id" = ANY(ARRAY(SELECT "task_id" FROM "closed")) AND "task"."id" = "given"."id"
     AND ("given"."id", "given"."token") IN (SELECT "task_id", "token" FROM "closed")
 RETURNING "task"."id", "given"."token", (SELECT count({TELL}) FROM "closed" WHERE "watched"),
-    ARRAY(SELECT "task_id" FROM "closed" WHERE "followed")
+    ARRAY(SELECT ARRAY["task_id", "followed"] FROM "closed" WHERE "followed" IS NOT NULL)
 """
 
 FINISH_ONE = f"""
 WITH "closed" AS (
     DELETE FROM "perfectqueue_ticket"
-    WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2 AND NOT "followed"
+    WHERE "task_id" = %(id)s AND "token" = %(token)s AND "state" = 2 AND "followed" IS NULL
     RETURNING "task_id", "lane", "watched"
 ),
 "charged" AS (
@@ -449,7 +448,7 @@ class PostgreSQL(Dialect):
             raise
         # What is read is here, so Django need not watch over each call.
         results = cursor.cursor
-        while is_psycopg3 and results.nextset():
+        while is_psycopg3() and results.nextset():
             pass
         task_id, is_seen = results.fetchone() or (None, False)
         return Stored(task_id, is_seen and is_due, is_seen and bool(message))
@@ -485,7 +484,7 @@ class PostgreSQL(Dialect):
 
     def finish(
         self, cursor: Cursor, completions: Sequence[Completion], report: Report
-    ) -> dict[tuple[int, int], bool]:
+    ) -> dict[tuple[int, int], int | None]:
         worker, monotonic, now = report
         parameters = {
             "id": array([done.lease.task_id for done in completions]),
@@ -497,7 +496,10 @@ class PostgreSQL(Dialect):
             "worker": worker,
         }
         rows = self.execute(cursor, FINISH, parameters, now=now).fetchall()
-        return {(task_id, token): task_id in followed for task_id, token, _told, followed in rows}
+        if not rows:
+            return {}
+        followed = dict(rows[0][3])
+        return {(row[0], row[1]): followed.get(row[0]) for row in rows}
 
     def finish_one(self, cursor: Cursor, done: Completion, entry: Entry, report: Report) -> bool:
         worker, monotonic, now = report
@@ -517,9 +519,9 @@ class PostgreSQL(Dialect):
         }
         return self.execute(cursor, FINISH_ONE, parameters, now=now).fetchone() is not None
 
-    def remove(self, cursor: Cursor, task_id: int) -> bool:
+    def remove(self, cursor: Cursor, task_id: int) -> int | None:
         row = self.execute(cursor, REMOVE, {"task_id": task_id}).fetchone()
-        return bool(row and row[0])
+        return row[0] if row else None
 
     def charge(
         self, cursor: Cursor, entries: Sequence[Entry], now: datetime | None
@@ -561,9 +563,17 @@ def given(value: Moment) -> datetime | str:
     return f"{value.total_seconds()} seconds" if isinstance(value, timedelta) else value
 
 
+@functools.cache
+def is_psycopg3() -> bool:
+    # Imported on use: a project on another database may have no driver for this one.
+    from django.db.backends.postgresql import psycopg_any
+
+    return bool(psycopg_any.is_psycopg3)
+
+
 def binds_on_server(connection: BaseDatabaseWrapper) -> bool:
     """Return whether a connection takes only one statement at once."""
-    return is_psycopg3 and connection.settings_dict["OPTIONS"].get("server_side_binding", False)
+    return is_psycopg3() and connection.settings_dict["OPTIONS"].get("server_side_binding", False)
 
 
 def roll_back(cursor: Cursor) -> None:

@@ -219,6 +219,9 @@ class SQLite(Dialect):
     def lock_clause(self) -> str:
         return ""
 
+    def share_clause(self) -> str:
+        return ""
+
     def skip_clause(self) -> str:
         return ""
 
@@ -312,7 +315,7 @@ class SQLite(Dialect):
 
     def finish(
         self, cursor: Cursor, completions: Sequence[Completion], report: Report
-    ) -> dict[tuple[int, int], bool]:
+    ) -> dict[tuple[int, int], int | None]:
         worker, monotonic, now = report
         zero = naive(now or clock.now()) - timedelta(seconds=monotonic)
         rows = [
@@ -327,7 +330,7 @@ class SQLite(Dialect):
             for done in completions
         ]
         closed = self.execute(cursor, CLOSE, {"rows": to_json(rows)}).fetchall()
-        fences = {(task_id, token): bool(followed) for task_id, token, followed in closed}
+        fences = {(task_id, token): followed for task_id, token, followed in closed}
         written = to_json([row for row in rows if row[:2] in fences])
         if fences:
             self.execute(cursor, FINISH, {"rows": written, "worker": worker})

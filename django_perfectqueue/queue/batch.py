@@ -1,0 +1,258 @@
+"""Batches: tasks that are submitted, watched, cancelled and put back together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from django_perfectqueue import models, store
+from django_perfectqueue.exceptions import (
+    AlreadyExistsError,
+    AlreadyFinishedError,
+    InvalidTaskError,
+    NotFoundError,
+    NotSupportedError,
+    WaitInTransactionError,
+    WaitTimeoutError,
+)
+from django_perfectqueue.payload.inputs import (
+    KEY_LENGTH,
+    Duration,
+    captured,
+    checked,
+    checked_timeout,
+    checked_user,
+)
+
+from .task_handle import already
+
+if TYPE_CHECKING:
+    from .queue import Queue
+    from .task_handle import TaskHandle
+
+When = Literal["done", "finished", "failed"]
+WHENS = {when.name.lower(): when for when in store.When}
+SOONEST, LATEST, SHARE = 0.02, 0.5, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """
+    The exact state of a batch: how many tasks it has, and how many of them have finished, are
+    dead (failed, cancelled or expired) or open; ``ended`` means that all had ended once.
+    """
+
+    total: int
+    finished: int
+    dead: int
+    ended: bool
+
+    @property
+    def open(self) -> int:
+        return self.total - self.finished - self.dead
+
+    @property
+    def part(self) -> float:
+        """The part of its tasks that have ended, from 0 to 1."""
+        return 1.0 - self.open / self.total if self.total else float(self.ended)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch by its name and id."""
+
+    queue: Queue
+    name: str
+    id: int
+    user: str = ""
+
+    @property
+    def using(self) -> str:
+        return self.queue.using
+
+    def submit(self, key: str, type: str, data: object = None, **options: Any) -> TaskHandle:  # noqa: A002
+        """
+        Submit a task to the batch, by the arguments of Queue.submit(); by default for its user.
+
+        Raise what that does, and BatchEndedError when it has ended or was cancelled.
+        """
+        if options.get("on_conflict", "raise") != "raise":
+            raise InvalidTaskError("on_conflict is not for the tasks of a batch.")
+        self.submit_many([{"key": key, "type": type, "data": data, **options}])
+        return self.queue[key]
+
+    def submit_many(self, tasks: Iterable[Mapping[str, Any]]) -> int:
+        """
+        Submit tasks to the batch, each a dict of submit()'s arguments; return how many.
+
+        Each thousand is stored in one transaction. Raise what submit() does.
+        """
+        count = 0
+        terms: dict[str, Any] = {"using": self.using, "surroundings": captured()}
+        each = (self.queue._submission(**{**terms, "user": self.user, **task}) for task in tasks)
+        for given in store.in_chunks(each):
+            linked = partial(store.submit_linked, store.submit_all)
+            submit = linked if any(task.after for task in given) else store.submit_all
+            fresh = store.submit_joining(submit, given, self.id, using=self.using)
+            if len(fresh) < len(given):
+                raise AlreadyExistsError(already(self.queue.name, given, fresh))
+            count += len(given)
+        return count
+
+    @contextmanager
+    def batch(self, name: str, *, user: str | None = None) -> Iterator[Batch]:
+        """Begin a batch that is one task of this one; it ends when that one has ended."""
+        with begin(self.queue, name, self.user if user is None else user, self.id) as inner:
+            yield inner
+
+    def then(
+        self,
+        key: str,
+        type: str,  # noqa: A002
+        data: object = None,
+        *,
+        when: When = "done",
+        **options: Any,
+    ) -> TaskHandle:
+        """
+        Submit a task that is blocked until all tasks of the batch have ended.
+
+        With ``when`` "finished" it runs once all have finished, those that were put back, too;
+        with "failed" once all have ended and some not finished, else it is cancelled. Raise
+        what Queue.submit() does.
+        """
+        if when not in WHENS:
+            raise InvalidTaskError(f"when is 'done', 'finished' or 'failed', not {when!r}.")
+        terms: dict[str, Any] = {"using": self.using, "surroundings": captured()}
+        task = self.queue._submission(key, type, data, **{**terms, "user": self.user, **options})
+        if task.after:
+            raise InvalidTaskError("after is not for a callback: it waits for its batch.")
+        mode = WHENS[when].value
+        task = task._replace(after=(store.Parent.batch(self.id),), if_failed=mode)
+        with store.together(using=self.using):
+            fresh = store.submit_linked(store.submit_all, [task], using=self.using)
+            if not fresh:
+                raise AlreadyExistsError(already(self.queue.name, [task], fresh))
+            store.look_at_batch(self.id, using=self.using)
+        return self.queue[key]
+
+    def progress(self) -> Progress:
+        """Return its exact state, by one query; raise NotFoundError when it is gone."""
+        state = store.batch_state(self.id, using=self.using)
+        return Progress(
+            total=state.total,
+            finished=state.finished,
+            dead=state.dead,
+            ended=state.ended_at is not None,
+        )
+
+    def wait(self, timeout: Duration | None = None) -> Progress:
+        """
+        Wait until all its tasks have ended; return its state.
+
+        Raise WaitTimeoutError after the timeout, WaitInTransactionError in a transaction.
+        """
+        seconds = checked_timeout(timeout)
+        began = time.monotonic()
+        while not (found := self.progress()).ended or found.open:
+            waited = time.monotonic() - began
+            if seconds is not None and waited >= seconds:
+                raise WaitTimeoutError(
+                    f"Batch '{self.name}' has not ended after {seconds:g} s: {found.open} of"
+                    f" {found.total} tasks are open."
+                )
+            if store.in_callers_transaction(self.using):
+                raise WaitInTransactionError(
+                    f"A transaction is open, in which the end of batch '{self.name}' may never be"
+                    " seen. Wait after the atomic block."
+                )
+            pause = min(LATEST, max(SOONEST, SHARE * waited))
+            time.sleep(pause if seconds is None else max(0.0, min(pause, seconds - waited)))
+        return found
+
+    def tasks(self) -> models.TaskQuerySet:
+        """Return its tasks, but for those of batches in it, as a QuerySet with their status."""
+        tasks: models.TaskQuerySet = models.Task.objects.using(self.using).filter(
+            membership__batch_id=self.id
+        )
+        return tasks.order_by("membership__task_id")
+
+    def results(self) -> Iterator[tuple[str, Any]]:
+        """Yield key and result of each task that has finished, read a page at a time."""
+        finished = self.tasks().filter(outcome=models.Outcome.FINISHED)
+        for task in finished.iterator(chunk_size=500):
+            yield task.key, task.result
+
+    def cancel_request(self) -> int:
+        """
+        Take no more tasks, cancel those that have yet to run, and ask the others to stop.
+
+        Batches in it are cancelled, too. Return how many tasks are cancelled already.
+        """
+        store.stop_batch(self.id, using=self.using)
+        count = 0
+        for inner in self.inner():
+            count += inner.cancel_request()
+        for task_id in self.tasks().live().values_list("pk", flat=True):
+            with suppress(AlreadyFinishedError, NotFoundError):
+                count += bool(store.cancel_request(task_id, using=self.using))
+        return count
+
+    def retry(self) -> int:
+        """Put its failed, cancelled and expired tasks back, and those of batches in it; count."""
+        count = sum(inner.retry() for inner in self.inner())
+        for task_id in self.tasks().filter(dead_letter__isnull=False).values_list("pk", flat=True):
+            with suppress(AlreadyFinishedError, NotFoundError, NotSupportedError):
+                store.redrive(task_id, using=self.using)
+                count += 1
+        return count
+
+    def inner(self) -> list[Batch]:
+        """Return the batches in it."""
+        rows = models.Batch.objects.using(self.using).filter(parent_id=self.id).order_by("id")
+        return [batch_in(self.queue, row) for row in rows]
+
+
+@contextmanager
+def begin(queue: Queue, name: str, user: str | None, parent: int | None) -> Iterator[Batch]:
+    """Store a batch with what is added in the block, all or none."""
+    name, user = checked("name of a batch", name, KEY_LENGTH), checked_user(user)
+    with store.together(using=queue.using):
+        id_ = store.create_batch(queue.name, name, user, parent, using=queue.using)
+        yield Batch(queue, name, id_, user)
+
+
+def batch_in(queue: Queue, row: models.Batch) -> Batch:
+    """Return the batch of a row in the database of this queue."""
+    return Batch(type(queue)(row.queue, using=queue.using), row.name, row.pk, row.user)
+
+
+def batch_named(queue: Queue, name: str) -> Batch:
+    """Return a batch of a queue; raise NotFoundError where there is none of this name."""
+    row = models.Batch.objects.using(queue.using).filter(queue=queue.name, name=name).first()
+    if row is None:
+        raise NotFoundError(f"Queue '{queue.name}' has no batch called '{name}'.")
+    return batch_in(queue, row)
+
+
+def batch_of(queue: Queue, task_id: int) -> Batch | None:
+    """Return the batch in which a task is, or None."""
+    rows = models.BatchMember.objects.using(queue.using).filter(pk=task_id)
+    found = rows.values_list("batch_id", flat=True).first()
+    return None if found is None else batch_with_id(queue, found)
+
+
+def batch_closed_by(queue: Queue, task_id: int) -> Batch | None:
+    """Return the batch of which a task is a callback, or None."""
+    rows = models.Dependency.objects.using(queue.using).filter(child_id=task_id, parent_id__lt=0)
+    found = rows.order_by().values_list("parent_id", flat=True).first()
+    return None if found is None else batch_with_id(queue, -found)
+
+
+def batch_with_id(queue: Queue, batch: int) -> Batch | None:
+    row = models.Batch.objects.using(queue.using).filter(pk=batch).first()
+    return None if row is None else batch_in(queue, row)

@@ -1,0 +1,324 @@
+"""
+Batches: who adds or ends members appends deltas of the counts; these are folded afterwards.
+
+A callback is a blocked task that depends on the batch, by minus the batch's id. Nobody waits
+for the row of a batch: adders share its lock, and a fold passes over it while they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from django.db import connections
+from django.db.backends.utils import CursorWrapper as Cursor
+from django.utils import timezone
+
+from django_perfectqueue.exceptions import AlreadyExistsError, BatchEndedError, NotFoundError
+
+from ..database.dialects import Dialect
+from ..database.dialects.base import numbers
+from ..database.transaction import Tries, reading, recalled, repeated, together, unit
+from ..records.dependency_events import Counts, followers, note_counts
+from ..values import Submission
+from .fold import Batch as Fold
+from .fold import Edge
+
+SOME = 1_000
+
+
+class When(IntEnum):
+    """What a callback waits for; it stands in ``if_failed`` of its dependency on the batch."""
+
+    DONE = 3
+    FINISHED = 4
+    FAILED = 5
+
+
+CREATE = """
+"perfectqueue_batch" ("queue", "name", "user", "parent_id", "total", "finished", "dead", "stopped",
+    "created_at")
+VALUES (%(queue)s, %(name)s, %(user)s, %(parent)s, 0, 0, 0, FALSE, {now})
+"""
+FIND = """
+SELECT "id" FROM "perfectqueue_batch" WHERE "queue" = %(queue)s AND "name" = %(name)s
+"""
+OPEN = 'SELECT "ended_at", "stopped", "name" FROM "perfectqueue_batch" WHERE "id" = %(batch)s'
+JOIN = 'INSERT INTO "perfectqueue_batchmember" ("task_id", "batch_id") VALUES {rows}'
+MARK = """
+UPDATE "perfectqueue_ticket" SET "followed" = COALESCE("followed", 0) + %(mark)s
+WHERE "task_id" IN ({ids})
+"""
+CHANGED = 'SELECT DISTINCT "batch_id" FROM "perfectqueue_batchdelta" LIMIT 100'
+LOCK = """
+SELECT "total", "finished", "dead", "ended_at", "parent_id" FROM "perfectqueue_batch"
+WHERE "id" = %(batch)s
+"""
+THERE = 'SELECT 1 FROM "perfectqueue_batch" WHERE "id" = %(batch)s'
+DELTAS = """
+SELECT "id", "total", "finished", "dead" FROM "perfectqueue_batchdelta"
+WHERE "batch_id" = %(batch)s LIMIT 1000
+"""
+FOLDED = 'DELETE FROM "perfectqueue_batchdelta" WHERE "id" IN ({ids})'
+WRITE = """
+UPDATE "perfectqueue_batch" SET "total" = %(total)s, "finished" = %(finished)s, "dead" = %(dead)s,
+    "ended_at" = {ended_at}
+WHERE "id" = %(batch)s
+"""
+CALLBACKS = """
+SELECT "id", "child_id", "parent_id", "if_failed" FROM "perfectqueue_dependency"
+WHERE "parent_id" = %(parent)s AND "state" < 3
+"""
+PROGRESS = """
+SELECT "total" + COALESCE(SUM("delta_total"), 0), "finished" + COALESCE(SUM("delta_finished"), 0),
+    "dead" + COALESCE(SUM("delta_dead"), 0), "ended_at", "stopped"
+FROM "perfectqueue_batch" LEFT JOIN (
+    SELECT "batch_id", "total" AS "delta_total", "finished" AS "delta_finished",
+        "dead" AS "delta_dead"
+    FROM "perfectqueue_batchdelta" WHERE "batch_id" = %(batch)s
+) AS "delta" ON "delta"."batch_id" = "id"
+WHERE "id" = %(batch)s GROUP BY "id", "total", "finished", "dead", "ended_at", "stopped"
+"""
+OVER = """
+SELECT "id" FROM "perfectqueue_batch" AS "batch" WHERE "ended_at" <= {before} AND NOT EXISTS (
+    SELECT 1 FROM "perfectqueue_batchmember" WHERE "batch_id" = "batch"."id"
+) AND NOT EXISTS (
+    SELECT 1 FROM "perfectqueue_batch" AS "inner" WHERE "inner"."parent_id" = "batch"."id"
+) ORDER BY "id" LIMIT 1000
+"""
+FORGET = 'DELETE FROM "perfectqueue_batch" WHERE "id" IN ({ids})'
+STOP = 'UPDATE "perfectqueue_batch" SET "stopped" = TRUE WHERE "id" = %(batch)s'
+
+
+class State(NamedTuple):
+    """How many tasks a batch has, how many have finished or are dead, and when all had ended."""
+
+    total: int
+    finished: int
+    dead: int
+    ended_at: datetime | None = None
+    stopped: bool = False
+
+    @property
+    def open(self) -> int:
+        return self.total - self.finished - self.dead
+
+    @property
+    def counted(self) -> Counts:
+        """As what it counts in the batch that it is in, of which it is one task."""
+        if self.ended_at is None or self.open:
+            return Counts()
+        return Counts(dead=1) if self.dead else Counts(finished=1)
+
+
+@repeated
+def create_batch(
+    queue: str, name: str, user: str, parent: int | None, *, using: str, now: datetime | None = None
+) -> int:
+    """
+    Store a batch in the caller's transaction; return its id.
+
+    Raise AlreadyExistsError where the queue has one of this name, BatchEndedError where the one
+    that it is to be in has ended.
+    """
+    values = {"queue": queue, "name": name, "user": user, "parent": parent}
+    with unit(using) as (cursor, dialect):
+        if parent is not None:
+            refuse_ended(cursor, dialect, parent)
+        if dialect.execute(cursor, FIND, values).fetchone():
+            raise AlreadyExistsError(f"Queue '{queue}' already has a batch called '{name}'.")
+        dialect.execute(cursor, f"INSERT INTO {CREATE}", values, now=now)
+        batch = int(dialect.execute(cursor, FIND, values).fetchone()[0])
+        # It ends though nothing is added: this has it looked at.
+        note_counts(cursor, dialect, {batch: Counts()})
+        if parent is not None:
+            note_counts(cursor, dialect, {parent: Counts(total=1)})
+    return batch
+
+
+def refuse_ended(cursor: Cursor, dialect: Dialect, batch: int) -> None:
+    """Keep a batch from ending before the commit; raise BatchEndedError where it has."""
+    statement = OPEN + dialect.share_clause()
+    row = dialect.execute(cursor, statement, {"batch": batch}).fetchone()
+    if row is None:
+        raise NotFoundError(f"There is no batch with the id {batch}.")
+    ended_at, stopped, name = row
+    if ended_at or stopped:
+        raise BatchEndedError(
+            f"Batch '{name}' {'has ended' if ended_at else 'was cancelled'}: nothing can be added."
+        )
+
+
+@recalled
+def submit_joining(
+    tries: Tries,
+    submit: Callable[..., dict[tuple[str, str], int]],
+    submissions: Sequence[Submission],
+    batch: int,
+    *,
+    using: str,
+    now: datetime | None = None,
+) -> dict[tuple[str, str], int]:
+    """
+    Store tasks by ``submit`` as members of a batch, all in one transaction or savepoint.
+
+    Raise BatchEndedError where the batch has ended or was cancelled.
+    """
+    for fresh in tries.doubtful:
+        if fresh and is_member(next(iter(fresh.values())), using=using):
+            return fresh  # type: ignore[no-any-return]
+    with together(using=using), reading(using) as (cursor, dialect):
+        refuse_ended(cursor, dialect, batch)
+        fresh = submit(submissions, using=using, now=now)
+        if len(fresh) == len(submissions):
+            ids = sorted(fresh.values())
+            rows = ", ".join(f"({task_id}, {batch})" for task_id in ids)
+            dialect.execute(cursor, JOIN.replace("{rows}", rows))
+            dialect.execute(cursor, MARK.replace("{ids}", numbers(ids)), {"mark": 2 * batch})
+            note_counts(cursor, dialect, {batch: Counts(total=len(ids))})
+        tries.commits(fresh)
+    return fresh
+
+
+@repeated
+def is_member(task_id: int, *, using: str) -> bool:
+    with reading(using) as (cursor, dialect):
+        statement = 'SELECT 1 FROM "perfectqueue_batchmember" WHERE "task_id" = %(task_id)s'
+        return dialect.execute(cursor, statement, {"task_id": task_id}).fetchone() is not None
+
+
+@repeated
+def batch_state(batch: int, *, using: str) -> State:
+    """Return the exact state of a batch; raise NotFoundError where it is gone."""
+    with reading(using) as (cursor, dialect):
+        row = dialect.execute(cursor, PROGRESS, {"batch": batch}).fetchone()
+        if row is None:
+            raise NotFoundError(f"There is no batch with the id {batch}.")
+        total, finished, dead, ended_at, stopped = row
+        moment = ended_at and dialect.moment(ended_at)
+        return State(int(total), int(finished), int(dead), moment, bool(stopped))
+
+
+@repeated
+def forget_batches(keep: float, *, using: str, now: datetime | None = None) -> int:
+    """
+    Delete batches that ended so many seconds ago and of which no task is left;
+    return their number.
+    """
+    with unit(using) as (cursor, dialect):
+        rows = dialect.execute(cursor, OVER, now=now, after={"before": -keep}).fetchall()
+        if rows:
+            dialect.execute(cursor, FORGET.replace("{ids}", numbers(id_ for (id_,) in rows)))
+    return len(rows)
+
+
+@repeated
+def stop_batch(batch: int, *, using: str) -> None:
+    """Take no more tasks into a batch."""
+    with unit(using) as (cursor, dialect):
+        dialect.execute(cursor, STOP, {"batch": batch})
+
+
+@repeated
+def look_at_batch(batch: int, *, using: str) -> None:
+    """Have the callbacks of a batch looked at, after the caller's commit."""
+    with unit(using) as (cursor, dialect):
+        note_counts(cursor, dialect, {batch: Counts()})
+
+
+def fold_batches(*, using: str, now: datetime | None = None) -> int:
+    """Fold the deltas of all batches that nobody else has locked; return how many deltas."""
+    total, passed_over = 0, set[int]()
+    while batches := sorted(set(changed(using=using)) - passed_over):
+        for batch in batches:
+            count = fold_some(batch, using=using, now=now)
+            total += count
+            if not count:
+                passed_over.add(batch)
+    return total
+
+
+followers.append(fold_batches)
+
+
+@repeated
+def changed(*, using: str) -> list[int]:
+    with reading(using) as (cursor, dialect):
+        return [batch for (batch,) in dialect.execute(cursor, CHANGED).fetchall()]
+
+
+@repeated
+def fold_some(batch: int, *, using: str, now: datetime | None) -> int:
+    """
+    Add the deltas of a batch to its counts, and release its callbacks where it has ended.
+
+    Return 0 where someone else has it locked: who adds members looks after its own commit, and
+    who folds looks again after his.
+    """
+    own = not connections[using].in_atomic_block
+    values: dict[str, Any] = {"batch": batch, "parent": -batch}
+    with unit(using) as (cursor, dialect):
+        if own:
+            dialect.see_commits(cursor)
+        row = dialect.execute(cursor, LOCK + dialect.skip_clause(), values).fetchone()
+        if row is None and dialect.execute(cursor, THERE, values).fetchone():
+            return 0
+        deltas = dialect.execute(cursor, DELTAS, values).fetchall()
+        if deltas:
+            ids = numbers(id_ for id_, *_counts in deltas)
+            dialect.execute(cursor, FOLDED.replace("{ids}", ids))
+        if row is not None:
+            *counts, ended_at, parent = row
+            total, finished, dead = (
+                sum(column) for column in zip(counts, *(delta[1:] for delta in deltas), strict=True)
+            )
+            before = State(counts[0], counts[1], counts[2], ended_at)
+            after = State(total, finished, dead, ended_at)
+            write(cursor, dialect, batch, parent, before, after, now)
+    return len(deltas)
+
+
+def write(
+    cursor: Cursor,
+    dialect: Dialect,
+    batch: int,
+    parent: int | None,
+    before: State,
+    after: State,
+    now: datetime | None,
+) -> None:
+    ends = after.ended_at is None and not after.open
+    statement = WRITE.replace("{ended_at}", "{now}" if ends else '"ended_at"')
+    values = {"batch": batch, **dict(zip(("total", "finished", "dead"), after[:3], strict=True))}
+    dialect.execute(cursor, statement, values, now=now)
+    if ends:
+        after = after._replace(ended_at=now or timezone.now())
+    if parent is not None and before.counted != after.counted:
+        change = Counts(
+            finished=after.counted.finished - before.counted.finished,
+            dead=after.counted.dead - before.counted.dead,
+        )
+        note_counts(cursor, dialect, {parent: change})
+    if not after.open:
+        release(cursor, dialect, batch, after, now)
+
+
+def release(
+    cursor: Cursor, dialect: Dialect, batch: int, state: State, now: datetime | None
+) -> None:
+    """Release the callbacks for which it is time; a batch without a dead task never failed."""
+    rows = dialect.execute(cursor, CALLBACKS, {"parent": -batch}).fetchall()
+    if not rows:
+        return
+    fold = Fold(cursor, dialect, now)
+    edges = [Edge(*row) for row in rows]
+    fold.lock({edge.child for edge in edges})
+    for edge in edges:
+        if edge.if_failed == When.DONE or (edge.if_failed == When.FAILED) == bool(state.dead):
+            fold.met.append(edge.id)
+        elif edge.if_failed == When.FAILED:
+            fold.failed.append(edge.id)
+            fold.cancelled[edge.child] = "All tasks of its batch have finished."
+    fold.write()

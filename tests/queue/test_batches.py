@@ -1,0 +1,260 @@
+"""Batches, through the door that programs use."""
+
+from django.db import connection, transaction
+from django.test import TestCase, TransactionTestCase
+
+from django_perfectqueue import store
+from django_perfectqueue.exceptions import (
+    AlreadyExistsError,
+    BatchEndedError,
+    InvalidTaskError,
+    NotFoundError,
+    WaitInTransactionError,
+    WaitTimeoutError,
+)
+from django_perfectqueue.models import Batch, BatchDelta, BatchMember, Task
+from django_perfectqueue.queue import Queue
+
+from ..factories import elsewhere
+
+
+def status(key):
+    return Queue()[key].metadata().status
+
+
+def take(key):
+    task = Queue().poll()
+    assert task is not None, f"Nothing is due, not even '{key}'."
+    assert task.key == key, f"'{task.key}' is due before '{key}'."
+    return task
+
+
+def state(batch):
+    found = batch.progress()
+    return (found.total, found.finished, found.dead, found.ended)
+
+
+def members(*keys, **options):
+    return [{"key": key, "type": "report", **options} for key in keys]
+
+
+class BatchTests(TransactionTestCase):
+    def tearDown(self):
+        self.assertEqual(list(BatchDelta.objects.all()), [])
+
+    def test_its_callback_runs_once_all_its_tasks_have_ended(self):
+        with Queue().batch("nightly", user="ann") as batch:
+            batch.submit_many(members("a", "b"))
+            batch.then("mail", "report")
+        self.assertEqual(state(batch), (2, 0, 0, False))
+        self.assertEqual(Queue()["a"].metadata().user, "ann")
+        take("a").finish(3)
+        self.assertEqual((state(batch), status("mail")), ((2, 1, 0, False), "blocked"))
+        take("b").fail()
+        self.assertEqual((state(batch), status("mail")), ((2, 1, 1, True), "waiting"))
+
+        task = take("mail")
+        self.assertEqual((task.user, task.closes.name, task.batch), ("ann", "nightly", None))
+        self.assertEqual(list(task.closes.results()), [("a", 3)])
+
+    def test_a_callback_for_finished_waits_until_dead_tasks_were_put_back(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit_many(members("a", "b"))
+            batch.then("all", "report", when="finished")
+            batch.then("some", "report", when="failed")
+        take("a").finish()
+        take("b").fail()
+        self.assertEqual((status("all"), status("some")), ("blocked", "waiting"))
+        take("some").finish()
+        self.assertEqual(batch.retry(), 1)
+        self.assertEqual(state(batch), (2, 1, 0, True))
+        take("b").finish()
+
+        self.assertEqual(state(batch), (2, 2, 0, True))
+        take("all").finish()
+
+    def test_a_callback_for_failed_is_cancelled_where_all_have_finished(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit("a", "report")
+            batch.then("sorry", "report", when="failed")
+        take("a").finish()
+
+        self.assertEqual(status("sorry"), "cancelled")
+
+    def test_an_empty_batch_ends(self):
+        with Queue().batch("nightly") as batch:
+            batch.then("mail", "report")
+
+        self.assertEqual(state(batch), (0, 0, 0, True))
+        take("mail")
+
+    def test_a_callback_that_is_given_late_runs_at_once(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit("a", "report")
+        take("a").finish()
+        batch.then("mail", "report")
+
+        take("mail")
+
+    def test_a_block_that_is_rolled_back_leaves_nothing(self):
+        with self.assertRaises(ZeroDivisionError), Queue().batch("nightly") as batch:
+            batch.submit("a", "report")
+            batch.then("mail", "report")
+            raise ZeroDivisionError
+
+        for model in (Batch, BatchMember, BatchDelta, Task):
+            self.assertEqual(model.objects.count(), 0)
+
+    def test_a_task_adds_to_its_own_batch(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit("a", "report")
+            batch.then("mail", "report")
+        task = take("a")
+        task.batch.submit("b", "report")
+        task.finish()
+        self.assertEqual((state(batch), status("mail")), ((2, 1, 0, False), "blocked"))
+        take("b").finish()
+
+        take("mail")
+
+    def test_nothing_is_added_to_a_batch_that_has_ended_or_was_cancelled(self):
+        with Queue().batch("one") as one:
+            one.submit("a", "report")
+        with Queue().batch("two") as two:
+            two.submit("b", "report")
+        take("a").finish()
+        two.cancel_request()
+        for batch, words in ((one, "'one' has ended"), (two, "'two' has ended")):
+            with self.assertRaisesMessage(BatchEndedError, words):
+                batch.submit("c", "report")
+            with self.assertRaises(BatchEndedError), batch.batch("inner"):
+                pass
+        self.assertFalse(Queue()["c"].exists())
+
+    def test_a_batch_in_a_batch_counts_as_one_task(self):
+        with Queue().batch("outer", user="ann") as outer:
+            outer.submit("a", "report")
+            with outer.batch("inner") as inner:
+                inner.submit_many(members("b", "c"))
+                inner.then("half", "report")
+            outer.then("mail", "report", when="finished")
+        self.assertEqual((state(outer), state(inner)), ((2, 0, 0, False), (2, 0, 0, False)))
+        take("a").finish()
+        take("b").finish()
+        take("c").fail()
+        self.assertEqual((state(outer), state(inner)), ((2, 1, 1, True), (2, 1, 1, True)))
+        take("half").finish()
+        self.assertEqual(status("mail"), "blocked")
+        self.assertEqual(outer.retry(), 1)
+        self.assertEqual(state(outer), (2, 1, 0, True))
+        take("c").finish()
+
+        self.assertEqual(state(outer), (2, 2, 0, True))
+        take("mail")
+
+    def test_a_batch_is_cancelled_as_a_whole(self):
+        with Queue().batch("outer") as outer:
+            outer.submit("a", "report")
+            with outer.batch("inner") as inner:
+                inner.submit("b", "report")
+            outer.then("mail", "report")
+        running = take("a")
+        self.assertEqual(outer.cancel_request(), 1)
+        self.assertEqual((status("b"), status("mail")), ("cancelled", "blocked"))
+        running.cancel()
+
+        self.assertEqual(state(outer), (2, 0, 2, True))
+        take("mail")
+
+    def test_its_end_can_be_waited_for(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit("a", "report")
+        with self.assertRaisesMessage(WaitTimeoutError, "1 of 1 tasks are open"):
+            batch.wait(0.05)
+        with transaction.atomic(), self.assertRaises(WaitInTransactionError):
+            batch.wait(1)
+        take("a").finish()
+
+        self.assertEqual(Queue().batch_named("nightly").wait(1).finished, 1)
+
+    def test_tasks_that_are_forgotten_are_no_longer_counted(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit_many(members("a", "b"))
+            batch.then("mail", "report")
+        take("a").finish()
+        Queue().submit("b", "other", on_conflict="replace")
+
+        self.assertEqual(state(batch), (1, 1, 0, True))
+        self.assertEqual(status("mail"), "waiting")
+
+    def test_a_batch_is_forgotten_after_its_tasks(self):
+        with Queue().batch("outer") as outer, outer.batch("inner") as inner:
+            inner.submit("a", "report")
+        self.assertEqual(store.forget_batches(0, using="default"), 0)
+        take("a").finish()
+        self.assertEqual(store.forget_batches(0, using="default"), 0)
+        Queue().purge(older_than=0)
+        self.assertEqual(store.forget_batches(3600, using="default"), 0)
+        self.assertEqual([store.forget_batches(0, using="default") for _time in "12"], [1, 1])
+        with self.assertRaises(NotFoundError):
+            outer.progress()
+
+    def test_wrong_names_and_words_are_refused(self):
+        with self.assertRaises(NotFoundError):
+            Queue().batch_named("nope")
+        with self.assertRaises(InvalidTaskError), Queue().batch(""):
+            pass
+        with Queue().batch("nightly") as batch:
+            for wrong in ({"when": "never"}, {"after": ["a"]}):
+                with self.assertRaises(InvalidTaskError):
+                    batch.then("mail", "report", **wrong)
+        with self.assertRaises(AlreadyExistsError), Queue().batch("nightly"):
+            pass
+
+    def test_more_tasks_than_are_stored_at_once_are_all_counted(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit_many(members(*(str(number) for number in range(2_300))))
+            batch.then("mail", "report")
+        left = 2_300
+        while left:
+            self.assertEqual(status("mail"), "blocked")
+            leases = [task.lease for task in Queue().acquire(500)]
+            store.finish([store.Completion(one, None, 0, 0) for one in leases], using="default")
+            left -= len(leases)
+
+        self.assertEqual(state(batch), (2_300, 2_300, 0, True))
+        take("mail")
+
+
+class OpenTests(TransactionTestCase):
+    def setUp(self):
+        if connection.vendor == "sqlite":
+            self.skipTest("SQLite has one writer.")
+
+    def test_who_adds_in_a_long_transaction_holds_up_nobody_and_the_end_waits_for_it(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit_many(members("a", "b"))
+            batch.then("mail", "report")
+        with transaction.atomic():
+            batch.submit("c", "report", user="other")
+
+            def work():
+                take("a").finish()
+                take("b").finish()
+
+            elsewhere(work)
+            self.assertEqual(elsewhere(lambda: status("mail")), "blocked")
+        self.assertEqual(state(batch), (3, 2, 0, False))
+        take("c").finish()
+
+        take("mail")
+
+
+class TestCaseTests(TestCase):
+    def test_a_callback_is_released_when_a_task_is_looked_for(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit("a", "report")
+            batch.then("mail", "report")
+        take("a").finish()
+        take("mail").finish()
+        self.assertEqual(state(batch), (1, 1, 0, True))

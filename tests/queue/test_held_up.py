@@ -10,7 +10,7 @@ from django_perfectqueue import store
 from django_perfectqueue.models import DependencyEvent
 from django_perfectqueue.queue import Queue
 
-from ..factories import elsewhere
+from ..factories import completion, elsewhere
 from .test_dependencies import finish, status, submit, take
 
 
@@ -67,6 +67,24 @@ class HeldUpTests(TransactionTestCase):
             self.assertEqual(elsewhere(lambda: Queue().purge(timedelta(0))), 10)
             elsewhere(end_together)
         self.assertEqual(take("late").key, "late")
+
+    def test_who_has_submitted_a_task_holds_up_no_other_tasks(self):
+        """Small tables are where a database would rather read every row."""
+        for count in (1, 2, 3, 6, 12, 40):
+            with self.subTest(count):
+                Queue().submit_many({"key": f"{count}-{n}", "type": "report"} for n in range(count))
+                with transaction.atomic():
+                    submit(f"open-{count}")
+                    self.assertEqual(elsewhere(release_all_and_finish_all), count)
+                Queue().clear()
+
+
+def release_all_and_finish_all():
+    store.release([task.lease for task in Queue().acquire(100)], using="default")
+    taken = [task.lease for task in Queue().acquire(100)]
+    store.heartbeat(taken, using="default", alive_time=90.0)
+    store.finish([completion(lease) for lease in taken], using="default")
+    return len(taken)
 
 
 def end_together():

@@ -33,7 +33,7 @@ ROUNDS = 5
 ROUNDS_IN_VAIN = 20
 
 TAKEN = """
-SELECT "task_id", "token", "state" FROM "perfectqueue_ticket"
+SELECT "task_id", "token", "state" FROM "perfectqueue_ticket"{hint}
 WHERE "task_id" IN ({ids}) ORDER BY "task_id"
 """
 
@@ -241,7 +241,8 @@ def still_held(cursor: Cursor, dialect: Dialect, leases: list[Lease]) -> list[Le
     waited for.
     """
     ids = numbers(lease.task_id for lease in leases)
-    statement = TAKEN.replace("{ids}", ids) + dialect.lock_clause()
+    taken = TAKEN.replace("{ids}", ids).replace("{hint}", dialect.by_primary_key)
+    statement = taken + dialect.lock_clause()
     rows = set(dialect.execute(cursor, statement).fetchall())
     return [lease for lease in leases if (*lease.fence, State.RUNNING) in rows]
 

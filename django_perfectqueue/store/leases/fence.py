@@ -40,7 +40,7 @@ LEFT JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."task_id" = "task"."id"
 WHERE "task"."id" = %(task_id)s AND "task"."queue" = %(queue)s AND "task"."key" = %(key)s
 """
 ALL_HELD = """
-SELECT "task_id", "token", "cancel_requested" FROM "perfectqueue_ticket"
+SELECT "task_id", "token", "cancel_requested" FROM "perfectqueue_ticket"{hint}
 WHERE "task_id" IN ({ids}) AND "state" = 2 ORDER BY "task_id"
 """
 
@@ -92,7 +92,8 @@ def hold_all(cursor: Cursor, dialect: Dialect, leases: Sequence[Lease]) -> dict[
     return each of these with whether its task is to be cancelled.
     """
     ids = numbers(sorted(lease.task_id for lease in leases))
-    statement = ALL_HELD.replace("{ids}", ids) + dialect.lock_clause()
+    held = ALL_HELD.replace("{ids}", ids).replace("{hint}", dialect.by_primary_key)
+    statement = held + dialect.lock_clause()
     rows = dialect.execute(cursor, statement).fetchall()
     found = {(task_id, token): bool(cancel) for task_id, token, cancel in rows}
     return {lease: found[lease.fence] for lease in leases if lease.fence in found}

@@ -20,7 +20,7 @@ SOME = (
 )
 
 TICKETS = """
-SELECT "task_id", "lane", "state" FROM "perfectqueue_ticket"
+SELECT "task_id", "lane", "state" FROM "perfectqueue_ticket"{hint}
 WHERE "task_id" IN ({ids}) ORDER BY "task_id"
 """
 
@@ -28,8 +28,6 @@ PARENTS = """
 SELECT DISTINCT "parent_id" FROM "perfectqueue_dependency"
 WHERE "parent_id" IN ({ids}) AND "state" < 3
 """
-
-FORGET_TICKETS = 'DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({ids})'
 
 
 def clear(queue: str, *, using: str) -> int:
@@ -65,11 +63,12 @@ def clear_batch(queue: str, *, using: str) -> int:
 
 def forget_tickets(cursor: Cursor, dialect: Dialect, accounts: Accounts, ids: str) -> None:
     """Delete tickets, and take those that run off their lanes' accounts."""
-    statement = TICKETS.replace("{ids}", ids) + dialect.lock_clause()
+    found = TICKETS.replace("{ids}", ids).replace("{hint}", dialect.by_primary_key)
+    statement = found + dialect.lock_clause()
     tickets = dialect.execute(cursor, statement).fetchall()
     for _task_id, lane, state in tickets:
         if state == State.RUNNING:
             accounts.lose(lane)
     if tickets:
-        locked = numbers(task_id for task_id, _lane, _state in tickets)
-        dialect.execute(cursor, FORGET_TICKETS.replace("{ids}", locked))
+        locked = [task_id for task_id, _lane, _state in tickets]
+        dialect.delete(cursor, "perfectqueue_ticket", locked, key="task_id")

@@ -138,6 +138,9 @@ class Dialect(ABC):
     single_statement = False
     """Whether one task is submitted, taken or finished by a single statement."""
 
+    by_primary_key = ""
+    """A hint behind a table: by IN a small one would be read, and each of its rows waited for."""
+
     hosts_clock = False
     """Whether the time is read on the host, before a statement is sent."""
 
@@ -326,9 +329,9 @@ class Dialect(ABC):
         """
         return ""
 
-    def delete(self, cursor: Cursor, table: str, ids: Iterable[int]) -> None:
-        """Delete rows by their ids; no other row is waited for."""
-        self.execute(cursor, f'DELETE FROM "{table}" WHERE "id" IN ({numbers(ids)})')
+    def delete(self, cursor: Cursor, table: str, ids: Iterable[int], *, key: str = "id") -> None:
+        """Delete rows by their primary keys; no other row is waited for."""
+        self.execute(cursor, f'DELETE FROM "{table}" WHERE "{key}" IN ({numbers(ids)})')
 
     def parameter(self, moment: datetime | None) -> datetime | str | None:
         """Return a time as the driver takes it."""

@@ -144,7 +144,7 @@ WHERE "ticket"."task_id" IN ({{ids}})
 """
 
 HELD = """
-SELECT "task_id", "token", "followed" FROM "perfectqueue_ticket"
+SELECT "task_id", "token", "followed" FROM "perfectqueue_ticket" FORCE INDEX (PRIMARY)
 WHERE "task_id" IN ({ids}) AND "state" = 2
 ORDER BY "task_id" FOR UPDATE
 """
@@ -152,7 +152,7 @@ ORDER BY "task_id" FOR UPDATE
 DELETED = 500
 DELETE = """
 DELETE "gone" FROM ({given}) AS "given"
-STRAIGHT_JOIN "{table}" AS "gone" ON "gone"."id" = "given"."id"
+STRAIGHT_JOIN "{table}" AS "gone" FORCE INDEX (PRIMARY) ON "gone"."{key}" = "given"."id"
 """
 
 REMOVE = 'DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s'
@@ -161,9 +161,10 @@ FOLLOWED = """
 SELECT "followed" FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s FOR UPDATE
 """
 
+# Without the hint a small table is read as a whole, and each of its rows waited for.
 FINISH = """
 UPDATE ({given}) AS "given"
-STRAIGHT_JOIN "perfectqueue_task" AS "task" ON "task"."id" = "given"."id"
+STRAIGHT_JOIN "perfectqueue_task" AS "task" FORCE INDEX (PRIMARY) ON "task"."id" = "given"."id"
 SET "task"."outcome" = 'finished', "task"."attempt" = "given"."attempt",
     "task"."worker" = %(worker)s,
     "task"."started_at" = TIMESTAMPADD(MICROSECOND, -"given"."started", {now}),
@@ -173,7 +174,7 @@ SET "task"."outcome" = 'finished', "task"."attempt" = "given"."attempt",
 
 CHARGE = """
 UPDATE ({given}) AS "given"
-STRAIGHT_JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "given"."lane"
+STRAIGHT_JOIN "perfectqueue_lane" AS "lane" FORCE INDEX (PRIMARY) ON "lane"."id" = "given"."lane"
 SET "lane"."running" = "lane"."running" + "given"."running",
     "lane"."virtual_time" = "lane"."virtual_time" + "given"."seconds" / "lane"."weight",
     "lane"."cost" = {average},
@@ -191,7 +192,7 @@ ORDER BY "lane"."id"
 
 COPY = """
 UPDATE ({given}) AS "given"
-STRAIGHT_JOIN "perfectqueue_lane" AS "lane" ON "lane"."id" = "given"."lane"
+STRAIGHT_JOIN "perfectqueue_lane" AS "lane" FORCE INDEX (PRIMARY) ON "lane"."id" = "given"."lane"
 SET {columns}
 """
 
@@ -245,6 +246,7 @@ def at_read_committed(connection: BaseDatabaseWrapper) -> Iterator[None]:
 
 class MySQL(Dialect):
     bounds_statements = True
+    by_primary_key = " FORCE INDEX (PRIMARY)"
     clock = "UTC_TIMESTAMP(6)"
     given_clock = "CAST(%(now)s AS DATETIME(6))"
     quote = "`"
@@ -277,12 +279,13 @@ class MySQL(Dialect):
         fresh = reads_committed(cursor.db) or cursor.db in committed
         return "" if fresh else " LOCK IN SHARE MODE"
 
-    def delete(self, cursor: Cursor, table: str, ids: Iterable[int]) -> None:
+    def delete(self, cursor: Cursor, table: str, ids: Iterable[int], *, key: str = "id") -> None:
         # By IN it would read a small table as a whole, and wait for each row that another holds.
+        delete = DELETE.replace("{table}", table).replace("{key}", key)
         left = iter(ids)
         while some := list(islice(left, DELETED)):
             given = " UNION ALL ".join(f'SELECT {int(id_)} AS "id"' for id_ in some)
-            self.execute(cursor, DELETE.replace("{given}", given).replace("{table}", table))
+            self.execute(cursor, delete.replace("{given}", given))
 
     def later(self, seconds: str) -> str:
         return MICROSECONDS.replace("%({name})s", seconds)
@@ -534,8 +537,8 @@ class MySQL(Dialect):
         written = [done for done in given if (done.lease.task_id, done.lease.token) in held]
         if not written:
             return {}
-        closed = numbers([done.lease.task_id for done in written])
-        self.execute(cursor, f'DELETE FROM "perfectqueue_ticket" WHERE "task_id" IN ({closed})')
+        closed = [done.lease.task_id for done in written]
+        self.delete(cursor, "perfectqueue_ticket", closed, key="task_id")
         for some in in_packets(written, self.packet(cursor, written)):
             self.write_results(cursor, some, report)
         fences = [(done.lease.task_id, done.lease.token) for done in written]

@@ -107,9 +107,8 @@ class OlderReleaseTests(WorkerTestCase):
     def later_schema(self):
         """Have columns in every table that this code does not know."""
         quote = connection.ops.quote_name
-        tables = [
-            model._meta.db_table for model in apps.get_app_config("perfectqueue").get_models()
-        ]
+        models = apps.get_app_config("perfectqueue").get_models()
+        tables = {model._meta.db_table for model in models}
         with connection.cursor() as cursor:
             for table in tables:
                 for column in ("later integer NULL", "later_still integer NOT NULL DEFAULT 7"):

@@ -25,7 +25,7 @@ READS = re.compile("pq_(list|show|stats)")
 CLIENT = "from django.test import Client; client = Client(SERVER_NAME='localhost')"
 BY_HAND = ("venv", "pip install", "createsuperuser", "runserver")
 VARIABLE = (
-    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?\+00:00", "TIME"),
+    (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z)", "TIME"),
     (r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "UUID"),
     (r"\b\S+:\d+$", "HOST:PID"),
     (r"\bpid \d+", "pid PID"),

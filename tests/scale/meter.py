@@ -115,12 +115,15 @@ def touched(node):
 
 @contextmanager
 def on_mysql(sql, params):
-    """Ask for the plan before, and count what the session reads meanwhile."""
+    """Ask for the plans before, and count what the session reads meanwhile."""
     with connection.connection.cursor() as cursor:
-        cursor.execute(f"EXPLAIN FORMAT=JSON {sql}", params)
-        plan = cursor.fetchall()[0][0]
-        scans = {name for name, access in tables(json.loads(plan)) if access == "ALL"}
-        reading = Reading(sql, 0, scans & BIG, plan)
+        plans = []
+        for statement in sql.split(";"):
+            cursor.execute(f"EXPLAIN FORMAT=JSON {statement}", params)
+            plans.append(cursor.fetchall()[0][0])
+        found = [each for plan in plans for each in tables(json.loads(plan))]
+        scans = {name for name, access in found if access == "ALL"}
+        reading = Reading(sql, 0, scans & BIG, "\n".join(plans))
         before = handled(cursor)
         yield reading
         reading.rows = handled(cursor) - before

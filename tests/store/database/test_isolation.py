@@ -92,6 +92,7 @@ class IsolationTests(TransactionTestCase):
                 for task in Queue().acquire(2):
                     task.finish()
             self.fold_at_once()
+            dependency_events.follow(using="default")
             self.assertEqual(Queue()["c"].metadata().status, "waiting")
             Queue().clear()
 
@@ -103,12 +104,13 @@ class IsolationTests(TransactionTestCase):
             if first_has_locked.is_set():
                 second_has_begun.set()
                 return locks(batch, children)
-            locks(batch, children)
+            held = locks(batch, children)
             first_has_locked.set()
-            return second_has_begun.wait(10)
+            second_has_begun.wait(10)
+            return held
 
         def fold_one():
-            fold.fold_batch(using="default", now=None)
+            fold.fold_batch(after=0, using="default", now=None)
             connection.close()
 
         with (

@@ -116,7 +116,10 @@ class PurgeCursorTests(SimpleTestCase):
 
     def imaginary(self):
         return mock.patch.multiple(
-            store, purgeable=self.purgeable, purge=lambda found, using: found
+            store,
+            purgeable=self.purgeable,
+            purge=lambda found, using: found,
+            forget_batches=lambda keep, using: 0,
         )
 
     def rounds(self, count):

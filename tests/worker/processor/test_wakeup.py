@@ -179,7 +179,7 @@ class RestartTests(ServerCase):
 
 @tag("thorough")
 class IdleTests(ServerCase):
-    def test_a_worker_with_eight_processors_costs_two_statements_a_second_at_most(self):
+    def test_a_worker_with_eight_processors_costs_under_three_statements_a_second(self):
         self.idle_worker("--processors", "8", POLL_INTERVAL=1.0)
         time.sleep(3.0)
         with contextlib.closing(self.server.connect(DATABASE)) as link:
@@ -188,7 +188,7 @@ class IdleTests(ServerCase):
             time.sleep(seconds)
             counted = self.statements(link) - before
         self.assertGreater(counted, 0)
-        self.assertLessEqual(counted / seconds, 2.0)
+        self.assertLess(counted / seconds, 3.0)
 
     def statements(self, link):
         cursor = link.cursor()

@@ -284,7 +284,7 @@ class MySQL(Dialect):
         delete = DELETE.replace("{table}", table).replace("{key}", key)
         left = iter(ids)
         while some := list(islice(left, DELETED)):
-            given = " UNION ALL ".join(f'SELECT {int(id_)} AS "id"' for id_ in some)
+            given = " UNION ALL ".join([f'SELECT {int(id_)} AS "id"' for id_ in some])
             self.execute(cursor, delete.replace("{given}", given))
 
     def later(self, seconds: str) -> str:

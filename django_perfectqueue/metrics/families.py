@@ -118,7 +118,7 @@ def of_workers(found: Snapshot) -> Iterator[Metric]:
 
 
 def attempts(queues: Sequence[str], using: str) -> list[Metric]:
-    """Return the counters: they are rows, so they never fall, whoever reads them."""
+    """Return the counters: they are rows, so they never fall."""
     found = totals(queues, most=QUEUES + TYPES, using=using)
     counter = CounterMetricFamily(
         "perfectqueue_attempts",

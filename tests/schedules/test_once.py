@@ -1,4 +1,4 @@
-"""Each tick becomes a task once: whoever dies, however many look, whatever clocks do."""
+"""Each tick becomes a task once, whatever dies and however many processes look."""
 
 import os
 import signal

@@ -21,7 +21,8 @@ NARROWEST = 8
 GAP = "  "
 
 
-@dataclass(frozen=True, slots=True)
+# Without slots: a frozen generic that has them can't be made on Python before 3.13.
+@dataclass(frozen=True)
 class Column(Generic[R]):
     """
     A column: its title, and what it shows of a row. Numbers go to the ``right``.

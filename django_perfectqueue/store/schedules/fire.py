@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -260,7 +260,14 @@ def submit_now(row: Schedule, now: datetime, *, using: str) -> None:
     submit_ticks(row, [now], now, using=using)
 
 
-def submit_ticks(row: Schedule, ticks: Sequence[datetime], now: datetime, *, using: str) -> None:
+def submit_ticks(
+    row: Schedule,
+    ticks: Sequence[datetime],
+    now: datetime,
+    *,
+    using: str,
+    submit: Callable[..., Mapping[tuple[str, str], int]] = submit,
+) -> None:
     """Submit tasks for these ticks, beside the cursor; the row is not saved."""
     given = [submission(row, tick, now, using=using) for tick in ticks]
     stored = submit(given, using=using)

@@ -1416,6 +1416,44 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.CreateModel(
+            name="Step",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "name",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=100, verbose_name="name"
+                    ),
+                ),
+                ("result_text", models.TextField(db_column="result", verbose_name="result")),
+                ("kept_at", models.DateTimeField(verbose_name="kept at")),
+                (
+                    "task",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="steps",
+                        to="perfectqueue.task",
+                        verbose_name="task",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "step",
+                "verbose_name_plural": "steps",
+                "default_permissions": ("view",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("task", "name"), name="perfectqueue_step_name")
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Overview",
             fields=[],
             options={

@@ -42,7 +42,7 @@ from .status import (
     id_for,
     live_conditions,
 )
-from .task import Attempt, Journal, JournalQuerySet, Task, TaskManager, TaskQuerySet
+from .task import Attempt, Journal, JournalQuerySet, Step, Task, TaskManager, TaskQuerySet
 from .ticket import Ticket
 from .usage import ALL_TYPES, WAIT_BUCKETS, Bucket, Overview, Usage
 from .worker import UNSEEN, Worker, WorkerQuerySet
@@ -97,6 +97,7 @@ __all__ = [
     "Schedule",
     "State",
     "Status",
+    "Step",
     "Task",
     "TaskManager",
     "TaskQuerySet",

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.journal import Line, read
-from django_perfectqueue.payload.names import JSON, LAST_CHARACTER, LIMITS_LENGTH
+from django_perfectqueue.payload.names import JSON, LAST_CHARACTER, LIMITS_LENGTH, STEP_LENGTH
 
 from .fields import ExactCharField, PartialIndex, ReadableDateTimeField, without_partial_indexes
 from .kept import Kept, KeptQuerySet
@@ -263,3 +263,30 @@ class Journal(models.Model):
     def log(self) -> list[Line]:
         """Its log lines, each with its time, level, logger and text."""
         return list(read(self.lines))
+
+
+class Step(models.Model):
+    """What a named step of a task has returned, kept for the attempts after it."""
+
+    task = models.ForeignKey(
+        Task,
+        models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="steps",
+        verbose_name=_("task"),
+    )
+    name = ExactCharField(_("name"), max_length=STEP_LENGTH)
+    result_text = models.TextField(_("result"), db_column="result")
+    kept_at = ReadableDateTimeField(_("kept at"))
+
+    class Meta:
+        verbose_name = _("step")
+        verbose_name_plural = _("steps")
+        default_permissions = ("view",)
+        constraints = [
+            models.UniqueConstraint(fields=["task", "name"], name="perfectqueue_step_name"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task_id}: {printable(self.name)}"

@@ -73,7 +73,7 @@ from .tasks.reprioritize import reprioritize
 from .tasks.settle import Released, cancel, fail, release, retry, snooze
 from .tasks.steer import cancel_request, find, force_finish, redrive
 from .tasks.submit import CHUNK, in_chunks, submit, submit_all
-from .tasks.update import update_payload
+from .tasks.update import keep_step, update_payload
 from .upkeep.clear import clear
 from .upkeep.give_back import give_back
 from .upkeep.idle_lanes import FIRST_ID, forget_holds, forget_lanes, forget_meters
@@ -160,6 +160,7 @@ __all__ = [
     "in_callers_transaction",
     "in_chunks",
     "in_hand",
+    "keep_step",
     "known_limits",
     "lane_of",
     "limits_of",

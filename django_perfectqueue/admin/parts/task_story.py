@@ -25,6 +25,7 @@ from django_perfectqueue.inspection.attempts import (
     journals_of,
     present,
     remark,
+    steps_of,
     tries,
     waited,
 )
@@ -51,6 +52,7 @@ from .cells import NOTHING, badge, duration, moment, next_moment, tasks_link
 
 EXPLAINED = (Code.ENDED, Code.RUNNING, Code.STALLED)
 ATTEMPTS = 50
+STEPS = 50
 LONGEST = 100_000
 
 
@@ -113,6 +115,11 @@ def task_story(task: Task, *, using: str, now: datetime | None = None) -> dict[s
         "data": shown(task.payload),
         "result": None if task.result_text is None else shown(task.result_text),
         "context": None if task.context is None else shown(task.context),
+        "steps": [
+            (printable(step.name), moment(step.kept_at), shown(step.result_text))
+            for step in steps_of(task, using=using)[: STEPS + 1]
+        ],
+        "steps_shown": STEPS,
         "actions": [
             (moment(one.at), one.by, describe_action(one)) for one in actions_of(task, using=using)
         ],

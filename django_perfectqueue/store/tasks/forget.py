@@ -12,6 +12,7 @@ from ..database.dialects.base import numbers
 STORY = (
     'DELETE FROM "perfectqueue_attempt" WHERE "task_id" IN ({ids})',
     'DELETE FROM "perfectqueue_journal" WHERE "task_id" IN ({ids})',
+    'DELETE FROM "perfectqueue_step" WHERE "task_id" IN ({ids})',
     'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" IN ({ids})',
     'DELETE FROM "perfectqueue_batchmember" WHERE "task_id" IN ({ids})',
 )

@@ -1454,6 +1454,43 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Tag",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "tag",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=64, verbose_name="tag"
+                    ),
+                ),
+                (
+                    "task",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="tags",
+                        to="perfectqueue.task",
+                        verbose_name="task",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "tag",
+                "verbose_name_plural": "tags",
+                "default_permissions": ("view",),
+                "indexes": [models.Index(fields=["tag", "task"], name="perfectqueue_tag_tag")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("task", "tag"), name="perfectqueue_tag_task")
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Overview",
             fields=[],
             options={

@@ -42,7 +42,7 @@ from .status import (
     id_for,
     live_conditions,
 )
-from .task import Attempt, Journal, JournalQuerySet, Step, Task, TaskManager, TaskQuerySet
+from .task import Attempt, Journal, JournalQuerySet, Step, Tag, Task, TaskManager, TaskQuerySet
 from .ticket import Ticket
 from .usage import ALL_TYPES, WAIT_BUCKETS, Bucket, Overview, Usage
 from .worker import UNSEEN, Worker, WorkerQuerySet
@@ -98,6 +98,7 @@ __all__ = [
     "State",
     "Status",
     "Step",
+    "Tag",
     "Task",
     "TaskManager",
     "TaskQuerySet",

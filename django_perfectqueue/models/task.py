@@ -14,7 +14,13 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.journal import Line, read
-from django_perfectqueue.payload.names import JSON, LAST_CHARACTER, LIMITS_LENGTH, STEP_LENGTH
+from django_perfectqueue.payload.names import (
+    JSON,
+    LAST_CHARACTER,
+    LIMITS_LENGTH,
+    STEP_LENGTH,
+    TAG_LENGTH,
+)
 
 from .fields import ExactCharField, PartialIndex, ReadableDateTimeField, without_partial_indexes
 from .kept import Kept, KeptQuerySet
@@ -67,6 +73,17 @@ class TaskQuerySet(KeptQuerySet["Task"]):
     def key_begins(self, start: str) -> TaskQuerySet:
         """Keep the tasks whose key is this or begins so, as the index of keys finds them."""
         return self.filter(key__gte=start, key__lt=start + LAST_CHARACTER)
+
+    def tagged(self, *tags: str) -> TaskQuerySet:
+        """Keep the tasks that have all of these tags."""
+        tasks = self.all()
+        for tag in tags:
+            tasks = tasks.tagged_any(tag)
+        return tasks
+
+    def tagged_any(self, *tags: str) -> TaskQuerySet:
+        """Keep the tasks that have one of these tags, each once."""
+        return self.filter(pk__in=Tag.objects.filter(tag__in=tags).values("task_id"))
 
     def live(self) -> TaskQuerySet:
         """Keep the tasks that have not ended."""
@@ -290,3 +307,29 @@ class Step(models.Model):
 
     def __str__(self) -> str:
         return f"{self.task_id}: {printable(self.name)}"
+
+
+class Tag(models.Model):
+    """A tag of a task."""
+
+    task = models.ForeignKey(
+        Task,
+        models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="tags",
+        verbose_name=_("task"),
+    )
+    tag = ExactCharField(_("tag"), max_length=TAG_LENGTH)
+
+    class Meta:
+        verbose_name = _("tag")
+        verbose_name_plural = _("tags")
+        default_permissions = ("view",)
+        constraints = [
+            models.UniqueConstraint(fields=["task", "tag"], name="perfectqueue_tag_task"),
+        ]
+        indexes = [models.Index(fields=["tag", "task"], name="perfectqueue_tag_tag")]
+
+    def __str__(self) -> str:
+        return printable(self.tag)

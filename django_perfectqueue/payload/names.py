@@ -15,5 +15,7 @@ LIMIT_LENGTH = 249
 
 STEP_LENGTH = 100
 
+TAG_LENGTH = 64
+
 JSON: TypeAlias = Any
 """What a codec gives back: only the project knows its shape."""

@@ -16,7 +16,12 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.inspection.results import result_of, result_of_async
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
-from django_perfectqueue.payload.inputs import Duration, checked_priority, checked_timeout
+from django_perfectqueue.payload.inputs import (
+    Duration,
+    checked_priority,
+    checked_tags,
+    checked_timeout,
+)
 
 from .async_twins import twin
 from .parents import IfFailed, Parents, checked_after, checked_if_failed
@@ -149,6 +154,21 @@ class TaskHandle:
         parents = None if after is None else checked_after(after, self.queue.name, self.using)
         store.wait_no_longer_for(self.id, parents, using=self.using)
 
+    @property
+    def tags(self) -> list[str]:
+        """Its tags, in the order in which it got them; empty where there is no such task."""
+        rows = models.Tag.objects.using(self.using).order_by("pk")
+        mine = rows.filter(task__queue=self.queue.name, task__key=self.key)
+        return store.patiently(lambda: list(mine.values_list("tag", flat=True)), using=self.using)
+
+    def tag(self, *tags: str) -> None:
+        """Give it tags, each once; raise NotFoundError or InvalidTaskError."""
+        store.tag_task(self.id, checked_tags(tags), using=self.using)
+
+    def untag(self, *tags: str) -> None:
+        """Take tags off it, if it has them; raise NotFoundError."""
+        store.untag_task(self.id, tags, using=self.using)
+
     def force_finish(self, *, now: datetime | None = None) -> None:
         """
         Close it as finished, even while it runs: its holder is then preempted.
@@ -186,6 +206,8 @@ class TaskHandle:
     aforce_finish = twin(force_finish)
     aretry = twin(retry)
     aset_priority = twin(set_priority)
+    atag = twin(tag)
+    auntag = twin(untag)
 
 
 def expires_first(starts: store.Moment | None, ends: store.Moment | None) -> bool:

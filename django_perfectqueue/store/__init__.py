@@ -59,6 +59,7 @@ from .notify.ring import doorbell, ear, ring
 from .notify.signals import announce
 from .records.dependency_events import follow
 from .records.journal import write_journal
+from .records.tags import tag_task, untag_task
 from .records.usage import Tally, UsageKey, add_usage, clock, ended_so, folded, note_waiting
 from .records.usage_rollup import roll_up
 from .records.workers import Registration, register, sign_off
@@ -201,11 +202,13 @@ __all__ = [
     "submit_joining",
     "submit_linked",
     "surplus",
+    "tag_task",
     "take_alone",
     "together",
     "too_long",
     "unpark",
     "unpark_some",
+    "untag_task",
     "update_payload",
     "wait_for",
     "wait_no_longer_for",

@@ -23,7 +23,14 @@ from django_perfectqueue.queue import database
 from ..parts.action_pages import SteeringAdmin, may
 from ..parts.actions import VERBS
 from ..parts.cells import NOTHING, badge, broken_at_dots, next_moment, short, tasks_link, with_fold
-from ..parts.filters import QueueFilter, ReachFilter, StatusFilter, TypeFilter, UserFilter
+from ..parts.filters import (
+    QueueFilter,
+    ReachFilter,
+    StatusFilter,
+    TagFilter,
+    TypeFilter,
+    UserFilter,
+)
 from ..parts.search import ids_by_key, one_queue, queue_names
 from ..parts.task_story import task_story
 
@@ -32,7 +39,7 @@ from ..parts.task_story import task_story
 class TaskAdmin(SteeringAdmin):
     list_display = ["badge", "named", "kind", "for_user", "of_queue", "created", "when", "attempts"]
     list_display_links = ["named"]
-    list_filter = [StatusFilter, QueueFilter, UserFilter, TypeFilter, ReachFilter]
+    list_filter = [StatusFilter, QueueFilter, UserFilter, TypeFilter, TagFilter, ReachFilter]
     actions = ["force_finish", "cancel", "retry"]
     search_fields = ["key"]
     search_help_text = _(

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import DEAD, LIVE, DeadLetter, Lane, Status, Ticket
+from django_perfectqueue.models import DEAD, LIVE, DeadLetter, Lane, Status, Tag, Ticket
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.records.counts import groups
 
@@ -98,6 +98,10 @@ class QueueFilter(ValueFilter):
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
         return as_choices(queue_names(database()))
 
+    def condition(self, value: str) -> Q:
+        # Beside a tag SQLite would read the whole queue by its index.
+        return Q(queue__unindexed=value) if "tag" in self.request.GET else Q(queue=value)
+
 
 class LaneQueueFilter(QueueFilter):
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
@@ -150,6 +154,15 @@ class UserFilter(TextFilter):
     hint = _("exactly")
 
 
+class TagFilter(TextFilter):
+    title = _("tag")
+    parameter_name = "tag"
+    hint = _("exactly")
+
+    def condition(self, value: str) -> Q:
+        return Q(pk__in=Tag.objects.filter(tag=value).values("task_id"))
+
+
 class TypeFilter(TextFilter):
     title = _("type")
     parameter_name = "type"
@@ -174,7 +187,7 @@ class ReachFilter(ValueFilter):
     def has_output(self) -> bool:
         chosen = self.request.GET
         status = chosen.get("status")
-        if chosen.get("q") or status in FEW:
+        if chosen.get("q") or chosen.get("tag") or status in FEW:
             return False
         return bool(status or chosen.get("queue") or chosen.get("type"))
 

@@ -93,18 +93,21 @@ class Command(QueueCommand):
         actions = actions_of(task, using=self.queue.using)
         origin = origin_of(task)
         steps = steps_of(task, using=self.queue.using).iterator()
+        tags = [tag.tag for tag in task.tags.order_by("pk")]
         if self.as_json:
             facts = story(task, attempts, with_data=not options["no_data"])
             facts |= {"why": reason.facts(), "runs": location.facts() if location else None}
             facts["schedule"] = origin.facts() if origin else None
             facts["actions"] = [action_facts(one) for one in actions]
             facts["progress"] = progress_facts(now_at)
+            facts["tags"] = tags
             facts["steps"] = [step_facts(one, with_data=not options["no_data"]) for one in steps]
             if options["log"] is not False:
                 facts["journals"] = [found for one in listed if (found := journal_facts(one))]
             self.print_json(facts)
             return
         self.print_fields(task, attempts, reason)
+        self.print_tags(tags)
         self.print_origin(origin)
         if location:
             name = _("runs on") if location.since else _("held by")
@@ -149,6 +152,10 @@ class Command(QueueCommand):
         self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
         for name, value in fields(task, attempts, reason):
             self.print_field(name, on_one_line(value))
+
+    def print_tags(self, tags: list[str]) -> None:
+        if tags:
+            self.print_field(_("tags"), on_one_line(", ".join(tags)))
 
     def print_origin(self, origin: Origin | None) -> None:
         if origin:

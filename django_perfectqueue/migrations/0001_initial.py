@@ -1491,6 +1491,47 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Watch",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "person",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=255, verbose_name="person"
+                    ),
+                ),
+                (
+                    "task",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="watches",
+                        to="perfectqueue.task",
+                        verbose_name="task",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "watched task",
+                "verbose_name_plural": "watched tasks",
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(fields=["person", "task"], name="perfectqueue_watch_person")
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("task", "person"), name="perfectqueue_watch_task"
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Overview",
             fields=[],
             options={

@@ -42,7 +42,17 @@ from .status import (
     id_for,
     live_conditions,
 )
-from .task import Attempt, Journal, JournalQuerySet, Step, Tag, Task, TaskManager, TaskQuerySet
+from .task import (
+    Attempt,
+    Journal,
+    JournalQuerySet,
+    Step,
+    Tag,
+    Task,
+    TaskManager,
+    TaskQuerySet,
+    Watch,
+)
 from .ticket import Ticket
 from .usage import ALL_TYPES, WAIT_BUCKETS, Bucket, Overview, Usage
 from .worker import UNSEEN, Worker, WorkerQuerySet
@@ -104,6 +114,7 @@ __all__ = [
     "TaskQuerySet",
     "Ticket",
     "Usage",
+    "Watch",
     "Worker",
     "WorkerQuerySet",
     "condition",

@@ -333,3 +333,29 @@ class Tag(models.Model):
 
     def __str__(self) -> str:
         return printable(self.tag)
+
+
+class Watch(models.Model):
+    """A task that a person watches in the admin; ``person`` is the primary key as text."""
+
+    task = models.ForeignKey(
+        Task,
+        models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="watches",
+        verbose_name=_("task"),
+    )
+    person = ExactCharField(_("person"), max_length=255)
+
+    class Meta:
+        verbose_name = _("watched task")
+        verbose_name_plural = _("watched tasks")
+        default_permissions = ()
+        constraints = [
+            models.UniqueConstraint(fields=["task", "person"], name="perfectqueue_watch_task"),
+        ]
+        indexes = [models.Index(fields=["person", "task"], name="perfectqueue_watch_person")]
+
+    def __str__(self) -> str:
+        return f"{self.person}: {self.task_id}"

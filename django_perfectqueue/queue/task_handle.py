@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,6 +14,7 @@ from django_perfectqueue.exceptions import (
     NotFoundError,
     NotSupportedError,
 )
+from django_perfectqueue.inspection.changes import Snapshot, changes_of, changes_of_async
 from django_perfectqueue.inspection.results import result_of, result_of_async
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
 from django_perfectqueue.payload.inputs import (
@@ -95,6 +96,21 @@ class TaskHandle:
         seconds = checked_timeout(timeout)
         end = await result_of_async(self.queue.name, self.key, using=self.using, timeout=seconds)
         return end.result()
+
+    def watch(self, timeout: Duration | None = None) -> Iterator[Snapshot]:
+        """
+        Yield what it is, and again whenever that has changed, until it has ended.
+
+        Changes in quick succession may be seen as one. Raise NotFoundError, WaitTimeoutError
+        and WaitInTransactionError as wait() does.
+        """
+        seconds = checked_timeout(timeout)
+        return changes_of(self.queue.name, self.key, using=self.using, timeout=seconds)
+
+    def watch_async(self, timeout: Duration | None = None) -> AsyncIterator[Snapshot]:
+        """Do what watch() does, without holding up the event loop."""
+        seconds = checked_timeout(timeout)
+        return changes_of_async(self.queue.name, self.key, using=self.using, timeout=seconds)
 
     def progress(self) -> models.Journal | None:
         """

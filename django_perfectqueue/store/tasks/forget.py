@@ -18,6 +18,7 @@ STORY = (
 BY_ID = {
     "perfectqueue_step": 'SELECT "id" FROM "perfectqueue_step" WHERE "task_id" IN ({ids})',
     "perfectqueue_tag": 'SELECT "id" FROM "perfectqueue_tag" WHERE "task_id" IN ({ids})',
+    "perfectqueue_watch": 'SELECT "id" FROM "perfectqueue_watch" WHERE "task_id" IN ({ids})',
     "perfectqueue_dependency": (
         'SELECT "id" FROM "perfectqueue_dependency" WHERE "child_id" IN ({ids})'
     ),
@@ -31,7 +32,8 @@ def forget_story(cursor: Cursor, dialect: Dialect, ids: Collection[int]) -> None
         dialect.execute(cursor, statement.replace("{ids}", own))
     # Deleted by id: by the task MariaDB would wait for those who write of the next ones.
     for table, statement in BY_ID.items():
-        if rows := dialect.execute(cursor, statement.replace("{ids}", own)).fetchall():
+        found = statement.replace("{ids}", own) + dialect.current_clause(cursor)
+        if rows := dialect.execute(cursor, found).fetchall():
             dialect.delete(cursor, table, [id_ for (id_,) in rows])
 
 

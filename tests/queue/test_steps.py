@@ -7,7 +7,12 @@ from unittest import mock
 
 from django.contrib.auth.models import Group
 from django.db import transaction
-from django.test import TestCase, TransactionTestCase, override_settings
+from django.test import (
+    TestCase,
+    TransactionTestCase,
+    override_settings,
+    skipUnlessDBFeature,
+)
 
 import django_perfectqueue as pq
 from django_perfectqueue import store
@@ -19,7 +24,7 @@ from django_perfectqueue.exceptions import (
     InvalidTaskError,
     PreemptedError,
 )
-from django_perfectqueue.models import Step
+from django_perfectqueue.models import Step, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.queue import steps as steps_module
 from django_perfectqueue.store.tasks import update
@@ -27,6 +32,7 @@ from django_perfectqueue.test import drain, eager, make_acquired, run_handler
 from django_perfectqueue.worker.database.link import close_for_fork
 
 from ..admin.staff import AdminTestCase
+from ..factories import elsewhere
 from ..management.running import run, run_json
 from ..worker.runners import runner_for
 
@@ -245,6 +251,19 @@ class AtomicTests(TransactionTestCase):
         Queue()["task"].retry()
         self.assertEqual(self.run_atomic(put_off), "snoozed")
         self.assertEqual(Group.objects.count(), 1)
+
+    @skipUnlessDBFeature("has_select_for_update_nowait")
+    def test_a_step_does_not_lock_the_ticket_while_the_handler_runs(self):
+        def look(task):
+            task.step("a", lambda: 1)
+            elsewhere(take_lock)
+
+        def take_lock():
+            with transaction.atomic():
+                Ticket.objects.select_for_update(nowait=True).get()
+
+        self.assertEqual(self.run_atomic(look), "finished")
+        self.assertEqual(kept(), {"a": "1"})
 
     def test_what_was_rolled_back_to_a_savepoint_is_not_kept(self):
         def half(task):

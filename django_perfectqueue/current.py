@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, ParamSpec
 
 from .lib.running import running
 from .payload.journal import part_of
+from .payload.names import JSON
 
 if TYPE_CHECKING:
     from .queue import AcquiredTask
@@ -42,7 +43,7 @@ def log(text: object) -> None:
         task.log(text)
 
 
-def step(name: str, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+def step(name: str, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> JSON:
     """
     Run a named step of the task that runs here, as ``AcquiredTask.step()`` does; where none
     runs, only call the function.

@@ -29,6 +29,7 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.payload import codecs
 from django_perfectqueue.payload.inputs import Duration, encoded
 from django_perfectqueue.payload.journal import Notes, entry, part_of
+from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.payload.redaction import secrets_of, without
 from django_perfectqueue.verdicts import SHORTEST_WAIT, Discard, Snooze, wait_of
 
@@ -243,7 +244,7 @@ class AcquiredTask:
 
     def step(
         self, name: str, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Any:
+    ) -> JSON:
         """
         Return what this step has returned in an earlier attempt; else run it, and keep that.
 
@@ -258,7 +259,7 @@ class AcquiredTask:
 
     async def astep(
         self, name: str, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Any:
+    ) -> JSON:
         """Do the same; the function may be a coroutine function, else it runs in a thread."""
         steps = await sync_to_async(self._opened_steps)()
         return await steps.run_async(name, partial(function, *args, **kwargs))

@@ -6,16 +6,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
+from django.db import connections
 
 from django_perfectqueue import models, store
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import InvalidResultError, InvalidTaskError
 from django_perfectqueue.payload import codecs
 from django_perfectqueue.payload.inputs import checked, encoded
-from django_perfectqueue.payload.names import STEP_LENGTH
+from django_perfectqueue.payload.names import JSON, STEP_LENGTH
+
+from .deferred import Doubt
 
 if TYPE_CHECKING:
     from .acquired import AcquiredTask
@@ -28,10 +31,10 @@ class Steps:
 
     def __init__(self, task: AcquiredTask) -> None:
         self.task = task
-        self.used: set[str] = set()
+        self.used: dict[str, Doubt | None] = {}
         self.kept = self.names()
 
-    def run(self, name: str, call: Callable[[], object]) -> Any:
+    def run(self, name: str, call: Callable[[], object]) -> JSON:
         """Return what is kept of a step, or else call it, and keep what it returns."""
         text = self.begin(name)
         if text is None:
@@ -39,7 +42,7 @@ class Steps:
                 text = self.end(name, call())
         return codecs.decode(text)
 
-    async def run_async(self, name: str, call: Callable[[], Any]) -> Any:
+    async def run_async(self, name: str, call: Callable[[], object]) -> JSON:
         """Do the same; what is no coroutine function is called in a thread."""
         text = await sync_to_async(self.begin)(name)
         if text is None:
@@ -53,7 +56,7 @@ class Steps:
         try:
             yield
         except BaseException:
-            self.used.discard(name)
+            self.used.pop(name, None)
             raise
 
     def begin(self, name: str) -> str | None:
@@ -63,14 +66,16 @@ class Steps:
         Raise InvalidTaskError for a bad name, or one that this attempt has used.
         """
         checked("name of a step", name, STEP_LENGTH)
-        if name in self.used:
+        doubt = self.used.get(name)
+        if name in self.used and not (doubt and doubt.is_undone()):
             raise InvalidTaskError(
                 f"This attempt has run a step '{name}' already: give each step its own name."
             )
         if name not in self.kept and len(self.kept) >= MOST:
             raise InvalidTaskError(f"A task may have at most {MOST} steps; '{name}' is one more.")
-        self.used.add(name)
-        return self.read(name) if name in self.kept else None
+        text = self.read(name) if name in self.kept else None
+        self.used[name] = None
+        return text
 
     def end(self, name: str, value: object) -> str:
         """Keep what a step has returned; return it as it is stored."""
@@ -81,6 +86,9 @@ class Steps:
         else:
             self.task.deferred.add(keep)
         self.kept.add(name)
+        connection = connections[self.using]
+        # What is rolled back may run again in this attempt.
+        self.used[name] = Doubt(connection) if connection.in_atomic_block else None
         return text
 
     def names(self) -> set[str]:
@@ -97,7 +105,7 @@ class Steps:
     def keep(self, name: str, text: str) -> None:
         store.keep_step(self.task.lease, name, text, using=self.using)
 
-    def rows(self, column: str) -> Any:
+    def rows(self, column: str) -> JSON:
         rows = models.Step.objects.using(self.using).filter(task_id=self.task.lease.task_id)
         return rows.values_list(column, flat=True)
 
@@ -106,7 +114,7 @@ class Steps:
         return self.task.lease.using
 
 
-async def awaited(call: Callable[[], Any]) -> Any:
+async def awaited(call: Callable[[], object]) -> JSON:
     value = await (call if iscoroutinefunction(call) else sync_to_async(call))()
     return await value if isawaitable(value) else value
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 from datetime import timedelta
 from unittest import mock
 
@@ -273,10 +274,30 @@ class AtomicTests(TransactionTestCase):
                     raise KeyError
             except KeyError:
                 task.step("b", lambda: 2)
+                task.step("c", lambda: 3)
+            with suppress(KeyError), transaction.atomic():
+                task.step("d", lambda: 4)
+                raise KeyError
+            task.step("d", lambda: 5)
             task.snooze(0)
 
         self.run_atomic(half)
-        self.assertEqual(kept(), {"b": "2"})
+        self.assertEqual(kept(), {"b": "2", "c": "3", "d": "5"})
+
+
+class OwnTransactionTests(TransactionTestCase):
+    def test_a_step_in_ones_own_transaction_is_kept_with_its_effects(self):
+        task = take()
+        for number in range(3):
+            with suppress(KeyError), transaction.atomic():
+                task.step("charge", charge)
+                if number < 2:
+                    raise KeyError
+        self.assertEqual((kept(), Group.objects.count()), ({"charge": '"charged"'}, 1))
+        with self.assertRaises(InvalidTaskError):
+            task.step("charge", charge)
+        task.retry(0)
+        self.assertEqual(again().step("charge", self.fail), "charged")
 
 
 class CrashTests(TransactionTestCase):

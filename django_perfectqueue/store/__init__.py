@@ -59,6 +59,7 @@ from .notify.ring import doorbell, ear, ring
 from .notify.signals import announce
 from .records.dependency_events import follow
 from .records.journal import write_journal
+from .records.tags import tag_task, untag_task
 from .records.usage import Tally, UsageKey, add_usage, clock, ended_so, folded, note_waiting
 from .records.usage_rollup import roll_up
 from .records.workers import Registration, register, sign_off
@@ -73,7 +74,7 @@ from .tasks.reprioritize import reprioritize
 from .tasks.settle import Released, cancel, fail, release, retry, snooze
 from .tasks.steer import cancel_request, find, force_finish, redrive
 from .tasks.submit import CHUNK, in_chunks, submit, submit_all
-from .tasks.update import update_payload
+from .tasks.update import keep_step, update_payload
 from .upkeep.clear import clear
 from .upkeep.give_back import give_back
 from .upkeep.idle_lanes import FIRST_ID, forget_holds, forget_lanes, forget_meters
@@ -160,6 +161,7 @@ __all__ = [
     "in_callers_transaction",
     "in_chunks",
     "in_hand",
+    "keep_step",
     "known_limits",
     "lane_of",
     "limits_of",
@@ -200,11 +202,13 @@ __all__ = [
     "submit_joining",
     "submit_linked",
     "surplus",
+    "tag_task",
     "take_alone",
     "together",
     "too_long",
     "unpark",
     "unpark_some",
+    "untag_task",
     "update_payload",
     "wait_for",
     "wait_no_longer_for",

@@ -10,7 +10,7 @@ of a task that is held its holder announces that.
 """
 
 from .arithmetic.fair_order import lane_of
-from .claims.acquire import ClaimRequest, acquire, finish_and_acquire
+from .claims.acquire import acquire, finish_and_acquire
 from .claims.backlog_age import oldest_due, overdue
 from .claims.peek import Outlook, look
 from .claims.single_lane import take_alone
@@ -80,7 +80,18 @@ from .upkeep.idle_lanes import FIRST_ID, forget_holds, forget_lanes, forget_mete
 from .upkeep.purge import Surplus, Swept, discard, newest_id, purge, purgeable, surplus
 from .upkeep.recount import Drift, Position, recount
 from .upkeep.timers import answer_alarms, rouse
-from .values import Completion, Failure, Lease, Moment, Note, Parent, Pulse, Submission, new_holder
+from .values import (
+    ClaimRequest,
+    Completion,
+    Failure,
+    Lease,
+    Moment,
+    Note,
+    Parent,
+    Pulse,
+    Submission,
+    new_holder,
+)
 
 __all__ = [
     "CHUNK",

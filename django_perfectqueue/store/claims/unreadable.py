@@ -11,12 +11,12 @@ from django_perfectqueue import signals
 from django_perfectqueue.models import Outcome, State
 
 from ..database.dialects import dialect_of
-from ..database.dialects.base import TAKEN
 from ..database.transaction import reading, repeated, unit
+from ..leases.leased import TASK
 from ..notify.signals import announce_ids
 from ..tasks.close import Held, bury
 from ..values import Failure, as_text
-from .claim import may_be_a_row
+from .tickets import may_be_a_row
 
 logger = logging.getLogger("django_perfectqueue.database")
 
@@ -28,7 +28,7 @@ SELECT "task_id" FROM "perfectqueue_ticket" AS "ticket"
 WHERE "ticket"."state" = 0 AND {in_lane} ORDER BY "rank", "run_at", "task_id" LIMIT %(count)s
 """
 ROW = f"""
-SELECT "ticket"."attempt", "ticket"."run_at", "task"."created_at", {TAKEN}
+SELECT "ticket"."attempt", "ticket"."run_at", "task"."created_at", {TASK}
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 WHERE "ticket"."task_id" = %(task_id)s

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Literal
+from uuid import uuid4
 
 from django.utils import timezone
 
@@ -51,13 +52,18 @@ def checked(name: str, value: object, length: int) -> str:
     return value
 
 
+def checked_key(value: object) -> str:
+    """Return a key as it is stored: a new random UUID for None. Raise what checked() does."""
+    return str(uuid4()) if value is None else checked("key", value, KEY_LENGTH)
+
+
 def checked_user(value: object) -> str:
     """
-    Return a user as it is stored: an empty text for None.
+    Return a user as it is stored: its ``str()``, and an empty text for None.
 
-    Raise InvalidTaskError when it is no name, or that of everyone.
+    Raise InvalidTaskError when that is no name, or the name of everyone.
     """
-    user = "" if value in (None, "") else checked("user", value, KEY_LENGTH)
+    user = "" if value in (None, "") else checked("user", str(value), KEY_LENGTH)
     if user == EVERYONE:
         raise InvalidTaskError(
             f"No user can be called '{user}': that is the share of all who have none of their own."

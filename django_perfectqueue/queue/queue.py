@@ -27,6 +27,7 @@ from django_perfectqueue.payload.inputs import (
     captured,
     checked,
     checked_duration,
+    checked_key,
     checked_keys,
     checked_limits,
     checked_priority,
@@ -84,11 +85,11 @@ class Queue:
     @otel.sends
     def submit(
         self,
-        key: str,
+        key: str | None,
         type: str,  # noqa: A002
         data: object = None,
         *,
-        user: str | None = None,
+        user: object = None,
         run_at: When | None = None,
         priority: int = 0,
         expected_at: When | None = None,
@@ -103,6 +104,8 @@ class Queue:
         """
         Store a task in the caller's transaction; it may run once that commits.
 
+        ``key`` is its name in the queue; None makes one, a random UUID. ``user`` is for whom
+        it runs: a text, or anything with a ``str()``.
         ``data`` is what JSON can hold. Times are an aware datetime, a timedelta, seconds
         from now or a span such as ``"5m30s"``. A larger ``priority`` goes first among its
         user's tasks, and of equals the one that is due first; ``expected_at`` is then
@@ -146,7 +149,7 @@ class Queue:
         if not submit([submission], using=using, now=now):
             if on_conflict == "raise":
                 raise AlreadyExistsError(
-                    f"Queue '{self.name}' already has a task with the key '{key}'."
+                    f"Queue '{self.name}' already has a task with the key '{submission.key}'."
                 )
             if on_conflict == "ignore":
                 return task
@@ -198,8 +201,8 @@ class Queue:
         given, before = [], None
         for task in tasks:
             after = [*task.get("after", ()), *([] if before is None else [before])]
-            given.append({"if_failed": if_failed, **task, "after": after})
-            before = str(task.get("key"))
+            before = checked_key(task.get("key"))
+            given.append({"if_failed": if_failed, **task, "key": before, "after": after})
         with store.together(using=self.using):
             self.submit_many(given)
         return [self[task["key"]] for task in given]
@@ -219,12 +222,12 @@ class Queue:
 
     def _submission(
         self,
-        key: str,
-        type: str,  # noqa: A002
+        key: str | None = None,
+        type: str | None = None,  # noqa: A002
         data: object = None,
         *,
         using: str | None = None,
-        user: str | None = None,
+        user: object = None,
         run_at: When | None = None,
         priority: int = 0,
         expected_at: When | None = None,
@@ -241,25 +244,25 @@ class Queue:
         due = expected_at if expected_at is None else moment("expected_at", expected_at, now)
         names = checked_limits(limits) if limits else ()
         type_ = checked("type", type, KEY_LENGTH)
-        user = "" if user is None else checked_user(user)
+        owner = "" if user is None else checked_user(user)
         parents = checked_after(after, self.name, using or self.using) if after else ()
-        keys = store.limits_of(self.name, type_, user, names, using=using or self.using)
+        keys = store.limits_of(self.name, type_, owner, names, using=using or self.using)
         if starts is not None and ends is not None and expires_first(starts, ends):
             raise InvalidTaskError(
                 f"The task could never run: it expires at {ends}, before run_at."
             )
         return store.Submission(
             queue=self.name,
-            key=checked("key", key, KEY_LENGTH),
+            key=checked_key(key),
             type=type_,
-            user=user,
+            user=owner,
             payload=encoded(data),
             priority=checked_priority(priority),
             run_at=starts,
             expected_at=due,
             expires_at=ends,
             limits=names,
-            lane=store.lane_of(self.name, user, keys),
+            lane=store.lane_of(self.name, owner, keys),
             time_limit=None if time_limit is None else checked_duration("time_limit", time_limit),
             context=surroundings,
             after=parents,

@@ -38,13 +38,17 @@ SELECT {now}, (
 class Outlook:
     """
     Whether an acquire is likely to find something, and in how many seconds the clock will
-    have something to move; None when there is nothing for it. With ``ticks_due`` a schedule
-    is due: see fire_schedules().
+    have something to move; None when there is nothing for it. ``tick`` is in how many seconds
+    a schedule is due, None where there is none: see fire_schedules().
     """
 
     due: bool
     wait: float | None
-    ticks_due: bool = False
+    tick: float | None = None
+
+    @property
+    def ticks_due(self) -> bool:
+        return self.tick is not None and self.tick <= 0
 
 
 def look(queues: Sequence[str], *, using: str, now: datetime | None = None) -> Outlook:
@@ -73,4 +77,4 @@ def look(queues: Sequence[str], *, using: str, now: datetime | None = None) -> O
     soonest, next_tick = seconds_until(alarm, *opens), seconds_until(tick)
     due = bool(waiting or many or (soonest is not None and soonest <= 0))
     ahead = (wait for wait in (soonest, next_tick) if wait is not None and wait > 0)
-    return Outlook(due, min(ahead, default=None), next_tick is not None and next_tick <= 0)
+    return Outlook(due, min(ahead, default=None), next_tick)

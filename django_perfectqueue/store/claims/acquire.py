@@ -9,12 +9,11 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from django.db import connections
-from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models import State
 
-from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
+from ..database.session import Session
 from ..database.transaction import REPEATS, Tries, is_callers, recalled, unit
 from ..lanes.accounts import Accounts
 from ..notify.ring import will_wake
@@ -164,29 +163,29 @@ def claim_once(
     """
     refused: list[Completion] = []
     durable = bool(finished) or is_callers(connections[using])
-    with unit(using) as (cursor, dialect):
+    with unit(using) as db:
         for lost in tries.doubtful:
-            if left := still_held(cursor, dialect, lost.leases):
+            if left := still_held(db, lost.leases):
                 return ClaimResult(left, *lost[1:])
         accounts = Accounts(request.now)
         if finished:
-            refused = close(cursor, dialect, accounts, finished, worker=worker, now=request.now)
-        lanes = Lanes(cursor, dialect, accounts, request, after_timers, durable)
-        search = Search(lanes, Tickets(cursor, dialect, accounts, request), wide)
+            refused = close(*db, accounts, finished, worker=worker, now=request.now)
+        lanes = Lanes(db, accounts, request, after_timers, durable)
+        search = Search(lanes, Tickets(db, accounts, request), wide)
         leases: list[Lease] = []
         for queue in request.queues:
             if len(leases) < request.limit and not lanes.timers_first:
                 leases += search.serve(queue, request.limit - len(leases))
-        slept = accounts.write(cursor, dialect)
+        slept = accounts.write(*db)
         if not durable and any(lease.capped for lease in leases):
-            dialect.commit_durably(cursor)
+            db.dialect.commit_durably(db.cursor)
         result = search.result(leases, refused, slept)
         if leases:
             tries.commits(result)
     return result
 
 
-def still_held(cursor: Cursor, dialect: Dialect, leases: list[Lease]) -> list[Lease]:
+def still_held(db: Session, leases: list[Lease]) -> list[Lease]:
     """
     Return which of these were taken indeed, by a try that got no answer, and are held yet.
 
@@ -194,9 +193,9 @@ def still_held(cursor: Cursor, dialect: Dialect, leases: list[Lease]) -> list[Le
     waited for.
     """
     ids = numbers(lease.task_id for lease in leases)
-    taken = TAKEN.replace("{ids}", ids).replace("{hint}", dialect.by_primary_key)
-    statement = taken + dialect.lock_clause()
-    rows = set(dialect.execute(cursor, statement).fetchall())
+    taken = TAKEN.replace("{ids}", ids).replace("{hint}", db.dialect.by_primary_key)
+    statement = taken + db.dialect.lock_clause()
+    rows = set(db.execute(statement).fetchall())
     return [lease for lease in leases if (*lease.fence, State.RUNNING) in rows]
 
 

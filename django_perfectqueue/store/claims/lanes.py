@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from ..arithmetic.fair_order import (
     FIRST_COST,
     LANES_PROBED,
@@ -18,8 +16,8 @@ from ..arithmetic.fair_order import (
     next_picks,
 )
 from ..arithmetic.newcomers import expected
-from ..database.dialects import Dialect
 from ..database.dialects.base import Row, numbers
+from ..database.session import Session
 from ..lanes.accounts import Accounts
 from ..values import ClaimRequest
 
@@ -89,8 +87,7 @@ class Lanes:
     that are gone: then limits have to be asked before any lane is locked.
     """
 
-    cursor: Cursor
-    dialect: Dialect
+    db: Session
     accounts: Accounts
     request: ClaimRequest
     after_timers: bool
@@ -136,7 +133,7 @@ class Lanes:
         """
         if not self.passed:
             count = lanes_read(count, self.accounts.mean(), len(self.accounts.lanes))
-        more = "" if self.durable else self.dialect.asynchronous_commit
+        more = "" if self.durable else self.db.dialect.asynchronous_commit
         first = self.limited is None
         around = f", {ANY_LIMITS}, {TIMERS_DUE}" if first else ""
         rows = self.read(queue, max(count, LANES_READ_AT_LEAST), more + around)
@@ -155,7 +152,7 @@ class Lanes:
 
         Lanes that ran dry just as a batch was full are still awake, one for each user.
         """
-        in_lane = self.dialect.in_lane.replace("{lane}", '"perfectqueue_lane"."id"')
+        in_lane = self.db.dialect.in_lane.replace("{lane}", '"perfectqueue_lane"."id"')
         rows = self.read(queue, LANES_PROBED, f", {HAS_TASK.replace('{in_lane}', in_lane)}")
         empty = {row[0] for row in rows if not row[-1]}
         full = [row for row in rows if row[-1]][: max(count, LANES_READ_AT_LEAST)]
@@ -170,11 +167,11 @@ class Lanes:
         passed = numbers(sorted(self.passed)) if self.passed else "0"
         statement = NEXT.replace("{more}", more).replace("{passed}", passed)
         values, now = {"queue": queue, "limit": count}, self.request.now
-        rows: list[Row] = self.dialect.execute(self.cursor, statement, values, now=now).fetchall()
+        rows: list[Row] = self.db.execute(statement, values, now=now).fetchall()
         return rows
 
     def read_one(self, around: str) -> Row:
-        done = self.dialect.execute(self.cursor, f"SELECT 1{around}", now=self.request.now)
+        done = self.db.execute(f"SELECT 1{around}", now=self.request.now)
         row: Row = done.fetchone()
         return row
 
@@ -203,17 +200,17 @@ class Lanes:
         it holds some it waits for no more, but passes over what others hold.
         """
         chosen = set(lanes)
-        every = sorted(chosen | set(self.accounts.own(self.cursor, self.dialect)))
-        clause = self.dialect.skip_clause() if self.locked else self.dialect.lock_clause()
+        every = sorted(chosen | set(self.accounts.own(*self.db)))
+        clause = self.db.dialect.skip_clause() if self.locked else self.db.dialect.lock_clause()
         statement = LOCKED.replace("{lanes}", numbers(every)) + clause
-        rows = named(self.dialect.execute(self.cursor, statement).fetchall())
+        rows = named(self.db.execute(statement).fetchall())
         self.locked = True
         return [row for row in rows if row.id in chosen]
 
     def with_room(self, rows: Sequence[LaneRow]) -> list[OpenLane]:
         """Return lanes as the arithmetic takes them, without those that others have filled."""
         lanes = []
-        own = self.accounts.own(self.cursor, self.dialect)
+        own = self.accounts.own(*self.db)
         for lane, virtual_time, cost, weight, max_running, running, policy in rows:
             begun = own[lane].running if lane in own else 0
             room = None if max_running is None else max_running - running - begun

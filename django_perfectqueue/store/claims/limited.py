@@ -9,14 +9,12 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from ..arithmetic.fair_order import LANES_PROBED, OpenLane, is_gated, lane_of
 from ..arithmetic.limit_keys import may_hold, split
 from ..arithmetic.multi_lane import Party, Strand, party_picks
 from ..arithmetic.rate_limit import UNBOUNDED, Allowance
-from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
+from ..database.session import Session
 from ..lanes.accounts import Accounts
 from ..limits.holds import Due, Seen, due_holds, union
 from ..limits.meters import limits
@@ -91,8 +89,7 @@ class LimitedLanes:
     locked, or may be more holds that are due; ``more`` that there may be lanes it has not read.
     """
 
-    cursor: Cursor
-    dialect: Dialect
+    db: Session
     accounts: Accounts
     request: ClaimRequest
     plain: Lanes
@@ -108,16 +105,16 @@ class LimitedLanes:
     @classmethod
     def enter(cls, plain: Lanes, *, wide: bool) -> LimitedLanes:
         """Read the first lanes and lock their limits; with ``wide`` of many lanes."""
-        cursor, dialect, accounts = plain.cursor, plain.dialect, plain.accounts
+        db, accounts = plain.db, plain.accounts
         request, now = plain.request, plain.request.now
         count = LANES_PROBED if wide else max(request.limit, LANES_READ_AT_LEAST)
-        due = due_holds(cursor, dialect, request.queues, count, now)
+        due = due_holds(*db, request.queues, count, now)
         rows: dict[str, list[Row]] = {queue: [] for queue in request.queues}
-        limited = cls(cursor, dialect, accounts, request, plain, count, due, rows)
+        limited = cls(db, accounts, request, plain, count, due, rows)
         limited.read([limited.free(queue) for queue in request.queues])
         counted = {key for keys in limited.keys.values() for key in keys}
-        counted |= {hold.key for hold in due} | accounts.keys(cursor, dialect)
-        limited.allowed = accounts.meters.lock(cursor, dialect, counted, now)
+        counted |= {hold.key for hold in due} | accounts.keys(*db)
+        limited.allowed = accounts.meters.lock(*db, counted, now)
         limited.read_due()
         limited.unlocked = len(due) >= count
         limited.more = any(hold.more for hold in due)
@@ -171,7 +168,7 @@ class LimitedLanes:
     def read(self, statements: Sequence[str]) -> list[Row]:
         """Read lanes by their queues, and keep to which limits each of them keeps."""
         names = {f"q{number}": queue for number, queue in enumerate(self.rows)}
-        rows = list(map(Row._make, union(self.cursor, self.dialect, statements, names)))
+        rows = list(map(Row._make, union(*self.db, statements, names)))
         for row in rows:
             self.rows[row.queue].append(row)
             self.keys[row.id] = json.loads(row.keys) if row.keys else []
@@ -247,10 +244,10 @@ class LimitedLanes:
             return {}
         lines = []
         for lane in lanes:
-            in_lane = self.dialect.in_lane.replace("{lane}", str(lane))
+            in_lane = self.db.dialect.in_lane.replace("{lane}", str(lane))
             lines.append(HEADS.replace("{in_lane}", in_lane).replace("{count}", str(count)))
         heads: dict[int, list[Any]] = {}
-        for lane, *head in union(self.cursor, self.dialect, lines, {}):
+        for lane, *head in union(*self.db, lines, {}):
             heads.setdefault(lane, []).append(tuple(head))
         for line in heads.values():
             line.sort()
@@ -288,7 +285,7 @@ class LimitedLanes:
             for lease in leases
         }
         asked = {key for keys in left_out.values() for key in keys}
-        held_by = limits(self.cursor, self.dialect, asked).keys() if asked else set()
+        held_by = limits(*self.db, asked).keys() if asked else set()
         return {lease: keys & held_by for lease, keys in left_out.items() if keys & held_by}
 
     def move(self, misplaced: dict[Lease, set[str]]) -> None:
@@ -299,5 +296,5 @@ class LimitedLanes:
             lanes.append(f"WHEN {lease.task_id} THEN {lane_of(lease.queue, lease.user, own)}")
             self.accounts.end(lease, None)
         statement = MOVE.replace("{lanes}", " ".join(lanes)).replace("{ids}", ids)
-        self.dialect.execute(self.cursor, statement, now=self.request.now)
+        self.db.execute(statement, now=self.request.now)
         self.moved += len(misplaced)

@@ -38,9 +38,9 @@ def take_alone(
         return []
     token = new_token()
     try:
-        with reading(using) as (cursor, dialect):
+        with reading(using) as db:
             taker = Taker(holder, token, seconds=alive_time, now=now)
-            claimed = claim_alone(cursor, dialect, queue, limit, taker)
+            claimed = claim_alone(db, queue, limit, taker)
     except Exception as error:
         if not may_be_a_row(error, dialect_of(using)):
             raise
@@ -59,8 +59,8 @@ def take_alone(
 
 
 def end_late(late: list[Lease], *, using: str, now: datetime | None) -> None:
-    with unit(using) as (cursor, dialect):
+    with unit(using) as db:
         accounts = Accounts(now)
         for lease in late:
-            expire(cursor, dialect, accounts, lease, now=now)
-        accounts.write(cursor, dialect)
+            expire(*db, accounts, lease, now=now)
+        accounts.write(*db)

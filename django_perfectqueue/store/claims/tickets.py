@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from ..arithmetic.fair_order import Pick, counted
 from ..database.diagnosis import Ailment
 from ..database.dialects import Dialect
+from ..database.session import Session
 from ..lanes.accounts import Accounts
 from ..leases.leased import ClaimedRow, Taker, leased
 from ..tasks.close import expire
@@ -44,8 +43,7 @@ def may_be_a_row(error: Exception, dialect: Dialect) -> bool:
 class Tickets:
     """Takes tickets for one holder, all under one token; ``expired`` counts those it closed."""
 
-    cursor: Cursor
-    dialect: Dialect
+    db: Session
     accounts: Accounts
     request: ClaimRequest
     expired: int = 0
@@ -67,7 +65,7 @@ class Tickets:
                     self.accounts.found_short(lane)
             return self.in_order(picks, lines, choice.capped)
         except Exception as error:
-            if may_be_a_row(error, self.dialect):
+            if may_be_a_row(error, self.db.dialect):
                 raise UnreadableError(wants) from error
             raise
 
@@ -75,8 +73,8 @@ class Tickets:
         """Take up to so many tickets of each lane, until it is ``limit``."""
         request = self.request
         taker = Taker(request.holder, self.token, request.alive_time, request.now)
-        claim = BY_VENDOR[self.cursor.db.vendor].claim
-        return claim(self.cursor, self.dialect, wants, limit, taker)
+        claim = BY_VENDOR[self.db.cursor.db.vendor].claim
+        return claim(self.db, wants, limit, taker)
 
     def in_order(
         self,
@@ -85,7 +83,7 @@ class Tickets:
         capped: Collection[int],
     ) -> list[Lease]:
         """Charge the lanes; return the leases in the order of the picks. Close what is too late."""
-        aware = BY_VENDOR[self.cursor.db.vendor].aware
+        aware = BY_VENDOR[self.db.cursor.db.vendor].aware
         using, holder = self.request.using, self.request.holder
         whose: dict[str, Any] = {"using": using, "holder": holder, "token": self.token}
         leases: list[Lease] = []
@@ -100,7 +98,7 @@ class Tickets:
                 lease = leased(row, pick, capped=pick.lane in capped, moment=aware, **whose)
                 (late if row.late else leases).append(lease)
         for lease in late:
-            expire(self.cursor, self.dialect, self.accounts, lease, now=self.request.now)
+            expire(*self.db, self.accounts, lease, now=self.request.now)
         self.expired += len(late)
         return leases
 

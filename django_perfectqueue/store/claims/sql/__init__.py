@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
-from ...database.dialects import Dialect
+from ...database.session import Session
 from ...leases.leased import ClaimedRow, Taker
 from . import mysql, postgresql, sqlite
 
@@ -19,7 +17,7 @@ class Statements(NamedTuple):
     ``aware`` makes an aware time of one in its rows, where they are not aware already.
     """
 
-    claim: Callable[[Cursor, Dialect, Mapping[int, int], int, Taker], list[ClaimedRow]]
+    claim: Callable[[Session, Mapping[int, int], int, Taker], list[ClaimedRow]]
     aware: Callable[[Any], datetime] | None
 
 

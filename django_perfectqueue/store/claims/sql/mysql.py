@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from datetime import timezone
 from operator import methodcaller
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
-from ...database.dialects import Dialect
 from ...database.dialects.base import numbers
+from ...database.session import Session
 from ...leases.leased import TASK, TICKET, ClaimedRow, Taker, named
 
 LINE = """
@@ -37,22 +35,20 @@ WHERE "ticket"."task_id" IN ({{ids}})
 aware = methodcaller("replace", tzinfo=timezone.utc)
 
 
-def claim(
-    cursor: Cursor, dialect: Dialect, wants: Mapping[int, int], limit: int, taker: Taker
-) -> list[ClaimedRow]:
+def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Taker) -> list[ClaimedRow]:
     holder, token, seconds, now = taker
-    picked = lock_lines(cursor, dialect, wants, limit)
+    picked = lock_lines(db, wants, limit)
     if not picked:
         return []
     ids = numbers(sorted(picked))
-    take = TAKE.replace("{later}", dialect.later("%(seconds)s")).replace("{ids}", ids)
+    take = TAKE.replace("{later}", db.dialect.later("%(seconds)s")).replace("{ids}", ids)
     values = {"holder": holder, "token": token, "seconds": seconds}
-    dialect.execute(cursor, take, values, now=now)
-    statement = READ.replace("{ids}", ids) + dialect.current_clause(cursor)
-    return named(dialect.execute(cursor, statement, now=now).fetchall())
+    db.execute(take, values, now=now)
+    statement = READ.replace("{ids}", ids) + db.dialect.current_clause(db.cursor)
+    return named(db.execute(statement, now=now).fetchall())
 
 
-def lock_lines(cursor: Cursor, dialect: Dialect, wants: Mapping[int, int], limit: int) -> list[int]:
+def lock_lines(db: Session, wants: Mapping[int, int], limit: int) -> list[int]:
     """Lock waiting tickets, of so many lanes at once as the earlier ones let expect."""
     picked: list[int] = []
     lanes, asked = deque(wants.items()), 0
@@ -64,6 +60,6 @@ def lock_lines(cursor: Cursor, dialect: Dialect, wants: Mapping[int, int], limit
             lines.append(LINE.format(lane=int(lane), count=int(count)))
             asked += count
             wanted -= count
-        rows = dialect.execute(cursor, " UNION ALL ".join(lines)).fetchall()
+        rows = db.execute(" UNION ALL ".join(lines)).fetchall()
         picked += [task_id for (task_id,) in rows[: limit - len(picked)]]
     return picked

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
 from ...arithmetic.fair_order import LEAST_COST, OpenLane
-from ...database.dialects import Dialect
 from ...database.dialects.base import Row
 from ...database.dialects.postgresql import array
+from ...database.session import Session
 from ...leases.leased import TASK, TICKET, ClaimedRow, Taker, named
 
 CLAIM = f"""
@@ -80,21 +78,19 @@ ORDER BY "taken"."rank", "taken"."run_at", "taken"."task_id"
 """
 
 
-def claim(
-    cursor: Cursor, dialect: Dialect, wants: Mapping[int, int], limit: int, taker: Taker
-) -> list[ClaimedRow]:
+def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Taker) -> list[ClaimedRow]:
     values = {"lanes": array(wants), "counts": array(wants.values()), "limit": limit}
-    return named(run(cursor, dialect, CLAIM, values, taker))
+    return named(run(db, CLAIM, values, taker))
 
 
 def claim_alone(
-    cursor: Cursor, dialect: Dialect, queue: str, limit: int, taker: Taker
+    db: Session, queue: str, limit: int, taker: Taker
 ) -> list[tuple[ClaimedRow, OpenLane]]:
     """
     Take from the only open lane of a queue, unless it has a cap or an alarm rings; return rows
     as claim() does, each with its lane.
     """
-    rows = run(cursor, dialect, CLAIM_ALONE, {"queue": queue, "limit": limit}, taker)
+    rows = run(db, CLAIM_ALONE, {"queue": queue, "limit": limit}, taker)
     claimed = named(row[:-4] for row in rows)
     return [
         (
@@ -112,11 +108,9 @@ def claim_alone(
     ]
 
 
-def run(
-    cursor: Cursor, dialect: Dialect, sql: str, values: Mapping[str, object], taker: Taker
-) -> list[Row]:
-    statement = sql.replace("{later}", dialect.later("%(seconds)s"))
+def run(db: Session, sql: str, values: Mapping[str, object], taker: Taker) -> list[Row]:
+    statement = sql.replace("{later}", db.dialect.later("%(seconds)s"))
     whose = {"holder": taker.holder, "token": taker.token, "seconds": taker.seconds}
-    done = dialect.execute(cursor, statement, {**values, **whose}, now=taker.now)
+    done = db.execute(statement, {**values, **whose}, now=taker.now)
     rows: list[Row] = done.fetchall()
     return rows

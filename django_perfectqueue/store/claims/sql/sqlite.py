@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from django.db.backends.utils import CursorWrapper as Cursor
 from django.utils import timezone
 
-from ...database.dialects import Dialect
 from ...database.dialects.sqlite import stamp, to_json
+from ...database.session import Session
 from ...leases.leased import TASK, TICKET, ClaimedRow, Taker, named
 
 CREATED = '"task"."created_at"'
@@ -39,21 +38,19 @@ aware = datetime.fromisoformat
 """Return a time as READ returns it, aware."""
 
 
-def claim(
-    cursor: Cursor, dialect: Dialect, wants: Mapping[int, int], limit: int, taker: Taker
-) -> list[ClaimedRow]:
+def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Taker) -> list[ClaimedRow]:
     now = taker.now or timezone.now()
     picked: list[int] = []
     for lane, count in wants.items():
         if len(picked) == limit:
             break
         some = min(count, limit - len(picked))
-        found = dialect.execute(cursor, LINE, {"lane": lane, "count": some}).fetchall()
+        found = db.execute(LINE, {"lane": lane, "count": some}).fetchall()
         picked += [task_id for (task_id,) in found]
     if not picked:
         return []
     ids = to_json(picked)
     until = stamp(now + timedelta(seconds=taker.seconds))
     values = {"holder": taker.holder, "token": taker.token, "until": until, "ids": ids}
-    dialect.execute(cursor, TAKE, values)
-    return named(dialect.execute(cursor, READ, {"ids": ids}, now=now).fetchall())
+    db.execute(TAKE, values)
+    return named(db.execute(READ, {"ids": ids}, now=now).fetchall())

@@ -9,6 +9,7 @@ from typing import Any
 
 RECENT = 300
 WIDTH = 40
+LARGE = 250
 DEAD = frozenset({"failed", "cancelled"})
 
 
@@ -79,7 +80,8 @@ class Graph:
 
     def fill(self, batch: Any, depth: int) -> tuple[list[str], list[str]]:
         """Return the keys of all members, and of all callbacks."""
-        tasks = [self.task("member") for _task in range(self.drawn.randint(0, 8))]
+        most = LARGE if self.drawn.random() < 0.02 else 8
+        tasks = [self.task("member") for _task in range(self.drawn.randint(0, most))]
         batch.submit_many(tasks)
         keys, callbacks = [task["key"] for task in tasks], []
         for number in range(self.drawn.randint(0, 2) if depth < 3 else 0):

@@ -1,7 +1,7 @@
 """Tasks that wait for other tasks, through the door that programs use."""
 
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
 
 from django.db import connection, transaction
@@ -44,6 +44,13 @@ def take(key):
 
 def finish(key, result=None):
     take(key).finish(result)
+
+
+def replace_alone(key):
+    try:
+        submit(key, on_conflict="replace")
+    finally:
+        connection.close()
 
 
 class Cases(TransactionTestCase):
@@ -536,6 +543,45 @@ class ConcurrentTests(TransactionTestCase):
             self.assertEqual(status("a"), "finished")
 
         finish("b")
+
+    def test_a_parent_is_not_purged_before_the_transaction_of_its_child_commits(self):
+        submit("old")
+        finish("old")
+        parent = submit("a").id
+        task = take("a")
+        with transaction.atomic():
+            submit("b", "a", "old")
+            elsewhere(lambda: task.finish({"rows": 3}))
+            self.assertEqual(elsewhere(lambda: Queue().purge(older_than=0)), 0)
+            with self.assertRaises(NotSupportedError):
+                elsewhere(lambda: store.discard(parent, using="default"))
+
+        self.assertEqual(take("b").parents["a"].result(), {"rows": 3})
+
+    def test_a_parent_is_not_replaced_before_the_transaction_of_its_child_commits(self):
+        submit("a"), submit("c")
+        with ThreadPoolExecutor() as pool:
+            with transaction.atomic():
+                submit("b", "a")
+                replacing = pool.submit(replace_alone, "a")
+                done, _waiting = wait([replacing], timeout=0.3)
+                self.assertFalse(done)
+                # Others are not held up by who waits for this transaction.
+                elsewhere(lambda: finish("c"))
+            replacing.result()
+        self.assertEqual(status("b"), "blocked")
+        finish("a")
+        finish("b")
+
+    def test_who_submits_a_child_holds_up_no_other_child_of_a_failed_parent(self):
+        submit("a"), submit("b", "a", if_failed="run")
+        task = take("a")
+        with transaction.atomic():
+            submit("c", "a", if_failed="run")
+            elsewhere(task.fail)
+            self.assertEqual(elsewhere(lambda: status("b")), "waiting")
+        finish("b")
+        finish("c")
 
     def test_a_child_is_released_though_the_end_of_its_parent_commits_after_it(self):
         submit("a")

@@ -7,7 +7,7 @@ from django.db import connection, transaction
 from django.test import TransactionTestCase
 
 from django_perfectqueue import store
-from django_perfectqueue.models import DependencyEvent
+from django_perfectqueue.models import DependencyEvent, Ticket
 from django_perfectqueue.queue import Queue
 
 from ..factories import completion, elsewhere
@@ -42,9 +42,10 @@ class HeldUpTests(TransactionTestCase):
 
     def test_many_that_wait_for_what_is_held_hold_up_no_others(self):
         # "d" is between them in the index of keys: beside a deleted one MariaDB locks the gap.
-        submit("a"), submit("b", "a"), submit("d"), submit("p")
+        submit("a"), submit("b", "a"), submit("d")
+        held = submit("p").id
         with transaction.atomic():
-            submit("p", on_conflict="replace")
+            Ticket.objects.select_for_update().get(pk=held)
             keys = [f"c{number}" for number in range(450)]
             tasks = [{"key": key, "type": "report", "after": ["p"]} for key in keys]
             elsewhere(lambda: Queue().submit_many(tasks))

@@ -58,6 +58,15 @@ def postgresql_server(alias: str, cursor: CursorWrapper) -> Iterator[CheckMessag
             f"The server of the database '{alias}' has the isolation level '{level}'",
             "Set default_transaction_isolation to 'read committed', for the role or the database.",
         )
+    cursor.execute("SELECT pg_backend_pid()")
+    # A pooler names a process of its own to who connects.
+    if cursor.fetchone()[0] != connections[alias].connection.info.backend_pid:
+        yield warning(
+            19,
+            f"There is a pooler before the database '{alias}'. If it is in transaction mode,"
+            " workers get no notifications and poll.",
+            "Give workers a connection without it or in session mode, and silence this check.",
+        )
 
 
 def mysql_server(alias: str, cursor: CursorWrapper) -> Iterator[CheckMessage]:
@@ -68,6 +77,17 @@ def mysql_server(alias: str, cursor: CursorWrapper) -> Iterator[CheckMessage]:
     if flush != 1:
         yield forgetful(alias, "innodb_flush_log_at_trx_commit", str(flush), "1")
     yield from short_of_patience(alias, "wait_timeout", {"wait_timeout": wait})
+    cursor.execute(
+        "SHOW VARIABLES WHERE Variable_name IN ('wsrep_on', 'wsrep_sync_wait') AND Value <> 'OFF'"
+    )
+    if dict(cursor.fetchall()) == {"wsrep_on": "ON", "wsrep_sync_wait": "0"}:
+        yield warning(
+            21,
+            f"The server of the database '{alias}' is a node of a Galera cluster, and does not"
+            " wait for what other nodes have committed.",
+            "If more than one node is used, add 'init_command': 'SET SESSION wsrep_sync_wait = 1'"
+            f" to the OPTIONS of DATABASES['{alias}']. Let all workers use one node.",
+        )
 
 
 def sqlite_server(alias: str, cursor: CursorWrapper) -> Iterator[CheckMessage]:

@@ -24,6 +24,7 @@ from django_perfectqueue.payload.inputs import (
     Duration,
     captured,
     checked,
+    checked_key,
     checked_timeout,
     checked_user,
 )
@@ -74,7 +75,7 @@ class Batch:
     def using(self) -> str:
         return self.queue.using
 
-    def submit(self, key: str, type: str, data: object = None, **options: Any) -> TaskHandle:  # noqa: A002
+    def submit(self, key: str | None, type: str, data: object = None, **options: Any) -> TaskHandle:  # noqa: A002
         """
         Submit a task to the batch, by the arguments of Queue.submit(); by default for its user.
 
@@ -82,8 +83,9 @@ class Batch:
         """
         if options.get("on_conflict", "raise") != "raise":
             raise InvalidTaskError("on_conflict is not for the tasks of a batch.")
-        self.submit_many([{"key": key, "type": type, "data": data, **options}])
-        return self.queue[key]
+        given = checked_key(key)
+        self.submit_many([{"key": given, "type": type, "data": data, **options}])
+        return self.queue[given]
 
     def submit_many(self, tasks: Iterable[Mapping[str, Any]]) -> int:
         """
@@ -96,7 +98,7 @@ class Batch:
         each = (self.queue._submission(**{**terms, "user": self.user, **task}) for task in tasks)
         for given in store.in_chunks(each):
             linked = partial(store.submit_linked, store.submit_all)
-            submit = linked if any(task.after for task in given) else store.submit_all
+            submit = linked if any(task.after or task.tags for task in given) else store.submit_all
             fresh = store.submit_joining(submit, given, self.id, using=self.using)
             if len(fresh) < len(given):
                 raise AlreadyExistsError(already(self.queue.name, given, fresh))
@@ -111,7 +113,7 @@ class Batch:
 
     def then(
         self,
-        key: str,
+        key: str | None,
         type: str,  # noqa: A002
         data: object = None,
         *,
@@ -138,7 +140,7 @@ class Batch:
             if not fresh:
                 raise AlreadyExistsError(already(self.queue.name, [task], fresh))
             store.look_at_batch(self.id, using=self.using)
-        return self.queue[key]
+        return self.queue[task.key]
 
     def progress(self) -> Progress:
         """Return its exact state, by one query; raise NotFoundError when it is gone."""

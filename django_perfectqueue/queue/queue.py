@@ -27,9 +27,11 @@ from django_perfectqueue.payload.inputs import (
     captured,
     checked,
     checked_duration,
+    checked_key,
     checked_keys,
     checked_limits,
     checked_priority,
+    checked_tags,
     checked_timeout,
     checked_user,
     encoded,
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
     from .parents import Waited
 
 Window = Literal["minute", "hour", "day"]
-AFTER = attrgetter("after")
+AFTER, TAGS = attrgetter("after"), attrgetter("tags")
 
 
 class Queue:
@@ -84,11 +86,11 @@ class Queue:
     @otel.sends
     def submit(
         self,
-        key: str,
+        key: str | None,
         type: str,  # noqa: A002
         data: object = None,
         *,
-        user: str | None = None,
+        user: object = None,
         run_at: When | None = None,
         priority: int = 0,
         expected_at: When | None = None,
@@ -97,12 +99,15 @@ class Queue:
         time_limit: Duration | None = None,
         after: Iterable[Waited] = (),
         if_failed: IfFailed = "wait",
+        tags: Iterable[str] = (),
         on_conflict: OnConflict = "raise",
         now: datetime | None = None,
     ) -> TaskHandle:
         """
         Store a task in the caller's transaction; it may run once that commits.
 
+        ``key`` is its name in the queue; None makes one, a random UUID. ``user`` is for whom
+        it runs: a text, or anything with a ``str()``.
         ``data`` is what JSON can hold. Times are an aware datetime, a timedelta, seconds
         from now or a span such as ``"5m30s"``. A larger ``priority`` goes first among its
         user's tasks, and of equals the one that is due first; ``expected_at`` is then
@@ -114,6 +119,8 @@ class Queue:
         ``after`` are tasks that must finish before: keys of this queue, tasks, results or ids.
         If one of them ends otherwise, this one with ``if_failed`` waits until that is put back
         and finishes, is cancelled, or runs all the same.
+
+        ``tags`` are up to 20 names of up to 64 characters by which it is found.
 
         Raise InvalidTaskError when it can't be stored as it is, NotFoundError where there is
         no such task to wait for.
@@ -133,6 +140,7 @@ class Queue:
             time_limit=time_limit,
             after=after,
             if_failed=if_failed,
+            tags=tags,
             surroundings=captured(),
             now=now,
         )
@@ -141,12 +149,12 @@ class Queue:
                 f"on_conflict is 'raise', 'ignore' or 'replace', not {on_conflict!r}."
             )
         task = self[submission.key]
-        linked = bool(submission.after)
+        linked = bool(submission.after or submission.tags)
         submit = partial(store.submit_linked, store.submit) if linked else store.submit
         if not submit([submission], using=using, now=now):
             if on_conflict == "raise":
                 raise AlreadyExistsError(
-                    f"Queue '{self.name}' already has a task with the key '{key}'."
+                    f"Queue '{self.name}' already has a task with the key '{submission.key}'."
                 )
             if on_conflict == "ignore":
                 return task
@@ -176,7 +184,7 @@ class Queue:
         submissions = (self._submission(**terms, **task) for task in tasks)
         for given in store.in_chunks(submissions):
             submit: Any = store.submit_all if on_conflict == "raise" else store.submit
-            if any(map(AFTER, given)):
+            if any(map(AFTER, given)) or any(map(TAGS, given)):
                 submit = partial(store.submit_linked, submit)
             fresh = submit(given, using=using, now=now)
             if on_conflict == "raise" and len(fresh) < len(given):
@@ -198,8 +206,8 @@ class Queue:
         given, before = [], None
         for task in tasks:
             after = [*task.get("after", ()), *([] if before is None else [before])]
-            given.append({"if_failed": if_failed, **task, "after": after})
-            before = str(task.get("key"))
+            before = checked_key(task.get("key"))
+            given.append({"if_failed": if_failed, **task, "key": before, "after": after})
         with store.together(using=self.using):
             self.submit_many(given)
         return [self[task["key"]] for task in given]
@@ -219,12 +227,12 @@ class Queue:
 
     def _submission(
         self,
-        key: str,
-        type: str,  # noqa: A002
+        key: str | None = None,
+        type: str | None = None,  # noqa: A002
         data: object = None,
         *,
         using: str | None = None,
-        user: str | None = None,
+        user: object = None,
         run_at: When | None = None,
         priority: int = 0,
         expected_at: When | None = None,
@@ -233,6 +241,7 @@ class Queue:
         time_limit: Duration | None = None,
         after: Iterable[Waited] = (),
         if_failed: IfFailed = "wait",
+        tags: Iterable[str] = (),
         surroundings: str | None = None,
         now: datetime | None = None,
     ) -> store.Submission:
@@ -241,29 +250,30 @@ class Queue:
         due = expected_at if expected_at is None else moment("expected_at", expected_at, now)
         names = checked_limits(limits) if limits else ()
         type_ = checked("type", type, KEY_LENGTH)
-        user = "" if user is None else checked_user(user)
+        owner = "" if user is None else checked_user(user)
         parents = checked_after(after, self.name, using or self.using) if after else ()
-        keys = store.limits_of(self.name, type_, user, names, using=using or self.using)
+        keys = store.limits_of(self.name, type_, owner, names, using=using or self.using)
         if starts is not None and ends is not None and expires_first(starts, ends):
             raise InvalidTaskError(
                 f"The task could never run: it expires at {ends}, before run_at."
             )
         return store.Submission(
             queue=self.name,
-            key=checked("key", key, KEY_LENGTH),
+            key=checked_key(key),
             type=type_,
-            user=user,
+            user=owner,
             payload=encoded(data),
             priority=checked_priority(priority),
             run_at=starts,
             expected_at=due,
             expires_at=ends,
             limits=names,
-            lane=store.lane_of(self.name, user, keys),
+            lane=store.lane_of(self.name, owner, keys),
             time_limit=None if time_limit is None else checked_duration("time_limit", time_limit),
             context=surroundings,
             after=parents,
             if_failed=0 if if_failed == "wait" else checked_if_failed(if_failed),
+            tags=checked_tags(tags) if tags else (),
         )
 
     def __getitem__(self, key: str) -> TaskHandle:

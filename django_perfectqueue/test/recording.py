@@ -65,15 +65,16 @@ def stand_ins(recorded: Recording) -> Iterator[tuple[object, str, object]]:
 
     def submit(
         self: Queue,
-        key: str,
+        key: str | None,
         type: str,  # noqa: A002
         data: object = None,
         *,
         on_conflict: str = "raise",
         **options: JSON,
     ) -> TaskHandle:
-        recorded.add(self, on_conflict, self._submission(key, type, data, **options))
-        return self[key]
+        submission = self._submission(key, type, data, **options)
+        recorded.add(self, on_conflict, submission)
+        return self[submission.key]
 
     def submit_many(
         self: Queue,

@@ -297,8 +297,15 @@ class ServerSettingsTests(TestCase):
             ("idle_session_timeout", "600000", []),
         ):
             values = GOOD_POSTGRESQL | {setting: value}
-            with self.subTest(f"{setting} {value}"), answers(list(values.items())):
+            own = connection.connection.info.backend_pid
+            with self.subTest(f"{setting} {value}"), answers(list(values.items()), (own,)):
                 self.assertEqual(ids(self.found()), expected)
+
+    @skipUnless(connection.vendor == "postgresql", "PostgreSQL's poolers")
+    def test_postgresql_behind_a_pooler(self):
+        connection.ensure_connection()
+        with answers(list(GOOD_POSTGRESQL.items()), (connection.connection.info.backend_pid + 1,)):
+            self.assertEqual(ids(self.found()), ["W019"])
 
     @skipUnless(connection.vendor == "mysql", "MySQL's settings")
     def test_mysql_that_may_forget_or_takes_no_writes(self):
@@ -309,7 +316,14 @@ class ServerSettingsTests(TestCase):
             (("NO_LOCK", 1, 28_800), ["E013"]),
             ((0, 1, 60), ["W017"]),
         ):
-            with self.subTest(row), answers([row]):
+            with self.subTest(row), answers([], row):
+                self.assertEqual(ids(self.found()), expected)
+
+    @skipUnless(connection.vendor == "mysql", "MariaDB's clusters")
+    def test_a_node_of_a_cluster_that_does_not_wait_for_the_others(self):
+        for waits, expected in (("0", ["W021"]), ("1", [])):
+            rows = [("wsrep_on", "ON"), ("wsrep_sync_wait", waits)]
+            with self.subTest(waits), answers(rows, (0, 1, 28_800)):
                 self.assertEqual(ids(self.found()), expected)
 
     @skipUnless(connection.vendor == "sqlite", "SQLite's pragmas")
@@ -336,12 +350,12 @@ GOOD_POSTGRESQL = {
 }
 
 
-def answers(rows):
-    """Have the server answer so, whatever it is asked."""
+def answers(rows, row):
+    """Have the server answer so, whatever it is asked: for all rows, and for one."""
     cursor = mock.MagicMock()
     cursor.__enter__.return_value = cursor
     cursor.fetchall.return_value = rows
-    cursor.fetchone.return_value = rows[0]
+    cursor.fetchone.return_value = row
     return mock.patch.object(connection, "cursor", return_value=cursor)
 
 

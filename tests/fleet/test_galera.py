@@ -10,6 +10,7 @@ from unittest import mock
 from django.db import OperationalError, connection, transaction
 from django.test import tag
 
+from django_perfectqueue.checks import check_server_settings
 from django_perfectqueue.models import Task, Ticket
 from django_perfectqueue.queue import Queue
 
@@ -94,6 +95,15 @@ class GaleraTests(FleetTestCase):
         for number in range(20):
             Queue().submit(f"k{number}", "visit")
             self.assertEqual(self.there(Queue().poll).key, f"k{number}")
+
+    def test_the_system_checks_find_a_node_that_does_not_wait(self):
+        for url, expected in (
+            (self.cluster.nodes[1].url, True),
+            (self.cluster.nodes[1].url + SEES_ALL, False),
+        ):
+            with self.subTest(url), moved_to(url):
+                found = check_server_settings(databases=["default"])
+                self.assertEqual("perfectqueue.W021" in [one.id for one in found], expected)
 
     def test_each_task_runs_and_finishes_once_though_both_nodes_give_it_out(self):
         settings = {"PROCESSORS": 2, "TASK_PREFETCH": 4}

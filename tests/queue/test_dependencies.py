@@ -286,7 +286,7 @@ class EndTests(Cases):
             parent, child = f"a-{mode}", f"b-{mode}"
             submit(parent, run_at=60)
             submit(child, parent, if_failed=mode)
-            store.cancel_request(Queue()[parent].id, using="default")
+            store.cancel_one(Queue()[parent].id, using="default")
             self.assertEqual(status(child), expected)
 
     def test_a_parent_that_is_cancelled_while_it_runs_has_failed(self):
@@ -340,7 +340,7 @@ class EndTests(Cases):
             dead = Queue("other").submit("dead", "report", run_at=60)
             submit(f"b-{mode}", parent, if_failed=mode)
             submit(f"c-{mode}", dead, if_failed=mode)
-            store.cancel_request(dead.id, using="default")
+            store.cancel_one(dead.id, using="default")
             Queue("other").clear()
             self.assertEqual(status(f"b-{mode}"), expected)
             self.assertEqual(status(f"c-{mode}"), expected)
@@ -461,12 +461,25 @@ class ChangeTests(Cases):
         submit("a")
         submit("b", "a")
         submit("c", "b")
-        with self.assertRaisesMessage(NotSupportedError, "2 tasks wait for task 'a'"):
-            Queue()["a"].cancel_request()
+        task = Queue()["a"]
+        self.assertEqual(task.cone(), ((Queue()["c"].id, Queue()["b"].id), ("b", "c")))
+        for refused in (
+            task.cancel_request,
+            lambda: store.cancel_request(task.id, using="default"),
+        ):
+            with self.assertRaisesMessage(NotSupportedError, "2 tasks wait for task 'a'"):
+                refused()
         self.assertEqual(statuses("a", "b", "c"), ["waiting", "blocked", "blocked"])
         self.assertTrue(Queue()["a"].cancel_request(together=True))
 
         self.assertEqual(statuses("a", "b", "c"), ["cancelled"] * 3)
+
+    def test_a_task_for_which_only_ended_ones_waited_is_cancelled_alone(self):
+        submit("a")
+        submit("b", "a")
+        Queue()["b"].cancel_request()
+        self.assertEqual(Queue()["a"].cone().ids, ())
+        self.assertTrue(Queue()["a"].cancel_request())
 
     def test_a_blocked_task_is_made_to_wait_for_more(self):
         submit("a"), submit("b")

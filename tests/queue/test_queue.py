@@ -1,6 +1,7 @@
 import math
 from datetime import timedelta
 from unittest import mock
+from uuid import UUID
 
 from asgiref.sync import async_to_sync
 from django.test import TestCase, override_settings
@@ -35,6 +36,26 @@ class QueueTests(TestCase):
             ["task01", "task02", "task03"],
         )
         self.assertIsNone(queue.poll(now=after(10)))
+
+    def test_a_task_without_a_key_is_given_one(self):
+        one, other = Queue().submit(None, "t", "one"), Queue().submit(key=None, type="t")
+        self.assertEqual(Queue().submit_many([{"type": "t"}, {"key": None, "type": "t"}]), 2)
+        self.assertEqual(
+            len({str(UUID(key)) for key in Task.objects.values_list("key", flat=True)}), 4
+        )
+        self.assertEqual(one.metadata().data, "one")
+        self.assertNotEqual(one.key, other.key)
+        links = Queue().chain([{"type": "t"}, {"type": "t"}])
+        self.assertEqual([task.metadata().status for task in links], ["waiting", "blocked"])
+        with Queue().batch("nightly") as batch:
+            batch.submit(None, "t")
+            last = batch.then(None, "t")
+        self.assertEqual(last.metadata().status, "blocked")
+
+    def test_a_user_is_the_text_of_whatever_is_given(self):
+        self.assertEqual(Queue().submit("k1", "t", user=7).metadata().user, "7")
+        with self.assertRaisesMessage(InvalidTaskError, "The user may have at most 255 characters"):
+            Queue().submit("k2", "t", user=["x" * 255])
 
     def test_a_lease_of_ten_seconds_ends_after_ten_seconds(self):
         submit()

@@ -35,7 +35,7 @@ QUICK = {
 
 
 class Worker:
-    """One ``pq_worker``, with settings that a test would not like to wait for."""
+    """One command that runs tasks, with settings that a test would not like to wait for."""
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class Worker:
         stdin=subprocess.DEVNULL,
         environment=None,
         output=None,
+        command="pq_worker",
         **settings,
     ):
         self.name = uuid.uuid4().hex
@@ -59,10 +60,9 @@ class Worker:
             MARK: self.name,
             **(environment or {}),
         }
-        command = [sys.executable, "-m", "django", "pq_worker", *arguments]
         with open(self.printed, "w") as out, open(self.complained, "w") as err:
             self.process = subprocess.Popen(
-                command,
+                [sys.executable, "-m", "django", command, *arguments],
                 cwd=ROOT,
                 env=self.environment,
                 stdin=stdin,

@@ -204,7 +204,6 @@ class SubmitTests(TestCase):
             "a span beyond the calendar": {"expected_at": timedelta(days=4_000_000)},
             "a span before the calendar": {"run_at": timedelta(days=-4_000_000)},
             "an expiry before the start": {"run_at": 60, "expires_at": 30},
-            "a user that is no text": {"user": 0},
             "a priority that is none": {"priority": "high"},
             "a priority out of range": {"priority": 2**31},
             "a conflict rule that is none": {"on_conflict": "merge"},

@@ -13,10 +13,12 @@ import unittest
 from django.db import connection
 from django.test import override_settings, tag
 
+from django_perfectqueue.checks import check_server_settings
 from django_perfectqueue.queue import Queue
 
 from ...databases import SQLite, UnavailableError, environment_for, server_like
 from ...databases.server import DATABASE
+from ...fleet.case import moved_to
 from ...waiting import wait_until
 from ..pooler import Pooler
 from ..workers import ROOT, Worker, WorkerTestCase
@@ -218,6 +220,11 @@ class PoolerTests(ServerCase):
         wait_until(lambda: "a pooler in transaction mode" in self.log.read_text())
         self.assertLess(self.seconds_until_it_ran("k0"), 10.0)
         self.assertEqual(self.log.read_text().count("a pooler in transaction mode"), 1)
+
+    def test_the_system_checks_find_it(self):
+        with moved_to(self.through("transaction").url):
+            found = check_server_settings(databases=["default"])
+        self.assertIn("perfectqueue.W019", [message.id for message in found])
 
     def test_behind_one_in_session_mode_it_listens(self):
         pooler = self.through("session")

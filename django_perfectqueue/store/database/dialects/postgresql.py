@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,10 +20,9 @@ from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models.fields import READABLE
 
-from ...arithmetic.fair_order import LEAST_COST
 from ...values import CHANNEL, ENDED, Completion, Moment, Submission
 from ..diagnosis import Ailment
-from .base import HAS_COPIES, TAKEN, Dialect, Entry, Report, Row, Taker, Waking, average
+from .base import HAS_COPIES, Dialect, Entry, Report, Waking, average
 from .one_task import SPAN, TICKET, Form, Stored, form_of, statements_of, values_of
 
 SERIALIZATION_FAILURE = "40001"
@@ -138,75 +137,6 @@ WHERE {KEPT.format(part=1)} = '%(token)s'
 """
 NOTIFY = f"SELECT pg_notify('{CHANNEL}', %(message)s)::text"
 IF_AWAKE = 'FROM "perfectqueue_lane" WHERE "id" = %(lane)s AND "awake"'
-
-CLAIM = f"""
-WITH "want" AS (
-    SELECT * FROM unnest(%(lanes)s::bigint[], %(counts)s::int[]) AS "want" ("lane", "count")
-)
-UPDATE "perfectqueue_ticket" AS "ticket"
-SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
-    "token" = %(token)s, "alarm_at" = {{later}}
-FROM "perfectqueue_task" AS "task"
-WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
-    SELECT "line"."task_id" FROM "want" CROSS JOIN LATERAL (
-        SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
-        WHERE "ticket"."state" = 0 AND "ticket"."lane" = "want"."lane"
-        ORDER BY "ticket"."rank", "ticket"."run_at", "ticket"."task_id"
-        LIMIT "want"."count"
-        FOR UPDATE SKIP LOCKED
-    ) AS "line"
-    LIMIT %(limit)s
-))
-RETURNING "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
-    "ticket"."crashes", "ticket"."rank", "ticket"."run_at",
-    COALESCE("task"."expires_at" <= {{now}}, false), {TAKEN}
-"""
-
-CLAIM_ALONE = f"""
-WITH "open" AS (
-    SELECT "id", "gate", "cost", "virtual_time", "weight", "policy", "max_running"
-    FROM "perfectqueue_lane"
-    WHERE "queue" = %(queue)s AND "held" = 0 AND "open" = TRUE ORDER BY "turn" LIMIT 2
-),
-"only" AS (
-    SELECT *, GREATEST(ABS("cost"), {LEAST_COST}) AS "charge" FROM "open"
-    WHERE "max_running" IS NULL AND "gate" = 0 AND (SELECT count(*) FROM "open") = 1
-        AND (
-            SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {{now}}
-            ORDER BY "alarm_at" LIMIT 1
-        ) IS NULL
-        AND (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NULL
-        AND (SELECT 1 FROM "perfectqueue_hold" LIMIT 1) IS NULL
-        AND (SELECT set_config('synchronous_commit', 'off', true)) = 'off'
-),
-"taken" AS (
-    UPDATE "perfectqueue_ticket" AS "ticket"
-    SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
-        "token" = %(token)s, "alarm_at" = {{later}}
-    FROM "perfectqueue_task" AS "task"
-    WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
-        SELECT "task_id" FROM "perfectqueue_ticket"
-        WHERE "state" = 0 AND "lane" = (SELECT "id" FROM "only")
-        ORDER BY "rank", "run_at", "task_id" LIMIT %(limit)s
-        FOR UPDATE SKIP LOCKED
-    ))
-    RETURNING "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
-        "ticket"."crashes", "ticket"."rank", "ticket"."run_at",
-        COALESCE("task"."expires_at" <= {{now}}, false), {TAKEN}
-),
-"charged" AS (
-    UPDATE "perfectqueue_lane" AS "lane"
-    SET "running" = "lane"."running" + "count"."tasks",
-        "virtual_time" = "lane"."virtual_time"
-            + "count"."tasks" * (SELECT "charge" FROM "only") / "lane"."weight",
-        "since" = {{now}}
-    FROM (SELECT count(*) AS "tasks" FROM "taken") AS "count"
-    WHERE "lane"."id" = (SELECT "id" FROM "only") AND "count"."tasks" > 0
-)
-SELECT "taken".*, "only"."virtual_time", "only"."cost", "only"."weight", "only"."policy"
-FROM "taken", "only"
-ORDER BY "taken"."rank", "taken"."run_at", "taken"."task_id"
-"""
 
 TELL = f"pg_notify('{ENDED}' || \"task_id\", '')"
 
@@ -463,35 +393,6 @@ class PostgreSQL(Dialect):
             pass
         task_id, is_seen = results.fetchone() or (None, False)
         return Stored(task_id, is_seen and is_due, is_seen and bool(message))
-
-    def claim(
-        self, cursor: Cursor, wants: Mapping[int, int], limit: int, taker: Taker
-    ) -> list[Row]:
-        holder, token, seconds, now = taker
-        statement = CLAIM.replace("{later}", self.later("%(seconds)s"))
-        parameters = {
-            "lanes": array(wants),
-            "counts": array(wants.values()),
-            "limit": limit,
-            "holder": holder,
-            "token": token,
-            "seconds": seconds,
-        }
-        rows: list[Row] = self.execute(cursor, statement, parameters, now=now).fetchall()
-        return rows
-
-    def claim_alone(self, cursor: Cursor, queue: str, limit: int, taker: Taker) -> list[Row]:
-        holder, token, seconds, now = taker
-        statement = CLAIM_ALONE.replace("{later}", self.later("%(seconds)s"))
-        parameters = {
-            "queue": queue,
-            "limit": limit,
-            "holder": holder,
-            "token": token,
-            "seconds": seconds,
-        }
-        rows: list[Row] = self.execute(cursor, statement, parameters, now=now).fetchall()
-        return rows
 
     def finish(
         self, cursor: Cursor, completions: Sequence[Completion], report: Report

@@ -1,5 +1,6 @@
 """What another transaction holds for long holds up nothing but what depends on it."""
 
+import time
 from datetime import timedelta
 from unittest import mock
 
@@ -9,6 +10,7 @@ from django.test import TransactionTestCase
 from django_perfectqueue import store
 from django_perfectqueue.models import DependencyEvent, Ticket
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.dependencies import fold
 
 from ..factories import completion, elsewhere
 from .test_dependencies import finish, status, submit, take
@@ -52,6 +54,21 @@ class HeldUpTests(TransactionTestCase):
             elsewhere(lambda: finish("a"))
             elsewhere(lambda: store.follow(using="default"))
             self.assertEqual(elsewhere(lambda: status("b")), "waiting")
+        store.follow(using="default")
+        self.assertFalse(DependencyEvent.objects.exists())
+
+    def test_events_that_wait_for_what_is_held_are_not_waited_for_at_each_end(self):
+        for number in range(5):
+            submit(f"a{number}"), submit(f"b{number}", f"a{number}", priority=-1)
+        held = submit("p").id
+        with transaction.atomic():
+            Ticket.objects.select_for_update().get(pk=held)
+            elsewhere(lambda: submit("c", "p"))
+            with mock.patch.object(fold, "time", wraps=time) as clock:
+                for number in range(5):
+                    elsewhere(lambda number=number: finish(f"a{number}"))
+            self.assertLessEqual(clock.sleep.call_count, len(fold.PAUSES))
+            self.assertEqual(elsewhere(lambda: status("b4")), "waiting")
         store.follow(using="default")
         self.assertFalse(DependencyEvent.objects.exists())
 

@@ -39,6 +39,8 @@ EDGES = 1_000
 ROUNDS = 2_000
 PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05)
 """In seconds: how long it waits for tickets that others have locked."""
+REST = 2.0
+"""For so many seconds it does not wait again, when that was in vain."""
 
 TAKE = """
 SELECT "id", "task_id", "kind"{asynchronous_commit} FROM "perfectqueue_dependencyevent"
@@ -72,6 +74,9 @@ UPDATE "perfectqueue_ticket" SET "state" = 1, "alarm_at" = (
 """
 
 GROUP = "dependency"
+
+rested: dict[str, float] = {}
+"""By database until when it does not wait, by the monotonic clock."""
 
 folding: ContextVar[bool] = ContextVar("folding", default=False)
 
@@ -117,7 +122,10 @@ def fold(*, using: str, now: datetime | None = None) -> int:
             elif batch.last:
                 # All of these wait for tickets that others hold: look behind them.
                 after = batch.last
-            elif after or (pause := next(pauses, None)) is None:
+            elif after or time.monotonic() < rested.get(using, 0.0):
+                break
+            elif (pause := next(pauses, None)) is None:
+                rested[using] = time.monotonic() + REST
                 break
             else:
                 time.sleep(pause)

@@ -57,6 +57,7 @@ from .notify.ring import doorbell, ear
 from .notify.signals import announce
 from .records.dependency_events import follow
 from .records.journal import write_journal
+from .records.tags import tag_task, untag_task
 from .records.usage import Tally, UsageKey, add_usage, clock, ended_so, folded, note_waiting
 from .records.usage_rollup import roll_up
 from .records.workers import Registration, register, sign_off
@@ -71,7 +72,7 @@ from .tasks.reprioritize import reprioritize
 from .tasks.settle import Released, cancel, fail, release, retry, snooze
 from .tasks.steer import cancel_request, find, force_finish, redrive
 from .tasks.submit import in_chunks, submit, submit_all
-from .tasks.update import update_payload
+from .tasks.update import keep_step, update_payload
 from .upkeep.clear import clear
 from .upkeep.give_back import give_back
 from .upkeep.idle_lanes import FIRST_ID, forget_holds, forget_lanes, forget_meters

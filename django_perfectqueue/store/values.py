@@ -45,7 +45,8 @@ class Submission(NamedTuple):
     user, behind all limits known to hold for it; one that was missed is found when the
     task is acquired. ``time_limit`` is in seconds; None leaves it to the handler.
     ``context`` is JSON text: what of the submitter's surroundings the handler is to find.
-    It waits for the tasks in ``after``; ``if_failed`` is a number of IfFailed.
+    It waits for the tasks in ``after``; ``if_failed`` is a number of IfFailed. ``tags`` are
+    each there once.
     """
 
     queue: str
@@ -63,6 +64,7 @@ class Submission(NamedTuple):
     context: str | None = None
     after: tuple[Parent, ...] = ()
     if_failed: int = 0
+    tags: tuple[str, ...] = ()
 
 
 class Lease(NamedTuple):

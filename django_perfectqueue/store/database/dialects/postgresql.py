@@ -153,17 +153,22 @@ WITH "given" AS (
         AND "ticket"."task_id" = "given"."id" AND "ticket"."token" = "given"."token"
         AND "ticket"."state" = 2
     RETURNING "ticket"."task_id", "ticket"."token", "ticket"."watched", "ticket"."followed"
+),
+"ended" AS (
+    UPDATE "perfectqueue_task" AS "task"
+    SET "outcome" = 'finished', "attempt" = "given"."attempt", "worker" = %(worker)s,
+        "started_at" = {{now}} - "given"."started" * interval '1 second',
+        "ended_at" = {{now}} - "given"."ended" * interval '1 second',
+        "result" = "given"."result"
+    FROM "given"
+    WHERE "task"."id" = ANY(ARRAY(SELECT "task_id" FROM "closed")) AND "task"."id" = "given"."id"
+        AND ("given"."id", "given"."token") IN (SELECT "task_id", "token" FROM "closed")
+    RETURNING "task"."id", "given"."token"
 )
-UPDATE "perfectqueue_task" AS "task"
-SET "outcome" = 'finished', "attempt" = "given"."attempt", "worker" = %(worker)s,
-    "started_at" = {{now}} - "given"."started" * interval '1 second',
-    "ended_at" = {{now}} - "given"."ended" * interval '1 second',
-    "result" = "given"."result"
-FROM "given"
-WHERE "task"."id" = ANY(ARRAY(SELECT "task_id" FROM "closed")) AND "task"."id" = "given"."id"
-    AND ("given"."id", "given"."token") IN (SELECT "task_id", "token" FROM "closed")
-RETURNING "task"."id", "given"."token", (SELECT count({TELL}) FROM "closed" WHERE "watched"),
-    ARRAY(SELECT ARRAY["task_id", "followed"] FROM "closed" WHERE "followed" IS NOT NULL)
+SELECT "id", "token", NULL::bigint, (SELECT count({TELL}) FROM "closed" WHERE "watched")
+FROM "ended"
+UNION ALL
+SELECT "task_id", "token", "followed", 0 FROM "closed" WHERE "followed" IS NOT NULL
 """
 
 FINISH_ONE = f"""
@@ -397,10 +402,13 @@ class PostgreSQL(Dialect):
             "worker": worker,
         }
         rows = self.execute(cursor, FINISH, parameters, now=now).fetchall()
-        if not rows:
-            return {}
-        followed = dict(rows[0][3])
-        return {(row[0], row[1]): followed.get(row[0]) for row in rows}
+        closed: dict[tuple[int, int], int | None] = dict.fromkeys(
+            (task_id, token) for task_id, token, followed, _told in rows if not followed
+        )
+        for task_id, token, followed, _told in rows:
+            if followed and (task_id, token) in closed:
+                closed[task_id, token] = followed
+        return closed
 
     def finish_one(self, cursor: Cursor, done: Completion, entry: Entry, report: Report) -> bool:
         worker, monotonic, now = report

@@ -59,6 +59,7 @@ from .notify.ring import doorbell, ear, ring
 from .notify.signals import announce
 from .records.dependency_events import follow
 from .records.journal import write_journal
+from .records.trail import sign
 from .records.usage import Tally, UsageKey, add_usage, clock, ended_so, folded, note_waiting
 from .records.usage_rollup import roll_up
 from .records.workers import Registration, register, sign_off
@@ -70,8 +71,16 @@ from .tasks.finish import finish
 from .tasks.park import park, unpark, unpark_some
 from .tasks.replace import replace
 from .tasks.reprioritize import reprioritize
+from .tasks.revise import Revision, revise, revise_now
 from .tasks.settle import Released, cancel, fail, release, retry, snooze
-from .tasks.steer import cancel_request, find, force_finish, redrive
+from .tasks.steer import (
+    cancel_request,
+    cancel_request_now,
+    find,
+    force_finish,
+    redrive,
+    redrive_now,
+)
 from .tasks.submit import CHUNK, in_chunks, submit, submit_all
 from .tasks.update import update_payload
 from .upkeep.clear import clear
@@ -110,6 +119,7 @@ __all__ = [
     "Pulse",
     "Registration",
     "Released",
+    "Revision",
     "Ring",
     "State",
     "Submission",
@@ -129,6 +139,7 @@ __all__ = [
     "calls_of_others",
     "cancel",
     "cancel_request",
+    "cancel_request_now",
     "clear",
     "clock",
     "create_batch",
@@ -180,6 +191,7 @@ __all__ = [
     "queue_weights",
     "recount",
     "redrive",
+    "redrive_now",
     "refusal",
     "register",
     "release",
@@ -188,9 +200,12 @@ __all__ = [
     "replace_linked",
     "reprioritize",
     "retry",
+    "revise",
+    "revise_now",
     "ring",
     "roll_up",
     "rouse",
+    "sign",
     "sign_off",
     "snooze",
     "steer_waiting",

@@ -18,7 +18,9 @@ from .time_limits import check_time_limits
 Pattern = str | re.Pattern[str]
 Route = type[Application] | Function | str
 
-BUILT_IN: Mapping[str, Route] = {"perfectqueue.bulk": "django_perfectqueue.bulk.handler.BulkHandler"}
+BUILT_IN: Mapping[str, Route] = {
+    "perfectqueue.bulk": "django_perfectqueue.bulk.handler.BulkHandler"
+}
 """The types that every dispatch knows, before its own routes."""
 
 MOST_TYPES = 1_000

@@ -65,7 +65,7 @@ class Operation:
         if isinstance(rate, bool) or not isinstance(rate, int | float) or math.isnan(rate):
             raise InvalidTaskError(f"The rate must be a number of tasks a second, not {rate!r}.")
         if not SLOWEST <= rate <= FASTEST:
-            raise InvalidTaskError(f"The rate must be from one task a day to {FASTEST:.0f} a second.")
+            raise InvalidTaskError(f"The rate must be one a day to {FASTEST:.0f} a second.")
 
     def stored(self) -> dict[str, Any]:
         """Return what it says as JSON."""

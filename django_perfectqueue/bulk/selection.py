@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from django.db.models import Q
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import InvalidTaskError
-from django_perfectqueue.models import DEAD, LIVE, Outcome, State, Status, Task, TaskQuerySet, id_for
+from django_perfectqueue.models import (
+    DEAD,
+    LIVE,
+    Outcome,
+    State,
+    Status,
+    Task,
+    TaskQuerySet,
+    id_for,
+)
 from django_perfectqueue.payload.names import JSON
 
 COUNTED = 100_000
 SAMPLE = 20
 USERS = 20
+BY = ("status", "user")
 DEAD_ONES = tuple(word.value for word in DEAD)
 STILL = tuple(word.value for word in LIVE if word not in (Status.RUNNING, Status.STALLED))
 HELD_BY_NOBODY = Q(dead_letter__isnull=False) | Q(ticket__state__lt=State.RUNNING)
@@ -128,7 +139,7 @@ def preview(verb: str, selection: Selection, *, using: str) -> Preview:
     selection.check(verb)
     until = store.newest_id(using=using)
     rows = selection.tasks(verb, using=using).filter(pk__lte=until)
-    found = list(rows.values_list("status", "user")[:COUNTED])
+    found: list[Any] = list(rows.values_list(*BY)[:COUNTED])
     return Preview(
         total=len(found),
         statuses=Counter(status for status, _user in found).most_common(),

@@ -198,9 +198,9 @@ class ChunkTests(TransactionTestCase):
                     raise ZeroDivisionError
                 return act(*given, **terms)
 
-            with mock.patch.object(handler, "act", breaking):
-                with self.assertRaises(ZeroDivisionError):
-                    drain("bulk")
+            broken = mock.patch.object(handler, "act", breaking)
+            with broken, self.assertRaises(ZeroDivisionError):
+                drain("bulk")
             self.assertEqual(len(self.signed()), 10)
             self.assertEqual(task.metadata().data["done"], {"retried": 10})
             # One that is behind the cursor fails again: it is not done twice.

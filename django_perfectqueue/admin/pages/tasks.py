@@ -20,8 +20,9 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Status, Task, TaskQuerySet, id_for
 from django_perfectqueue.queue import database
 
-from ..parts.action_pages import SteeringAdmin, may
+from ..parts.action_pages import SteeringAdmin
 from ..parts.actions import VERBS
+from ..parts.bulk_pages import may
 from ..parts.cells import NOTHING, badge, broken_at_dots, next_moment, short, tasks_link, with_fold
 from ..parts.filters import QueueFilter, ReachFilter, StatusFilter, TypeFilter, UserFilter
 from ..parts.search import ids_by_key, one_queue, queue_names
@@ -33,7 +34,7 @@ class TaskAdmin(SteeringAdmin):
     list_display = ["badge", "named", "kind", "for_user", "of_queue", "created", "when", "attempts"]
     list_display_links = ["named"]
     list_filter = [StatusFilter, QueueFilter, UserFilter, TypeFilter, ReachFilter]
-    actions = ["force_finish", "cancel", "retry"]
+    actions = ["force_finish", "cancel", "retry", "move", "edit"]
     search_fields = ["key"]
     search_help_text = _(
         "A key or its beginning, upper and lower case told apart. Where there are more than 50 "

@@ -18,6 +18,8 @@ from django_perfectqueue.payload.redaction import masked
 
 from ..base import QueueCommand
 
+NOBODY = "-"
+
 
 def add_change_options(parser: CommandParser) -> None:
     """Add what changes a task before it is put back."""
@@ -43,15 +45,15 @@ def print_preview(command: QueueCommand, operation: Operation) -> None:
     found = preview(operation.verb, operation.selection, using=command.queue.using)
     rows = [sample_row(task, operation.patch) for task in found.sample]
     if command.as_json:
-        facts = {"total": found.total, "is_bounded": found.is_bounded}
-        counts = {"statuses": dict(found.statuses), "users": dict(found.users)}
-        command.print_json({**facts, **counts, "sample": rows})
+        facts: dict[str, object] = {"total": found.total, "is_bounded": found.is_bounded}
+        facts |= {"statuses": dict(found.statuses), "users": dict(found.users), "sample": rows}
+        command.print_json(facts)
         return
     total = f"{found.total:,}{'+' if found.is_bounded else ''}"
     command.say(_("%(count)s tasks match: %(verb)s.") % {"count": total, "verb": operation.verb})
     for title, counts in ((_("By status"), found.statuses), (_("By user"), found.users)):
-        each = ", ".join(f"{printable(name) or '–'} {count:,}" for name, count in counts)
-        command.say(f"{title}: {each or '–'}")
+        each = ", ".join(f"{printable(name) or NOBODY} {count:,}" for name, count in counts)
+        command.say(f"{title}: {each or NOBODY}")
     for row in rows:
         command.say("  " + printable("  ".join(map(str, row.values()))))
 

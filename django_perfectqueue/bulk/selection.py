@@ -63,6 +63,7 @@ class Selection:
     user: str | None = None
     group: str = ""
     key: str = ""
+    tag: str = ""
     users: tuple[str, ...] | None = None
 
     @classmethod
@@ -109,6 +110,8 @@ class Selection:
             rows = rows.filter(user__in=self.users)
         if self.group:
             rows = rows.filter(dead_letter__group=self.group)
+        if self.tag:
+            rows = rows.tagged(self.tag)
         if self.key:
             rows = rows.key_begins(self.key)
         return rows.order_by(self.page_by)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,6 +15,7 @@ from django_perfectqueue.exceptions import (
     NotFoundError,
     NotSupportedError,
 )
+from django_perfectqueue.inspection.changes import Snapshot, changes_of, changes_of_async
 from django_perfectqueue.inspection.results import result_of, result_of_async
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
 from django_perfectqueue.payload.inputs import (
@@ -23,6 +24,7 @@ from django_perfectqueue.payload.inputs import (
     checked,
     checked_key,
     checked_priority,
+    checked_tags,
     checked_timeout,
 )
 from django_perfectqueue.payload.merge import rewriter
@@ -101,6 +103,21 @@ class TaskHandle:
         end = await result_of_async(self.queue.name, self.key, using=self.using, timeout=seconds)
         return end.result()
 
+    def watch(self, timeout: Duration | None = None) -> Iterator[Snapshot]:
+        """
+        Yield what it is, and again whenever that has changed, until it has ended.
+
+        Changes in quick succession may be seen as one. Raise NotFoundError, WaitTimeoutError
+        and WaitInTransactionError as wait() does.
+        """
+        seconds = checked_timeout(timeout)
+        return changes_of(self.queue.name, self.key, using=self.using, timeout=seconds)
+
+    def watch_async(self, timeout: Duration | None = None) -> AsyncIterator[Snapshot]:
+        """Do what watch() does, without holding up the event loop."""
+        seconds = checked_timeout(timeout)
+        return changes_of_async(self.queue.name, self.key, using=self.using, timeout=seconds)
+
     def progress(self) -> models.Journal | None:
         """
         Return the journal of its present or last attempt, or None if that wrote none.
@@ -158,6 +175,21 @@ class TaskHandle:
         """
         parents = None if after is None else checked_after(after, self.queue.name, self.using)
         store.wait_no_longer_for(self.id, parents, using=self.using)
+
+    @property
+    def tags(self) -> list[str]:
+        """Its tags, in the order in which it got them; empty where there is no such task."""
+        rows = models.Tag.objects.using(self.using).order_by("pk")
+        mine = rows.filter(task__queue=self.queue.name, task__key=self.key)
+        return store.patiently(lambda: list(mine.values_list("tag", flat=True)), using=self.using)
+
+    def tag(self, *tags: str) -> None:
+        """Give it tags, each once; raise NotFoundError or InvalidTaskError."""
+        store.tag_task(self.id, checked_tags(tags), using=self.using)
+
+    def untag(self, *tags: str) -> None:
+        """Take tags off it, if it has them; raise NotFoundError."""
+        store.untag_task(self.id, tags, using=self.using)
 
     def force_finish(self, *, now: datetime | None = None) -> None:
         """
@@ -217,8 +249,8 @@ class TaskHandle:
         """
         Submit a task like it, due at once, with another key (a new UUID); return that.
 
-        It has the same type, data, user, priority, limits, time limit and context; and no
-        times, parents or batch. ``by`` is recorded in both as the person who did it. Raise
+        It has the same type, data, user, priority, limits, tags, time limit and context; and
+        no times, parents or batch. ``by`` is recorded in both as the person who did it. Raise
         NotFoundError, InvalidTaskError or AlreadyExistsError.
         """
         row = self.metadata()
@@ -236,9 +268,10 @@ class TaskHandle:
             lane=store.lane_of(row.queue, row.user, keys),
             time_limit=row.time_limit,
             context=row.context,
+            tags=tuple(self.tags),
         )
         with store.together(using=self.using):
-            if not store.submit([submission], using=self.using):
+            if not store.submit_linked(store.submit, [submission], using=self.using):
                 raise AlreadyExistsError(
                     f"Queue '{row.queue}' already has a task with the key '{new}'."
                 )
@@ -257,6 +290,8 @@ class TaskHandle:
     amove = twin(move)
     aedit_data = twin(edit_data)
     acopy = twin(copy)
+    atag = twin(tag)
+    auntag = twin(untag)
 
 
 def expires_first(starts: store.Moment | None, ends: store.Moment | None) -> bool:

@@ -100,13 +100,14 @@ class VerbTests(TestCase):
         self.assertEqual(do("move", to="slow"), {"refused": 2, "moved": 1})
 
     def test_each_filter_narrows(self):
-        wanted = failed("key-1", type="report", user="ann", queue="default")
+        wanted = failed("key-1", type="report", user="ann", queue="default", tags=["x"])
         failed("key-2", type="report", user="bob")
         failed("other", type="report", user="ann")
         failed("key-3", type="mail", user="ann")
         submit("key-4", type="report", user="ann")
 
         terms = {"queue": "default", "type": "rep*", "user": "ann", "key": "key-", "group": "boom"}
+        terms["tag"] = "x"
         found = preview("retry", Selection(**terms), using="default")
 
         self.assertEqual([task.key for task in found.sample], [wanted.key])

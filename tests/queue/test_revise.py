@@ -150,7 +150,7 @@ class EditTests(TestCase):
 
 class CopyTests(TestCase):
     def test_it_is_submitted_anew_with_the_same_options(self):
-        options = {"user": "ann", "priority": 3, "limits": ["api"], "time_limit": 9}
+        options = {"user": "ann", "priority": 3, "limits": ["api"], "tags": ["x"]}
         task, lease = running("a", data={"n": 1}, **options, now=None)
         finish(lease, now=None)
 
@@ -158,7 +158,8 @@ class CopyTests(TestCase):
 
         row = copy.metadata()
         self.assertEqual((row.type, row.data, row.status), ("report", {"n": 1}, "waiting"))
-        self.assertEqual((row.user, row.priority, row.limits, row.time_limit), ("ann", 3, "api", 9))
+        self.assertEqual((row.user, row.priority, row.limits), ("ann", 3, "api"))
+        self.assertEqual(copy.tags, ["x"])
         self.assertEqual(story(task), [("bob", "copied")])
         self.assertEqual(story(copy), [("bob", "submitted as a copy")])
         self.assertEqual([held.key for held in acquire(now=None)], ["b"])

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 NAMES = {"retry": "retry", "cancel": "cancel", "delete": "purge", "move": "move", "edit": "edit"}
 """The verbs of bulk work, each with the admin's verb whose permission it needs."""
-FILTERS = ("status", "queue", "type", "user", "group", "q")
+FILTERS = ("status", "queue", "type", "user", "group", "tag", "q")
 TERMS = ("verb", "to", "patch", "rate", "run_in")
 HARMLESS = ("reach", "p", "o", "e", "_changelist_filters", "csrfmiddlewaretoken", *TERMS)
 LONGEST = 2_000
@@ -106,6 +106,7 @@ def selection_of(request: HttpRequest, values: Mapping[str, str], *, status: str
         type=given["type"],
         user=given["user"] or None,
         group=given["group"],
+        tag=given["tag"],
         key=given["q"],
     )
 
@@ -196,7 +197,7 @@ class BulkPage:
                 },
             }
             context["terms"] = [("verb", operation.verb), *context["terms"][1:]]
-        self.request.current_app = self.admin.admin_site.name  # type: ignore[attr-defined]
+        self.request.current_app = self.admin.admin_site.name
         return TemplateResponse(self.request, "admin/perfectqueue/bulk.html", context)
 
     @property

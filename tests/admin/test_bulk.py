@@ -28,6 +28,7 @@ class BulkPageTests(AdminTestCase):
     def do(self, response, url=DEAD):
         """Press the button of a page that shows what it would do."""
         context = response.context
+        self.assertIn(("status", "failed"), context["kept"])
         values = {**dict(context["kept"]), **dict(context["terms"])}
         return self.client.post(f"{url}bulk/", values)
 

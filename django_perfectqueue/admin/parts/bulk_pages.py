@@ -69,7 +69,7 @@ class BulkForm(forms.Form):
     )
 
     def __init__(self, verbs: list[str], data: Mapping[str, str]) -> None:
-        super().__init__({"verb": verbs[0], "rate": str(RATE), **data})
+        super().__init__({"verb": verbs[0], "rate": f"{RATE:g}", **data})
         self.fields["verb"].choices = [(name, VERBS[NAMES[name]].label) for name in verbs]  # type: ignore[attr-defined]
 
 
@@ -178,7 +178,7 @@ class BulkPage:
             "original": _("All that match"),
             "has_view_permission": True,
             "form": form,
-            "kept": [(name, self.values[name]) for name in FILTERS if self.values.get(name)],
+            "kept": self.kept(selection),
             "back": self.back,
         }
         if operation:
@@ -199,6 +199,11 @@ class BulkPage:
             context["terms"] = [("verb", operation.verb), *context["terms"][1:]]
         self.request.current_app = self.admin.admin_site.name
         return TemplateResponse(self.request, "admin/perfectqueue/bulk.html", context)
+
+    def kept(self, selection: Selection) -> list[tuple[str, str]]:
+        """Return the filters that hold, with the status that the list shows by default."""
+        values = {"status": selection.status, **self.values}
+        return [(name, values[name]) for name in FILTERS if values.get(name)]
 
     @property
     def query(self) -> str:

@@ -54,6 +54,13 @@ class Relative:
     def is_batch(self) -> bool:
         return self.id < 0
 
+    def facts(self) -> dict[str, object]:
+        """Return it for programs."""
+        known = {"id": abs(self.id), "queue": self.queue, "user": self.user or None}
+        if self.is_batch:
+            return {"batch": self.key, **known, "status": self.status}
+        return {"key": self.key, **known, "type": self.type, "status": self.status}
+
     @property
     def word(self) -> str:
         """Its status, in the language of the one who asks."""
@@ -106,12 +113,12 @@ class Family:
         return [child for child, link in self.children if link.state != "met"]
 
 
-def family(task_id: int, *, using: str, most: int = MOST) -> Family:
+def family(task_id: int, *, using: str, most: int = MOST, levels: int = LEVELS) -> Family:
     """Return what a task waits for and what waits for it, directly or not: ``most`` of each."""
     found, links = Family(task_id), dict[int, Dependency]()
     for near, far in (("child_id", "parent_id"), ("parent_id", "child_id")):
         seen = left = {task_id}
-        for _level in range(LEVELS):
+        for _level in range(levels):
             rows = links_of(near, left, most + 1, using)
             found.more |= len(rows) > most
             left = set()

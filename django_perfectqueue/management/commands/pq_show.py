@@ -18,6 +18,7 @@ from django_perfectqueue.inspection.attempts import (
     present,
     tries,
 )
+from django_perfectqueue.inspection.family import family
 from django_perfectqueue.inspection.schedules import Origin, origin_of
 from django_perfectqueue.inspection.steering import actions_of, describe_action
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
@@ -27,6 +28,7 @@ from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.models import Change, Journal, Task, TaskQuerySet
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.journal import Line
+from django_perfectqueue.queue import batch_of
 
 from ..base import CommandOptions, QueueCommand
 from ..tasks.facts import (
@@ -42,6 +44,7 @@ from ..tasks.facts import (
     story,
     why,
 )
+from ..tasks.family import family_facts, family_fields
 from ..tasks.hints import with_hint
 from ..terminal.progress import bar
 from ..terminal.text import local, padded
@@ -88,10 +91,13 @@ class Command(QueueCommand):
         location = location_of(task, using=self.queue.using) if lease_until(task) else None
         actions = actions_of(task, using=self.queue.using)
         origin = origin_of(task)
+        own = family(task.pk, using=self.queue.using, levels=1)
+        batch = batch_of(self.queue, task.pk)
         if self.as_json:
             facts = story(task, attempts, with_data=not options["no_data"])
             facts |= {"why": reason.facts(), "runs": location.facts() if location else None}
             facts["schedule"] = origin.facts() if origin else None
+            facts |= family_facts(own, batch)
             facts["actions"] = [action_facts(one) for one in actions]
             facts["progress"] = progress_facts(now_at)
             if options["log"] is not False:
@@ -99,6 +105,8 @@ class Command(QueueCommand):
             self.print_json(facts)
             return
         self.print_fields(task, attempts, reason)
+        for name, value in family_fields(own, batch):
+            self.print_field(name, on_one_line(value))
         self.print_origin(origin)
         if location:
             name = _("runs on") if location.since else _("held by")

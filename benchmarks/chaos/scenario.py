@@ -19,6 +19,8 @@ FINISHED = frozenset({"finished"})
 ENDINGS = {
     "hopeless": frozenset({"failed"}),
     "cancelled": frozenset({"finished", "cancelled"}),
+    "node": frozenset({"finished", "cancelled"}),
+    "doomed": frozenset({"failed", "cancelled"}),
 }
 
 

@@ -16,12 +16,12 @@ from django_perfectqueue.models import (
     DeadLetter,
     Dependency,
     IfFailed,
+    State,
     Status,
     Task,
     TaskQuerySet,
 )
-from django_perfectqueue.models import State as Stands
-from django_perfectqueue.store import State, When
+from django_perfectqueue.store import When
 
 MOST = 50
 LEVELS = 8
@@ -173,7 +173,7 @@ def relatives(ids: Iterable[int], *, using: str) -> dict[int, Relative]:
     return found
 
 
-def state_of(batch: Batch | State) -> str:
+def state_of(batch: Batch) -> str:
     """Return the state of a batch, one of BATCH_STATES."""
     if batch.stopped:
         return "cancelled"
@@ -191,7 +191,7 @@ def held_up(*, using: str) -> tuple[int, str, str]:
     dead = list(letters.values_list("task_id", flat=True)[:LETTERS])
     state = Dependency.State.FAILED
     rows = Dependency.objects.using(using).filter(parent_id__in=dead, state=state).order_by()
-    blocked = rows.filter(child__ticket__state=Stands.BLOCKED)
+    blocked = rows.filter(child__ticket__state=State.BLOCKED)
     if not (pair := blocked.values_list("parent__key", "child__key").first() if dead else None):
         return 0, "", ""
     count = len(blocked.values_list("child_id", flat=True).distinct()[:COUNTED])

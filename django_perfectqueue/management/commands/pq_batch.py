@@ -111,7 +111,7 @@ class Command(VerbCommand):
         words = {"name": batch.name, "queue": batch.queue.name}
         self.stdout.write(self.style.MIGRATE_HEADING(printable(title % words)))
         self.print_line(_("status"), str(BATCH_STATES[state_of(row)]))
-        self.print_line(_("progress"), f"{bar(batch.progress().part)}  {counted(batch)}")
+        self.print_line(_("progress"), f"{bar(batch.progress().part)}, {counted(batch)}")
         self.print_line(_("statuses"), in_words(statuses))
         self.print_line(_("user"), batch.user)
         self.print_line(_("created"), local(row.created_at))
@@ -130,7 +130,7 @@ class Command(VerbCommand):
         names = named(tasks)
         count = batch.cancel_request()
         steering.sign(names, "requested", by=person(), using=batch.using)
-        asked = batch.progress().open
+        asked = sum(counts(tasks).values())
         text = ngettext("%s task is cancelled.", "%s tasks are cancelled.", count) % count
         if asked:
             text += " " + _("Tasks that are asked to stop: %s.") % asked
@@ -145,9 +145,7 @@ class Command(VerbCommand):
         names = named(tasks)
         count = batch.retry()
         steering.sign(names, "retried", by=person(), using=batch.using)
-        text = ngettext(
-            "%s task will be tried again.", "%s tasks will be tried again.", count
-        )
+        text = ngettext("%s task will be tried again.", "%s tasks will be tried again.", count)
         self.report(batch, "retried", count, text % count)
 
     def report(self, batch: Batch, word: str, count: int, text: str) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from datetime import datetime
 from typing import cast
 
@@ -16,19 +17,20 @@ from django_perfectqueue.inspection.attempts import (
     episodes,
     journals_of,
     present,
+    steps_of,
     tries,
 )
-from django_perfectqueue.inspection.family import family
+from django_perfectqueue.inspection.family import Family, family
 from django_perfectqueue.inspection.schedules import Origin, origin_of
 from django_perfectqueue.inspection.steering import actions_of, describe_action
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
 from django_perfectqueue.inspection.workers import Location, location_of
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import on_one_line, printable
-from django_perfectqueue.models import Change, Journal, Task, TaskQuerySet
+from django_perfectqueue.models import Change, Journal, Step, Task, TaskQuerySet
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.journal import Line
-from django_perfectqueue.queue import batch_of
+from django_perfectqueue.queue import Batch, batch_of
 
 from ..base import CommandOptions, QueueCommand
 from ..tasks.facts import (
@@ -41,6 +43,7 @@ from ..tasks.facts import (
     journal_facts,
     lease_until,
     progress_facts,
+    step_facts,
     story,
     why,
 )
@@ -52,6 +55,7 @@ from ..terminal.text import local, padded
 LABEL = 12
 LAST_LINES = 10
 LONGEST_ID = 19
+LONGEST_STEP = 200
 BELOW = 11
 PAINT = {"WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "ERROR"}
 
@@ -93,6 +97,8 @@ class Command(QueueCommand):
         origin = origin_of(task)
         own = family(task.pk, using=self.queue.using, levels=1)
         batch = batch_of(self.queue, task.pk)
+        steps = steps_of(task, using=self.queue.using).iterator()
+        tags = [tag.tag for tag in task.tags.order_by("pk")]
         if self.as_json:
             facts = story(task, attempts, with_data=not options["no_data"])
             facts |= {"why": reason.facts(), "runs": location.facts() if location else None}
@@ -100,13 +106,15 @@ class Command(QueueCommand):
             facts |= family_facts(own, batch)
             facts["actions"] = [action_facts(one) for one in actions]
             facts["progress"] = progress_facts(now_at)
+            facts["tags"] = tags
+            facts["steps"] = [step_facts(one, with_data=not options["no_data"]) for one in steps]
             if options["log"] is not False:
                 facts["journals"] = [found for one in listed if (found := journal_facts(one))]
             self.print_json(facts)
             return
         self.print_fields(task, attempts, reason)
-        for name, value in family_fields(own, batch):
-            self.print_field(name, on_one_line(value))
+        self.print_family(own, batch)
+        self.print_tags(tags)
         self.print_origin(origin)
         if location:
             name = _("runs on") if location.since else _("held by")
@@ -119,6 +127,7 @@ class Command(QueueCommand):
             is_last = episode is listed[-1]
             if episode.journal and (options["log"] or (options["log"] is None and is_last)):
                 self.print_log(episode.journal.log, whole=bool(options["log"]))
+        self.print_steps(steps, with_data=not options["no_data"])
         if not options["no_data"]:
             self.print_content(_("data"), content("data", task.payload))
             if task.result_text is not None:
@@ -149,6 +158,14 @@ class Command(QueueCommand):
         title = _("Task '%(key)s' in queue '%(queue)s'") % {"key": task.key, "queue": task.queue}
         self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
         for name, value in fields(task, attempts, reason):
+            self.print_field(name, on_one_line(value))
+
+    def print_tags(self, tags: list[str]) -> None:
+        if tags:
+            self.print_field(_("tags"), on_one_line(", ".join(tags)))
+
+    def print_family(self, found: Family, batch: Batch | None) -> None:
+        for name, value in family_fields(found, batch):
             self.print_field(name, on_one_line(value))
 
     def print_origin(self, origin: Origin | None) -> None:
@@ -208,6 +225,16 @@ class Command(QueueCommand):
         if attempt.traceback and self.verbosity > 1:
             self.print_block(attempt.traceback)
 
+    def print_steps(self, steps: Iterable[Step], *, with_data: bool) -> None:
+        for number, step in enumerate(steps):
+            if not number:
+                self.stdout.write(self.style.MIGRATE_LABEL(_("Steps")))
+            text = step.name
+            if with_data:
+                [result] = content("result", step.result_text).values()
+                text += ": " + json.dumps(result, ensure_ascii=False)
+            self.stdout.write(f"  {local(step.kept_at)} {shortened(on_one_line(text))}")
+
     def print_content(self, name: str, found: Facts) -> None:
         [(key, value)] = found.items()
         broken = key.startswith("broken")
@@ -218,6 +245,10 @@ class Command(QueueCommand):
     def print_block(self, text: str) -> None:
         for line in text.splitlines():
             self.stdout.write("  " + printable(line))
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_STEP else text[: LONGEST_STEP - 1] + "…"
 
 
 def action_facts(change: Change) -> dict[str, object]:

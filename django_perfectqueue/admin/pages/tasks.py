@@ -25,7 +25,9 @@ from django_perfectqueue.queue import database
 from ..parts.action_pages import SteeringAdmin, may
 from ..parts.actions import VERBS
 from ..parts.cells import NOTHING, badge, broken_at_dots, next_moment, short, tasks_link, with_fold
+from ..parts.family import family_page
 from ..parts.filters import (
+    BatchFilter,
     QueueFilter,
     ReachFilter,
     StatusFilter,
@@ -50,6 +52,7 @@ class TaskAdmin(SteeringAdmin):
         TypeFilter,
         TagFilter,
         WatchedFilter,
+        BatchFilter,
         ReachFilter,
     ]
     actions = ["force_finish", "cancel", "retry"]
@@ -118,6 +121,7 @@ class TaskAdmin(SteeringAdmin):
             "is_watched": watched_by(request).filter(task_id=task.pk).exists(),
             "user_query": urlencode({"user": task.user}),
             **task_story(task, using=database()),
+            **family_page(task, request),
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name

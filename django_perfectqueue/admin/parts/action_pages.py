@@ -17,9 +17,11 @@ from django.urls import URLPattern, path, reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
 
+from django_perfectqueue import store
 from django_perfectqueue.inspection import steering
+from django_perfectqueue.inspection.family import counts, within
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Task, TaskQuerySet
+from django_perfectqueue.models import Batch, Task, TaskQuerySet
 from django_perfectqueue.queue import database
 
 from .actions import CANCEL, FORCE_FINISH, PURGE, RETRY, VERBS, Report, Verb, steer
@@ -90,12 +92,49 @@ class SteeringAdmin(ReadOnlyAdmin):
             raise Http404
         if not may(request, verb) or not self.has_view_permission(request):
             raise PermissionDenied
-        ids = numbers(request.POST.get("ids", "").split(","))
         back = self.way_back(request)
-        if verb.asks(len(ids)) and "confirmed" not in request.POST:
-            return self.ask(request, verb, ids, back=back)
+        if (group := self.group(request, verb)) is not None:
+            ids = list(group.order_by("-pk").values_list("pk", flat=True)[: CAP + 1])
+        else:
+            ids = numbers(request.POST.get("ids", "").split(","))
+        asks = group is not None or verb.asks(len(ids))
+        if asks and "confirmed" not in request.POST:
+            return self.ask(request, verb, ids, back=back, group=group)
+        if verb is CANCEL and group is not None:
+            self.stop_batches(request)
         self.carry_out(request, verb, ids)
         return HttpResponseRedirect(back)
+
+    def group(self, request: HttpRequest, verb: Verb) -> TaskQuerySet | None:
+        """
+        Return which tasks of a batch, or of those that wait for a task and that one, a verb is
+        about; None where tasks were given.
+        """
+        rows: Any = self.get_queryset(request)
+        if numbers([request.POST.get("batch", "")]):
+            rows = rows.filter(membership__batch_id__in=self.batches(request))
+        elif cone := numbers([request.POST.get("cone", "")]):
+            waiting = store.descendants(cone[0], using=database())
+            rows = rows.filter(pk__in=[*waiting[:CAP], *cone])
+        else:
+            return None
+        dead = verb is RETRY
+        return rows.filter(dead_letter__isnull=not dead, ticket__isnull=dead)  # type: ignore[no-any-return]
+
+    def batches(self, request: HttpRequest) -> list[int]:
+        """Return a batch that one may see, and those in it. Raise Http404 for others."""
+        pages = self.admin_site._registry[Batch]
+        [batch] = numbers([request.POST["batch"]])
+        row = pages.get_queryset(request).filter(pk=batch).first()
+        if row is None or not pages.has_view_permission(request, row):
+            raise Http404
+        return within(batch, using=database())
+
+    def stop_batches(self, request: HttpRequest) -> None:
+        """Have a batch that is cancelled, and those in it, take no more tasks."""
+        if "batch" in request.POST:
+            for batch in self.batches(request):
+                store.stop_batch(batch, using=database())
 
     def way_back(self, request: HttpRequest) -> str:
         back = request.POST.get("back", "")
@@ -104,9 +143,18 @@ class SteeringAdmin(ReadOnlyAdmin):
         return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
 
     def ask(
-        self, request: HttpRequest, verb: Verb, ids: Sequence[int], *, back: str
+        self,
+        request: HttpRequest,
+        verb: Verb,
+        ids: Sequence[int],
+        *,
+        back: str,
+        group: TaskQuerySet | None = None,
     ) -> HttpResponse:
+        """Show what a verb would do: to how many tasks of which status, and the first of them."""
         shown = TaskQuerySet(Task, using=database()).with_status().filter(pk__in=ids[:SHOWN])
+        statuses = {} if group is None else counts(group)
+        given = [(name, request.POST[name]) for name in ("batch", "cone") if name in request.POST]
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -118,9 +166,12 @@ class SteeringAdmin(ReadOnlyAdmin):
             "count": min(len(ids), CAP),
             "capped": len(ids) > CAP,
             "cap": CAP,
+            "counts": [(badge(status), count) for status, count in statuses.items()],
+            "given": given if group is not None else [("ids", ",".join(map(str, ids)))],
+            "is_batch": "batch" in request.POST,
             "rows": [cells_of(task) for task in shown.order_by("-pk")],
             "more": max(0, min(len(ids), CAP) - SHOWN),
-            "ids": ",".join(map(str, ids)),
+            "ids": "" if group is not None else ",".join(map(str, ids)),
             "back": back,
         }
         request.current_app = self.admin_site.name

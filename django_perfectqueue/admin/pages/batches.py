@@ -31,7 +31,7 @@ from django_perfectqueue.queue import Queue, database
 from ..parts.action_pages import SHOWN, may
 from ..parts.actions import CANCEL, RETRY
 from ..parts.base import ReadOnlyAdmin
-from ..parts.cells import NOTHING, badge, moment, short, tasks_link
+from ..parts.cells import NOTHING, badge, moment, short, tasks_link, with_fold
 from ..parts.family import linked, row, url_of
 from ..parts.filters import BatchQueueFilter, ValueFilter
 
@@ -50,8 +50,8 @@ class BatchUserFilter(ValueFilter):
 @admin.register(Batch)
 class BatchAdmin(ReadOnlyAdmin):
     user_path = "user"
-    list_display = ["state", "name", "for_user", "queue", "bar", "tasks", "dead", "created"]
-    list_display_links = ["name"]
+    list_display = ["state", "named", "for_user", "of_queue", "bar", "tasks", "dead", "created"]
+    list_display_links = ["named"]
     list_filter = [BatchQueueFilter, BatchUserFilter]
     ordering = ["-pk"]
     search_fields = ["name"]
@@ -96,6 +96,14 @@ class BatchAdmin(ReadOnlyAdmin):
     @admin.display(description=_("status"))
     def state(self, batch: Batch) -> SafeString:
         return state_badge(batch)
+
+    @admin.display(description=_("name"))
+    def named(self, batch: Batch) -> SafeString:
+        return with_fold(printable(batch.name), batch.user, batch.queue)
+
+    @admin.display(description=_("queue"))
+    def of_queue(self, batch: Batch) -> str:
+        return printable(batch.queue)
 
     @admin.display(description=_("user"), empty_value=NOTHING)
     def for_user(self, batch: Batch) -> str | None:

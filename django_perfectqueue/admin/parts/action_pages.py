@@ -100,8 +100,8 @@ class SteeringAdmin(ReadOnlyAdmin):
         asks = group is not None or verb.asks(len(ids))
         if asks and "confirmed" not in request.POST:
             return self.ask(request, verb, ids, back=back, group=group)
-        if verb is CANCEL and group is not None:
-            self.stop_batches(request)
+        if numbers([request.POST.get("batch", "")]):
+            self.begin_with_batch(request, verb)
         self.carry_out(request, verb, ids)
         return HttpResponseRedirect(back)
 
@@ -112,7 +112,9 @@ class SteeringAdmin(ReadOnlyAdmin):
         """
         rows: Any = self.get_queryset(request)
         if numbers([request.POST.get("batch", "")]):
-            rows = rows.filter(membership__batch_id__in=self.batches(request))
+            rows = rows.filter(
+                membership__batch_id__in=within(self.batch(request).pk, using=database())
+            )
         elif cone := numbers([request.POST.get("cone", "")]):
             waiting = store.descendants(cone[0], using=database())
             rows = rows.filter(pk__in=[*waiting[:CAP], *cone])
@@ -121,20 +123,23 @@ class SteeringAdmin(ReadOnlyAdmin):
         dead = verb is RETRY
         return rows.filter(dead_letter__isnull=not dead, ticket__isnull=dead)  # type: ignore[no-any-return]
 
-    def batches(self, request: HttpRequest) -> list[int]:
-        """Return a batch that one may see, and those in it. Raise Http404 for others."""
+    def batch(self, request: HttpRequest) -> Batch:
+        """Return the batch that was given. Raise Http404 where one may not see it."""
         pages = self.admin_site._registry[Batch]
         [batch] = numbers([request.POST["batch"]])
-        row = pages.get_queryset(request).filter(pk=batch).first()
+        row: Batch | None = pages.get_queryset(request).filter(pk=batch).first()
         if row is None or not pages.has_view_permission(request, row):
             raise Http404
-        return within(batch, using=database())
+        return row
 
-    def stop_batches(self, request: HttpRequest) -> None:
-        """Have a batch that is cancelled, and those in it, take no more tasks."""
-        if "batch" in request.POST:
-            for batch in self.batches(request):
+    def begin_with_batch(self, request: HttpRequest, verb: Verb) -> None:
+        """Keep who did it in the batch's history; one that is cancelled takes no more tasks."""
+        row = self.batch(request)
+        if verb is CANCEL:
+            for batch in within(row.pk, using=database()):
                 store.stop_batch(batch, using=database())
+        user: Any = request.user.pk
+        LogEntry.objects.log_actions(user, [row], CHANGE, str(verb.label))
 
     def way_back(self, request: HttpRequest) -> str:
         back = request.POST.get("back", "")

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db.models import F
+from django.db.models import F, Sum
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import (
     Batch,
+    BatchDelta,
     DeadLetter,
     Dependency,
     IfFailed,
@@ -27,6 +28,7 @@ MOST = 50
 LEVELS = 8
 COUNTED = 10_000
 LETTERS = 1_000
+COUNTS = ("total", "finished", "dead")
 WHENS = {
     **{mode.value: mode.name.lower() for mode in IfFailed},
     **{when.value: when.name.lower() for when in When},
@@ -166,11 +168,23 @@ def relatives(ids: Iterable[int], *, using: str) -> dict[int, Relative]:
                 task.pk, task.queue, task.key, task.user, task.status, task.type
             )
     if batches := {-id_ for id_ in ids if id_ < 0}:
-        for batch in Batch.objects.using(using).filter(pk__in=batches):
+        rows_of_batches = Batch.objects.using(using).filter(pk__in=batches)
+        for batch in exact(rows_of_batches, using=using):
             found[-batch.pk] = Relative(
                 -batch.pk, batch.queue, batch.name, batch.user, state_of(batch)
             )
     return found
+
+
+def exact(rows: Iterable[Batch], *, using: str) -> list[Batch]:
+    """Return batches with what has yet to be folded added to their counts."""
+    found = {batch.pk: batch for batch in rows}
+    deltas: Any = BatchDelta.objects.using(using).filter(batch_id__in=found).values("batch_id")
+    for sums in deltas.annotate(**{f"sum_{name}": Sum(name) for name in COUNTS}).order_by():
+        for name in COUNTS:
+            batch = found[sums["batch_id"]]
+            setattr(batch, name, getattr(batch, name) + sums[f"sum_{name}"])
+    return list(found.values())
 
 
 def state_of(batch: Batch) -> str:

@@ -6,7 +6,16 @@ from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
 from django_perfectqueue.health.checks import check_blocked
-from django_perfectqueue.inspection.family import callbacks, counts, family, members, within
+from django_perfectqueue.inspection.family import (
+    callbacks,
+    counts,
+    exact,
+    family,
+    members,
+    state_of,
+    within,
+)
+from django_perfectqueue.models import Batch
 from django_perfectqueue.queue import Queue
 
 from ..factories import submit
@@ -105,6 +114,20 @@ class FamilyTests(TestCase):
         self.assertEqual(ids, [outer.id, inner.id])
         self.assertEqual(counts(members(ids, using="default")), {"waiting": 1, "failed": 1})
         self.assertEqual(counts(members([inner.id], using="default")), {"waiting": 1})
+
+    def test_counts_are_exact_before_they_are_folded(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit_many([{"key": key, "type": "report"} for key in "abc"])
+        end("a", "fail")
+        end("b", "finish")
+        [row] = exact(Batch.objects.all(), using="default")
+        self.assertEqual((row.total, row.finished, row.dead, state_of(row)), (3, 1, 1, "running"))
+        end("c", "finish")
+        [row] = exact(Batch.objects.all(), using="default")
+        self.assertEqual((row.total, row.finished, row.dead, state_of(row)), (3, 2, 1, "failed"))
+        batch.retry()
+        [row] = exact(Batch.objects.all(), using="default")
+        self.assertEqual((row.finished, row.dead, state_of(row)), (2, 0, "running"))
 
     def test_health_counts_what_is_held_up(self):
         self.assertEqual(check_blocked("default").known["count"], 0)

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -20,6 +21,7 @@ from django_perfectqueue.inspection.family import (
     MOST,
     callbacks,
     counts,
+    exact,
     members,
     relatives,
     state_of,
@@ -30,7 +32,7 @@ from django_perfectqueue.queue import Queue, database
 
 from ..parts.action_pages import SHOWN, may
 from ..parts.actions import CANCEL, RETRY
-from ..parts.base import ReadOnlyAdmin
+from ..parts.base import OneOrder, ReadOnlyAdmin
 from ..parts.cells import NOTHING, badge, moment, short, tasks_link, with_fold
 from ..parts.family import linked, row, url_of
 from ..parts.filters import BatchQueueFilter, ValueFilter
@@ -47,6 +49,12 @@ class BatchUserFilter(ValueFilter):
         return [(value, printable(value))] if value else []
 
 
+class WithExactCounts(OneOrder):
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = exact(self.result_list, using=database())
+
+
 @admin.register(Batch)
 class BatchAdmin(ReadOnlyAdmin):
     user_path = "user"
@@ -56,6 +64,9 @@ class BatchAdmin(ReadOnlyAdmin):
     ordering = ["-pk"]
     search_fields = ["name"]
     search_help_text = _("A name, exactly.")
+
+    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
+        return WithExactCounts
 
     def get_search_results(
         self, request: HttpRequest, queryset: Any, search_term: str
@@ -145,6 +156,7 @@ def bar(total: int, finished: int, dead: int) -> SafeString:
 
 def batch_page(row_: Batch, request: HttpRequest) -> dict[str, Any]:
     """Return what the template shows of a batch."""
+    [row_] = exact([row_], using=database())
     batch = Queue(row_.queue, using=database()).batch_named(row_.name)
     found = batch.progress()
     statuses = counts(members([batch.id], using=database()))

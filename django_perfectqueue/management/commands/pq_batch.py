@@ -15,6 +15,7 @@ from django_perfectqueue.inspection.family import (
     COUNTED,
     callbacks,
     counts,
+    exact,
     members,
     state_of,
     within,
@@ -77,6 +78,7 @@ class Command(VerbCommand):
         if options["queue"]:
             rows = rows.filter(queue=self.queue.name)
         found, more = first_rows(rows, options["limit"])
+        found = exact(found, using=self.queue.using)
         if self.as_json:
             for row in found:
                 facts = picked(row, "name", "id", "queue", "user", "total", "finished", "dead")
@@ -91,7 +93,8 @@ class Command(VerbCommand):
             self.say(_("There are more: --limit 0 lists all."))
 
     def do_show(self, batch: Batch, options: CommandOptions) -> None:
-        row = models.Batch.objects.using(batch.using).get(pk=batch.id)
+        rows = models.Batch.objects.using(batch.using).filter(pk=batch.id)
+        [row] = exact(rows, using=batch.using)
         ids = within(batch.id, using=batch.using)
         called = callbacks(batch.id, using=batch.using)
         statuses = counts(members(ids, using=batch.using))

@@ -27,8 +27,8 @@ from .dependencies.batches import (
     stop_batch,
     submit_joining,
 )
+from .dependencies.cancel import Cone, cancel_request, cone
 from .dependencies.submit import (
-    descendants,
     replace_linked,
     submit_linked,
     wait_for,
@@ -70,7 +70,7 @@ from .tasks.park import park, unpark, unpark_some
 from .tasks.replace import replace
 from .tasks.reprioritize import reprioritize
 from .tasks.settle import Released, cancel, fail, release, retry, snooze
-from .tasks.steer import cancel_request, find, force_finish, redrive
+from .tasks.steer import cancel_one, find, force_finish, redrive
 from .tasks.submit import in_chunks, submit, submit_all
 from .tasks.update import keep_step, update_payload
 from .upkeep.clear import clear

@@ -31,7 +31,7 @@ class SelectingCommand(SteeringCommand):
 
     statuses: ClassVar[Sequence[str]]
     outcomes: ClassVar[tuple[str, ...]]
-    choices: ClassVar[tuple[str, ...]] = ("all", "type", "user")
+    choices: ClassVar[tuple[str, ...]] = ("all", "type", "user", "tag")
     page_by: ClassVar[str]
 
     def add_options(self, parser: CommandParser) -> None:
@@ -40,6 +40,7 @@ class SelectingCommand(SteeringCommand):
         add("--all", action="store_true", help=self.all_help())
         add("--type", metavar="TYPE", help=_("Every such task of this type."))
         add("--user", metavar="USER", help=_("Every such task of this user."))
+        add("--tag", metavar="TAG", help=_("Every such task with this tag."))
         add("--status", choices=self.statuses, metavar="STATUS", help=self.status_help())
         add("--limit", type=at_least(1), metavar="N", help=_("Of these, no more than the first N."))
         add(
@@ -107,6 +108,8 @@ class SelectingCommand(SteeringCommand):
         for name in ("type", "user"):
             if options[name] is not None:
                 tasks = tasks.filter(**{name: options[name]})
+        if options["tag"] is not None:
+            tasks = tasks.tagged(options["tag"])
         return tasks.order_by(self.page_by)
 
     def none_found(self, options: CommandOptions) -> str:

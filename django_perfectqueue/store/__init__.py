@@ -29,6 +29,7 @@ from .dependencies.batches import (
 )
 from .dependencies.cancel import Cone, cancel_request, cone
 from .dependencies.submit import (
+    descendants,
     replace_linked,
     submit_linked,
     wait_for,

@@ -230,6 +230,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             "is_batch": "batch" in request.POST,
             "rows": [cells_of(task) for task in shown.order_by("-pk")],
             "more": max(0, min(len(ids), CAP) - SHOWN),
+            "ids": "" if group is not None else ",".join(map(str, ids)),
             "value": request.POST.get("value", ""),
             "data": data_of(ids) if verb.field == "patch" else None,
             "back": back,

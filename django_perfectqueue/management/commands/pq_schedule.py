@@ -4,7 +4,6 @@ import json
 from argparse import SUPPRESS
 from collections.abc import Callable, Sequence
 from copy import copy
-from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -116,7 +115,7 @@ class Command(RuleCommand):
 
     def do_show(self, options: CommandOptions) -> None:
         schedule = self.schedules[options["name"]]
-        row, ticks, tasks = schedule.row(), coming(schedule), schedule.last(LAST)
+        row, ticks, tasks = schedule.row(), schedule.next(NEXT), schedule.last(LAST)
         if self.as_json:
             last = [{"key": one.key, "id": one.pk, "status": one.status} for one in tasks]
             ahead = [tick.isoformat() for tick in ticks]
@@ -206,7 +205,7 @@ class Command(RuleCommand):
 
     def report(self, schedule: ScheduleHandle, word: str, sentence: str) -> None:
         """Say what was done, and when the next tasks come."""
-        row, ticks = schedule.row(), coming(schedule)
+        row, ticks = schedule.row(), schedule.next(NEXT)
         if self.as_json:
             ahead = [tick.isoformat() for tick in ticks]
             self.print_json({**for_programs(row), "done": word, "next": ahead})
@@ -223,11 +222,6 @@ class Command(RuleCommand):
     def print_block(self, name: str, values: Sequence[str]) -> None:
         for number, value in enumerate(values or ["-"]):
             self.print_line("" if number else name, value)
-
-
-def coming(schedule: ScheduleHandle) -> list[datetime]:
-    """Return the next ticks; none where they can't be worked out, as its problem says."""
-    return [] if schedule.row().problem else schedule.next(NEXT)
 
 
 def data_from(text: str | None) -> Any:

@@ -65,7 +65,7 @@ class BulkHandler(Application):
 
     def next_chunk(self, operation: Operation) -> list[Found]:
         """Return the next tasks that match, in the order of their ids."""
-        using, page_by = self.task.lease.using, operation.selection.page_by
+        using, page_by = self.task.lease.using, operation.selection.page_by(operation.verb)
         rows = operation.selection.tasks(operation.verb, using=using)
         beyond = {f"{page_by}__gt": self.task.data["cursor"], f"{page_by}__lte": operation.until}
         size = max(1, min(CHUNK, int(operation.rate)))

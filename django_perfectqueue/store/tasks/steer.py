@@ -20,6 +20,7 @@ from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
 from ..database.transaction import Tries, reading, recalled, repeated, unit
 from ..lanes.accounts import REACHED, Accounts
+from ..lanes.wake import wake_sleeping
 from ..limits.limit_cache import known_limits
 from ..notify.ring import call, ring
 from ..notify.signals import announce_ids
@@ -69,10 +70,8 @@ INSERT INTO "perfectqueue_ticket" (
     "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
     "cancel_requested", "followed"
 )
-SELECT "id", CASE "id" {lanes} END, CASE WHEN "id" IN ({children}) THEN 3 ELSE 1 END,
-    -"priority", COALESCE("expected_at", {now}),
-    CASE WHEN "id" IN ({children}) THEN NULL ELSE {now} END, "attempt", 0, 0, FALSE,
-    {followed}
+SELECT "id", CASE "id" {lanes} END, CASE WHEN "id" IN ({children}) THEN 3 ELSE 0 END,
+    -"priority", COALESCE("expected_at", {now}), NULL, "attempt", 0, 0, FALSE, {followed}
 FROM "perfectqueue_task" WHERE "id" IN ({ids})
 """
 FAMILY = """
@@ -231,10 +230,9 @@ def refuse_unfit(key: str, outcome: str, state: int | None) -> None:
 def redrive_now(tries: Tries, task_id: int, *, using: str, now: datetime | None) -> None:
     try:
         with unit(using) as (cursor, dialect):
-            queue = put_back(cursor, dialect, task_id, using, now)
+            put_back(cursor, dialect, task_id, using, now)
             announce_ids(cursor, dialect, [(signals.task_put_back, [task_id])])
             tries.commits(task_id)
-            ring(queue, using=using)
     except (AlreadyFinishedError, NotSupportedError):
         # It had not finished, nor was it in its line, when an earlier try put it there.
         if not tries.doubtful:
@@ -243,19 +241,18 @@ def redrive_now(tries: Tries, task_id: int, *, using: str, now: datetime | None)
 
 def put_back(
     cursor: Cursor, dialect: Dialect, task_id: int, using: str, now: datetime | None
-) -> str:
-    """Return the queue to which the task was put back."""
+) -> None:
     task = known(cursor, dialect, task_id)
     if task.outcome == Outcome.FINISHED:
         refuse_unfit(task.key, task.outcome, None)
     if not task.outcome:
         hasten(cursor, dialect, task_id, task.key, now)
-        return task.queue
+        ring(task.queue, using=using)
+        return
     back = put_back_dead(cursor, dialect, [task_id], using, now)
     if not back:
         known(cursor, dialect, task_id)
         raise AlreadyFinishedError(f"Task '{task.key}' was put back by someone else.")
-    return back[task_id]
 
 
 def redrive_all(ids: Collection[int], *, using: str) -> set[int]:
@@ -267,8 +264,6 @@ def redrive_all(ids: Collection[int], *, using: str) -> set[int]:
     with unit(using) as (cursor, dialect):
         back = put_back_dead(cursor, dialect, ids, using, None)
         announce_ids(cursor, dialect, [(signals.task_put_back, list(back))])
-        for queue in sorted(set(back.values())):
-            ring(queue, using=using)
     return set(back)
 
 
@@ -286,6 +281,10 @@ def put_back_dead(
     dialect.delete(cursor, "perfectqueue_deadletter", back, key="task_id")
     children, followed = family(cursor, dialect, back)
     lanes = [(task_id, lane_after(*names, using=using)) for task_id, *names in rows]
+    first = {lane: task_id for task_id, lane in lanes if task_id not in children}
+    for queue in sorted(set(back.values())):
+        own = {lane: task_id for lane, task_id in first.items() if back[task_id] == queue}
+        ring(queue, using=using, lanes=own, wake=wake_sleeping)
     statement = REQUEUE.replace("{lanes}", cases(lanes)).replace("{children}", numbers(children))
     statement = statement.replace("{followed}", whens(followed))
     dialect.execute(cursor, statement.replace("{ids}", numbers(back)), now=now)

@@ -189,6 +189,25 @@ class FamilyTests(AdminTestCase):
         self.assertEqual(self.told(done), ["3 tasks were cancelled."])
         self.assertEqual([status(key) for key in "abcd"], ["waiting", *["cancelled"] * 3])
 
+    def test_one_for_which_others_wait_is_not_cancelled_without_them(self):
+        done = self.steer("cancel", ids=row(Queue()["b"]).pk, confirmed="1", back=LIST)
+        said = "Not done: for 1 others wait: its page cancels it with them."
+        self.assertEqual(self.told(done), [said])
+        self.assertEqual([verb.name for verb in self.verbs("b")], ["force_finish"])
+        self.assertEqual([verb.name for verb in self.verbs("d")], ["force_finish", "cancel"])
+
+    def verbs(self, key):
+        names = ("force_finish", "cancel", "retry")
+        return [verb for verb in self.story(Queue()[key]).context["verbs"] if verb.name in names]
+
+    def test_one_that_runs_is_asked_with_those_that_wait_for_it(self):
+        Queue().poll()
+        asked = self.steer("cancel", cone=row(Queue()["a"]).pk, back=LIST)
+        self.assertEqual([count for _badge, count in asked.context["counts"]], [3, 1])
+        done = self.steer("cancel", confirmed="1", **dict(asked.context["given"]))
+        said = "3 tasks were cancelled. 1 running task was asked to stop."
+        self.assertEqual(self.told(done), [said])
+
     def test_a_task_is_retried_with_those_that_were_cancelled_for_it(self):
         end("a", "fail")
         store.follow(using="default")

@@ -30,9 +30,10 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Batch, Outcome
 from django_perfectqueue.queue import Queue, database
 
-from ..parts.action_pages import SHOWN, may
+from ..parts.action_pages import SHOWN
 from ..parts.actions import CANCEL, RETRY
 from ..parts.base import OneOrder, ReadOnlyAdmin
+from ..parts.bulk_pages import may
 from ..parts.cells import NOTHING, badge, moment, short, tasks_link, with_fold
 from ..parts.family import linked, row, url_of
 from ..parts.filters import BatchQueueFilter, ValueFilter

@@ -18,8 +18,8 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import DEAD, Task
 from django_perfectqueue.queue import Queue, batch_of, database
 
-from .action_pages import may
 from .actions import CANCEL, RETRY
+from .bulk_pages import may
 
 WIDTH, HEIGHT = 190, 46
 ACROSS, DOWN = 54, 12

@@ -34,6 +34,7 @@ from ..terminal.table import Column
 from ..terminal.text import local, padded
 
 SAMPLE = 20
+SIGNED = 500
 LABEL = 12
 
 
@@ -207,4 +208,4 @@ def in_words(statuses: dict[str, int]) -> str:
 
 def named(tasks: TaskQuerySet) -> list[tuple[str, str]]:
     """Return the names of the first tasks, in whose histories it is written."""
-    return list(tasks.order_by("pk").values_list("queue", "key")[: steering.BATCH])
+    return list(tasks.order_by("pk").values_list("queue", "key")[:SIGNED])

@@ -57,7 +57,7 @@ RAISE = 'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" = %(task_id)s'
 REOPEN = """
 UPDATE "perfectqueue_task"
 SET "outcome" = '', "worker" = '', "started_at" = NULL, "ended_at" = NULL, "expires_at" = NULL
-WHERE "id" = %(task_id)s AND "outcome" NOT IN ('', 'finished')
+WHERE "id" = %(task_id)s AND "outcome" NOT IN ('', 'finished') AND "queue" = %(queue)s
 """
 REQUEUE = """
 INSERT INTO "perfectqueue_ticket" (
@@ -237,10 +237,10 @@ def put_back(
     if not task.outcome:
         hasten(cursor, dialect, task_id, task.key, now)
         return task.queue
-    dialect.execute(cursor, REOPEN, values)
+    dialect.execute(cursor, REOPEN, {**values, "queue": task.queue})
     if not cursor.rowcount:
         known(cursor, dialect, task_id)
-        raise AlreadyFinishedError(f"Task '{task.key}' was put back by someone else.")
+        raise AlreadyFinishedError(f"Task '{task.key}' was put back or moved by someone else.")
     dialect.execute(cursor, RAISE, values)
     may = may_hold(task.queue, task.type, task.user, split(task.limits))
     keys = tuple(sorted(known_limits(may, using=using)))

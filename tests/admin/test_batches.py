@@ -79,6 +79,14 @@ class BatchTests(BatchCase):
         for text in ("x", "9" * 30):
             self.assertNotEqual(self.client.get(LIST, {"batch": text}).status_code, 500)
 
+    def test_a_bulk_operation_keeps_to_the_batch(self):
+        submit("other", now=None)
+        page = self.client.get(f"{LIST}bulk/", {"batch": self.batch.id, "verb": "cancel"})
+        self.assertEqual(page.context["matching"]["total"], "1")
+        for text in ("x", "1x"):
+            page = self.client.get(f"{LIST}bulk/", {"batch": text}, follow=True)
+            self.assertEqual(self.told(page)[0], "There is no such batch.")
+
     def test_names_are_escaped(self):
         with Queue().batch(EVIL, user=EVIL) as batch:
             batch.submit(EVIL, "report")

@@ -121,3 +121,34 @@ class FamilyTests(TestCase):
     def test_a_task_alone_has_none(self):
         submit("alone")
         self.assertNotIn("waits for", run("pq_show", "alone"))
+
+
+class TogetherTests(TestCase):
+    def setUp(self):
+        Queue().chain([{"key": key, "type": "report", "if_failed": "cancel"} for key in "abc"])
+        submit("d", queue="other", now=None, after=[Queue()["b"]])
+        store.follow(using="default")
+
+    def test_a_task_is_cancelled_with_all_that_wait_for_it(self):
+        self.assertIn("tasks wait for task 'b'", refused(self, "pq_cancel_request", "b"))
+        out = run("pq_cancel_request", "b", "--together", "--dry-run")
+        self.assertEqual(out, "d\nc\nb\n3 tasks would be cancelled.\n")
+        self.assertEqual(status("c"), "blocked")
+        self.assertEqual(run("pq_cancel_request", "b", "--together"), "3 tasks are cancelled.\n")
+        self.assertEqual([status(key) for key in "abc"], ["waiting", "cancelled", "cancelled"])
+        self.assertEqual(Queue("other")["d"].metadata().status, "cancelled")
+
+    def test_a_task_is_retried_with_those_that_were_cancelled_for_it(self):
+        Queue().poll().fail()
+        store.follow(using="default")
+        self.assertEqual([status(key) for key in "abc"], ["failed", "cancelled", "cancelled"])
+        dry = run_json("pq_retry", "a", "--together", "--dry-run")
+        self.assertEqual([one["key"] for one in dry], ["c", "b", "a"])
+        self.assertEqual(run_json("pq_retry", "a", "--together"), [{"retried": 3}])
+        store.follow(using="default")
+        self.assertEqual([status(key) for key in "abc"], ["waiting", "blocked", "blocked"])
+
+    def test_wrong_options_are_refused(self):
+        self.assertIn("is for keys", refused(self, "pq_retry", "--together", "--all"))
+        self.assertIn("is for keys", refused(self, "pq_cancel_request", "--together"))
+        self.assertIn("no task", refused(self, "pq_retry", "--together", "zz"))

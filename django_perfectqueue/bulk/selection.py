@@ -54,7 +54,8 @@ class Selection:
     What tasks must have, all of it. An empty value, and None for a user, is any.
 
     A ``type`` may end with a star. ``group`` is the error or the reason of a dead letter,
-    ``key`` a key or how it begins, ``users`` to whose tasks the person is confined.
+    ``key`` a key or how it begins, ``batch`` the id of a batch, ``users`` to
+    whose tasks the person is confined.
     """
 
     queue: str = ""
@@ -64,6 +65,7 @@ class Selection:
     group: str = ""
     key: str = ""
     tag: str = ""
+    batch: str = ""
     users: tuple[str, ...] | None = None
 
     @classmethod
@@ -115,6 +117,8 @@ class Selection:
             rows = rows.filter(dead_letter__group=self.group)
         if self.tag:
             rows = rows.tagged(self.tag)
+        if self.batch:
+            rows = rows.filter(membership__batch_id=self.batch)
         if self.key:
             rows = rows.key_begins(self.key)
         return rows.order_by(self.page_by(verb))

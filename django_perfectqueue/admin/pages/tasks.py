@@ -24,7 +24,7 @@ from django_perfectqueue.models import Status, Task, TaskQuerySet, Watch, id_for
 from django_perfectqueue.queue import database
 
 from ..parts.action_pages import SteeringAdmin
-from ..parts.actions import COPY, EDIT, VERBS
+from ..parts.actions import CANCEL, COPY, EDIT, VERBS
 from ..parts.bulk_pages import may
 from ..parts.cells import NOTHING, badge, broken_at_dots, next_moment, short, tasks_link, with_fold
 from ..parts.family import family_page
@@ -108,6 +108,7 @@ class TaskAdmin(SteeringAdmin):
             raise PermissionDenied
         if task is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
+        relatives = family_page(task, request)
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -119,11 +120,15 @@ class TaskAdmin(SteeringAdmin):
             "change": True,
             "has_view_permission": True,
             "preserved_filters": self.get_preserved_filters(request),
-            "verbs": self.fitting_verbs(request, task),
+            "verbs": [
+                verb
+                for verb in self.fitting_verbs(request, task)
+                if verb is not CANCEL or CANCEL not in relatives["cone_verbs"]
+            ],
             "is_watched": watched_by(request).filter(task_id=task.pk).exists(),
             "user_query": urlencode({"user": task.user}),
             **task_story(task, using=database()),
-            **family_page(task, request),
+            **relatives,
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import json
-from argparse import SUPPRESS
 from collections.abc import Callable, Sequence
-from copy import copy
-from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -17,7 +14,7 @@ from django_perfectqueue.models import Schedule
 from django_perfectqueue.schedules import ScheduleHandle, Schedules
 
 from ..base import CommandOptions
-from ..queues.rule_command import RuleCommand, first_rows, person
+from ..queues.rule_command import VerbCommand, first_rows, person
 from ..schedules.facts import data_of, fields, for_programs, shown, tick_of
 from ..schedules.terms import add_terms, given_terms, past
 from ..terminal.table import Column
@@ -25,39 +22,17 @@ from ..terminal.text import padded
 
 NEXT = 5
 LAST = 10
-SHOWN = 100
 LABEL = 16
 
 
-class Command(RuleCommand):
+class Command(VerbCommand):
     summary = gettext_lazy(
         "Shows and steers schedules, whose tasks are submitted again and again: list (also"
         " without a word), show, put, change, pause, unpause, run, backfill, delete, check."
         " Exits with 1 on any error; check does so where a schedule is broken or late."
     )
     queue_help = ""
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
-        shared = [action for action in parser._actions if action.dest != "help"]
-        verbs = parser.add_subparsers(dest="verb", metavar="VERB", title=_("what to do"))
-        parser.set_defaults(verb="list", limit=SHOWN)
-
-        def add(verb: str, text: str, *, named: bool = True) -> CommandParser:
-            own: CommandParser = verbs.add_parser(verb, help=text, description=text)
-            if named:
-                own.add_argument("name", metavar="NAME", help=_("Name of the schedule."))
-            # They may also stand after the word; what is given before it counts unless they do.
-            for action in shared:
-                again = copy(action)
-                again.default = SUPPRESS
-                own._add_action(again)
-            return own
-
-        self.add_verbs(add)
-
-    def add_options(self, parser: CommandParser) -> None:
-        return
+    name_help = gettext_lazy("Name of the schedule.")
 
     def add_verbs(self, add: Callable[..., CommandParser]) -> None:
         self.add_listing(add("list", _("List them all."), named=False))
@@ -116,7 +91,7 @@ class Command(RuleCommand):
 
     def do_show(self, options: CommandOptions) -> None:
         schedule = self.schedules[options["name"]]
-        row, ticks, tasks = schedule.row(), coming(schedule), schedule.last(LAST)
+        row, ticks, tasks = schedule.row(), schedule.next(NEXT), schedule.last(LAST)
         if self.as_json:
             last = [{"key": one.key, "id": one.pk, "status": one.status} for one in tasks]
             ahead = [tick.isoformat() for tick in ticks]
@@ -206,7 +181,7 @@ class Command(RuleCommand):
 
     def report(self, schedule: ScheduleHandle, word: str, sentence: str) -> None:
         """Say what was done, and when the next tasks come."""
-        row, ticks = schedule.row(), coming(schedule)
+        row, ticks = schedule.row(), schedule.next(NEXT)
         if self.as_json:
             ahead = [tick.isoformat() for tick in ticks]
             self.print_json({**for_programs(row), "done": word, "next": ahead})
@@ -223,11 +198,6 @@ class Command(RuleCommand):
     def print_block(self, name: str, values: Sequence[str]) -> None:
         for number, value in enumerate(values or ["-"]):
             self.print_line("" if number else name, value)
-
-
-def coming(schedule: ScheduleHandle) -> list[datetime]:
-    """Return the next ticks; none where they can't be worked out, as its problem says."""
-    return [] if schedule.row().problem else schedule.next(NEXT)
 
 
 def data_from(text: str | None) -> Any:

@@ -128,7 +128,7 @@ def act(operation: Operation, found: Found, *, using: str) -> str:
     to = operation.to if operation.to != queue else ""
     try:
         if operation.verb == "cancel":
-            is_cancelled = store.cancel_request_now(task_id, using=using, now=None)
+            is_cancelled = store.cancel_one_now(task_id, using=using, now=None)
             return "cancelled" if is_cancelled else "requested"
         if to or operation.patch is not None:
             rewrite = None if operation.patch is None else rewriter(operation.patch)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -11,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import (
     AlreadyExistsError,
-    AlreadyFinishedError,
     NotFoundError,
-    NotSupportedError,
 )
 from django_perfectqueue.inspection.changes import Snapshot, changes_of, changes_of_async
 from django_perfectqueue.inspection.results import result_of, result_of_async
@@ -136,17 +133,15 @@ class TaskHandle:
         cancels the tasks that wait for it, too. Raise NotFoundError or AlreadyFinishedError,
         and NotSupportedError where tasks wait for it and are not cancelled with it.
         """
-        task_id = self.id
-        waiting = store.descendants(task_id, using=self.using)
-        if waiting and not together:
-            raise NotSupportedError(
-                f"{len(waiting)} tasks wait for task '{self.key}', directly or not."
-                " Cancel them with it: cancel_request(together=True)."
-            )
-        for child in waiting:
-            with suppress(AlreadyFinishedError, NotFoundError):
-                store.cancel_request(child, using=self.using, now=now)
-        return store.cancel_request(task_id, using=self.using, now=now)
+        return store.cancel_request(self.id, using=self.using, together=together, now=now)
+
+    def cone(self, sample: int = 10) -> store.Cone:
+        """
+        Return the live tasks that wait for it, directly or not: what ``together`` would cancel.
+
+        ``ids`` are of all of them, ``keys`` of the first so many.
+        """
+        return store.cone([self.id], using=self.using, sample=sample)
 
     @property
     def parents(self) -> Parents:
@@ -284,6 +279,7 @@ class TaskHandle:
     awhy_waiting = twin(why_waiting)
     aprogress = twin(progress)
     acancel_request = twin(cancel_request)
+    acone = twin(cone)
     aforce_finish = twin(force_finish)
     aretry = twin(retry)
     aset_priority = twin(set_priority)

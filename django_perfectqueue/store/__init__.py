@@ -27,6 +27,7 @@ from .dependencies.batches import (
     stop_batch,
     submit_joining,
 )
+from .dependencies.cancel import Cone, cancel_request, cone
 from .dependencies.submit import (
     descendants,
     replace_linked,
@@ -73,8 +74,8 @@ from .tasks.reprioritize import reprioritize
 from .tasks.revise import Revision, revise, revise_now
 from .tasks.settle import Released, cancel, fail, release, retry, snooze
 from .tasks.steer import (
-    cancel_request,
-    cancel_request_now,
+    cancel_one,
+    cancel_one_now,
     find,
     force_finish,
     redrive,

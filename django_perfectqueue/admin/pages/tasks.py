@@ -27,7 +27,9 @@ from ..parts.action_pages import SteeringAdmin
 from ..parts.actions import COPY, EDIT, VERBS
 from ..parts.bulk_pages import may
 from ..parts.cells import NOTHING, badge, broken_at_dots, next_moment, short, tasks_link, with_fold
+from ..parts.family import family_page
 from ..parts.filters import (
+    BatchFilter,
     QueueFilter,
     ReachFilter,
     StatusFilter,
@@ -52,6 +54,7 @@ class TaskAdmin(SteeringAdmin):
         TypeFilter,
         TagFilter,
         WatchedFilter,
+        BatchFilter,
         ReachFilter,
     ]
     actions = ["force_finish", "cancel", "retry", "move", "edit"]
@@ -120,6 +123,7 @@ class TaskAdmin(SteeringAdmin):
             "is_watched": watched_by(request).filter(task_id=task.pk).exists(),
             "user_query": urlencode({"user": task.user}),
             **task_story(task, using=database()),
+            **family_page(task, request),
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name

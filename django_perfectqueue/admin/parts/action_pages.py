@@ -18,10 +18,12 @@ from django.urls import URLPattern, path, reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
 
+from django_perfectqueue import store
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.inspection import steering
+from django_perfectqueue.inspection.family import counts, within
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Task, TaskQuerySet
+from django_perfectqueue.models import Batch, Task, TaskQuerySet
 from django_perfectqueue.queue import database
 
 from .actions import CANCEL, EDIT, FORCE_FINISH, MOVE, PURGE, RETRY, VERBS, Report, Verb, steer
@@ -139,17 +141,59 @@ class SteeringAdmin(ReadOnlyAdmin):
             raise Http404
         if not may(request, verb) or not self.has_view_permission(request):
             raise PermissionDenied
-        ids = numbers(request.POST.get("ids", "").split(","))
         back = self.way_back(request)
-        if verb.asks(len(ids)) and "confirmed" not in request.POST:
-            return self.ask(request, verb, ids, back=back)
+        if (group := self.group(request, verb)) is not None:
+            ids = list(group.order_by("-pk").values_list("pk", flat=True)[: CAP + 1])
+        else:
+            ids = numbers(request.POST.get("ids", "").split(","))
+        asks = group is not None or verb.asks(len(ids))
+        if asks and "confirmed" not in request.POST:
+            return self.ask(request, verb, ids, back=back, group=group)
         try:
             verb = verb.bound(request.POST.get("value", ""), str(request.user))
         except InvalidTaskError as error:
             self.message_user(request, str(error), messages.ERROR)
-            return self.ask(request, verb, ids, back=back)
+            return self.ask(request, verb, ids, back=back, group=group)
+        if numbers([request.POST.get("batch", "")]):
+            self.begin_with_batch(request, verb)
         self.carry_out(request, verb, ids)
         return HttpResponseRedirect(back)
+
+    def group(self, request: HttpRequest, verb: Verb) -> TaskQuerySet | None:
+        """
+        Return which tasks of a batch, or of those that wait for a task and that one, a verb is
+        about; None where tasks were given.
+        """
+        rows: Any = self.get_queryset(request)
+        if numbers([request.POST.get("batch", "")]):
+            rows = rows.filter(
+                membership__batch_id__in=within(self.batch(request).pk, using=database())
+            )
+        elif cone := numbers([request.POST.get("cone", "")]):
+            waiting = store.descendants(cone, using=database())
+            rows = rows.filter(pk__in=[*waiting[:CAP], *cone])
+        else:
+            return None
+        dead = verb is RETRY
+        return rows.filter(dead_letter__isnull=not dead, ticket__isnull=dead)  # type: ignore[no-any-return]
+
+    def batch(self, request: HttpRequest) -> Batch:
+        """Return the batch that was given. Raise Http404 where one may not see it."""
+        pages = self.admin_site._registry[Batch]
+        [batch] = numbers([request.POST["batch"]])
+        row: Batch | None = pages.get_queryset(request).filter(pk=batch).first()
+        if row is None or not pages.has_view_permission(request, row):
+            raise Http404
+        return row
+
+    def begin_with_batch(self, request: HttpRequest, verb: Verb) -> None:
+        """Keep who did it in the batch's history; one that is cancelled takes no more tasks."""
+        row = self.batch(request)
+        if verb is CANCEL:
+            for batch in within(row.pk, using=database()):
+                store.stop_batch(batch, using=database())
+        user: Any = request.user.pk
+        LogEntry.objects.log_actions(user, [row], CHANGE, str(verb.label))
 
     def way_back(self, request: HttpRequest) -> str:
         back = request.POST.get("back", "")
@@ -158,9 +202,18 @@ class SteeringAdmin(ReadOnlyAdmin):
         return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
 
     def ask(
-        self, request: HttpRequest, verb: Verb, ids: Sequence[int], *, back: str
+        self,
+        request: HttpRequest,
+        verb: Verb,
+        ids: Sequence[int],
+        *,
+        back: str,
+        group: TaskQuerySet | None = None,
     ) -> HttpResponse:
+        """Show what a verb would do: to how many tasks of which status, and the first of them."""
         shown = TaskQuerySet(Task, using=database()).with_status().filter(pk__in=ids[:SHOWN])
+        statuses = {} if group is None else counts(group)
+        given = [(name, request.POST[name]) for name in ("batch", "cone") if name in request.POST]
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -172,9 +225,11 @@ class SteeringAdmin(ReadOnlyAdmin):
             "count": min(len(ids), CAP),
             "capped": len(ids) > CAP,
             "cap": CAP,
+            "counts": [(badge(status), count) for status, count in statuses.items()],
+            "given": given if group is not None else [("ids", ",".join(map(str, ids)))],
+            "is_batch": "batch" in request.POST,
             "rows": [cells_of(task) for task in shown.order_by("-pk")],
             "more": max(0, min(len(ids), CAP) - SHOWN),
-            "ids": ",".join(map(str, ids)),
             "value": request.POST.get("value", ""),
             "data": data_of(ids) if verb.field == "patch" else None,
             "back": back,

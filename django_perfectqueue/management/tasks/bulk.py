@@ -39,7 +39,7 @@ class SelectingCommand(SteeringCommand):
 
     statuses: ClassVar[Sequence[str]]
     outcomes: ClassVar[tuple[str, ...]]
-    choices: ClassVar[tuple[str, ...]] = ("all", "type", "user")
+    choices: ClassVar[tuple[str, ...]] = ("all", "type", "user", "tag")
     page_by: ClassVar[str]
     verb: ClassVar[Verb]
     terms: ClassVar[tuple[str, ...]] = ("rate", "run_in")
@@ -51,6 +51,7 @@ class SelectingCommand(SteeringCommand):
         add("--all", action="store_true", help=self.all_help())
         add("--type", metavar="TYPE", help=_("Every such task of this type."))
         add("--user", metavar="USER", help=_("Every such task of this user."))
+        add("--tag", metavar="TAG", help=_("Every such task with this tag."))
         add("--status", choices=self.statuses, metavar="STATUS", help=self.status_help())
         add("--limit", type=at_least(1), metavar="N", help=_("Of these, no more than the first N."))
         add(
@@ -155,6 +156,7 @@ class SelectingCommand(SteeringCommand):
             type=options["type"] or "",
             user=options["user"],
             group=options.get("group") or "",
+            tag=options["tag"] or "",
         )
 
     def list_choices(self) -> str:
@@ -166,6 +168,8 @@ class SelectingCommand(SteeringCommand):
         for name in ("type", "user"):
             if options[name] is not None:
                 tasks = tasks.filter(**{name: options[name]})
+        if options["tag"] is not None:
+            tasks = tasks.tagged(options["tag"])
         return tasks.order_by(self.page_by)
 
     def none_found(self, options: CommandOptions) -> str:

@@ -167,20 +167,20 @@ def force_finish_now(tries: Tries, task_id: int, *, using: str, now: datetime | 
         call(ticket.holder or 0, using=using)
 
 
-def cancel_request(task_id: int, *, using: str, now: datetime | None = None) -> bool:
+def cancel_one(task_id: int, *, using: str, now: datetime | None = None) -> bool:
     """
-    Cancel a task that has yet to run, or ask the one who runs it to stop.
+    Cancel a task that has yet to run, or ask the one who runs it to stop, whoever waits for it.
 
     Return whether it is cancelled already; in a transaction of the caller's it is not, as
     that is done after the commit. Raise NotFoundError when it is gone, AlreadyFinishedError
     when it has ended.
     """
-    act = partial(cancel_request_now, task_id, using=using, now=now)
+    act = partial(cancel_one_now, task_id, using=using, now=now)
     return bool(once_committed(act, task_id, using=using))
 
 
 @recalled
-def cancel_request_now(tries: Tries, task_id: int, *, using: str, now: datetime | None) -> bool:
+def cancel_one_now(tries: Tries, task_id: int, *, using: str, now: datetime | None) -> bool:
     with unit(using) as (cursor, dialect):
         try:
             ticket = live(cursor, dialect, task_id)

@@ -18,14 +18,18 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue.bulk import TYPE
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Status, Task, TaskQuerySet, Watch, id_for
 from django_perfectqueue.queue import database
 
-from ..parts.action_pages import SteeringAdmin, may
-from ..parts.actions import VERBS
+from ..parts.action_pages import SteeringAdmin
+from ..parts.actions import COPY, EDIT, VERBS
+from ..parts.bulk_pages import may
 from ..parts.cells import NOTHING, badge, broken_at_dots, next_moment, short, tasks_link, with_fold
+from ..parts.family import family_page
 from ..parts.filters import (
+    BatchFilter,
     QueueFilter,
     ReachFilter,
     StatusFilter,
@@ -50,9 +54,10 @@ class TaskAdmin(SteeringAdmin):
         TypeFilter,
         TagFilter,
         WatchedFilter,
+        BatchFilter,
         ReachFilter,
     ]
-    actions = ["force_finish", "cancel", "retry"]
+    actions = ["force_finish", "cancel", "retry", "move", "edit"]
     search_fields = ["key"]
     search_help_text = _(
         "A key or its beginning, upper and lower case told apart. Where there are more than 50 "
@@ -118,6 +123,7 @@ class TaskAdmin(SteeringAdmin):
             "is_watched": watched_by(request).filter(task_id=task.pk).exists(),
             "user_query": urlencode({"user": task.user}),
             **task_story(task, using=database()),
+            **family_page(task, request),
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name
@@ -148,7 +154,10 @@ class TaskAdmin(SteeringAdmin):
 
     def fitting_verbs(self, request: HttpRequest, task: Task) -> list[object]:
         status = Status(task.status)
-        return [verb for verb in VERBS.values() if status in verb.statuses and may(request, verb)]
+        # The data of a bulk operation are signed for its key.
+        refused = (EDIT, COPY) if task.type == TYPE else ()
+        fitting = [verb for verb in VERBS.values() if status in verb.statuses]
+        return [verb for verb in fitting if verb not in refused and may(request, verb)]
 
     @admin.display(description=_("key"))
     def named(self, task: Task) -> SafeString:

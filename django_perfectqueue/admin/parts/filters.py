@@ -16,7 +16,17 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import DEAD, LIVE, DeadLetter, Lane, Status, Tag, Ticket, Watch
+from django_perfectqueue.models import (
+    DEAD,
+    LIVE,
+    Batch,
+    DeadLetter,
+    Lane,
+    Status,
+    Tag,
+    Ticket,
+    Watch,
+)
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.records.counts import groups
 
@@ -25,6 +35,7 @@ from .search import plain, queue_names
 
 REACH = 100_000
 ALL = "all"
+LONGEST = 18
 FEW_HAVE = ("tag", "watched")
 FEW = (*DEAD, Status.RUNNING, Status.STALLED)
 
@@ -108,6 +119,28 @@ class QueueFilter(ValueFilter):
 class LaneQueueFilter(QueueFilter):
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
         return as_choices(distinct(Lane.objects.using(database()), "queue"))
+
+
+class BatchQueueFilter(QueueFilter):
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
+        return as_choices(distinct(Batch.objects.using(database()), "queue"))
+
+
+class BatchFilter(ValueFilter):
+    """The batch whose page led here; there is no list of all to choose from."""
+
+    title = _("batch")
+    parameter_name = "batch"
+
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
+        value = request.GET.get("batch", "")
+        if not value.isdecimal() or len(value) > LONGEST:
+            return []
+        names = Batch.objects.using(database()).filter(pk=value).values_list("name", flat=True)
+        return [(value, printable(names.first() or value))]
+
+    def condition(self, value: str) -> Q:
+        return Q(membership__batch_id=value)
 
 
 class GroupFilter(ValueFilter):

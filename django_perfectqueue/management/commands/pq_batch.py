@@ -37,6 +37,8 @@ SAMPLE = 20
 SIGNED = 500
 LABEL = 12
 
+SIGNED = 500
+
 
 class Command(VerbCommand):
     summary = gettext_lazy(

@@ -171,7 +171,7 @@ class BatchAdmin(ReadOnlyAdmin):
             "callbacks": [row(one, link, urls) for one, link in called],
             "inner": [
                 (state_badge(one), one, bar(one.total, one.finished, one.dead))
-                for one in inner[:MOST]
+                for one in exact(inner[:MOST], using=database())
             ],
             "verbs": [verb for verb in verbs if sees_tasks and may(request, verb)],
         }

@@ -92,10 +92,13 @@ class Selection:
         values = asdict(self).items()
         return {name: value for name, value in values if value or (name, value) == ("user", "")}
 
-    @property
-    def page_by(self) -> str:
-        """The column of ids by which it is read: that of the smallest table."""
-        return id_for(self.status) if self.status or not self.group else "dead_letter__task_id"
+    def page_by(self, verb: str) -> str:
+        """Return the column of ids by which it is read: that of the smallest table."""
+        if self.status:
+            return id_for(self.status)
+        if self.group or verb in ("retry", "delete"):
+            return "dead_letter__task_id"
+        return "ticket__task_id" if verb == "cancel" else "id"
 
     def tasks(self, verb: str, *, using: str) -> TaskQuerySet:
         """Return the tasks that match, by their ids: every door to bulk work reads them here."""
@@ -118,7 +121,7 @@ class Selection:
             rows = rows.filter(membership__batch_id=self.batch)
         if self.key:
             rows = rows.key_begins(self.key)
-        return rows.order_by(self.page_by)
+        return rows.order_by(self.page_by(verb))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

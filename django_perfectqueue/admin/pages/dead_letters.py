@@ -17,7 +17,6 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import DeadLetter, Outcome
-from django_perfectqueue.queue import database
 
 from ..parts.action_pages import CAP, SteeringAdmin, may
 from ..parts.actions import RETRY
@@ -38,6 +37,7 @@ from ..parts.search import one_queue
 class DeadLetterAdmin(SteeringAdmin):
     """The newest failure first, by when it ended: a task may be much older than that."""
 
+    user_path = "task__user"
     list_display = ["badge", "named", "ended", "kind", "for_user", "of_queue", "cause", "reason"]
     list_display_links = None
     list_filter = [
@@ -80,7 +80,7 @@ class DeadLetterAdmin(SteeringAdmin):
             return HttpResponse(status=405, headers={"Allow": "POST"})
         if not may(request, RETRY) or not self.has_view_permission(request):
             raise PermissionDenied
-        letters = DeadLetter.objects.using(database()).filter(
+        letters = self.get_queryset(request).filter(
             group=request.POST.get("group", "").replace("\x00", "")
         )
         if (status := request.POST.get("status") or Outcome.FAILED) != ALL:

@@ -44,6 +44,7 @@ class Counted(OneOrder):
 
 @admin.register(Lane)
 class LaneAdmin(ReadOnlyAdmin):
+    user_path = "user"
     list_display = [
         "standing",
         "for_user",

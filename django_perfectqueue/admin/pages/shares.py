@@ -19,6 +19,7 @@ OWNER = ("user", "queue")
 
 @admin.register(FairShare)
 class FairShareAdmin(RuleAdmin):
+    user_path = "user"
     owner = OWNER
     list_display = ["whose", "paused", "of_queue", "weight", "max_running"]
     list_editable = ["weight", "max_running", "paused"]

@@ -16,6 +16,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue.inspection.scope import may_see
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Status, Task, TaskQuerySet, id_for
 from django_perfectqueue.queue import database
@@ -24,12 +25,13 @@ from ..parts.action_pages import SteeringAdmin, may
 from ..parts.actions import VERBS
 from ..parts.cells import NOTHING, badge, broken_at_dots, next_moment, short, tasks_link, with_fold
 from ..parts.filters import QueueFilter, ReachFilter, StatusFilter, TypeFilter, UserFilter
-from ..parts.search import ids_by_key, one_queue, queue_names
+from ..parts.search import ids_by_key, one_queue
 from ..parts.task_story import task_story
 
 
 @admin.register(Task)
 class TaskAdmin(SteeringAdmin):
+    user_path = "user"
     list_display = ["badge", "named", "kind", "for_user", "of_queue", "created", "when", "attempts"]
     list_display_links = ["named"]
     list_filter = [StatusFilter, QueueFilter, UserFilter, TypeFilter, ReachFilter]
@@ -67,9 +69,7 @@ class TaskAdmin(SteeringAdmin):
     ) -> tuple[QuerySet[Model], bool]:
         if not search_term:
             return queryset, False
-        queue = request.GET.get("queue")
-        queues = [queue] if queue else queue_names(database())
-        return queryset.filter(pk__in=ids_by_key(search_term, queues, using=database())), False
+        return queryset.filter(pk__in=ids_by_key(search_term, request)), False
 
     def change_view(
         self,
@@ -97,7 +97,7 @@ class TaskAdmin(SteeringAdmin):
             "preserved_filters": self.get_preserved_filters(request),
             "verbs": self.fitting_verbs(request, task),
             "user_query": urlencode({"user": task.user}),
-            **task_story(task, using=database()),
+            **task_story(task, using=database(), sees_all=may_see(request, None)),
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name

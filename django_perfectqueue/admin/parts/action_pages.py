@@ -18,6 +18,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
 
 from django_perfectqueue.inspection import steering
+from django_perfectqueue.inspection.scope import in_scope
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Task, TaskQuerySet
 from django_perfectqueue.queue import database
@@ -106,7 +107,8 @@ class SteeringAdmin(ReadOnlyAdmin):
     def ask(
         self, request: HttpRequest, verb: Verb, ids: Sequence[int], *, back: str
     ) -> HttpResponse:
-        shown = TaskQuerySet(Task, using=database()).with_status().filter(pk__in=ids[:SHOWN])
+        rows = TaskQuerySet(Task, using=database()).with_status()
+        shown = in_scope(rows, request, "user").filter(pk__in=ids[:SHOWN])
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,

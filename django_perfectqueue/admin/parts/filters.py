@@ -14,6 +14,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue.inspection.scope import in_scope, scope_of
 from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import DEAD, LIVE, DeadLetter, Lane, Status, Ticket
@@ -96,12 +97,13 @@ class QueueFilter(ValueFilter):
     parameter_name = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        return as_choices(queue_names(database()))
+        return as_choices(queue_names(request))
 
 
 class LaneQueueFilter(QueueFilter):
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        return as_choices(distinct(Lane.objects.using(database()), "queue"))
+        lanes = in_scope(Lane.objects.using(database()), request, "user")
+        return as_choices(distinct(lanes, "queue"))
 
 
 class GroupFilter(ValueFilter):
@@ -112,7 +114,7 @@ class GroupFilter(ValueFilter):
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
         status = request.GET.get("status") or Status.FAILED.value
-        found = groups(None if status == ALL else status, using=database())
+        found = groups(None if status == ALL else status, scope_of(request), using=database())
         return [(name, f"{printable(name)} ({bounded(count)})") for name, count in found if name]
 
 

@@ -95,8 +95,10 @@ class HowFar:
     at: str
 
 
-def task_story(task: Task, *, using: str, now: datetime | None = None) -> dict[str, Any]:
-    """Return the context of a task's page."""
+def task_story(
+    task: Task, *, using: str, sees_all: bool = True, now: datetime | None = None
+) -> dict[str, Any]:
+    """Return the context of a task's page: names of other users' tasks only for ``sees_all``."""
     now = now or timezone.now()
     ticket: Ticket | None = getattr(task, "ticket", None)
     letter: DeadLetter | None = getattr(task, "dead_letter", None)
@@ -105,7 +107,7 @@ def task_story(task: Task, *, using: str, now: datetime | None = None) -> dict[s
     newest = attempts(task, using)
     return {
         "badge": badge(task.status),
-        "sentences": [explain(task), *reasons(task, ticket, using)],
+        "sentences": [explain(task), *reasons(task, ticket, using, sees_all)],
         "about": [*about(task), *location_facts(task, using)],
         "times": times(task, ticket, newest, now),
         "line": position_facts(task, ticket, lane),
@@ -144,7 +146,7 @@ def explain(task: Task) -> str:
     return sentences[Status(task.status)]
 
 
-def reasons(task: Task, ticket: Ticket | None, using: str) -> list[str]:
+def reasons(task: Task, ticket: Ticket | None, using: str, sees_all: bool) -> list[str]:
     """Return what else keeps a task where it is."""
     found = []
     if ticket and ticket.cancel_requested:
@@ -153,7 +155,8 @@ def reasons(task: Task, ticket: Ticket | None, using: str) -> list[str]:
         found.append(remarked)
     if ticket:
         reason = why_waiting(task, using=using)
-        found += [] if reason.code in EXPLAINED else [reason.sentence]
+        hidden = EXPLAINED if sees_all else (*EXPLAINED, Code.BLOCKED, Code.PARENT_FAILED)
+        found += [] if reason.code in hidden else [reason.sentence]
     return found
 
 

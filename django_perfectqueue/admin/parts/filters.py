@@ -14,10 +14,9 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_perfectqueue.inspection.scope import in_scope, scope_of
-from django_perfectqueue.lib.distinct import distinct
+from django_perfectqueue.inspection.scope import scope_of
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import DEAD, LIVE, DeadLetter, Lane, Status, Ticket
+from django_perfectqueue.models import DEAD, LIVE, DeadLetter, Status, Ticket
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.records.counts import groups
 
@@ -98,12 +97,6 @@ class QueueFilter(ValueFilter):
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
         return as_choices(queue_names(request))
-
-
-class LaneQueueFilter(QueueFilter):
-    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        lanes = in_scope(Lane.objects.using(database()), request, "user")
-        return as_choices(distinct(lanes, "queue"))
 
 
 class GroupFilter(ValueFilter):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ParamSpec
 
 from .lib.running import running
 from .payload.journal import part_of
+from .payload.names import JSON
 
 if TYPE_CHECKING:
     from .queue import AcquiredTask
+
+P = ParamSpec("P")
 
 
 def current_task() -> AcquiredTask | None:
@@ -37,3 +41,12 @@ def log(text: object) -> None:
     task = running.get()
     if task is not None:
         task.log(text)
+
+
+def step(name: str, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> JSON:
+    """
+    Run a named step of the task that runs here, as ``AcquiredTask.step()`` does; where none
+    runs, only call the function.
+    """
+    task = running.get()
+    return function(*args, **kwargs) if task is None else task.step(name, function, *args, **kwargs)

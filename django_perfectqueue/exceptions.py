@@ -43,7 +43,10 @@ class InvalidScheduleError(PerfectQueueError, ValueError):
 
 
 class InvalidResultError(InvalidTaskError):
-    """What a handler has returned can't be stored: the codec can't write it, or it is too large."""
+    """
+    What a handler or a step has returned can't be stored: the codec can't write it, or it is
+    too large.
+    """
 
 
 class PayloadError(TaskError):

@@ -86,6 +86,25 @@ async def wait_in_a_loop(task):
     note(task, "end")
 
 
+@handler("steps")
+def steps(task):
+    """Note each of two steps, and wait between them."""
+    task.step("first", note, task, "first")
+    note(task, "between")
+    wait_for(task.data["until"])
+    task.step("second", note, task, "second")
+    return os.getpid()
+
+
+@handler("steps-in-a-loop")
+async def steps_in_a_loop(task):
+    await task.astep("first", note, task, "first")
+    note(task, "between")
+    while not Path(task.data["until"]).exists():
+        await asyncio.sleep(0.02)
+    await task.astep("second", note, task, "second")
+
+
 @handler("fail", max_attempts=2, retry_wait=0)
 def fail(task):
     raise ValueError("as it was told")

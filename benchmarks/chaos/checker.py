@@ -21,6 +21,7 @@ from itertools import combinations
 from benchmarks.findings import Checks, Violation
 
 from . import scenario
+from .graph import mistakes
 from .history import RUNNING, Change, History, Run
 
 TICK = 0.005
@@ -117,6 +118,21 @@ def miscounted(history: History) -> Iterator[Finding]:
         least = retries[row.id] if row.type == "settler" else due
         if not least <= row.errors <= due:
             yield row.id, f"has {row.errors} errors in place of {due}"
+
+
+@check("out of order")
+def out_of_order(history: History) -> Iterator[Finding]:
+    """No task runs before those that it waits for, and what they came to decides its end."""
+    ids = {row.key: row.id for row in history.rows}
+    outcomes = {row.key: row.outcome for row in history.rows}
+    begins, ends = {}, {}
+    for key, task in ids.items():
+        if runs := [run for run in history.runs_of.get(task, ()) if has_acquired(history, run)]:
+            begins[key] = runs[0].began + TICK
+        if closes := history.closes_of.get(task):
+            ends[key] = closes[0].at
+    for key, what in mistakes(history.graph, outcomes, begins, ends):
+        yield ids.get(key), f"{key} {what}"
 
 
 @check("ended twice")

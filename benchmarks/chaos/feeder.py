@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import threading
 from collections.abc import Iterable
 from typing import Any
@@ -14,6 +15,7 @@ from django_perfectqueue.models import FairShare, Limit, Ticket
 from django_perfectqueue.queue import Queue
 
 from . import scenario
+from .graph import Graph
 from .terms import Terms
 
 TICK = 0.05
@@ -31,6 +33,7 @@ class Feeder(threading.Thread):
         self.terms = terms
         self.coming = scenario.tasks(terms.seed, terms.alive_time)
         self.queue = Queue()
+        self.graph = Graph(random.Random(terms.seed))
         self.stored: list[str] = []
         self.doubtful: list[str] = []
         self.asked: set[str] = set()
@@ -50,6 +53,7 @@ class Feeder(threading.Thread):
         try:
             if Ticket.objects.count() < self.terms.backlog:
                 self.submit(list(itertools.islice(self.coming, BATCH)))
+                self.submit_graph()
             self.ask_for_cancels()
         except Error:
             connection.close()
@@ -59,6 +63,21 @@ class Feeder(threading.Thread):
         first, rest = tasks[0], tasks[1:]
         self.try_to(lambda: self.queue.submit(**first), [first["key"]])
         self.try_to(lambda: self.queue.submit_many(rest), [task["key"] for task in rest])
+
+    def submit_graph(self) -> None:
+        """Submit tasks that wait for earlier ones, and a batch of batches."""
+        nodes = self.graph.some_nodes()
+        keys = [task["key"] for task in nodes]
+        self.try_to(lambda: self.queue.submit_many(nodes), keys)
+        if keys[-1] in self.stored[-1:]:
+            self.graph.are_stored(keys)
+        before = len(self.graph.callbacks)
+        try:
+            self.stored += self.graph.submit_batch(self.queue)
+        except Error:
+            connection.close()
+            some = self.graph.callbacks[before:]
+            self.doubtful += {key for one in some for key in (one.key, *one.members)}
 
     def try_to(self, submit: Any, keys: Iterable[str]) -> None:
         try:

@@ -179,6 +179,8 @@ class Parent(Watched):
 class ChaosDispatch(Dispatch):
     routes = {
         "steady": Steady,
+        "node": Steady,
+        "doomed": Hopeless,
         "long": Steady,
         "cancelled": Steady,
         "flaky": Flaky,

@@ -13,6 +13,8 @@ from typing import Any
 
 from benchmarks.driver import Link
 
+from .graph import Callback, Node
+
 RUNNING, GONE = 2, -1
 
 
@@ -157,6 +159,7 @@ class History:
     drift: Sequence[str] = ()
     leftovers: Sequence[str] = ()
     ticks: Mapping[str, Ticks] = field(default_factory=dict)
+    graph: tuple[Sequence[Node], Sequence[Callback]] = ((), ())
 
     @cached_property
     def changes_of(self) -> dict[int, list[Change]]:

@@ -154,12 +154,15 @@ class Chaos:
         finally:
             feeder.stop()
         ticks = end_schedules(self.first_ticks)
+        settled = time.monotonic()
         self.drain(stage)
+        drained = time.monotonic() - settled
         leftovers = self.stop(stage)
         seen = replace(self.gathered(stage, feeder, leftovers), ticks=ticks)
         return {
             **self.judged(seen),
             "seconds": seconds,
+            "drained": drained,
             "said": said(stage.fleet, SAID_SO),
             "version": self.version(),
         }
@@ -241,6 +244,7 @@ class Chaos:
             limits={scenario.NARROW: scenario.WIDTH},
             drift=history.read_drift() + said(stage.fleet, CORRECTED),
             leftovers=leftovers,
+            graph=(feeder.graph.nodes, feeder.graph.callbacks),
         )
 
     def judged(self, seen: history.History) -> dict[str, Any]:
@@ -248,6 +252,8 @@ class Chaos:
         self.write_down(seen, found)
         return {
             "tasks": len(seen.rows),
+            "nodes": sum(row.key.startswith("node-") for row in seen.rows),
+            "callbacks": sum("!" in row.key for row in seen.rows),
             "ticks": sum(one.fired for one in seen.ticks.values()),
             "outcomes": Counter(row.outcome or "none" for row in seen.rows),
             "attempts": len(seen.runs),

@@ -12,13 +12,15 @@ NARROW, WIDTH = "narrow", 2
 SHARES = {"ann": (1.0, None), "bob": (2.0, None), "carl": (4.0, None), CAPPED: (2.0, CAP)}
 USERS = (*SHARES, None)
 
-SCHEDULES = {f"tick{number}": number % 5 + 1 for number in range(20)}
+SCHEDULES = {f"tick{number}": number % 60 + 1 for number in range(200)}
 """How many seconds apart the ticks of each schedule are."""
 
 FINISHED = frozenset({"finished"})
 ENDINGS = {
     "hopeless": frozenset({"failed"}),
     "cancelled": frozenset({"finished", "cancelled"}),
+    "node": frozenset({"finished", "cancelled"}),
+    "doomed": frozenset({"failed", "cancelled"}),
 }
 
 

@@ -23,7 +23,8 @@ from django_perfectqueue.store.arithmetic.fair_order import (
     unmeasured,
 )
 from django_perfectqueue.store.arithmetic.newcomers import expected
-from django_perfectqueue.store.claims.acquire import LANES_READ_AT_LEAST, ROUNDS
+from django_perfectqueue.store.claims.acquire import ROUNDS
+from django_perfectqueue.store.claims.lanes import LANES_READ_AT_LEAST
 from django_perfectqueue.store.lanes.accounts import Accounts
 from django_perfectqueue.store.lanes.wake import LAST
 

@@ -34,7 +34,7 @@ from .checks import is_installed, not_installed
 from .definition import DEFAULTS, QueueTask, check_options, option_of
 from .stored_call import StoredCall, stored_options
 
-SUBMITTED = ("user", "key", "expected_at", "expires_at", "limits", "after", "if_failed")
+SUBMITTED = ("user", "key", "expected_at", "expires_at", "limits", "after", "if_failed", "tags")
 """The words of a task that are arguments of a submit."""
 
 TaskCall = tuple[Any, Iterable[Any], Mapping[str, Any]]

@@ -71,6 +71,8 @@ class QueueTask(Base[P, R]):
     """The tasks that must finish before: results, keys of its queue, or ids."""
     if_failed: str = "wait"
     """What it does when one of these ends otherwise: wait, cancel or run."""
+    tags: Iterable[str] = ()
+    """The names by which it is found."""
 
     def __new__(cls, *values: object, **task_options: object) -> Any:
         """Raise TypeError, with the nearest one, for a word that there is not."""
@@ -81,8 +83,9 @@ class QueueTask(Base[P, R]):
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.limits, str):
-            object.__setattr__(self, "limits", tuple(self.limits))
+        for name in ("limits", "tags"):
+            if not isinstance(getattr(self, name), str):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
         for name in error_rules.RULES:
             object.__setattr__(self, name, error_rules.hashable(getattr(self, name)))
         Task.__post_init__(self)
@@ -179,8 +182,11 @@ RULES: dict[str, tuple[Callable[[object], bool], str]] = {
         lambda value: value in ("wait", "cancel", "run"),
         "'wait', 'cancel' or 'run'",
     ),
-    "limits": (
-        lambda value: isinstance(value, tuple) and all(isinstance(one, str) for one in value),
-        "a list of names",
+    **dict.fromkeys(
+        ("limits", "tags"),
+        (
+            lambda value: isinstance(value, tuple) and all(isinstance(one, str) for one in value),
+            "a list of names",
+        ),
     ),
 }

@@ -18,7 +18,7 @@ WORDS = (
     "run_after",
     "backend",
     "takes_context",
-    *(name for name in DEFAULTS if name not in ("after", "if_failed")),
+    *(name for name in DEFAULTS if name not in ("after", "if_failed", "tags")),
 )
 AT, FOR = "at", "for"
 

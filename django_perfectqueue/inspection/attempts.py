@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate
 
+from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.models import (
@@ -18,6 +19,7 @@ from django_perfectqueue.models import (
     Outcome,
     State,
     Status,
+    Step,
     Task,
     Ticket,
 )
@@ -87,6 +89,11 @@ class Episode:
 def journals_of(task: Task, *, using: str) -> list[Journal]:
     """Return the journals of a task's attempts, the first one first."""
     return list(Journal.objects.using(using).filter(task_id=task.pk).order_by("number"))
+
+
+def steps_of(task: Task, *, using: str) -> QuerySet[Step]:
+    """Return the steps of a task that are kept, in order."""
+    return Step.objects.using(using).filter(task_id=task.pk).order_by("pk")
 
 
 def episodes(task: Task, attempts: Sequence[Try], journals: Sequence[Journal]) -> list[Episode]:

@@ -168,11 +168,8 @@ class ResultWaiter:
 
     def find(self) -> None:
         ids = store.find_all(self.queue, self.unfound, using=self.using)
-        if missing := [key for key in self.unfound if key not in ids]:
-            raise NotFoundError(
-                f"Queue '{self.queue}' has no task with the key {list_keys(missing)}."
-                " If there was one, it has been deleted."
-            )
+        if unknown := [key for key in self.unfound if key not in ids]:
+            raise missing(self.queue, unknown)
         self.waited_for |= {task_id: key for key, task_id in ids.items()}
         self.unfound = []
 
@@ -240,6 +237,13 @@ class ResultWaiter:
     def close(self) -> None:
         if self.notices is not None:
             self.notices.close()
+
+
+def missing(queue: str, keys: list[str]) -> NotFoundError:
+    return NotFoundError(
+        f"Queue '{queue}' has no task with the key {list_keys(keys)}."
+        " If there was one, it has been deleted."
+    )
 
 
 def list_keys(keys: list[str]) -> str:

@@ -64,6 +64,7 @@ class Code(models.TextChoices):
     LIMIT_PAUSED = "limit_paused"
     LIMIT_CAP = "limit_cap"
     LIMIT_RATE = "limit_rate"
+    LANE_ASLEEP = "lane_asleep"
     POSITION = "position"
 
 
@@ -133,6 +134,10 @@ SENTENCES = {
     Code.LIMIT_PAUSED: _("Limit '%(name)s' is paused."),
     Code.LIMIT_CAP: _("Limit '%(name)s' lets %(most)d tasks run at once, and %(running)d run."),
     Code.LIMIT_RATE: _("Limit '%(name)s' lets %(rate)s start, the next one in %(wait)s."),
+    Code.LANE_ASLEEP: _(
+        "Its lane sleeps, since the program that submitted it did not wake it; a worker does so"
+        " within seconds."
+    ),
 }
 
 
@@ -206,6 +211,7 @@ class Case:
         yield from self.by_a_lapsed_lease()
         yield from self.by_its_user()
         yield from self.by_limits()
+        yield from self.by_its_lane()
         yield self.check_position()
 
     def in_hand(self) -> Iterator[Reason]:
@@ -317,6 +323,11 @@ class Case:
                 wait=(at - self.now).total_seconds(),
             )
         return None
+
+    def by_its_lane(self) -> Iterator[Reason]:
+        """Check whether the lane is to be woken; one that has yet to be made has no turn."""
+        if self.lane.id == self.ticket.lane and not self.lane.awake:
+            yield Reason(code=Code.LANE_ASLEEP, name=self.task.user)
 
     def check_position(self) -> Reason:
         return Reason(

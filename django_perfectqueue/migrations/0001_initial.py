@@ -1416,6 +1416,122 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.CreateModel(
+            name="Step",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "name",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=100, verbose_name="name"
+                    ),
+                ),
+                ("result_text", models.TextField(db_column="result", verbose_name="result")),
+                ("kept_at", models.DateTimeField(verbose_name="kept at")),
+                (
+                    "task",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="steps",
+                        to="perfectqueue.task",
+                        verbose_name="task",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "step",
+                "verbose_name_plural": "steps",
+                "default_permissions": ("view",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("task", "name"), name="perfectqueue_step_name")
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Tag",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "tag",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=64, verbose_name="tag"
+                    ),
+                ),
+                (
+                    "task",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="tags",
+                        to="perfectqueue.task",
+                        verbose_name="task",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "tag",
+                "verbose_name_plural": "tags",
+                "default_permissions": ("view",),
+                "indexes": [models.Index(fields=["tag", "task"], name="perfectqueue_tag_tag")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("task", "tag"), name="perfectqueue_tag_task")
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Watch",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "person",
+                    django_perfectqueue.models.fields.ExactCharField(
+                        max_length=255, verbose_name="person"
+                    ),
+                ),
+                (
+                    "task",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        related_name="watches",
+                        to="perfectqueue.task",
+                        verbose_name="task",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "watched task",
+                "verbose_name_plural": "watched tasks",
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(fields=["person", "task"], name="perfectqueue_watch_person")
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("task", "person"), name="perfectqueue_watch_task"
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Overview",
             fields=[],
             options={

@@ -42,7 +42,17 @@ from .status import (
     id_for,
     live_conditions,
 )
-from .task import Attempt, Journal, JournalQuerySet, Task, TaskManager, TaskQuerySet
+from .task import (
+    Attempt,
+    Journal,
+    JournalQuerySet,
+    Step,
+    Tag,
+    Task,
+    TaskManager,
+    TaskQuerySet,
+    Watch,
+)
 from .ticket import Ticket
 from .usage import ALL_TYPES, WAIT_BUCKETS, Bucket, Overview, Usage
 from .worker import UNSEEN, Worker, WorkerQuerySet
@@ -97,11 +107,14 @@ __all__ = [
     "Schedule",
     "State",
     "Status",
+    "Step",
+    "Tag",
     "Task",
     "TaskManager",
     "TaskQuerySet",
     "Ticket",
     "Usage",
+    "Watch",
     "Worker",
     "WorkerQuerySet",
     "condition",

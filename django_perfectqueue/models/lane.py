@@ -16,7 +16,7 @@ from .fields import ExactCharField, PartialIndex, ReadableDateTimeField, without
 
 
 class Policy(models.IntegerChoices):
-    """By which rule a lane's turn comes: see ``store.arithmetic.policies``."""
+    """By which rule a lane's turn comes: see ``OpenLane.key()``."""
 
     FAIR = 0, _("fair")
     SLOTS = 1, _("slots")

@@ -14,7 +14,13 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.journal import Line, read
-from django_perfectqueue.payload.names import JSON, LAST_CHARACTER, LIMITS_LENGTH
+from django_perfectqueue.payload.names import (
+    JSON,
+    LAST_CHARACTER,
+    LIMITS_LENGTH,
+    STEP_LENGTH,
+    TAG_LENGTH,
+)
 
 from .fields import ExactCharField, PartialIndex, ReadableDateTimeField, without_partial_indexes
 from .kept import Kept, KeptQuerySet
@@ -67,6 +73,17 @@ class TaskQuerySet(KeptQuerySet["Task"]):
     def key_begins(self, start: str) -> TaskQuerySet:
         """Keep the tasks whose key is this or begins so, as the index of keys finds them."""
         return self.filter(key__gte=start, key__lt=start + LAST_CHARACTER)
+
+    def tagged(self, *tags: str) -> TaskQuerySet:
+        """Keep the tasks that have all of these tags."""
+        tasks = self.all()
+        for tag in tags:
+            tasks = tasks.tagged_any(tag)
+        return tasks
+
+    def tagged_any(self, *tags: str) -> TaskQuerySet:
+        """Keep the tasks that have one of these tags, each once."""
+        return self.filter(pk__in=Tag.objects.filter(tag__in=tags).values("task_id"))
 
     def live(self) -> TaskQuerySet:
         """Keep the tasks that have not ended."""
@@ -263,3 +280,82 @@ class Journal(models.Model):
     def log(self) -> list[Line]:
         """Its log lines, each with its time, level, logger and text."""
         return list(read(self.lines))
+
+
+class Step(models.Model):
+    """What a named step of a task has returned, kept for the attempts after it."""
+
+    task = models.ForeignKey(
+        Task,
+        models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="steps",
+        verbose_name=_("task"),
+    )
+    name = ExactCharField(_("name"), max_length=STEP_LENGTH)
+    result_text = models.TextField(_("result"), db_column="result")
+    kept_at = ReadableDateTimeField(_("kept at"))
+
+    class Meta:
+        verbose_name = _("step")
+        verbose_name_plural = _("steps")
+        default_permissions = ("view",)
+        constraints = [
+            models.UniqueConstraint(fields=["task", "name"], name="perfectqueue_step_name"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task_id}: {printable(self.name)}"
+
+
+class Tag(models.Model):
+    """A tag of a task."""
+
+    task = models.ForeignKey(
+        Task,
+        models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="tags",
+        verbose_name=_("task"),
+    )
+    tag = ExactCharField(_("tag"), max_length=TAG_LENGTH)
+
+    class Meta:
+        verbose_name = _("tag")
+        verbose_name_plural = _("tags")
+        default_permissions = ("view",)
+        constraints = [
+            models.UniqueConstraint(fields=["task", "tag"], name="perfectqueue_tag_task"),
+        ]
+        indexes = [models.Index(fields=["tag", "task"], name="perfectqueue_tag_tag")]
+
+    def __str__(self) -> str:
+        return printable(self.tag)
+
+
+class Watch(models.Model):
+    """A task that a person watches in the admin; ``person`` is the primary key as text."""
+
+    task = models.ForeignKey(
+        Task,
+        models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="watches",
+        verbose_name=_("task"),
+    )
+    person = ExactCharField(_("person"), max_length=255)
+
+    class Meta:
+        verbose_name = _("watched task")
+        verbose_name_plural = _("watched tasks")
+        default_permissions = ()
+        constraints = [
+            models.UniqueConstraint(fields=["task", "person"], name="perfectqueue_watch_task"),
+        ]
+        indexes = [models.Index(fields=["person", "task"], name="perfectqueue_watch_person")]
+
+    def __str__(self) -> str:
+        return f"{self.person}: {self.task_id}"

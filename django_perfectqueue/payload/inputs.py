@@ -13,7 +13,7 @@ from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.lib.durations import EARLIEST, LATEST, seconds_in, seconds_of
 from django_perfectqueue.lib.durations import LONGEST as LONGEST_DURATION
-from django_perfectqueue.payload.names import EVERYONE, LIMIT_LENGTH, LIMITS_LENGTH
+from django_perfectqueue.payload.names import EVERYONE, LIMIT_LENGTH, LIMITS_LENGTH, TAG_LENGTH
 
 from . import codecs, context
 
@@ -24,6 +24,8 @@ Duration = timedelta | float | str
 When = datetime | Duration
 
 QUEUE_LENGTH, KEY_LENGTH = 100, 255
+
+MOST_TAGS = 20
 
 SMALLEST, LARGEST = -(2**31) + 1, 2**31 - 1
 
@@ -88,6 +90,20 @@ def checked_limits(value: object) -> tuple[str, ...]:
             f"The names of a task's limits may have at most {LIMITS_LENGTH} characters together."
         )
     return tuple(names)
+
+
+def checked_tags(value: object) -> tuple[str, ...]:
+    """
+    Return tags as they may be stored, each once.
+
+    Raise InvalidTaskError when one is no name, or there are more than MOST_TAGS.
+    """
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidTaskError(f"The tags must be a list of names, not {value!r}.")
+    tags = tuple(dict.fromkeys(checked("tag", tag, TAG_LENGTH) for tag in value))
+    if len(tags) > MOST_TAGS:
+        raise InvalidTaskError(f"A task may have at most {MOST_TAGS} tags, not {len(tags)}.")
+    return tags
 
 
 def checked_priority(value: object) -> int:

@@ -13,5 +13,9 @@ LIMITS_LENGTH = 500
 
 LIMIT_LENGTH = 249
 
+STEP_LENGTH = 100
+
+TAG_LENGTH = 64
+
 JSON: TypeAlias = Any
 """What a codec gives back: only the project knows its shape."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec
 
+from asgiref.sync import sync_to_async
 from django.db import Error, connections, transaction
 
 from django_perfectqueue import store
@@ -27,6 +29,7 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.payload import codecs
 from django_perfectqueue.payload.inputs import Duration, encoded
 from django_perfectqueue.payload.journal import Notes, entry, part_of
+from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.payload.redaction import secrets_of, without
 from django_perfectqueue.verdicts import SHORTEST_WAIT, Discard, Snooze, wait_of
 
@@ -34,13 +37,15 @@ from .async_twins import in_event_loop, twin
 from .batch import Batch, batch_closed_by, batch_of
 from .deferred import Deferred, Doubt, or_deferred
 from .parents import Parents
+from .steps import Steps, encoded_result
 
 if TYPE_CHECKING:
     from .queue import Queue
 
 
-from django_perfectqueue.exceptions import InvalidResultError
 from django_perfectqueue.models.dead_letter import GRAVE
+
+P = ParamSpec("P")
 
 logger = logging.getLogger("django_perfectqueue.queue")
 
@@ -78,6 +83,7 @@ class AcquiredTask:
     _settled: str = field(default="", repr=False)
     _lost: bool = field(default=False, repr=False)
     _doubt: Doubt | None = field(default=None, repr=False, compare=False)
+    _steps: Steps | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         """Name it without its data, which must not get into logs and reports of errors."""
@@ -235,6 +241,34 @@ class AcquiredTask:
         else:
             self.deferred.add(write)
         self._data = merged
+
+    def step(
+        self, name: str, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs
+    ) -> JSON:
+        """
+        Return what this step has returned in an earlier attempt; else run it, and keep that.
+
+        What it returns is read back from how it is stored, the first time, too. The record is
+        committed when the function has returned; of an atomic handler with its effects. Raise
+        InvalidTaskError for a bad name or one that this attempt has used, InvalidResultError
+        for what can't be stored, PreemptedError when the lease has passed to another,
+        AlreadyFinishedError when this has ended the task; and what the function raises, after
+        which nothing is kept.
+        """
+        return self._opened_steps().run(name, partial(function, *args, **kwargs))
+
+    async def astep(
+        self, name: str, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs
+    ) -> JSON:
+        """Do the same; the function may be a coroutine function, else it runs in a thread."""
+        steps = await sync_to_async(self._opened_steps)()
+        return await steps.run_async(name, partial(function, *args, **kwargs))
+
+    def _opened_steps(self) -> Steps:
+        self._refuse_if_settled()
+        if self._steps is None:
+            self._steps = Steps(self)
+        return self._steps
 
     def progress(
         self, part: float | None = None, stage: str | None = None, *, of: float | None = None
@@ -516,15 +550,3 @@ def note_of(task: AcquiredTask) -> store.Note | None:
         lines=notes.text(),
         is_first=is_first,
     )
-
-
-def encoded_result(value: object, *, using: str) -> str:
-    limit = options().MAX_RESULT_SIZE
-    by = "MAX_PAYLOAD_SIZE" if limit is None else "MAX_RESULT_SIZE"
-    try:
-        text = encoded(value, "The result", limit=limit, by=by)
-    except InvalidTaskError as error:
-        raise InvalidResultError(str(error)) from error
-    if why := store.too_long(text, using=using):
-        raise InvalidResultError(f"The result can't be stored: {why}. Raise that, or return less.")
-    return text

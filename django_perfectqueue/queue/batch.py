@@ -98,7 +98,7 @@ class Batch:
         each = (self.queue._submission(**{**terms, "user": self.user, **task}) for task in tasks)
         for given in store.in_chunks(each):
             linked = partial(store.submit_linked, store.submit_all)
-            submit = linked if any(task.after for task in given) else store.submit_all
+            submit = linked if any(task.after or task.tags for task in given) else store.submit_all
             fresh = store.submit_joining(submit, given, self.id, using=self.using)
             if len(fresh) < len(given):
                 raise AlreadyExistsError(already(self.queue.name, given, fresh))

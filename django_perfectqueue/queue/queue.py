@@ -31,6 +31,7 @@ from django_perfectqueue.payload.inputs import (
     checked_keys,
     checked_limits,
     checked_priority,
+    checked_tags,
     checked_timeout,
     checked_user,
     encoded,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from .parents import Waited
 
 Window = Literal["minute", "hour", "day"]
-AFTER = attrgetter("after")
+AFTER, TAGS = attrgetter("after"), attrgetter("tags")
 
 
 class Queue:
@@ -98,6 +99,7 @@ class Queue:
         time_limit: Duration | None = None,
         after: Iterable[Waited] = (),
         if_failed: IfFailed = "wait",
+        tags: Iterable[str] = (),
         on_conflict: OnConflict = "raise",
         now: datetime | None = None,
     ) -> TaskHandle:
@@ -118,6 +120,8 @@ class Queue:
         If one of them ends otherwise, this one with ``if_failed`` waits until that is put back
         and finishes, is cancelled, or runs all the same.
 
+        ``tags`` are up to 20 names of up to 64 characters by which it is found.
+
         Raise InvalidTaskError when it can't be stored as it is, NotFoundError where there is
         no such task to wait for.
         """
@@ -136,6 +140,7 @@ class Queue:
             time_limit=time_limit,
             after=after,
             if_failed=if_failed,
+            tags=tags,
             surroundings=captured(),
             now=now,
         )
@@ -144,7 +149,7 @@ class Queue:
                 f"on_conflict is 'raise', 'ignore' or 'replace', not {on_conflict!r}."
             )
         task = self[submission.key]
-        linked = bool(submission.after)
+        linked = bool(submission.after or submission.tags)
         submit = partial(store.submit_linked, store.submit) if linked else store.submit
         if not submit([submission], using=using, now=now):
             if on_conflict == "raise":
@@ -179,7 +184,7 @@ class Queue:
         submissions = (self._submission(**terms, **task) for task in tasks)
         for given in store.in_chunks(submissions):
             submit: Any = store.submit_all if on_conflict == "raise" else store.submit
-            if any(map(AFTER, given)):
+            if any(map(AFTER, given)) or any(map(TAGS, given)):
                 submit = partial(store.submit_linked, submit)
             fresh = submit(given, using=using, now=now)
             if on_conflict == "raise" and len(fresh) < len(given):
@@ -236,6 +241,7 @@ class Queue:
         time_limit: Duration | None = None,
         after: Iterable[Waited] = (),
         if_failed: IfFailed = "wait",
+        tags: Iterable[str] = (),
         surroundings: str | None = None,
         now: datetime | None = None,
     ) -> store.Submission:
@@ -267,6 +273,7 @@ class Queue:
             context=surroundings,
             after=parents,
             if_failed=0 if if_failed == "wait" else checked_if_failed(if_failed),
+            tags=checked_tags(tags) if tags else (),
         )
 
     def __getitem__(self, key: str) -> TaskHandle:

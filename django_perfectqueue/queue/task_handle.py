@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,9 +14,15 @@ from django_perfectqueue.exceptions import (
     NotFoundError,
     NotSupportedError,
 )
+from django_perfectqueue.inspection.changes import Snapshot, changes_of, changes_of_async
 from django_perfectqueue.inspection.results import result_of, result_of_async
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
-from django_perfectqueue.payload.inputs import Duration, checked_priority, checked_timeout
+from django_perfectqueue.payload.inputs import (
+    Duration,
+    checked_priority,
+    checked_tags,
+    checked_timeout,
+)
 
 from .async_twins import twin
 from .parents import IfFailed, Parents, checked_after, checked_if_failed
@@ -91,6 +97,21 @@ class TaskHandle:
         end = await result_of_async(self.queue.name, self.key, using=self.using, timeout=seconds)
         return end.result()
 
+    def watch(self, timeout: Duration | None = None) -> Iterator[Snapshot]:
+        """
+        Yield what it is, and again whenever that has changed, until it has ended.
+
+        Changes in quick succession may be seen as one. Raise NotFoundError, WaitTimeoutError
+        and WaitInTransactionError as wait() does.
+        """
+        seconds = checked_timeout(timeout)
+        return changes_of(self.queue.name, self.key, using=self.using, timeout=seconds)
+
+    def watch_async(self, timeout: Duration | None = None) -> AsyncIterator[Snapshot]:
+        """Do what watch() does, without holding up the event loop."""
+        seconds = checked_timeout(timeout)
+        return changes_of_async(self.queue.name, self.key, using=self.using, timeout=seconds)
+
     def progress(self) -> models.Journal | None:
         """
         Return the journal of its present or last attempt, or None if that wrote none.
@@ -149,6 +170,21 @@ class TaskHandle:
         parents = None if after is None else checked_after(after, self.queue.name, self.using)
         store.wait_no_longer_for(self.id, parents, using=self.using)
 
+    @property
+    def tags(self) -> list[str]:
+        """Its tags, in the order in which it got them; empty where there is no such task."""
+        rows = models.Tag.objects.using(self.using).order_by("pk")
+        mine = rows.filter(task__queue=self.queue.name, task__key=self.key)
+        return store.patiently(lambda: list(mine.values_list("tag", flat=True)), using=self.using)
+
+    def tag(self, *tags: str) -> None:
+        """Give it tags, each once; raise NotFoundError or InvalidTaskError."""
+        store.tag_task(self.id, checked_tags(tags), using=self.using)
+
+    def untag(self, *tags: str) -> None:
+        """Take tags off it, if it has them; raise NotFoundError."""
+        store.untag_task(self.id, tags, using=self.using)
+
     def force_finish(self, *, now: datetime | None = None) -> None:
         """
         Close it as finished, even while it runs: its holder is then preempted.
@@ -186,6 +222,8 @@ class TaskHandle:
     aforce_finish = twin(force_finish)
     aretry = twin(retry)
     aset_priority = twin(set_priority)
+    atag = twin(tag)
+    auntag = twin(untag)
 
 
 def expires_first(starts: store.Moment | None, ends: store.Moment | None) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from django.db import IntegrityError
 from django.db.models import QuerySet
@@ -18,7 +18,7 @@ from django_perfectqueue.conf import nearest, options
 from django_perfectqueue.exceptions import InvalidScheduleError, NotFoundError
 from django_perfectqueue.fairness import audit
 from django_perfectqueue.inspection.steering import DID
-from django_perfectqueue.models import Change, Schedule, Task
+from django_perfectqueue.models import Change, IfFailed, Schedule, Task
 from django_perfectqueue.payload.inputs import When
 from django_perfectqueue.queue import Queue, TaskHandle
 from django_perfectqueue.queue.async_twins import twin
@@ -49,6 +49,20 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 NEIGHBOURS = 1_000
+
+Submit = Callable[..., Mapping[tuple[str, str], int]]
+
+
+def in_turn(given: Sequence[store.Submission], *, using: str) -> dict[tuple[str, str], int]:
+    """Submit tasks of which each waits for the end of the one before."""
+    linked = [given[0]]
+    for task in given[1:]:
+        before = store.Parent(linked[-1].queue, linked[-1].key)
+        linked.append(task._replace(after=(before,), if_failed=IfFailed.RUN))
+    return store.submit_linked(store.submit, linked, using=using)
+
+
+BACKFILLS: dict[str, Submit] = {"allow": store.submit, "queue": in_turn}
 
 
 class Schedules:
@@ -203,6 +217,7 @@ class ScheduleHandle:
         since: When,
         until: When,
         *,
+        overlap: Literal["allow", "queue"] = "allow",
         dry_run: bool = False,
         by: str = "",
         now: datetime | None = None,
@@ -210,9 +225,12 @@ class ScheduleHandle:
         """
         Submit the tasks of all ticks from ``since`` to ``until`` that have none yet.
 
-        Return these ticks; with ``dry_run`` only that. Raise InvalidScheduleError where they
-        are more than 1,000.
+        With ``overlap`` "queue" each of them waits for the end of the one before. Return these
+        ticks; with ``dry_run`` only that. Raise InvalidScheduleError where they are more than
+        1,000.
         """
+        if overlap not in BACKFILLS:
+            raise InvalidScheduleError(f"overlap is 'allow' or 'queue', not {overlap!r}.")
         moment = now or fire.server_time(using=self.using)
         first, last = at("since", since, moment), at("until", until, moment)
         if first is None or last is None:
@@ -232,7 +250,8 @@ class ScheduleHandle:
         ticks = fire.without_tasks(row, ticks, using=self.using)
         if not dry_run and ticks:
             with self._changed(by, now, did="backfilled") as (row, moment):
-                fire.submit_ticks(row, ticks, moment, using=self.using)
+                submit = BACKFILLS[overlap]
+                fire.submit_ticks(row, ticks, moment, using=self.using, submit=submit)
         return ticks
 
     def delete(self, *, by: str = "") -> None:

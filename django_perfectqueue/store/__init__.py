@@ -10,7 +10,7 @@ of a task that is held its holder announces that.
 """
 
 from .arithmetic.fair_order import lane_of
-from .claims.acquire import ClaimRequest, acquire, finish_and_acquire
+from .claims.acquire import acquire, finish_and_acquire
 from .claims.backlog_age import oldest_due, overdue
 from .claims.peek import Outlook, look
 from .claims.single_lane import take_alone
@@ -19,7 +19,6 @@ from .database.idle_transactions import end_idle_transactions
 from .database.packet import too_long
 from .database.transaction import ailment, calls_of_others, one_call, patiently, together
 from .dependencies.batches import (
-    State,
     When,
     batch_state,
     create_batch,
@@ -28,7 +27,6 @@ from .dependencies.batches import (
     stop_batch,
     submit_joining,
 )
-from .dependencies.fold import fold
 from .dependencies.submit import (
     descendants,
     replace_linked,
@@ -55,14 +53,15 @@ from .notify.completion import (
 from .notify.datagrams import Datagrams
 from .notify.messages import Call, Ring
 from .notify.postgres import EndNotices, Notices
-from .notify.ring import doorbell, ear, ring
+from .notify.ring import doorbell, ear
 from .notify.signals import announce
 from .records.dependency_events import follow
 from .records.journal import write_journal
+from .records.tags import tag_task, untag_task
 from .records.usage import Tally, UsageKey, add_usage, clock, ended_so, folded, note_waiting
 from .records.usage_rollup import roll_up
 from .records.workers import Registration, register, sign_off
-from .schedules.fire import SCHEDULE, SCHEDULED_FOR, fire_schedules
+from .schedules.fire import SCHEDULED_FOR, fire_schedules
 from .tasks.after_commit import steer_waiting
 from .tasks.atomic import Joint
 from .tasks.close import Loss
@@ -72,143 +71,23 @@ from .tasks.replace import replace
 from .tasks.reprioritize import reprioritize
 from .tasks.settle import Released, cancel, fail, release, retry, snooze
 from .tasks.steer import cancel_request, find, force_finish, redrive
-from .tasks.submit import CHUNK, in_chunks, submit, submit_all
-from .tasks.update import update_payload
+from .tasks.submit import in_chunks, submit, submit_all
+from .tasks.update import keep_step, update_payload
 from .upkeep.clear import clear
 from .upkeep.give_back import give_back
 from .upkeep.idle_lanes import FIRST_ID, forget_holds, forget_lanes, forget_meters
 from .upkeep.purge import Surplus, Swept, discard, newest_id, purge, purgeable, surplus
 from .upkeep.recount import Drift, Position, recount
 from .upkeep.timers import answer_alarms, rouse
-from .values import Completion, Failure, Lease, Moment, Note, Parent, Pulse, Submission, new_holder
-
-__all__ = [
-    "CHUNK",
-    "FIRST_ID",
-    "SCHEDULE",
-    "SCHEDULED_FOR",
-    "STILL_HELD",
-    "Ailment",
-    "Call",
-    "ClaimRequest",
-    "Completion",
-    "Datagrams",
-    "Drift",
-    "EndNotices",
-    "Ended",
-    "Failure",
-    "InHand",
-    "Joint",
-    "Lease",
-    "Loss",
-    "Moment",
-    "Note",
-    "Notices",
-    "Outlook",
-    "Parent",
-    "Position",
-    "Pulse",
-    "Registration",
-    "Released",
-    "Ring",
-    "State",
-    "Submission",
-    "Surplus",
-    "Swept",
-    "Tally",
-    "UsageKey",
-    "When",
-    "acquire",
-    "add_usage",
-    "ailment",
-    "announce",
-    "answer_alarms",
-    "apply_limit",
-    "apply_shares",
-    "batch_state",
-    "calls_of_others",
-    "cancel",
-    "cancel_request",
-    "clear",
-    "clock",
-    "create_batch",
-    "descendants",
-    "discard",
-    "doorbell",
-    "ear",
-    "end_idle_transactions",
-    "end_notices",
-    "ended_so",
-    "ends",
-    "fail",
-    "find",
-    "find_all",
-    "finish",
-    "finish_and_acquire",
-    "fire_schedules",
-    "fold",
-    "folded",
-    "follow",
-    "force_finish",
-    "forget_batches",
-    "forget_holds",
-    "forget_lanes",
-    "forget_limits",
-    "forget_meters",
-    "give_back",
-    "heartbeat",
-    "in_callers_transaction",
-    "in_chunks",
-    "in_hand",
-    "known_limits",
-    "lane_of",
-    "limits_of",
-    "live",
-    "look",
-    "look_at_batch",
-    "new_holder",
-    "newest_id",
-    "note_waiting",
-    "oldest_due",
-    "one_call",
-    "outcome_of",
-    "overdue",
-    "park",
-    "patiently",
-    "purge",
-    "purgeable",
-    "queue_weights",
-    "recount",
-    "redrive",
-    "refusal",
-    "register",
-    "release",
-    "renew",
-    "replace",
-    "replace_linked",
-    "reprioritize",
-    "retry",
-    "ring",
-    "roll_up",
-    "rouse",
-    "sign_off",
-    "snooze",
-    "steer_waiting",
-    "stop_batch",
-    "submit",
-    "submit_all",
-    "submit_joining",
-    "submit_linked",
-    "surplus",
-    "take_alone",
-    "together",
-    "too_long",
-    "unpark",
-    "unpark_some",
-    "update_payload",
-    "wait_for",
-    "wait_no_longer_for",
-    "wanted",
-    "watch",
-    "write_journal",
-]
+from .values import (
+    ClaimRequest,
+    Completion,
+    Failure,
+    Lease,
+    Moment,
+    Note,
+    Parent,
+    Pulse,
+    Submission,
+    new_holder,
+)

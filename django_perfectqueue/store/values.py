@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -44,7 +45,8 @@ class Submission(NamedTuple):
     user, behind all limits known to hold for it; one that was missed is found when the
     task is acquired. ``time_limit`` is in seconds; None leaves it to the handler.
     ``context`` is JSON text: what of the submitter's surroundings the handler is to find.
-    It waits for the tasks in ``after``; ``if_failed`` is a number of IfFailed.
+    It waits for the tasks in ``after``; ``if_failed`` is a number of IfFailed. ``tags`` are
+    each there once.
     """
 
     queue: str
@@ -62,6 +64,7 @@ class Submission(NamedTuple):
     context: str | None = None
     after: tuple[Parent, ...] = ()
     if_failed: int = 0
+    tags: tuple[str, ...] = ()
 
 
 class Lease(NamedTuple):
@@ -131,6 +134,25 @@ class Failure:
             message=str(error),
             traceback="".join(traceback.format_exception(error)),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRequest:
+    """
+    Which tasks a holder asks for: up to ``limit`` of these queues, which are tried in order.
+
+    ``alive_time`` is for how many seconds it may keep them. A ``serial`` holder runs them one
+    after another: of what has a cap or keeps to limits it then gets a part, so that others
+    may run the rest at the same time.
+    """
+
+    queues: Sequence[str]
+    limit: int
+    alive_time: float
+    holder: int
+    using: str
+    now: datetime | None = None
+    serial: bool = False
 
 
 class Completion(NamedTuple):

@@ -13,10 +13,13 @@ from django_perfectqueue import store
 from django_perfectqueue.application import Application
 from django_perfectqueue.conf import options
 from django_perfectqueue.exceptions import CancelRequestedError
+from django_perfectqueue.payload import codecs
 from django_perfectqueue.payload.inputs import checked_priority, checked_user
+from django_perfectqueue.payload.names import JSON
 from django_perfectqueue.queue import AcquiredTask, Duration, Queue, checked_duration, encoded
 from django_perfectqueue.queue.acquired import DISCARDED
 from django_perfectqueue.queue.deferred import or_deferred
+from django_perfectqueue.queue.steps import Steps
 from django_perfectqueue.verdicts import Snooze, wait_of
 
 from .held_task import HeldTask
@@ -29,17 +32,41 @@ Handler = type[Application] | Callable[[AcquiredTask], object]
 numbers = itertools.count(1)
 
 
+class RehearsedSteps(Steps):
+    """Steps that are kept in their task."""
+
+    task: RehearsedTask
+
+    def names(self) -> set[str]:
+        return set(self.task.steps)
+
+    def read(self, name: str) -> str:
+        return encoded(self.task.steps[name])
+
+    def keep(self, name: str, text: str) -> None:
+        self.task.steps[name] = codecs.decode(text)
+
+
 class RehearsedTask(HeldTask):
     """
     An acquired task that no database knows: what settles it is noted here.
 
     ``settled`` is the word for what has become of it, ``returned`` its result, ``wait``
     for how long it was put off, and ``why`` the reason why it did not finish. Where
-    ``cancel_requested`` is set, heartbeat() raises CancelRequestedError.
+    ``cancel_requested`` is set, heartbeat() raises CancelRequestedError. ``steps`` are the
+    results of its steps by name; a test may set those of earlier attempts.
     """
 
     cancel_requested: bool = False
     why: store.Failure | None = None
+
+    def __init__(self, *values: Any, **terms: Any) -> None:
+        super().__init__(*values, **terms)
+        self.steps: dict[str, JSON] = {}
+
+    def _opened_steps(self) -> Steps:
+        self._steps = self._steps or RehearsedSteps(self)
+        return super()._opened_steps()
 
     def write(self, completion: store.Completion) -> bool:
         self.settle("finished")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import attrgetter
 from unittest import mock
 
 from django.utils import timezone
@@ -34,17 +35,20 @@ class SubmittedTask:
     run_at: datetime | None
     expires_at: datetime | None
     limits: tuple[str, ...]
+    tags: tuple[str, ...]
     using: str
 
     @classmethod
     def of_row(cls, row: models.Task) -> SubmittedTask:
         limits = tuple(filter(None, row.limits.split(",")))
-        return cls.of(row, data=row.data, limits=limits, using=str(row._state.db))
+        tags = tuple(tag.tag for tag in sorted(row.tags.all(), key=attrgetter("pk")))
+        return cls.of(row, data=row.data, limits=limits, tags=tags, using=str(row._state.db))
 
     @classmethod
     def of_submission(cls, given: store.Submission, *, using: str) -> SubmittedTask:
         given = given._replace(run_at=on_clock(given.run_at), expires_at=on_clock(given.expires_at))
-        return cls.of(given, data=decode(given.payload), limits=given.limits, using=using)
+        named = {"limits": given.limits, "tags": given.tags}
+        return cls.of(given, data=decode(given.payload), **named, using=using)
 
     @classmethod
     def of(cls, given: models.Task | store.Submission, **values: JSON) -> SubmittedTask:
@@ -136,6 +140,7 @@ def everything(using: str | None = None) -> list[SubmittedTask]:
     if sources:
         return list(sources[-1]())
     rows = models.Task.objects.using(using or database()).order_by("pk")
+    rows = rows.prefetch_related("tags")
     return [SubmittedTask.of_row(row) for row in rows]
 
 

@@ -2,7 +2,7 @@
 
 from django.contrib.auth.models import Group
 
-from django_perfectqueue import progress
+from django_perfectqueue import current_task, progress, step
 from django_perfectqueue.application import Discard, Fixed, Retry, Snooze
 from django_perfectqueue.compat import task
 from django_perfectqueue.queue import Queue
@@ -40,6 +40,21 @@ def boom(message):
 @task
 def halfway():
     progress(0.5, "halfway")
+
+
+@task
+def stepping():
+    """Return which attempt has charged; the first one fails after that."""
+    number = current_task().attempt
+    charged = step("charge", lambda: number)
+    if number == 1:
+        raise ValueError("once more")
+    return charged
+
+
+@task
+async def stepping_async():
+    return await current_task().astep("charge", later.func, 7)
 
 
 @task

@@ -83,6 +83,16 @@ class RunTests(TestCase):
         told = Queue()[result.id].progress()
         self.assertEqual((told.progress, told.stage), (0.5, "halfway"))
 
+    def test_a_function_goes_on_after_a_step_that_an_earlier_attempt_has_run(self):
+        result = jobs.stepping.using(max_attempts=2).enqueue()
+        with self.assertLogs("django_perfectqueue"):
+            run_due(only=1)
+        Queue()[result.id].retry()
+        run_due(only=1)
+        result.refresh()
+        self.assertEqual(result.return_value, 1)
+        self.assertEqual(self.run_one(jobs.stepping_async).return_value, {"value": 7})
+
     def test_sys_exit_fails_the_task_and_nothing_else(self):
         result = self.run_one(jobs.leave, words=("failed",))
         self.assertIs(result.errors[0].exception_class, SystemExit)

@@ -78,9 +78,7 @@ class CommandTests(Folder, TransactionTestCase):
                 pass
         except UnavailableError as error:
             self.skipTest(str(error))
-        # On MariaDB schedules wait for a sweep of the janitor while all processors are busy.
-        text = SMALL if kind == "mariadb" else SMALL + BY_SCHEDULES
-        small, results = self.scenario_file(text), self.folder / "results.jsonl"
+        small, results = self.scenario_file(SMALL + BY_SCHEDULES), self.folder / "results.jsonl"
         common = ("--scenarios", small, "--processors", "2")
         code, _printed, complained = self.run_command(
             *common, "--databases", kind, "--output", results, "--into", self.folder / "out"

@@ -328,6 +328,22 @@ class PlaceTests(WaitingTestCase):
         sentence = "It is number 1 in its user's line."
         self.assert_why(submit("k1"), "position", sentence, position=1, lanes=None)
 
+    def test_a_lane_that_nobody_has_woken_says_so_until_a_worker_does(self):
+        first = submit("k1", user="ann")
+        [held] = acquire()
+        finish(held)
+        Lane.objects.update(awake=False)
+        # Woken after the commit, which does not come here; as where the program dies then.
+        task = submit("k2", user="ann")
+        sentence = (
+            "Its lane sleeps, since the program that submitted it did not wake it; a worker does"
+            " so within seconds."
+        )
+        self.assert_why(task, "lane_asleep", sentence, name="ann")
+        acquire()
+        self.assertEqual(self.why(task).code, "running")
+        self.assertEqual(self.why(first).code, "ended")
+
     def test_it_is_counted_up_to_a_thousand(self):
         submit_many(why_waiting.COUNTED - 1)
         last = submit("k1", now=after(1))

@@ -1,7 +1,12 @@
 """Batches, through the door that programs use."""
 
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
+
 from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
+from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue import store
 from django_perfectqueue.exceptions import (
@@ -14,8 +19,9 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.models import Batch, BatchDelta, BatchMember, Task
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.dependencies import batches
 
-from ..factories import elsewhere
+from ..factories import completion, elsewhere
 
 
 def status(key):
@@ -224,6 +230,66 @@ class BatchTests(TransactionTestCase):
 
         self.assertEqual(state(batch), (2_300, 2_300, 0, True))
         take("mail")
+
+    def test_while_others_are_open_ends_cost_two_statements_and_no_commit(self):
+        def statements(count):
+            completions = [completion(task.lease) for task in Queue().acquire(count)]
+            with CaptureQueriesContext(connection) as found:
+                store.finish(completions, using="default")
+            return [query["sql"].split()[0] for query in found]
+
+        Queue().submit_many(members("x", "y"))
+        alone = statements(2)
+        with Queue().batch("nightly") as batch:
+            batch.submit_many(members("a", "b", "c"))
+        self.assertEqual(Counter(statements(2)) - Counter(alone), Counter(INSERT=1, SELECT=1))
+        self.assertEqual(state(batch), (3, 2, 0, False))
+        take("c").finish()
+
+    def test_counts_are_merged_and_none_is_lost(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit_many(members(*"abcde"))
+            batch.then("mail", "report")
+        with mock.patch.object(batches, "MANY", 2):
+            for number in range(4):
+                self.assertEqual(state(batch), (5, number, 0, False))
+                Queue().poll().finish()
+                self.assertEqual(BatchDelta.objects.count(), 1)
+                batches.merge(batch.id, using="default")
+        Queue().poll().finish()
+        self.assertEqual(state(batch), (5, 5, 0, True))
+        take("mail")
+
+
+@mock.patch.object(batches, "MANY", 2)
+class ConcurrentTests(TransactionTestCase):
+    """Merges, folds and looks of several at once."""
+
+    def setUp(self):
+        if connection.vendor == "sqlite":
+            self.skipTest("SQLite has one writer: the other waits.")
+
+    def test_of_many_who_end_at_once_the_last_ends_each_batch(self):
+        def work(_name):
+            try:
+                while task := Queue().poll():
+                    task.finish()
+            finally:
+                connection.close()
+
+        for number in range(12):
+            with Queue().batch(f"outer{number}") as outer:
+                outer.then(f"mail{number}", "report", priority=-1)
+                for name in "ab":
+                    with outer.batch(f"{name}{number}") as inner:
+                        keys = (f"{name}{number}-{key}" for key in range(6))
+                        inner.submit_many({**one, "user": one["key"]} for one in members(*keys))
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(work, range(4)))
+            self.assertEqual(state(outer), (2, 2, 0, True))
+            self.assertIn(status(f"mail{number}"), ("waiting", "finished"))
+            work(0)
+        self.assertFalse(BatchDelta.objects.exists())
 
 
 class OpenTests(TransactionTestCase):

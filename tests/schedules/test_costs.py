@@ -27,7 +27,7 @@ class LookTests(TestCase):
             fill(count)
             with self.subTest(count=count), self.assertNumQueries(1):
                 outlook = store.look(["default"], using="default", now=NOON)
-        self.assertEqual(outlook, store.Outlook(due=False, wait=3600.0))
+        self.assertEqual(outlook, store.Outlook(due=False, wait=3600.0, tick=3600.0))
 
     def test_a_janitors_look_is_one_statement_too(self):
         fill(100)

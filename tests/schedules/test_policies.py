@@ -6,6 +6,7 @@ from unittest import mock
 from django.db import IntegrityError
 from django.test import TransactionTestCase
 
+from django_perfectqueue.exceptions import CancelRequestedError
 from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.schedules import fire
@@ -133,9 +134,14 @@ class OverlapTests(Case):
         self.assertEqual(len(schedule.row().pending), 2)
         self.assertEqual(schedule.row().due_at, NOON + 3 * MINUTE + SECOND)
 
-    def test_cancel_cancels_the_task_before(self):
-        self.after_two_ticks("cancel")
-        self.assertEqual(self.ticks(), [1, 2, 3])
+    def test_cancel_lets_the_latest_wait_until_the_task_before_has_ended(self):
+        schedule = self.after_two_ticks("cancel")
+        self.assertEqual(self.ticks(), [1])
+        self.assertEqual(schedule.row().skipped_overlap, 1)
+        self.end(NOON + 3 * MINUTE)
+        self.fire(NOON + 3 * MINUTE + SECOND)
+        self.assertEqual(self.ticks(), [1, 3])
+        self.assertEqual(schedule.row().pending, [])
 
     def test_so_many_failures_in_a_row_pause_it(self):
         schedule = self.put(pause_after=2)
@@ -157,15 +163,42 @@ class CancelTests(TransactionTestCase):
     put, fire, ticks = Case.put, Case.fire, Case.ticks
     setUp = Case.setUp
 
-    def test_the_task_before_is_cancelled_once_the_next_is_there(self):
+    def statuses(self):
+        return [*Task.objects.with_status().order_by("key").values_list("status", flat=True)]
+
+    def test_the_task_before_is_cancelled_and_then_the_next_submitted(self):
         self.put(overlap="cancel")
         self.fire(NOON + MINUTE)
         self.fire(NOON + 2 * MINUTE)
-        found = Task.objects.with_status().order_by("key").values_list("status", flat=True)
-        self.assertEqual(list(found), ["cancelled", "waiting"])
+        self.assertEqual(self.statuses(), ["cancelled"])
+        self.fire(NOON + 2 * MINUTE + SECOND)
+        self.assertEqual(self.statuses(), ["cancelled", "waiting"])
+
+    def test_a_request_that_was_lost_is_made_again(self):
+        self.put(overlap="cancel")
+        self.fire(NOON + MINUTE)
+        (task,) = Queue().acquire(now=NOON + MINUTE)
+        with mock.patch.object(fire, "cancel_request"):  # Its process dies before it asks.
+            self.fire(NOON + 2 * MINUTE)
+        task.heartbeat(now=NOON + 2 * MINUTE)
+        self.fire(NOON + 2 * MINUTE + SECOND)
+        with self.assertRaises(CancelRequestedError):
+            task.heartbeat(now=NOON + 2 * MINUTE + SECOND)
 
 
 class BrokenTests(Case):
+    def test_a_key_that_another_task_has_is_a_problem_and_loses_no_tick(self):
+        schedule, _other = self.put("broken", overlap="allow", catch_up=1), self.put("good")
+        key = fire.key_of("broken", NOON + MINUTE)
+        Queue().submit(key, "t", run_at=NOON + HOUR)
+        with self.assertLogs("django_perfectqueue.schedules", "ERROR"):
+            self.fire(NOON + MINUTE)
+        self.assertIn(f"Another task has the key of a tick: '{key}'", schedule.row().problem)
+        self.assertEqual((schedule.row().fired, self.ticks("good")), (0, [1]))
+        Queue().clear()
+        self.fire(NOON + 2 * MINUTE + SECOND)
+        self.assertEqual((schedule.row().problem, self.ticks("broken")), ("", [1, 2]))
+
     def test_a_broken_one_is_set_aside_with_its_problem_and_holds_up_no_other(self):
         broken, good = self.put("broken"), self.put("good")
         Schedule.objects.filter(name="broken").update(

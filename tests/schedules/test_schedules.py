@@ -185,6 +185,15 @@ class SteerTests(Case):
         with self.assertRaisesMessage(InvalidScheduleError, "more than 1000"):
             schedule.backfill(NOON - 48 * HOUR, NOON)
 
+    def test_the_tasks_of_a_backfill_may_run_one_after_another(self):
+        schedule = self.put(every=HOUR)
+        schedule.backfill(NOON - 3 * HOUR, NOON - HOUR, overlap="queue", now=NOON)
+        for _tick in range(3):
+            (task,) = Queue().acquire(5, now=NOON)
+            task.fail(now=NOON)
+        with self.assertRaisesMessage(InvalidScheduleError, "'allow' or 'queue', not 'skip'"):
+            schedule.backfill(NOON - HOUR, NOON, overlap="skip")
+
     def test_the_last_tasks_are_its_own(self):
         schedule = self.put("a", overlap="allow")
         self.put("a@2b", overlap="allow")

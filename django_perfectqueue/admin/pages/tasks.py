@@ -9,23 +9,34 @@ from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from django_perfectqueue.inspection.scope import may_see
+from django_perfectqueue.inspection.scope import in_scope, may_see
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Status, Task, TaskQuerySet, id_for
+from django_perfectqueue.models import Status, Task, TaskQuerySet, Watch, id_for
 from django_perfectqueue.queue import database
 
 from ..parts.action_pages import SteeringAdmin, may
 from ..parts.actions import VERBS
 from ..parts.cells import NOTHING, badge, broken_at_dots, next_moment, short, tasks_link, with_fold
-from ..parts.filters import QueueFilter, ReachFilter, StatusFilter, TypeFilter, UserFilter
-from ..parts.search import ids_by_key, one_queue
+from ..parts.filters import (
+    QueueFilter,
+    ReachFilter,
+    StatusFilter,
+    TagFilter,
+    TypeFilter,
+    UserFilter,
+    WatchedFilter,
+    watched_by,
+)
+from ..parts.search import ids_by_key, one_queue, plain
 from ..parts.task_story import task_story
 
 
@@ -34,7 +45,15 @@ class TaskAdmin(SteeringAdmin):
     user_path = "user"
     list_display = ["badge", "named", "kind", "for_user", "of_queue", "created", "when", "attempts"]
     list_display_links = ["named"]
-    list_filter = [StatusFilter, QueueFilter, UserFilter, TypeFilter, ReachFilter]
+    list_filter = [
+        StatusFilter,
+        QueueFilter,
+        UserFilter,
+        TypeFilter,
+        TagFilter,
+        WatchedFilter,
+        ReachFilter,
+    ]
     actions = ["force_finish", "cancel", "retry"]
     search_fields = ["key"]
     search_help_text = _(
@@ -96,12 +115,37 @@ class TaskAdmin(SteeringAdmin):
             "has_view_permission": True,
             "preserved_filters": self.get_preserved_filters(request),
             "verbs": self.fitting_verbs(request, task),
+            "is_watched": watched_by(request).filter(task_id=task.pk).exists(),
             "user_query": urlencode({"user": task.user}),
             **task_story(task, using=database(), sees_all=may_see(request, None)),
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/perfectqueue/task/story.html", context)
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.watch_view)
+        watch = path("<int:task_id>/watch/", view, name="perfectqueue_task_watch")
+        return [watch, *super().get_urls()]
+
+    def watch_view(self, request: HttpRequest, task_id: int) -> HttpResponse:
+        """Put a task on the list of the person who asks, or with ``stop`` take it off."""
+        if request.method != "POST":
+            return HttpResponse(status=405, headers={"Allow": "POST"})
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        with transaction.atomic(using=database()):
+            # Who purges it deletes what was written beside it until then.
+            mine = in_scope(plain(database()), request, "user")
+            rows = mine.select_for_update().filter(pk=task_id)
+            if not rows.values_list("pk").first():
+                raise Http404
+            if "stop" in request.POST:
+                watched_by(request).filter(task_id=task_id).delete()
+            else:
+                person = str(request.user.pk)
+                Watch.objects.using(database()).get_or_create(task_id=task_id, person=person)
+        return HttpResponseRedirect(self.way_back(request))
 
     def fitting_verbs(self, request: HttpRequest, task: Task) -> list[object]:
         status = Status(task.status)

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from django.db.models import Count, QuerySet, Sum
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
 from django.utils.translation import gettext as _
 
@@ -25,6 +25,7 @@ from django_perfectqueue.inspection.attempts import (
     journals_of,
     present,
     remark,
+    steps_of,
     tries,
     waited,
 )
@@ -51,6 +52,7 @@ from .cells import NOTHING, badge, duration, moment, next_moment, tasks_link
 
 EXPLAINED = (Code.ENDED, Code.RUNNING, Code.STALLED)
 ATTEMPTS = 50
+STEPS = 50
 LONGEST = 100_000
 
 
@@ -115,6 +117,11 @@ def task_story(
         "data": shown(task.payload),
         "result": None if task.result_text is None else shown(task.result_text),
         "context": None if task.context is None else shown(task.context),
+        "steps": [
+            (printable(step.name), moment(step.kept_at), shown(step.result_text))
+            for step in steps_of(task, using=using)[: STEPS + 1]
+        ],
+        "steps_shown": STEPS,
         "actions": [
             (moment(one.at), one.by, describe_action(one)) for one in actions_of(task, using=using)
         ],
@@ -167,10 +174,18 @@ def about(task: Task) -> list[tuple[str, str]]:
         (_("priority"), str(task.priority)),
         *([(_("limits"), task.limits.replace(",", ", "))] if task.limits else []),
         *([(_("time limit"), duration(task.time_limit))] if task.time_limit else []),
+        *tag_facts(task),
         *schedule_facts(task),
         (_("id"), str(task.pk)),
         *([(_("worker"), task.worker)] if task.worker else []),
     ]
+
+
+def tag_facts(task: Task) -> list[tuple[str, str]]:
+    """Return its tags, each with a link to all tasks that have it."""
+    links = [(tasks_link(printable(tag.tag), tag=tag.tag),) for tag in task.tags.order_by("pk")]
+    chip = '<span class="pq-tag">{}</span>'
+    return [(_("tags"), format_html_join(" ", chip, links))] if links else []
 
 
 def schedule_facts(task: Task) -> list[tuple[str, str]]:

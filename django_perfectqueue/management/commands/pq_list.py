@@ -38,6 +38,13 @@ class Command(QueueCommand):
         add("--status", choices=Status.values, metavar="STATUS", help=", ".join(Status.values))
         add("-u", "--user", help=_("Only the tasks that run for this user."))
         add("--type", help=_("Only the tasks of this type."))
+        add(
+            "--tag",
+            action="append",
+            dest="tags",
+            metavar="TAG",
+            help=_("Only the tasks with this tag; may be repeated, for those with all."),
+        )
         add("--key-prefix", metavar="PREFIX", help=_("Only keys that begin so."))
         add(
             "--limit", type=at_least(0), default=100, metavar="N", help=_("How many (100); 0: all.")
@@ -68,6 +75,7 @@ class Command(QueueCommand):
         for field in ("user", "type"):
             if options[field] is not None:
                 tasks = tasks.filter(**{field: options[field]})
+        tasks = tasks.tagged(*options["tags"] or ())
         order = self.order(options["status"])
         tasks = tasks.order_by(order if options["oldest_first"] else f"-{order}")
         if options["after"] is not None:
@@ -143,7 +151,7 @@ def behind(tasks: TaskQuerySet, task_id: int) -> TaskQuerySet:
 
 
 def narrowed(options: dict[str, object]) -> bool:
-    names = ("status", "user", "type", "key_prefix", "after")
+    names = ("status", "user", "type", "tags", "key_prefix", "after")
     return any(options[name] is not None for name in names)
 
 

@@ -76,6 +76,12 @@ class Command(RuleCommand):
         backfill.add_argument("--since", required=True, metavar="TIME", help=times)
         backfill.add_argument("--until", metavar="TIME", help=times + " " + _("Default: now."))
         backfill.add_argument(
+            "--overlap",
+            choices=("allow", "queue"),
+            default="allow",
+            help=_("Let all run at once (allow), or one after another (queue)."),
+        )
+        backfill.add_argument(
             "--dry-run", action="store_true", help=_("Only say which ticks these are.")
         )
         add("delete", _("Delete it; the tasks that it has submitted stay."))
@@ -165,7 +171,8 @@ class Command(RuleCommand):
     def do_backfill(self, options: CommandOptions) -> None:
         since, until = past("since", options["since"]), past("until", options["until"])
         schedule, dry_run = self.schedules[options["name"]], options["dry_run"]
-        ticks = schedule.backfill(since, until, dry_run=dry_run, by=person())
+        overlap = options["overlap"]
+        ticks = schedule.backfill(since, until, overlap=overlap, dry_run=dry_run, by=person())
         if self.as_json:
             facts = {"name": schedule.name, "dry_run": dry_run}
             self.print_json({**facts, "ticks": [tick.isoformat() for tick in ticks]})

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from datetime import datetime
 from typing import cast
 
@@ -16,6 +17,7 @@ from django_perfectqueue.inspection.attempts import (
     episodes,
     journals_of,
     present,
+    steps_of,
     tries,
 )
 from django_perfectqueue.inspection.schedules import Origin, origin_of
@@ -24,7 +26,7 @@ from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
 from django_perfectqueue.inspection.workers import Location, location_of
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import on_one_line, printable
-from django_perfectqueue.models import Change, Journal, Task, TaskQuerySet
+from django_perfectqueue.models import Change, Journal, Step, Task, TaskQuerySet
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.journal import Line
 
@@ -39,6 +41,7 @@ from ..tasks.facts import (
     journal_facts,
     lease_until,
     progress_facts,
+    step_facts,
     story,
     why,
 )
@@ -49,6 +52,7 @@ from ..terminal.text import local, padded
 LABEL = 12
 LAST_LINES = 10
 LONGEST_ID = 19
+LONGEST_STEP = 200
 BELOW = 11
 PAINT = {"WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "ERROR"}
 
@@ -88,17 +92,22 @@ class Command(QueueCommand):
         location = location_of(task, using=self.queue.using) if lease_until(task) else None
         actions = actions_of(task, using=self.queue.using)
         origin = origin_of(task)
+        steps = steps_of(task, using=self.queue.using).iterator()
+        tags = [tag.tag for tag in task.tags.order_by("pk")]
         if self.as_json:
             facts = story(task, attempts, with_data=not options["no_data"])
             facts |= {"why": reason.facts(), "runs": location.facts() if location else None}
             facts["schedule"] = origin.facts() if origin else None
             facts["actions"] = [action_facts(one) for one in actions]
             facts["progress"] = progress_facts(now_at)
+            facts["tags"] = tags
+            facts["steps"] = [step_facts(one, with_data=not options["no_data"]) for one in steps]
             if options["log"] is not False:
                 facts["journals"] = [found for one in listed if (found := journal_facts(one))]
             self.print_json(facts)
             return
         self.print_fields(task, attempts, reason)
+        self.print_tags(tags)
         self.print_origin(origin)
         if location:
             name = _("runs on") if location.since else _("held by")
@@ -111,6 +120,7 @@ class Command(QueueCommand):
             is_last = episode is listed[-1]
             if episode.journal and (options["log"] or (options["log"] is None and is_last)):
                 self.print_log(episode.journal.log, whole=bool(options["log"]))
+        self.print_steps(steps, with_data=not options["no_data"])
         if not options["no_data"]:
             self.print_content(_("data"), content("data", task.payload))
             if task.result_text is not None:
@@ -142,6 +152,10 @@ class Command(QueueCommand):
         self.stdout.write(self.style.MIGRATE_HEADING(printable(title)))
         for name, value in fields(task, attempts, reason):
             self.print_field(name, on_one_line(value))
+
+    def print_tags(self, tags: list[str]) -> None:
+        if tags:
+            self.print_field(_("tags"), on_one_line(", ".join(tags)))
 
     def print_origin(self, origin: Origin | None) -> None:
         if origin:
@@ -200,6 +214,16 @@ class Command(QueueCommand):
         if attempt.traceback and self.verbosity > 1:
             self.print_block(attempt.traceback)
 
+    def print_steps(self, steps: Iterable[Step], *, with_data: bool) -> None:
+        for number, step in enumerate(steps):
+            if not number:
+                self.stdout.write(self.style.MIGRATE_LABEL(_("Steps")))
+            text = step.name
+            if with_data:
+                [result] = content("result", step.result_text).values()
+                text += ": " + json.dumps(result, ensure_ascii=False)
+            self.stdout.write(f"  {local(step.kept_at)} {shortened(on_one_line(text))}")
+
     def print_content(self, name: str, found: Facts) -> None:
         [(key, value)] = found.items()
         broken = key.startswith("broken")
@@ -210,6 +234,10 @@ class Command(QueueCommand):
     def print_block(self, text: str) -> None:
         for line in text.splitlines():
             self.stdout.write("  " + printable(line))
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_STEP else text[: LONGEST_STEP - 1] + "…"
 
 
 def action_facts(change: Change) -> dict[str, object]:

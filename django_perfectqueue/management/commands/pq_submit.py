@@ -36,6 +36,7 @@ OF_ONE = (
     "expires",
     "limits",
     "time_limit",
+    "tags",
 )
 EXAMPLE = """pq_submit k1 user_task '{"uid": 1}'"""
 
@@ -79,6 +80,13 @@ class Command(QueueCommand):
             help=_("A limit that it keeps to; may be repeated."),
         )
         add(
+            "--tag",
+            action="append",
+            dest="tags",
+            metavar="TAG",
+            help=_("A tag by which it is found; may be repeated."),
+        )
+        add(
             "--time-limit",
             metavar="SPAN",
             help=_("For how long an attempt may run: 90s, 5m30s. By default its handler says."),
@@ -98,7 +106,7 @@ class Command(QueueCommand):
             metavar="FILE",
             help=_(
                 "Tasks to submit, one JSON object a line with key, type, data, user, run_at,"
-                " priority, expected_at, expires_at, limits and time_limit; - is standard"
+                " priority, expected_at, expires_at, limits, time_limit and tags; - is standard"
                 " input. Each thousand is stored at once."
             ),
         )
@@ -309,6 +317,7 @@ def arguments(options: CommandOptions) -> CommandOptions:
         "expected_at": point("--expect", options["expect"]),
         "expires_at": point("--expires", options["expires"]),
         "limits": options["limits"] or (),
+        "tags": options["tags"] or (),
         "time_limit": seconds("--time-limit", options["time_limit"]),
     }
 

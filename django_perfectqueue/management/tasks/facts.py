@@ -13,7 +13,7 @@ from django_perfectqueue.inspection.attempts import Episode, Try, due_at, remark
 from django_perfectqueue.inspection.why_waiting import Code, Reason
 from django_perfectqueue.lib.durations import short_duration
 from django_perfectqueue.lib.printable import on_one_line
-from django_perfectqueue.models import DeadLetter, Journal, Status, Task, Ticket
+from django_perfectqueue.models import DeadLetter, Journal, Status, Step, Task, Ticket
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.redaction import masked
 
@@ -134,6 +134,12 @@ def journal_facts(episode: Episode) -> Facts | None:
         **(progress_facts(episode.journal) or {}),
         "log": [line.facts() for line in episode.journal.log],
     }
+
+
+def step_facts(step: Step, *, with_data: bool) -> Facts:
+    return picked(step, "name", "kept_at") | (
+        content("result", step.result_text) if with_data else {}
+    )
 
 
 def content(name: str, text: str | None) -> Facts:

@@ -17,7 +17,7 @@ from ..base import nearest
 from ..terminal.text import point
 
 NEEDED = ("key", "type")
-OPTIONAL = ("data", "user", "priority", "limits", "time_limit")
+OPTIONAL = ("data", "user", "priority", "limits", "time_limit", "tags")
 TIMES = ("run_at", "expected_at", "expires_at")
 KNOWN = (*NEEDED, *OPTIONAL, *TIMES)
 CHUNK = 1000

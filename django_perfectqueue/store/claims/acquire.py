@@ -6,27 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.db import connections
-from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models import State
 
-from ..arithmetic.fair_order import FIRST_COST, LANES_PROBED, OpenLane, Pick, is_gated, next_picks
-from ..arithmetic.multi_lane import party_picks
-from ..arithmetic.newcomers import expected
-from ..database.dialects import Dialect
-from ..database.dialects.base import Row, numbers
+from ..database.dialects.base import numbers
+from ..database.session import Session
 from ..database.transaction import REPEATS, Tries, is_callers, recalled, unit
 from ..lanes.accounts import Accounts
 from ..notify.ring import will_wake
 from ..tasks.finish import close, finish
 from ..upkeep.timers import fire_timers, rouse_all, rouse_in_turn
-from ..values import Completion, Lease
-from .candidates import LANES_READ_AT_LEAST, Lineup
-from .claim import Claim, UnreadableError
-from .limit_chooser import ACCOUNT, OPEN, Gatekeeper
+from ..values import ClaimRequest, Completion, Lease
+from .lanes import Choice, Lanes
+from .limited import LimitedLanes
+from .tickets import Tickets, UnreadableError
 from .unreadable import set_aside
 
 ROUNDS = 5
@@ -36,25 +32,6 @@ TAKEN = """
 SELECT "task_id", "token", "state" FROM "perfectqueue_ticket"{hint}
 WHERE "task_id" IN ({ids}) ORDER BY "task_id"
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimRequest:
-    """
-    Which tasks a holder asks for: up to ``limit`` of these queues, which are tried in order.
-
-    ``alive_time`` is for how many seconds it may keep them. A ``serial`` holder runs them one
-    after another: of what has a cap or keeps to limits it then gets a part, so that others
-    may run the rest at the same time.
-    """
-
-    queues: Sequence[str]
-    limit: int
-    alive_time: float
-    holder: int
-    using: str
-    now: datetime | None = None
-    serial: bool = False
 
 
 class Claimed(NamedTuple):
@@ -122,12 +99,12 @@ def finish_and_acquire(
     if will_wake(using=request.using):
         # The commit may never come, as in a TestCase.
         rouse_all(using=request.using)
-    result = take(request, finished, worker=worker, after_timers=True)
+    result = claim(request, finished, worker=worker, after_timers=True)
     refused += result.refused
     repeats = 0
     while not result.leases and may_find_more(request, result, repeats):
         # Many lanes may have to be put behind their limits before one is found that is free.
-        result = take(request, wide=result.stopped and not result.timers_due)
+        result = claim(request, wide=result.stopped and not result.timers_due)
         repeats += 1
     return Claimed(result.leases, refused)
 
@@ -141,7 +118,7 @@ def may_find_more(request: ClaimRequest, result: ClaimResult, repeats: int) -> b
     return rouse_in_turn(using=request.using) > 0
 
 
-def take(
+def claim(
     request: ClaimRequest,
     finished: Sequence[Completion] = (),
     *,
@@ -155,15 +132,11 @@ def take(
     In a transaction of the caller's the error goes up: it is the caller's to roll back.
     """
     using = request.using
-    terms: dict[str, Any] = {
-        "using": using,
-        "worker": worker,
-        "after_timers": after_timers,
-        "wide": wide,
-    }
     while True:
         try:
-            return take_readable(request, finished, **terms)
+            return claim_once(
+                request, finished, using=using, worker=worker, after_timers=after_timers, wide=wide
+            )
         except UnreadableError as error:
             own = not is_callers(connections[using])
             if not (own and set_aside(error.wants, using=using, now=request.now)):
@@ -171,7 +144,7 @@ def take(
 
 
 @recalled
-def take_readable(
+def claim_once(
     tries: Tries,
     request: ClaimRequest,
     finished: Sequence[Completion],
@@ -188,52 +161,31 @@ def take_readable(
     What it writes may be lost in a crash of the server, and is then taken again; but not
     where it finishes tasks, nor what has a cap: others would fill that, while these run on.
     """
-    now = request.now
-    taken: list[Lease] = []
     refused: list[Completion] = []
-    lasting = bool(finished) or is_callers(connections[using])
-    with unit(using) as (cursor, dialect):
+    durable = bool(finished) or is_callers(connections[using])
+    with unit(using) as db:
         for lost in tries.doubtful:
-            if left := still_held(cursor, dialect, lost.leases):
+            if left := still_held(db, lost.leases):
                 return ClaimResult(left, *lost[1:])
-        accounts = Accounts(now)
+        accounts = Accounts(request.now)
         if finished:
-            refused = close(cursor, dialect, accounts, finished, worker=worker, now=now)
-        lineup = Lineup(
-            cursor, dialect, accounts, after_timers=after_timers, lasting=lasting, now=now
-        )
-        claim = Claim(
-            cursor=cursor,
-            dialect=dialect,
-            accounts=accounts,
-            using=using,
-            holder=request.holder,
-            alive_time=request.alive_time,
-            now=now,
-        )
-        count = LANES_PROBED if wide else max(request.limit, LANES_READ_AT_LEAST)
-        search = Search(lineup, claim, accounts, request, count)
+            refused = close(*db, accounts, finished, worker=worker, now=request.now)
+        lanes = Lanes(db, accounts, request, after_timers, durable)
+        search = Search(lanes, Tickets(db, accounts, request), wide)
+        leases: list[Lease] = []
         for queue in request.queues:
-            if len(taken) < request.limit and not lineup.ringing:
-                taken += search.in_queue(queue, request.limit - len(taken))
-        slept = accounts.write(cursor, dialect)
-        if not lasting and any(lease.capped for lease in taken):
-            dialect.commit_durably(cursor)
-        result = ClaimResult(
-            taken,
-            refused,
-            timers_due=lineup.timers_due or search.moved(),
-            stopped=lineup.ringing
-            or claim.expired > 0
-            or ((search.stopped or accounts.opened > 0) and slept > 0),
-            contended=lineup.contended,
-        )
-        if taken:
+            if len(leases) < request.limit and not lanes.timers_first:
+                leases += search.serve(queue, request.limit - len(leases))
+        slept = accounts.write(*db)
+        if not durable and any(lease.capped for lease in leases):
+            db.dialect.commit_durably(db.cursor)
+        result = search.result(leases, refused, slept)
+        if leases:
             tries.commits(result)
     return result
 
 
-def still_held(cursor: Cursor, dialect: Dialect, leases: list[Lease]) -> list[Lease]:
+def still_held(db: Session, leases: list[Lease]) -> list[Lease]:
     """
     Return which of these were taken indeed, by a try that got no answer, and are held yet.
 
@@ -241,9 +193,9 @@ def still_held(cursor: Cursor, dialect: Dialect, leases: list[Lease]) -> list[Le
     waited for.
     """
     ids = numbers(lease.task_id for lease in leases)
-    taken = TAKEN.replace("{ids}", ids).replace("{hint}", dialect.by_primary_key)
-    statement = taken + dialect.lock_clause()
-    rows = set(dialect.execute(cursor, statement).fetchall())
+    taken = TAKEN.replace("{ids}", ids).replace("{hint}", db.dialect.by_primary_key)
+    statement = taken + db.dialect.lock_clause()
+    rows = set(db.execute(statement).fetchall())
     return [lease for lease in leases if (*lease.fence, State.RUNNING) in rows]
 
 
@@ -251,135 +203,72 @@ def still_held(cursor: Cursor, dialect: Dialect, leases: list[Lease]) -> list[Le
 class Search:
     """One transaction's search; ``stopped`` means that it has given up with lanes left."""
 
-    lineup: Lineup
-    claim: Claim
-    accounts: Accounts
-    request: ClaimRequest
-    count: int
+    lanes: Lanes
+    tickets: Tickets
+    wide: bool
     stopped: bool = False
-    keeper: Gatekeeper | None = None
+    limited: LimitedLanes | None = None
 
-    def moved(self) -> bool:
-        """Return whether tasks were moved to lanes behind gates, which an alarm has to wake."""
-        return self.keeper is not None and self.keeper.moved > 0
-
-    def in_queue(self, queue: str, limit: int) -> list[Lease]:
-        """Serve lanes until the limit is met or none is left that has a task."""
-        lineup, claim = self.lineup, self.claim
-        lineup.passed.clear()
-        if lineup.limited:
-            return self.behind_gates(queue, limit)
+    def serve(self, queue: str, limit: int) -> list[Lease]:
+        """Serve lanes of a queue until the limit is met or none is left that has a task."""
+        lanes, short = self.lanes, self.lanes.accounts.short
+        lanes.passed.clear()
         taken: list[Lease] = []
-        rounds, vain = 0, False
-        while len(taken) < limit and (rounds < ROUNDS or not taken):
-            if rounds == ROUNDS_IN_VAIN:
-                self.stopped = True
-                break
-            rounds += 1
-            missing, passed, expired = limit - len(taken), len(lineup.passed), claim.expired
-            read = lineup.next_with_tasks if vain else lineup.next
-            lanes = read(queue, missing)
-            if lineup.limited and not lineup.ringing:
-                return taken + self.behind_gates(queue, missing)
-            if not lanes:
-                if lineup.ringing or len(lineup.passed) == passed:
-                    break
+        vain = False
+        for number in range(ROUNDS_IN_VAIN):
+            missing = limit - len(taken)
+            if not missing or (taken and number >= ROUNDS):
+                return taken
+            passed, cleared = len(lanes.passed), self.cleared
+            choice = self.choose(queue, missing, probe=vain)
+            if choice is None:
+                if lanes.timers_first or len(lanes.passed) == passed:
+                    return taken
                 vain = True
                 continue
-            alone = len(lanes) == 1 and not lineup.passed
-            usual, serial = self.usual(queue, lanes), self.request.serial
-            picks = next_picks(lanes, missing, holder=claim.holder, usual=usual, serial=serial)
-            capped = {lane.id for lane in lanes if lane.room is not None}
-            taken += claim.take(picks, missing, alone=alone, capped=capped)
-            if taken and self.ends_early(picks, missing):
-                break
-            short = self.accounts.short & {lane.id for lane in lanes}
-            lineup.passed |= short | capped.intersection(pick.lane for pick in picks)
-            if not short and (taken or claim.expired == expired):
-                break
+            taken += self.take(choice, missing)
+            if taken and lanes.request.serial and sum(p.count for p in choice.picks) < missing:
+                # A lane with a cap has to wait for what was just taken of it.
+                return taken
+            empty = short.intersection(choice.lanes)
+            served = {pick.lane for pick in choice.picks}
+            lanes.passed |= empty | served.intersection(choice.capped)
+            if not empty and (taken or self.cleared == cleared):
+                return taken
             vain = not taken
+        self.stopped = True
         return taken
 
-    def usual(self, queue: str, lanes: Sequence[OpenLane]) -> float:
-        """
-        Return what a task is expected to cost in a lane that was never measured.
+    def choose(self, queue: str, count: int, *, probe: bool) -> Choice | None:
+        """Return whom to serve next, by their limits where there are any."""
+        if not self.lanes.limited:
+            choice = self.lanes.choose(queue, count, probe=probe)
+            if not self.lanes.limited or self.lanes.timers_first:
+                return choice
+        if self.limited is None:
+            self.limited = LimitedLanes.enter(self.lanes, wide=self.wide)
+        return self.limited.choose(queue, count)
 
-        What this holder has measured in others that were new, or else what has just been
-        measured, or what one of the first lanes that were.
-        """
-        new = expected(self.claim.using, queue, self.claim.holder)
-        known = (lane.cost for lane in lanes if not lane.is_new)
-        return new or self.accounts.mean() or next(known, FIRST_COST)
+    def take(self, choice: Choice, limit: int) -> list[Lease]:
+        leases = self.tickets.take(choice, limit)
+        return leases if self.limited is None else self.limited.let_through(leases)
 
-    def ends_early(self, picks: list[Pick], missing: int) -> bool:
-        """Return whether a lane with a cap has to wait for what was just taken of it."""
-        return self.request.serial and sum(pick.count for pick in picks) < missing
+    @property
+    def cleared(self) -> int:
+        """How many tasks it has put out of the way of others."""
+        return self.tickets.expired + (self.limited.moved if self.limited else 0)
 
-    def behind_gates(self, queue: str, limit: int) -> list[Lease]:
-        """Serve lanes where limits hold some back, all lanes of a user as one."""
-        lineup, claim = self.lineup, self.claim
-        if self.keeper is None:
-            self.keeper = Gatekeeper.enter(
-                claim.cursor,
-                claim.dialect,
-                self.accounts,
-                self.request.queues,
-                self.count,
-                claim.now,
-            )
-        keeper = self.keeper
-        taken: list[Lease] = []
-        rounds, more = 0, any(due.more for due in keeper.due)
-        while len(taken) < limit and (rounds < ROUNDS or not taken):
-            if rounds == ROUNDS_IN_VAIN:
-                self.stopped = True
-                break
-            rounds += 1
-            missing, passed = limit - len(taken), len(lineup.passed)
-            cleared = claim.expired + keeper.moved
-            rows = keeper.lanes(queue, lineup.passed)
-            more = more or len(rows) >= self.count
-            lanes = self.with_accounts(keeper, rows)
-            for lane in [lane for lane in lanes if not keeper.is_locked(lane)]:
-                keeper.has_more = True
-                lineup.passed.add(lane)
-                del lanes[lane]
-            parties = keeper.parties(lanes, missing)
-            lineup.passed |= self.accounts.short & lanes.keys()
-            usual = self.usual(queue, [party.account for party in parties])
-            serial = self.request.serial
-            picks = party_picks(parties, keeper.rooms(), missing, usual=usual, serial=serial)
-            if not picks:
-                if len(lineup.passed) == passed:
-                    break
-                continue
-            capped = {lane for lane, account in lanes.items() if account.room is not None}
-            behind = set(filter(is_gated, lanes))
-            leases = claim.take(picks, missing, capped=capped | behind)
-            through = keeper.let_through(leases)
-            # Who has more of what is to be moved must not hold up the others.
-            lineup.passed |= {lease.lane for lease in set(leases).difference(through)}
-            taken += through
-            if taken and self.ends_early(picks, missing):
-                break
-            short = self.accounts.short & lanes.keys()
-            lineup.passed |= short | capped.intersection(pick.lane for pick in picks)
-            if not short and (taken or claim.expired + keeper.moved == cleared):
-                break
-        if not taken:
-            # Nothing was there, or others were faster; in the lanes behind there may be more.
-            self.stopped = self.stopped or more or keeper.has_more
-            lineup.contended = lineup.contended or keeper.has_more
-        return taken
-
-    def with_accounts(self, keeper: Gatekeeper, rows: list[Row]) -> dict[int, OpenLane]:
-        """Return lanes with their accounts, without those that can't be served."""
-        known = list({row[1]: (row[1], *row[ACCOUNT]) for row in rows}.values())
-        current = self.lineup.current(known)
-        ids = {row[0] for row in current}
-        keeper.look_at([row for row in rows if row[1] in ids])
-        open_ = {row[1] for row in rows if row[OPEN]}
-        served = self.lineup.with_room([row for row in current if row[0] in open_])
-        accounts = {account.id: account for account in served}
-        self.lineup.passed |= {row[0] for row in rows if row[1] not in accounts}
-        return {row[0]: accounts[row[1]] for row in rows if row[OPEN] and row[1] in accounts}
+    def result(self, leases: list[Lease], refused: list[Completion], slept: int) -> ClaimResult:
+        """Return what was found, after ``slept`` lanes were put to sleep or behind a hold."""
+        lanes, limited = self.lanes, self.limited
+        # Nothing was there, or others were faster; in the lanes behind there may be more.
+        unlocked = limited is not None and not leases and limited.unlocked
+        more = limited is not None and not leases and limited.more
+        gave_up = self.stopped or unlocked or more or lanes.accounts.opened > 0
+        return ClaimResult(
+            leases,
+            refused,
+            timers_due=lanes.timers_due or (limited is not None and limited.moved > 0),
+            stopped=lanes.timers_first or self.tickets.expired > 0 or (gave_up and slept > 0),
+            contended=lanes.contended or unlocked,
+        )

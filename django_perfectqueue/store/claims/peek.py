@@ -38,13 +38,17 @@ SELECT {now}, (
 class Outlook:
     """
     Whether an acquire is likely to find something, and in how many seconds the clock will
-    have something to move; None when there is nothing for it. With ``ticks_due`` a schedule
-    is due: see fire_schedules().
+    have something to move; None when there is nothing for it. ``tick`` is in how many seconds
+    a schedule is due, None where there is none: see fire_schedules().
     """
 
     due: bool
     wait: float | None
-    ticks_due: bool = False
+    tick: float | None = None
+
+    @property
+    def ticks_due(self) -> bool:
+        return self.tick is not None and self.tick <= 0
 
 
 def look(queues: Sequence[str], *, using: str, now: datetime | None = None) -> Outlook:
@@ -54,23 +58,23 @@ def look(queues: Sequence[str], *, using: str, now: datetime | None = None) -> O
     So many open lanes that not all can be probed count as something.
     """
     names = {f"queue{number}": queue for number, queue in enumerate(queues)}
-    with reading(using) as (cursor, dialect):
-        statement = LOOK.replace("{in_lane}", dialect.in_lane.replace("{lane}", '"lane"."id"'))
+    with reading(using) as db:
+        statement = LOOK.replace("{in_lane}", db.dialect.in_lane.replace("{lane}", '"lane"."id"'))
         statement = statement.replace("{queues}", ", ".join(f"%({name})s" for name in names))
-        statement = statement.replace("{alarm_at}", dialect.readable('"alarm_at"'))
-        statement = statement.replace("{due_at}", dialect.readable('"due_at"'))
-        opens_at = (dialect.readable(NEXT.replace("{queue}", name)) for name in names)
+        statement = statement.replace("{alarm_at}", db.dialect.readable('"alarm_at"'))
+        statement = statement.replace("{due_at}", db.dialect.readable('"due_at"'))
+        opens_at = (db.dialect.readable(NEXT.replace("{queue}", name)) for name in names)
         statement = statement.replace("{opens_at}", "".join(f", {at}" for at in opens_at))
         values = {**names, "most": LANES_PROBED}
-        row = dialect.execute(cursor, statement, values, now=now).fetchone()
+        row = db.execute(statement, values, now=now).fetchone()
     moment, alarm, tick, waiting, many, *opens = row
 
     def seconds_until(*times: Any) -> float | None:
-        clock = dialect.moment(moment)
-        waits = ((dialect.moment(at) - clock).total_seconds() for at in times if at is not None)
+        clock = db.dialect.moment(moment)
+        waits = ((db.dialect.moment(at) - clock).total_seconds() for at in times if at is not None)
         return min(waits, default=None)
 
     soonest, next_tick = seconds_until(alarm, *opens), seconds_until(tick)
     due = bool(waiting or many or (soonest is not None and soonest <= 0))
     ahead = (wait for wait in (soonest, next_tick) if wait is not None and wait > 0)
-    return Outlook(due, min(ahead, default=None), next_tick is not None and next_tick <= 0)
+    return Outlook(due, min(ahead, default=None), next_tick)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from ..arithmetic.fair_order import OpenLane
+from django.db import connections
+
 from ..database.dialects import dialect_of
-from ..database.dialects.base import Taker
 from ..database.transaction import reading, unit
 from ..lanes.accounts import Accounts
-from ..leases.leased import leased
+from ..leases.leased import Taker, leased
 from ..tasks.close import Loss, expire
 from ..upkeep.give_back import give_back
 from ..values import Lease, new_token
-from .claim import may_be_a_row
+from .sql.postgresql import claim_alone
+from .tickets import may_be_a_row
 
 
 def take_alone(
@@ -27,19 +28,19 @@ def take_alone(
 ) -> list[Lease]:
     """
     Take up to ``limit`` due tasks where a single lane is open, it has no cap, and no alarm
-    rings; else none. Where the database needs several statements for it, none either.
+    rings; else none. On other databases than PostgreSQL, which need several statements, none.
 
     For a holder that has nothing to do: it may be what starts a lone task. It commits
     asynchronously and is not repeated, so the caller must know what to do with tasks that
     were taken when the answer was lost, as acquire() does by itself.
     """
-    if not dialect_of(using).single_statement:
+    if connections[using].vendor != "postgresql":
         return []
     token = new_token()
     try:
-        with reading(using) as (cursor, dialect):
+        with reading(using) as db:
             taker = Taker(holder, token, seconds=alive_time, now=now)
-            rows = dialect.claim_alone(cursor, queue, limit, taker)
+            claimed = claim_alone(db, queue, limit, taker)
     except Exception as error:
         if not may_be_a_row(error, dialect_of(using)):
             raise
@@ -48,21 +49,18 @@ def take_alone(
         return []
     leases: list[Lease] = []
     late: list[Lease] = []
-    for *row, virtual_time, cost, weight, policy in rows:
-        lane = OpenLane(
-            id=row[2], virtual_time=virtual_time, cost=cost, weight=weight, room=None, policy=policy
-        )
-        pick = lane.pick(lane.charge(abs(cost)), 0, len(rows))
-        lease = leased(row, pick, using=using, moment=dialect.moment, holder=holder, token=token)
-        (late if row[7] else leases).append(lease)
+    for row, lane in claimed:
+        pick = lane.pick(lane.charge(abs(lane.cost)), 0, len(claimed))
+        lease = leased(row, pick, using=using, moment=None, holder=holder, token=token)
+        (late if row.late else leases).append(lease)
     if late:
         end_late(late, using=using, now=now)
     return leases
 
 
 def end_late(late: list[Lease], *, using: str, now: datetime | None) -> None:
-    with unit(using) as (cursor, dialect):
+    with unit(using) as db:
         accounts = Accounts(now)
         for lease in late:
-            expire(cursor, dialect, accounts, lease, now=now)
-        accounts.write(cursor, dialect)
+            expire(*db, accounts, lease, now=now)
+        accounts.write(*db)

@@ -11,12 +11,12 @@ from django_perfectqueue import signals
 from django_perfectqueue.models import Outcome, State
 
 from ..database.dialects import dialect_of
-from ..database.dialects.base import TAKEN
 from ..database.transaction import reading, repeated, unit
+from ..leases.leased import TASK
 from ..notify.signals import announce_ids
 from ..tasks.close import Held, bury
 from ..values import Failure, as_text
-from .claim import may_be_a_row
+from .tickets import may_be_a_row
 
 logger = logging.getLogger("django_perfectqueue.database")
 
@@ -28,7 +28,7 @@ SELECT "task_id" FROM "perfectqueue_ticket" AS "ticket"
 WHERE "ticket"."state" = 0 AND {in_lane} ORDER BY "rank", "run_at", "task_id" LIMIT %(count)s
 """
 ROW = f"""
-SELECT "ticket"."attempt", "ticket"."run_at", "task"."created_at", {TAKEN}
+SELECT "ticket"."attempt", "ticket"."run_at", "task"."created_at", {TASK}
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
 WHERE "ticket"."task_id" = %(task_id)s
@@ -55,11 +55,11 @@ def set_aside(wants: Mapping[int, int], *, using: str, now: datetime | None) -> 
 @repeated
 def next_of(wants: Mapping[int, int], *, using: str) -> list[int]:
     found: list[int] = []
-    with reading(using) as (cursor, dialect):
+    with reading(using) as db:
         for lane, count in wants.items():
-            statement = FIRST.replace("{in_lane}", dialect.in_lane.replace("{lane}", "%(lane)s"))
+            statement = FIRST.replace("{in_lane}", db.dialect.in_lane.replace("{lane}", "%(lane)s"))
             values = {"lane": lane, "count": count}
-            rows = dialect.execute(cursor, statement, values).fetchall()
+            rows = db.execute(statement, values).fetchall()
             found += [task_id for (task_id,) in rows]
     return found
 
@@ -68,13 +68,13 @@ def next_of(wants: Mapping[int, int], *, using: str) -> list[int]:
 def problem(task_id: int, *, using: str) -> str:
     """Return why a task can't be read, or an empty text."""
     try:
-        with reading(using) as (cursor, dialect):
-            row = dialect.execute(cursor, ROW, {"task_id": task_id}).fetchone()
+        with reading(using) as db:
+            row = db.execute(ROW, {"task_id": task_id}).fetchone()
         if row is None:
             return ""
         attempt, *times = row[:3]
         for time in times:
-            dialect.moment(time)
+            db.dialect.moment(time)
     except Exception as error:
         if not may_be_a_row(error, dialect_of(using)):
             raise
@@ -87,17 +87,17 @@ def problem(task_id: int, *, using: str) -> str:
 @repeated
 def give_up(task_id: int, why: str, *, using: str, now: datetime | None) -> bool:
     """Fail a task that is still in line; return whether it was."""
-    with unit(using) as (cursor, dialect):
-        statement = TICKET + dialect.lock_clause()
+    with unit(using) as db:
+        statement = TICKET + db.dialect.lock_clause()
         values = {"task_id": task_id, "waiting": State.WAITING.value}
-        row = dialect.execute(cursor, statement, values).fetchone()
+        row = db.execute(statement, values).fetchone()
         if row is None:
             return False
         attempt, errors, crashes = row
         held = Held(task_id=task_id, attempt=attempt, errors=errors, crashes=crashes)
         message = f"The task's row can't be read: {why}"
         reason = Failure(error=UNREADABLE, message=message)
-        bury(cursor, dialect, held, Outcome.FAILED, reason, now=now)
+        bury(*db, held, Outcome.FAILED, reason, now=now)
     logger.error(
         "A task that can't be read has failed, and holds up no others. id=%s error=%s",
         task_id,
@@ -109,5 +109,5 @@ def give_up(task_id: int, why: str, *, using: str, now: datetime | None) -> bool
 
 def announce_failed(task_id: int, *, using: str) -> None:
     # Its names may be what can't be read.
-    with contextlib.suppress(Exception), reading(using) as (cursor, dialect):
-        announce_ids(cursor, dialect, [(signals.task_failed, [task_id])])
+    with contextlib.suppress(Exception), reading(using) as db:
+        announce_ids(*db, [(signals.task_failed, [task_id])])

@@ -14,12 +14,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.exceptions import NotMigratedError
 
 from .diagnosis import Ailment
-from .dialects import Dialect, dialect_for, dialect_of
+from .dialects import dialect_for, dialect_of
+from .session import Session
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,9 +34,9 @@ LACKING = Ailment.UNMIGRATED
 
 
 @contextmanager
-def unit(using: str, *, apart: bool = False) -> Iterator[tuple[Cursor, Dialect]]:
+def unit(using: str, *, apart: bool = False) -> Iterator[Session]:
     """
-    Open one transaction, or join the caller's; yield a cursor and the dialect.
+    Open one transaction, or join the caller's; yield a session.
 
     A verb refuses before it writes, so a refusal leaves the caller's transaction good.
     One that is to be undone by itself asks to be ``apart``: in a savepoint, that is.
@@ -45,16 +45,16 @@ def unit(using: str, *, apart: bool = False) -> Iterator[tuple[Cursor, Dialect]]
     dialect = dialect_for(connection)
     if not connection.in_atomic_block:
         with dialect.own(connection), transaction.atomic(using), connection.cursor() as cursor:
-            yield cursor, dialect
+            yield Session(cursor, dialect)
     elif apart:
         with transaction.atomic(using), connection.cursor() as cursor:
-            yield cursor, dialect
+            yield Session(cursor, dialect)
     else:
         with connection.cursor() as cursor:
-            yield cursor, dialect
+            yield Session(cursor, dialect)
 
 
-def timely(using: str) -> AbstractContextManager[tuple[Cursor, Dialect]]:
+def timely(using: str) -> AbstractContextManager[Session]:
     """
     Open what a statement needs that writes a time from now.
 
@@ -72,11 +72,11 @@ def together(*, using: str) -> Iterator[None]:
 
 
 @contextmanager
-def reading(using: str) -> Iterator[tuple[Cursor, Dialect]]:
-    """Yield a cursor and the dialect, with no transaction of its own."""
+def reading(using: str) -> Iterator[Session]:
+    """Yield a session, with no transaction of its own."""
     connection = connections[using]
     with connection.cursor() as cursor:
-        yield cursor, dialect_for(connection)
+        yield Session(cursor, dialect_for(connection))
 
 
 class Tries:

@@ -1,15 +1,19 @@
 """
-Batches: who adds or ends members appends deltas of the counts; these are folded afterwards.
+Batches: who adds or ends members appends deltas of the counts, and looks after the commit.
 
-A callback is a blocked task that depends on the batch, by minus the batch's id. Nobody waits
-for the row of a batch: adders share its lock, and a fold passes over it while they do.
+Of all who do so the last sees that no task is open; only then are the deltas folded into the
+batch's row, and its callbacks released. A callback is a blocked task that depends on the batch,
+by minus the batch's id. Nobody waits for the row of a batch: adders share its lock, and a fold
+passes over it while they do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
+from contextvars import ContextVar
 from datetime import datetime
 from enum import IntEnum
+from itertools import islice
 from typing import Any, NamedTuple
 
 from django.db import connections
@@ -19,14 +23,19 @@ from django.utils import timezone
 from django_perfectqueue.exceptions import AlreadyExistsError, BatchEndedError, NotFoundError
 
 from ..database.dialects import Dialect
-from ..database.dialects.base import numbers
-from ..database.transaction import Tries, reading, recalled, repeated, together, unit
-from ..records.dependency_events import Counts, followers, note_counts
+from ..database.dialects.base import Row, numbers
+from ..database.transaction import Tries, is_callers, reading, recalled, repeated, together, unit
+from ..records.dependency_events import Counts, count_followers, note_counts
 from ..values import Submission
 from .fold import Batch as Fold
 from .fold import Edge
 
 SOME = 1_000
+MANY = 64
+"""So many deltas of a batch are merged: who looks reads them all."""
+
+looking: ContextVar[set[int] | None] = ContextVar("looking", default=None)
+"""The batches that are still to be looked at, where that goes on already."""
 
 
 class When(IntEnum):
@@ -51,17 +60,27 @@ MARK = """
 UPDATE "perfectqueue_ticket" SET "followed" = COALESCE("followed", 0) + %(mark)s
 WHERE "task_id" IN ({ids})
 """
-CHANGED = 'SELECT DISTINCT "batch_id" FROM "perfectqueue_batchdelta" LIMIT 100'
+CHANGED = """
+SELECT DISTINCT "batch_id" FROM "perfectqueue_batchdelta" WHERE "batch_id" > %(after)s
+ORDER BY "batch_id" LIMIT 100
+"""
+LOOK = """
+SELECT "batch"."id", "batch"."total" - "batch"."finished" - "batch"."dead",
+    COALESCE(SUM("delta"."total" - "delta"."finished" - "delta"."dead"), 0), COUNT("delta"."id")
+FROM "perfectqueue_batch" AS "batch"
+JOIN "perfectqueue_batchdelta" AS "delta" ON "delta"."batch_id" = "batch"."id"
+WHERE "batch"."id" IN ({ids})
+GROUP BY "batch"."id", "batch"."total", "batch"."finished", "batch"."dead"
+"""
 LOCK = """
-SELECT "total", "finished", "dead", "ended_at", "parent_id" FROM "perfectqueue_batch"
-WHERE "id" = %(batch)s
+SELECT "total", "finished", "dead", "ended_at", "parent_id"{asynchronous_commit}
+FROM "perfectqueue_batch" WHERE "id" = %(batch)s
 """
 THERE = 'SELECT 1 FROM "perfectqueue_batch" WHERE "id" = %(batch)s'
 DELTAS = """
 SELECT "id", "total", "finished", "dead" FROM "perfectqueue_batchdelta"
-WHERE "batch_id" = %(batch)s LIMIT 1000
+WHERE "batch_id" = %(batch)s
 """
-FOLDED = 'DELETE FROM "perfectqueue_batchdelta" WHERE "id" IN ({ids})'
 WRITE = """
 UPDATE "perfectqueue_batch" SET "total" = %(total)s, "finished" = %(finished)s, "dead" = %(dead)s,
     "ended_at" = {ended_at}
@@ -228,49 +247,111 @@ def look_at_batch(batch: int, *, using: str) -> None:
         note_counts(cursor, dialect, {batch: Counts()})
 
 
-def fold_batches(*, using: str, now: datetime | None = None) -> int:
-    """Fold the deltas of all batches that nobody else has locked; return how many deltas."""
-    total, passed_over = 0, set[int]()
-    while batches := sorted(set(changed(using=using)) - passed_over):
-        for batch in batches:
-            count = fold_some(batch, using=using, now=now)
-            total += count
-            if not count:
-                passed_over.add(batch)
+def look_at_batches(batches: Set[int] | None, *, using: str, now: datetime | None = None) -> int:
+    """
+    Fold the deltas of those of which no task is open, and merge those of which there are many.
+
+    With None fold all that have deltas; return how many deltas.
+    """
+    if batches is None:
+        return sweep(using=using, now=now)
+    if (later := looking.get()) is not None:
+        later |= batches
+        return 0
+    total, left = 0, set(batches)
+    token = looking.set(left)
+    try:
+        while left:
+            some = set(islice(left, SOME))
+            left -= some
+            for batch, is_over in worth_it(some, using=using):
+                if not is_over:
+                    merge(batch, using=using)
+                elif (count := fold_some(batch, using=using, now=now)) is not None:
+                    # Who looked meanwhile found it locked.
+                    total += count
+                    left.add(batch)
+    finally:
+        looking.reset(token)
     return total
 
 
-followers.append(fold_batches)
+count_followers.append(look_at_batches)
 
 
 @repeated
-def changed(*, using: str) -> list[int]:
+def worth_it(batches: Collection[int], *, using: str) -> list[tuple[int, bool]]:
+    """
+    Return which batches to fold, and which have deltas to be merged.
+
+    One whose row says that none is open is folded as well: it begins, or goes on after its end.
+    """
     with reading(using) as (cursor, dialect):
-        return [batch for (batch,) in dialect.execute(cursor, CHANGED).fetchall()]
+        rows = dialect.execute(cursor, LOOK.replace("{ids}", numbers(batches))).fetchall()
+    found = [(id_, not own or own + change <= 0, count) for id_, own, change, count in rows]
+    return [(id_, is_over) for id_, is_over, count in found if is_over or count >= MANY]
 
 
 @repeated
-def fold_some(batch: int, *, using: str, now: datetime | None) -> int:
+def merge(batch: int, *, using: str) -> None:
+    """Put one delta in the place of many; adders may lock the batch's row for long."""
+    with unit(using) as (cursor, dialect):
+        # Shared with adders and other merges, and not with a fold: that must see all deltas.
+        dialect.execute(cursor, THERE + dialect.share_clause(), {"batch": batch})
+        deltas = take_deltas(cursor, dialect, batch)
+        if deltas:
+            total, finished, dead = (sum(column) for column in list(zip(*deltas, strict=True))[1:])
+            note_counts(cursor, dialect, {batch: Counts(total, finished, dead)})
+
+
+def take_deltas(cursor: Cursor, dialect: Dialect, batch: int) -> list[Row]:
+    """Delete the deltas of a batch that nobody else deletes; return them."""
+    statement = DELTAS + dialect.skip_clause()
+    deltas: list[Row] = dialect.execute(cursor, statement, {"batch": batch}).fetchall()
+    if deltas:
+        dialect.delete(cursor, "perfectqueue_batchdelta", [id_ for id_, *_counts in deltas])
+    return deltas
+
+
+def sweep(*, using: str, now: datetime | None) -> int:
+    """Fold the deltas of all batches that nobody else has locked; return how many deltas."""
+    total = after = before = 0
+    while (batches := changed(after, using=using)) or total > before:
+        # The end of one changes the one that it is in.
+        after, before = (after, before) if batches else (0, total)
+        for after in batches:
+            total += fold_some(after, using=using, now=now) or 0
+    return total
+
+
+@repeated
+def changed(after: int, *, using: str) -> list[int]:
+    with reading(using) as (cursor, dialect):
+        rows = dialect.execute(cursor, CHANGED, {"after": after}).fetchall()
+        return [batch for (batch,) in rows]
+
+
+@repeated
+def fold_some(batch: int, *, using: str, now: datetime | None) -> int | None:
     """
     Add the deltas of a batch to its counts, and release its callbacks where it has ended.
 
-    Return 0 where someone else has it locked: who adds members looks after its own commit, and
-    who folds looks again after his.
+    Return how many; None where someone else has it locked: who adds members, merges or folds
+    looks after its own commit. What is lost in a crash of the server, the sweep does again.
     """
-    own = not connections[using].in_atomic_block
+    own = not is_callers(connections[using])
     values: dict[str, Any] = {"batch": batch, "parent": -batch}
     with unit(using) as (cursor, dialect):
         if own:
             dialect.see_commits(cursor)
-        row = dialect.execute(cursor, LOCK + dialect.skip_clause(), values).fetchone()
+        more = dialect.asynchronous_commit if own else ""
+        statement = LOCK.replace("{asynchronous_commit}", more) + dialect.skip_clause()
+        row = dialect.execute(cursor, statement, values).fetchone()
         if row is None and dialect.execute(cursor, THERE, values).fetchone():
-            return 0
-        deltas = dialect.execute(cursor, DELTAS, values).fetchall()
-        if deltas:
-            ids = numbers(id_ for id_, *_counts in deltas)
-            dialect.execute(cursor, FOLDED.replace("{ids}", ids))
+            return None
+        deltas = take_deltas(cursor, dialect, batch)
         if row is not None:
-            *counts, ended_at, parent = row
+            *counts, ended_at, parent = row[:5]
             total, finished, dead = (
                 sum(column) for column in zip(counts, *(delta[1:] for delta in deltas), strict=True)
             )

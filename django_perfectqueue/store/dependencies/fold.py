@@ -24,11 +24,11 @@ from django_perfectqueue.models import Dependency, DependencyEvent, IfFailed, Ou
 
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
-from ..database.transaction import repeated, unit
+from ..database.transaction import is_callers, repeated, unit
 from ..lanes.accounts import Accounts
 from ..notify.ring import ring
 from ..notify.signals import announce_ids
-from ..records.dependency_events import followers
+from ..records.dependency_events import event_followers
 from ..tasks.close import Held, bury
 from ..upkeep.timers import admit
 from ..values import Failure
@@ -41,7 +41,7 @@ PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05)
 """In seconds: how long it waits for tickets that others have locked."""
 
 TAKE = """
-SELECT "id", "task_id", "kind" FROM "perfectqueue_dependencyevent"
+SELECT "id", "task_id", "kind"{asynchronous_commit} FROM "perfectqueue_dependencyevent"
 WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
 """
 EDGE = 'SELECT "id", "child_id", "parent_id", "if_failed" FROM "perfectqueue_dependency"'
@@ -125,17 +125,20 @@ def fold(*, using: str, now: datetime | None = None) -> int:
     return total
 
 
-followers.append(fold)
+event_followers.append(fold)
 
 
 @repeated
 def fold_batch(*, after: int, using: str, now: datetime | None) -> Folded:
-    own = not connections[using].in_atomic_block
+    own = not is_callers(connections[using])
     with unit(using) as (cursor, dialect):
         if own:
             dialect.see_commits(cursor)
-        statement = TAKE + dialect.skip_clause()
-        events = dialect.execute(cursor, statement, {"after": after, "limit": EVENTS}).fetchall()
+        # What is lost in a crash of the server, the sweep does again.
+        more = dialect.asynchronous_commit if own else ""
+        statement = TAKE.replace("{asynchronous_commit}", more) + dialect.skip_clause()
+        rows = dialect.execute(cursor, statement, {"after": after, "limit": EVENTS}).fetchall()
+        events = [row[:3] for row in rows]
         if not events:
             return Folded()
         kinds = DependencyEvent.Kind

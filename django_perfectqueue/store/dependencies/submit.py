@@ -17,6 +17,7 @@ from ..database.dialects.base import numbers
 from ..database.transaction import Tries, reading, recalled, repeated, together, unit
 from ..notify.completion import find_all
 from ..records.dependency_events import note_added
+from ..records.tags import tag_fresh
 from ..tasks.replace import replace
 from ..tasks.steer import known, live
 from ..values import Parent, Submission
@@ -54,7 +55,7 @@ def submit_linked(
     now: datetime | None = None,
 ) -> dict[tuple[str, str], int]:
     """
-    Store tasks by ``submit``, of which some wait for others; return what that does.
+    Store tasks by ``submit``, of which some wait for others or have tags; return what that does.
 
     All is done in one transaction or savepoint, which locks nothing but the new rows. A parent
     is in the database, or earlier among the submissions. Raise NotFoundError where it is
@@ -67,6 +68,7 @@ def submit_linked(
         fresh = submit(submissions, using=using, now=now)
         if fresh:
             link(submissions, fresh, {**parents, **fresh}, using=using)
+            tag_fresh(submissions, fresh, using=using)
         tries.commits(fresh)
     return fresh
 
@@ -75,7 +77,7 @@ def replace_linked(
     submission: Submission, *, using: str, now: datetime | None = None
 ) -> dict[tuple[str, str], int]:
     """
-    Do what replace() does with a task that waits for others.
+    Do what replace() does with a task that waits for others or has tags.
 
     Raise InvalidTaskError where one of these waits for the task that it replaces.
     """

@@ -7,15 +7,14 @@ from datetime import datetime
 from typing import NamedTuple
 
 from ..arithmetic.fair_order import Pick
-from ..database.dialects.base import TAKEN, numbers
+from ..database.dialects.base import numbers
 from ..database.transaction import reading, repeated, timely
 from ..lanes.accounts import expected_cost
 from ..values import Lease
-from .leased import leased
+from .leased import TASK, TICKET, leased, named
 
 IN_HAND = f"""
-SELECT "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
-    "ticket"."crashes", "ticket"."rank", "ticket"."run_at", 0, {TAKEN},
+SELECT {TICKET}, "ticket"."run_at", 0, {TASK},
     "ticket"."token", "ticket"."cancel_requested", "lane"."cost"
 FROM "perfectqueue_ticket" AS "ticket"
 JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
@@ -55,8 +54,9 @@ def in_hand(holder: int, task_ids: Iterable[int], *, using: str) -> list[InHand]
     with reading(using) as (cursor, dialect):
         rows = dialect.execute(cursor, statement, {"holder": holder}).fetchall()
     found = []
-    for *row, token, cancel_requested, cost in rows:
-        pick = Pick(row[2], expected_cost(cost))
+    for *columns, token, cancel_requested, cost in rows:
+        [row] = named([columns])
+        pick = Pick(row.lane, expected_cost(cost))
         whose = {"holder": holder, "token": token}
         lease = leased(row, pick, using=using, moment=dialect.moment, **whose)
         found.append(InHand(lease, bool(cancel_requested)))

@@ -1,17 +1,65 @@
-"""A row that was claimed, as a lease."""
+"""What a claim reads of a ticket and its task, and the lease that comes of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..arithmetic.fair_order import Pick
 from ..values import Lease
 
+TICKET = (
+    '"ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",'
+    ' "ticket"."crashes", "ticket"."rank"'
+)
+TASK = (
+    '"task"."queue", "task"."key", "task"."type", "task"."user", "task"."data",'
+    ' "task"."priority", "task"."created_at", "task"."time_limit",'
+    ' "task"."context", "task"."limits"'
+)
+
+
+class Taker(NamedTuple):
+    """Who takes tasks, under which token, and for how many seconds."""
+
+    holder: int
+    token: int
+    seconds: float
+    now: datetime | None
+
+
+class ClaimedRow(NamedTuple):
+    """The columns of TICKET, when it is due, whether it has expired, and those of TASK."""
+
+    task_id: int
+    attempt: int
+    lane: int
+    errors: int
+    crashes: int
+    rank: int
+    run_at: Any
+    late: bool
+    queue: str
+    key: str
+    type: str
+    user: str
+    payload: str
+    priority: int
+    created_at: Any
+    time_limit: float | None
+    context: str | None
+    limits: str
+
+
+def named(rows: Iterable[tuple[Any, ...]]) -> list[ClaimedRow]:
+    """Return rows as a cursor gives them by the names of their columns."""
+    # Not by _make(), which would be one more call for each task.
+    return [tuple.__new__(ClaimedRow, row) for row in rows]
+
 
 def leased(
-    row: Sequence[Any],
+    row: ClaimedRow,
     pick: Pick,
     *,
     using: str,
@@ -20,8 +68,9 @@ def leased(
     moment: Callable[[Any], datetime] | None,
     capped: bool = False,
 ) -> Lease:
-    task_id, attempt, lane, errors, crashes, _rank, run_at, _late = row[:8]
-    queue, key, type_, user, payload, priority, created_at, time_limit, context, limits = row[8:]
+    """Return the lease; ``moment`` makes the row's times aware, where they are not."""
+    task_id, attempt, lane, errors, crashes, _rank, run_at, _late, *task = row
+    queue, key, type_, user, payload, priority, created_at, time_limit, context, limits = task
     return Lease(
         using,
         task_id,

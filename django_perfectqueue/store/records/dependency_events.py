@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -33,8 +33,14 @@ SELECT (SELECT 1 FROM "perfectqueue_dependencyevent" LIMIT 1),
 CHILDREN_ONLY = 1
 """What a ticket says of a task for which others wait, and that is in no batch."""
 
-followers: list[Callable[..., int]] = []
+event_followers: list[Callable[..., int]] = []
 """What is called, with ``using``, after the commit of a transaction that appended events."""
+
+count_followers: list[Callable[..., int]] = []
+"""
+What is called after the commit of a transaction that changed counts, with ``using`` and the ids
+of the batches; with None for all that have changes.
+"""
 
 
 @dataclass(slots=True)
@@ -70,7 +76,7 @@ def note_counts(cursor: Cursor, dialect: Dialect, changes: Mapping[int, Counts])
         f"({int(batch)}, {one.total}, {one.finished}, {one.dead})" for batch, one in changes.items()
     )
     dialect.execute(cursor, DELTA.replace("{rows}", rows))
-    follow_later(cursor.db)
+    follow_later(cursor.db, batches=changes.keys())
 
 
 def leave_batches(cursor: Cursor, dialect: Dialect, ids: str) -> None:
@@ -95,31 +101,45 @@ def note_added(cursor: Cursor, dialect: Dialect, ids: Iterable[int]) -> None:
 def note(cursor: Cursor, dialect: Dialect, ids: Iterable[int], kind: DependencyEvent.Kind) -> None:
     rows = ", ".join(f"({int(task_id)}, {kind.value})" for task_id in ids)
     dialect.execute(cursor, NOTE.replace("{rows}", rows))
-    follow_later(cursor.db)
+    follow_later(cursor.db, events=True)
 
 
-def follow_later(connection: Any) -> None:
-    """Act on the events once they are committed."""
+def follow_later(connection: Any, *, events: bool = False, batches: Collection[int] = ()) -> None:
+    """Act on events, and on the counts of these batches, once they are committed."""
     if not (connection.in_atomic_block or connection.autocommit):
         return  # Django does not say when such a transaction commits: the sweep finds it.
-    act, last = Follow(connection.alias), connection.run_on_commit[-1:]
-    if not last or last[0][:2] != (set(connection.savepoint_ids), act):
+    last = connection.run_on_commit[-1:]
+    if last and last[0][0] == set(connection.savepoint_ids) and isinstance(last[0][1], Follow):
+        last[0][1].events |= events
+        last[0][1].batches.update(batches)
+    else:
+        act = Follow(connection.alias, events, set(batches))
         connection.on_commit(act, robust=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Follow:
-    """Acts on the events of a database, after a commit."""
+    """Acts on the events of a database and the counts of these batches, after a commit."""
 
     using: str
+    events: bool
+    batches: set[int]
 
     def __call__(self) -> None:
-        act_on_events(using=self.using)
+        with calls_of_others():
+            if self.events:
+                act_on_events(using=self.using)
+            for act in count_followers if self.batches else ():
+                act(self.batches, using=self.using)
 
 
 def follow(*, using: str, now: datetime | None = None) -> int:
-    """Act on the events that are there, if any; return how many."""
-    return act_on_events(using=using, now=now) if are_some(using=using) else 0
+    """Act on the events and counts that are there, if any; return how many."""
+    if not are_some(using=using):
+        return 0
+    with calls_of_others():
+        counts = sum(act(None, using=using, now=now) for act in count_followers)
+        return act_on_events(using=using, now=now) + counts
 
 
 @repeated
@@ -129,8 +149,7 @@ def are_some(*, using: str) -> bool:
 
 
 def act_on_events(*, using: str, now: datetime | None = None) -> int:
-    with calls_of_others():
-        return sum(act(using=using, now=now) for act in followers)
+    return sum(act(using=using, now=now) for act in event_followers)
 
 
 def follow_uncommitted(*, using: str) -> int:

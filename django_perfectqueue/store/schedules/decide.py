@@ -17,7 +17,7 @@ MOST_AT_ONCE = 1_000
 
 @dataclass(slots=True)
 class Decision:
-    """The ticks to submit now, whether the task before is to be cancelled first, and why not."""
+    """The ticks to submit now, and whether the task before is to be cancelled."""
 
     ticks: list[datetime] = field(default_factory=list)
     cancel: bool = False
@@ -133,7 +133,12 @@ def overlapping(row: Schedule, ticks: list[datetime], *, running: bool) -> Decis
         return Decision(waiting)
     if overlap == Schedule.Overlap.CANCEL:
         row.skipped_overlap += max(0, len(waiting) - 1)
-        return Decision(waiting[-1:], cancel=running and bool(waiting))
+        latest = waiting[-1:]
+        if running:
+            # A request that a death has lost is made again by the next look.
+            row.pending = [tick.isoformat() for tick in latest]
+            return Decision(cancel=bool(latest))
+        return Decision(latest)
     now = [] if running else waiting[:1]
     places = {Schedule.Overlap.QUEUE_ONE: 1, Schedule.Overlap.QUEUE: MOST_AT_ONCE}.get(overlap, 0)
     later = waiting[len(now) :]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -17,6 +18,7 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.models.fields import ServerNow
+from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.context import OF_SCHEDULES
 from django_perfectqueue.payload.inputs import encoded
 
@@ -34,8 +36,9 @@ from .decide import Decision, decide
 logger = logging.getLogger("django_perfectqueue.schedules")
 
 LEAST = timedelta(microseconds=1)
-BATCH = 250
+BATCH = 500
 MOST_BATCHES = 5
+BETWEEN = 0.03
 BROKEN_FOR = 60 * SECOND
 """After so long a broken schedule is looked at again: another host may know its zone."""
 MOVED = (
@@ -77,7 +80,13 @@ def fire_schedules(*, using: str, now: datetime | None = None) -> bool:
     One batch is one transaction: its tasks are there and its cursors moved, or neither. What
     others are firing at this moment is left to them.
     """
-    return all(fire_some(using=using, now=now) for _batch in range(MOST_BATCHES))
+    for _batch in range(MOST_BATCHES):
+        if not fire_some(using=using, now=now):
+            return False
+        if dialect_of(using).one_writer:
+            # SQLite has no line of writers: one who comes back at once keeps the others out.
+            time.sleep(BETWEEN)
+    return True
 
 
 @repeated
@@ -175,8 +184,9 @@ def write(chosen: Chosen, cursors: Sequence[datetime | None], *, using: str) -> 
             ask_to_cancel(row.last_task_id, using=using)
         if decision.ticks:
             keys = [(row.queue, key_of(row.name, tick)) for tick in decision.ticks]
-            row.fired -= sum(key not in stored for key in keys)
-            row.last_task_id = stored.get(keys[-1]) or known_task(*keys[-1], using=using)
+            known = known_tasks(row, [key for key in keys if key not in stored], using=using)
+            row.fired -= len(known)
+            row.last_task_id = (stored | known)[keys[-1]]
         save(row, cursor, using=using)
 
 
@@ -193,6 +203,10 @@ def save(row: Schedule, cursor: datetime | None, *, using: str) -> None:
         moved = dialect.execute(db_cursor, statement, {**values, "id": row.pk, "cursor": at})
         if not moved.rowcount:
             raise OvertakenError(f"The schedule '{row.name}' was moved by another.")
+
+
+class TakenError(PerfectQueueError):
+    """The key of a tick is that of a task which the schedule has not submitted."""
 
 
 class OvertakenError(PerfectQueueError):
@@ -224,10 +238,23 @@ def key_of(name: str, tick: datetime) -> str:
     return f"{name}@{tick.astimezone(timezone.utc).replace(tzinfo=None).isoformat()}Z"
 
 
-def known_task(queue: str, key: str, *, using: str) -> int | None:
-    """Return the task that had the key of a tick before."""
-    task = Task.objects.using(using).filter(queue=queue, key=key).only("pk").first()
-    return None if task is None else task.pk
+def known_tasks(
+    row: Schedule, keys: Sequence[tuple[str, str]], *, using: str
+) -> dict[tuple[str, str], int]:
+    """
+    Return the tasks that ticks had before, as after a backfill.
+
+    Raise TakenError where a task that is not the schedule's has the key of a tick.
+    """
+    if not keys:
+        return {}
+    found = {}
+    tasks = Task.objects.using(using).filter(queue=row.queue, key__in=[key for _queue, key in keys])
+    for id_, key, context in tasks.values_list("pk", "key", "context"):
+        if not context or decode(context).get(SCHEDULE) != row.name:
+            raise TakenError(f"Another task has the key of a tick: {key!r}. Delete it.")
+        found[row.queue, key] = id_
+    return found
 
 
 def ask_to_cancel(task_id: int, *, using: str) -> None:
@@ -241,7 +268,14 @@ def submit_now(row: Schedule, now: datetime, *, using: str) -> None:
     submit_ticks(row, [now], now, using=using)
 
 
-def submit_ticks(row: Schedule, ticks: Sequence[datetime], now: datetime, *, using: str) -> None:
+def submit_ticks(
+    row: Schedule,
+    ticks: Sequence[datetime],
+    now: datetime,
+    *,
+    using: str,
+    submit: Callable[..., Mapping[tuple[str, str], int]] = submit,
+) -> None:
     """Submit tasks for these ticks, beside the cursor; the row is not saved."""
     given = [submission(row, tick, now, using=using) for tick in ticks]
     stored = submit(given, using=using)

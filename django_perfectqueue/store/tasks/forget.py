@@ -15,7 +15,14 @@ STORY = (
     'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" IN ({ids})',
     'DELETE FROM "perfectqueue_batchmember" WHERE "task_id" IN ({ids})',
 )
-DEPENDENCIES = 'SELECT "id" FROM "perfectqueue_dependency" WHERE "child_id" IN ({ids})'
+BY_ID = {
+    "perfectqueue_step": 'SELECT "id" FROM "perfectqueue_step" WHERE "task_id" IN ({ids})',
+    "perfectqueue_tag": 'SELECT "id" FROM "perfectqueue_tag" WHERE "task_id" IN ({ids})',
+    "perfectqueue_watch": 'SELECT "id" FROM "perfectqueue_watch" WHERE "task_id" IN ({ids})',
+    "perfectqueue_dependency": (
+        'SELECT "id" FROM "perfectqueue_dependency" WHERE "child_id" IN ({ids})'
+    ),
+}
 
 
 def forget_story(cursor: Cursor, dialect: Dialect, ids: Collection[int]) -> None:
@@ -23,9 +30,11 @@ def forget_story(cursor: Cursor, dialect: Dialect, ids: Collection[int]) -> None
     own = numbers(ids)
     for statement in STORY:
         dialect.execute(cursor, statement.replace("{ids}", own))
-    # Deleted by id: by the child MariaDB would wait for those who submit the next children.
-    if rows := dialect.execute(cursor, DEPENDENCIES.replace("{ids}", own)).fetchall():
-        dialect.delete(cursor, "perfectqueue_dependency", [id_ for (id_,) in rows])
+    # Deleted by id: by the task MariaDB would wait for those who write of the next ones.
+    for table, statement in BY_ID.items():
+        found = statement.replace("{ids}", own) + dialect.current_clause(cursor)
+        if rows := dialect.execute(cursor, found).fetchall():
+            dialect.delete(cursor, table, [id_ for (id_,) in rows])
 
 
 def forget_tasks(cursor: Cursor, dialect: Dialect, ids: Collection[int]) -> None:

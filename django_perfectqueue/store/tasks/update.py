@@ -1,4 +1,4 @@
-"""Change the payload of a task that is held."""
+"""Write what a handler changes of a held task while it runs: its payload and its steps."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ RENEW = """
 UPDATE "perfectqueue_ticket" SET "alarm_at" = {until} WHERE "task_id" = %(task_id)s
 """
 UPDATE = 'UPDATE "perfectqueue_task" SET "data" = %(payload)s WHERE "id" = %(task_id)s'
+KEEP = """
+INSERT INTO "perfectqueue_step" ("task_id", "name", "result", "kept_at")
+VALUES (%(task_id)s, %(name)s, %(result)s, {now})
+"""
+STEP = ("task_id", "name")
+OF_STEP = ("result", "kept_at")
 
 
 @repeated
@@ -34,3 +40,19 @@ def update_payload(
         dialect.execute(cursor, RENEW, values, now=now, after={"until": alive_time})
         dialect.execute(cursor, UPDATE, values | {"payload": payload})
     return lease._replace(payload=payload)
+
+
+@repeated
+def keep_step(
+    lease: Lease, name: str, result: str, *, using: str, now: datetime | None = None
+) -> None:
+    """
+    Write what a step of a held task has returned; twice is the same.
+
+    Raise PreemptedError, and write nothing, when the lease has passed on.
+    """
+    with unit(using) as (cursor, dialect):
+        hold(cursor, dialect, lease)
+        values = {"task_id": lease.task_id, "name": name, "result": result}
+        clause = dialect.upsert("perfectqueue_step", STEP, dict.fromkeys(OF_STEP, "{new}"))
+        dialect.execute(cursor, KEEP + clause, values, now=now)

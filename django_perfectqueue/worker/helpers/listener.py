@@ -21,6 +21,7 @@ STEPS = 16
 SOONEST = 0.02
 GRACE = 0.05
 WHILE_BUSY = 0.1
+BUSY_INTERVAL = 2.0
 MARGIN = 0.002
 
 
@@ -28,8 +29,9 @@ class Listener(HelperProcess):
     """
     Receives the database's notifications, waits for the next due time, and polls.
 
-    It polls only while a processor is free, in one statement: soon after a poll has found a
-    task without a notification, and else less and less often, down to POLL_INTERVAL.
+    It polls in one statement: soon after a poll has found a task without a notification, and
+    else less and less often, down to POLL_INTERVAL. While all processors are busy it polls for
+    schedules only, when the next is due and at least each BUSY_INTERVAL.
     """
 
     def __init__(self, plan: Plan, wakeups: Wakeups, *, parent_alive: int) -> None:
@@ -40,6 +42,7 @@ class Listener(HelperProcess):
         self.shortest = min(self.longest, max(SOONEST, self.longest / STEPS))
         self.pause = self.shortest
         self.look_at = 0.0
+        self.tick_at = 0.0
 
     def work(self) -> None:
         if self.plan.options.BELL:
@@ -123,19 +126,26 @@ class Listener(HelperProcess):
     def look(self) -> None:
         """Poll for due tasks, and wake a processor for them; fire due schedules."""
         wait = min(self.shortest, WHILE_BUSY)
-        if self.wakeups.has_free():
+        is_free = self.wakeups.has_free()
+        if is_free or time.monotonic() >= self.tick_at:
             outlook = store.look(self.plan.queues, using=self.plan.using)
-            if outlook.due:
-                self.wakeups.wake_one()
-                self.pause = self.shortest
-            wait = self.pause * random.uniform(0.9, 1.0)  # noqa: S311
-            self.pause = min(self.longest, self.pause * 2)
-            if outlook.wait is not None:
-                wait = min(wait, outlook.wait + MARGIN)
+            if is_free:
+                wait = self.wake_for(outlook)
             if outlook.ticks_due:
                 store.fire_schedules(using=self.plan.using)
                 wait = min(wait, SOONEST)
+            next_tick = BUSY_INTERVAL if outlook.tick is None else outlook.tick
+            self.tick_at = time.monotonic() + min(max(SOONEST, next_tick), BUSY_INTERVAL)
         self.look_at = time.monotonic() + wait
+
+    def wake_for(self, outlook: store.Outlook) -> float:
+        """Wake a processor if something is due; return in how many seconds to poll again."""
+        if outlook.due:
+            self.wakeups.wake_one()
+            self.pause = self.shortest
+        wait = self.pause * random.uniform(0.9, 1.0)  # noqa: S311
+        self.pause = min(self.longest, self.pause * 2)
+        return wait if outlook.wait is None else min(wait, outlook.wait + MARGIN)
 
     def close(self) -> None:
         if self.notifications is not None:

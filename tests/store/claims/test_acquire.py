@@ -9,7 +9,7 @@ from django_perfectqueue import store
 from django_perfectqueue.exceptions import PreemptedError
 from django_perfectqueue.models import DeadLetter, FairShare, Lane, Task, Ticket
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store.claims.candidates import Lineup
+from django_perfectqueue.store.claims.lanes import Lanes
 
 from ...factories import (
     NOON,
@@ -461,14 +461,14 @@ class ContentionTests(TransactionTestCase):
             FairShare.objects.create(user=user, max_running=1)
             submit_many(2, user=user)
         acquire(8)
-        lock = Lineup.lock
+        lock = Lanes.lock
 
         def overtaken(lineup, lanes):
-            Lineup.lock = lock
+            Lanes.lock = lock
             self.assertEqual(len(elsewhere(lambda: acquire(8))), 8)
             return lock(lineup, lanes)
 
-        with mock.patch.object(Lineup, "lock", overtaken):
+        with mock.patch.object(Lanes, "lock", overtaken):
             self.assertEqual(len(acquire(8)), 8)
         assert_books_balance(self)
 

@@ -12,7 +12,7 @@ from django_perfectqueue.exceptions import AlreadyExistsError
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.models import FairShare, Lane, State, Task, Ticket
 from django_perfectqueue.queue import Queue
-from django_perfectqueue.store.database.dialects import dialect_of
+from django_perfectqueue.store.claims.sql import mysql as claims_of_mysql
 from django_perfectqueue.store.dependencies import fold
 from django_perfectqueue.store.records import dependency_events
 
@@ -169,15 +169,14 @@ class IsolationTests(TransactionTestCase):
 
     def submitted_on_the_way(self):
         """Submit a task elsewhere once an acquire has read who is next."""
-        dialect = dialect_of("default")
-        lock = dialect.lock_lines
+        lock = claims_of_mysql.lock_lines
 
         def late(*given):
             elsewhere(lambda: submit(now=None))
             return lock(*given)
 
         submit(now=None)
-        return mock.patch.object(dialect, "lock_lines", late)
+        return mock.patch.object(claims_of_mysql, "lock_lines", late)
 
     @skipUnless(connection.vendor == "mysql", "Only there the store sets it.")
     def test_what_is_right_costs_no_statement(self):

@@ -15,7 +15,7 @@ from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
 from django_perfectqueue.store.arithmetic.limit_keys import standing
-from django_perfectqueue.store.claims.candidates import LANES_READ_AT_LEAST
+from django_perfectqueue.store.claims.lanes import LANES_READ_AT_LEAST
 from django_perfectqueue.store.limits import limit_cache
 from tests.factories import (
     NOON,

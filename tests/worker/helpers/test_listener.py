@@ -97,11 +97,24 @@ class LookTests(ListenerCase):
         [wait] = self.looks(store.Outlook(due=False, wait=0.5))
         self.assertAlmostEqual(wait, 0.5, delta=0.1)
 
-    def test_while_all_are_busy_it_asks_the_database_nothing(self):
+    def test_while_all_are_busy_it_asks_for_schedules_only_and_seldom(self):
         self.slot.seeking = False
+        [wait] = self.looks(store.Outlook(due=True, wait=0.0))
+        self.assertFalse(self.woken())
+        self.assertLessEqual(wait, 0.1)
         with mock.patch.object(store, "look", side_effect=AssertionError):
             self.listener.look()
-        self.assertLessEqual(self.listener.look_at - time.monotonic(), 0.1)
+        self.assertAlmostEqual(self.listener.tick_at - time.monotonic(), 2.0, delta=0.5)
+
+    def test_while_all_are_busy_schedules_run_when_they_are_due(self):
+        self.slot.seeking = False
+        self.looks(store.Outlook(due=False, wait=0.3, tick=0.3))
+        self.assertAlmostEqual(self.listener.tick_at - time.monotonic(), 0.3, delta=0.2)
+        self.listener.tick_at = time.monotonic()
+        with mock.patch.object(store, "fire_schedules") as fire:
+            [wait] = self.looks(store.Outlook(due=False, wait=None, tick=-0.1))
+        fire.assert_called_once_with(using="default")
+        self.assertLessEqual(wait, 0.02)
 
     def test_it_does_not_see_what_it_has_just_rung_for(self):
         self.listener.look_at = 0.0

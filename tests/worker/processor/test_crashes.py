@@ -2,7 +2,7 @@ import os
 import signal
 import time
 
-from django_perfectqueue.models import Attempt, DeadLetter
+from django_perfectqueue.models import Attempt, DeadLetter, Step
 from django_perfectqueue.queue import Queue
 
 from ...databases.lifetime import children
@@ -38,6 +38,21 @@ class CrashTests(WorkerTestCase):
         )
         self.assertTrue(attempt.worker.endswith(f":{pid}"))
         self.assertIn("A processor died", worker.errors)
+
+    def test_a_task_whose_processor_is_killed_goes_on_after_its_steps(self):
+        self.submit("k0", "steps"), self.submit("k1", "steps-in-a-loop")
+        self.worker("--processor-type", "async", "--concurrency", "4")
+        pid = self.wait_for_note("between", 2)
+        os.kill(pid, signal.SIGKILL)
+        self.wait_for_note("between", 4)
+        self.open_gate()
+        for key in ("k0", "k1"):
+            self.wait_for_status(key, "finished")
+            kept = Step.objects.filter(task__key=key).order_by("pk")
+            self.assertEqual(list(kept.values_list("name", flat=True)), ["first", "second"])
+        self.assertEqual({noted for _key, noted in self.notes("first")}, {pid})
+        self.assertEqual(len(self.notes("first")), 2)
+        self.assertEqual(len(self.notes("second")), 2)
 
     def test_all_that_ran_at_once_in_a_processor_that_is_killed_come_back(self):
         types = ("wait-in-a-loop", "wait-in-a-loop", "wait")

@@ -39,7 +39,7 @@ class DependencyTests(WorkerTestCase):
         self.submit("a", "note")
         self.submit("b", "note", after=["a"])
         task = Queue().poll()
-        with mock.patch.object(dependency_events, "followers", []):
+        with mock.patch.object(dependency_events, "event_followers", []):
             task.finish()
         self.assertEqual(self.status("b"), "blocked")
         self.worker()

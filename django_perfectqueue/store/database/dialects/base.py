@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
@@ -17,12 +17,6 @@ from ..diagnosis import Ailment
 from .one_task import Stored
 
 Row = tuple[Any, ...]
-TAKEN = (
-    '"task"."queue", "task"."key", "task"."type", "task"."user", "task"."data",'
-    ' "task"."priority", "task"."created_at", "task"."time_limit",'
-    ' "task"."context", "task"."limits"'
-)
-
 REMOVE = """
 DELETE FROM "perfectqueue_ticket" WHERE "task_id" = %(task_id)s RETURNING "followed"
 """
@@ -104,15 +98,6 @@ class Waking(NamedTuple):
     since: datetime | None = None
 
 
-class Taker(NamedTuple):
-    """Who takes tasks, under which token, and for how many seconds."""
-
-    holder: int
-    token: int
-    seconds: float
-    now: datetime | None
-
-
 class Report(NamedTuple):
     """Who writes completions, and when: by the host's monotonic clock, and by the given time."""
 
@@ -158,9 +143,6 @@ class Dialect(ABC):
 
     given_clock = ""
     """The same where the caller has given the time."""
-
-    claimed_time: Callable[[Any], datetime] | None = None
-    """What makes an aware time of one in a row of claim(); None where it is one."""
 
     quote = '"'
     """The quotes around names."""
@@ -233,25 +215,6 @@ class Dialect(ABC):
         The look comes after the commit, or under a lock that lasts until then: who puts a
         lane to sleep looks for tasks first, so one of both sees the other.
         """
-
-    @abstractmethod
-    def claim(
-        self, cursor: Cursor, wants: Mapping[int, int], limit: int, taker: Taker
-    ) -> list[Row]:
-        """
-        Take up to so many waiting tickets of each lane, lane by lane until it is ``limit``.
-
-        Return rows of task id, attempt, lane, errors, crashes, rank, due time, whether
-        expired, and the columns of TAKEN.
-        """
-
-    def claim_alone(self, cursor: Cursor, queue: str, limit: int, taker: Taker) -> list[Row]:
-        """
-        Take from the only open lane of a queue, where ``single_statement``, unless it has
-        a cap or an alarm rings; return rows as claim() does, each with what its lane was
-        charged.
-        """
-        raise NotSupportedError("This database takes several statements for it.")
 
     @abstractmethod
     def finish(

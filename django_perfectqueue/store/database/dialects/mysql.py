@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta, timezone
 from itertools import islice
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from weakref import WeakSet
 
 from django.db import Error, IntegrityError
@@ -21,13 +20,11 @@ from ...values import Completion, Moment, Submission
 from ..diagnosis import Ailment
 from .base import (
     ACCOUNT,
-    TAKEN,
     UNPREPARED,
     Dialect,
     Entry,
     Report,
     Row,
-    Taker,
     Waking,
     average,
     naive,
@@ -120,28 +117,6 @@ END = ("COMMIT",)
 END_AND_LOOK = (*END, "SELECT 1 FROM `perfectqueue_lane` WHERE `id` = %(lane)s AND `awake`")
 FROM_STORED = 'FROM "perfectqueue_task" WHERE "id" = LAST_INSERT_ID()'
 MICROSECONDS = "TIMESTAMPADD(MICROSECOND, ROUND(%({name})s * 1000000), {now})"
-
-LINE = """
-(SELECT "task_id" FROM "perfectqueue_ticket" FORCE INDEX ("perfectqueue_ticket_line")
-WHERE "state" = 0 AND "lane" = {lane}
-ORDER BY "rank", "run_at", "task_id" LIMIT {count} FOR UPDATE SKIP LOCKED)
-"""
-
-TAKE = """
-UPDATE "perfectqueue_ticket"
-SET "state" = 2, "attempt" = "attempt" + 1, "holder" = %(holder)s, "token" = %(token)s,
-    "alarm_at" = {later}
-WHERE "task_id" IN ({ids})
-"""
-
-READ = f"""
-SELECT "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
-    "ticket"."crashes", "ticket"."rank", "ticket"."run_at",
-    COALESCE("task"."expires_at" <= {{now}}, 0), {TAKEN}
-FROM "perfectqueue_ticket" AS "ticket"
-JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
-WHERE "ticket"."task_id" IN ({{ids}})
-"""
 
 HELD = """
 SELECT "task_id", "token", "followed" FROM "perfectqueue_ticket" FORCE INDEX (PRIMARY)
@@ -250,7 +225,6 @@ class MySQL(Dialect):
     clock = "UTC_TIMESTAMP(6)"
     given_clock = "CAST(%(now)s AS DATETIME(6))"
     quote = "`"
-    claimed_time = methodcaller("replace", tzinfo=timezone.utc)
 
     def end_idle_transactions(self, cursor: Cursor, seconds: float) -> None:
         """Do it on MariaDB; MySQL has nothing of the kind."""
@@ -494,38 +468,6 @@ class MySQL(Dialect):
                 f" %(a{number})s, 0, 0, 0, 0)"
             )
         self.execute(cursor, INSERT_TICKET + ", ".join(values), parameters)
-
-    def claim(
-        self, cursor: Cursor, wants: Mapping[int, int], limit: int, taker: Taker
-    ) -> list[Row]:
-        holder, token, seconds, now = taker
-        picked = self.lock_lines(cursor, wants, limit)
-        if not picked:
-            return []
-        ids = numbers(sorted(picked))
-        take = TAKE.replace("{later}", self.later("%(seconds)s")).replace("{ids}", ids)
-        values = {"holder": holder, "token": token, "seconds": seconds}
-        self.execute(cursor, take, values, now=now)
-        statement = READ.replace("{ids}", ids) + self.current_clause(cursor)
-        read = self.execute(cursor, statement, now=now)
-        rows: list[Row] = list(read.fetchall())
-        return rows
-
-    def lock_lines(self, cursor: Cursor, wants: Mapping[int, int], limit: int) -> list[int]:
-        """Lock waiting tickets, of so many lanes at once as the earlier ones let expect."""
-        picked: list[int] = []
-        lanes, asked = deque(wants.items()), 0
-        while lanes and len(picked) < limit:
-            share = max(len(picked), 1) / asked if asked else 1.0
-            lines, wanted = [], (limit - len(picked)) / share
-            while lanes and wanted > 0:
-                lane, count = lanes.popleft()
-                lines.append(LINE.format(lane=int(lane), count=int(count)))
-                asked += count
-                wanted -= count
-            rows = self.execute(cursor, " UNION ALL ".join(lines)).fetchall()
-            picked += [task_id for (task_id,) in rows[: limit - len(picked)]]
-        return picked
 
     def finish(
         self, cursor: Cursor, completions: Sequence[Completion], report: Report

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,10 +20,9 @@ from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.models.fields import READABLE
 
-from ...arithmetic.fair_order import LEAST_COST
 from ...values import CHANNEL, ENDED, Completion, Moment, Submission
 from ..diagnosis import Ailment
-from .base import HAS_COPIES, TAKEN, Dialect, Entry, Report, Row, Taker, Waking, average
+from .base import HAS_COPIES, Dialect, Entry, Report, Waking, average
 from .one_task import SPAN, TICKET, Form, Stored, form_of, statements_of, values_of
 
 SERIALIZATION_FAILURE = "40001"
@@ -139,75 +138,6 @@ WHERE {KEPT.format(part=1)} = '%(token)s'
 NOTIFY = f"SELECT pg_notify('{CHANNEL}', %(message)s)::text"
 IF_AWAKE = 'FROM "perfectqueue_lane" WHERE "id" = %(lane)s AND "awake"'
 
-CLAIM = f"""
-WITH "want" AS (
-    SELECT * FROM unnest(%(lanes)s::bigint[], %(counts)s::int[]) AS "want" ("lane", "count")
-)
-UPDATE "perfectqueue_ticket" AS "ticket"
-SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
-    "token" = %(token)s, "alarm_at" = {{later}}
-FROM "perfectqueue_task" AS "task"
-WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
-    SELECT "line"."task_id" FROM "want" CROSS JOIN LATERAL (
-        SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
-        WHERE "ticket"."state" = 0 AND "ticket"."lane" = "want"."lane"
-        ORDER BY "ticket"."rank", "ticket"."run_at", "ticket"."task_id"
-        LIMIT "want"."count"
-        FOR UPDATE SKIP LOCKED
-    ) AS "line"
-    LIMIT %(limit)s
-))
-RETURNING "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
-    "ticket"."crashes", "ticket"."rank", "ticket"."run_at",
-    COALESCE("task"."expires_at" <= {{now}}, false), {TAKEN}
-"""
-
-CLAIM_ALONE = f"""
-WITH "open" AS (
-    SELECT "id", "gate", "cost", "virtual_time", "weight", "policy", "max_running"
-    FROM "perfectqueue_lane"
-    WHERE "queue" = %(queue)s AND "held" = 0 AND "open" = TRUE ORDER BY "turn" LIMIT 2
-),
-"only" AS (
-    SELECT *, GREATEST(ABS("cost"), {LEAST_COST}) AS "charge" FROM "open"
-    WHERE "max_running" IS NULL AND "gate" = 0 AND (SELECT count(*) FROM "open") = 1
-        AND (
-            SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {{now}}
-            ORDER BY "alarm_at" LIMIT 1
-        ) IS NULL
-        AND (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NULL
-        AND (SELECT 1 FROM "perfectqueue_hold" LIMIT 1) IS NULL
-        AND (SELECT set_config('synchronous_commit', 'off', true)) = 'off'
-),
-"taken" AS (
-    UPDATE "perfectqueue_ticket" AS "ticket"
-    SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
-        "token" = %(token)s, "alarm_at" = {{later}}
-    FROM "perfectqueue_task" AS "task"
-    WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
-        SELECT "task_id" FROM "perfectqueue_ticket"
-        WHERE "state" = 0 AND "lane" = (SELECT "id" FROM "only")
-        ORDER BY "rank", "run_at", "task_id" LIMIT %(limit)s
-        FOR UPDATE SKIP LOCKED
-    ))
-    RETURNING "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
-        "ticket"."crashes", "ticket"."rank", "ticket"."run_at",
-        COALESCE("task"."expires_at" <= {{now}}, false), {TAKEN}
-),
-"charged" AS (
-    UPDATE "perfectqueue_lane" AS "lane"
-    SET "running" = "lane"."running" + "count"."tasks",
-        "virtual_time" = "lane"."virtual_time"
-            + "count"."tasks" * (SELECT "charge" FROM "only") / "lane"."weight",
-        "since" = {{now}}
-    FROM (SELECT count(*) AS "tasks" FROM "taken") AS "count"
-    WHERE "lane"."id" = (SELECT "id" FROM "only") AND "count"."tasks" > 0
-)
-SELECT "taken".*, "only"."virtual_time", "only"."cost", "only"."weight", "only"."policy"
-FROM "taken", "only"
-ORDER BY "taken"."rank", "taken"."run_at", "taken"."task_id"
-"""
-
 TELL = f"pg_notify('{ENDED}' || \"task_id\", '')"
 
 FINISH = f"""
@@ -223,17 +153,22 @@ WITH "given" AS (
         AND "ticket"."task_id" = "given"."id" AND "ticket"."token" = "given"."token"
         AND "ticket"."state" = 2
     RETURNING "ticket"."task_id", "ticket"."token", "ticket"."watched", "ticket"."followed"
+),
+"ended" AS (
+    UPDATE "perfectqueue_task" AS "task"
+    SET "outcome" = 'finished', "attempt" = "given"."attempt", "worker" = %(worker)s,
+        "started_at" = {{now}} - "given"."started" * interval '1 second',
+        "ended_at" = {{now}} - "given"."ended" * interval '1 second',
+        "result" = "given"."result"
+    FROM "given"
+    WHERE "task"."id" = ANY(ARRAY(SELECT "task_id" FROM "closed")) AND "task"."id" = "given"."id"
+        AND ("given"."id", "given"."token") IN (SELECT "task_id", "token" FROM "closed")
+    RETURNING "task"."id", "given"."token"
 )
-UPDATE "perfectqueue_task" AS "task"
-SET "outcome" = 'finished', "attempt" = "given"."attempt", "worker" = %(worker)s,
-    "started_at" = {{now}} - "given"."started" * interval '1 second',
-    "ended_at" = {{now}} - "given"."ended" * interval '1 second',
-    "result" = "given"."result"
-FROM "given"
-WHERE "task"."id" = ANY(ARRAY(SELECT "task_id" FROM "closed")) AND "task"."id" = "given"."id"
-    AND ("given"."id", "given"."token") IN (SELECT "task_id", "token" FROM "closed")
-RETURNING "task"."id", "given"."token", (SELECT count({TELL}) FROM "closed" WHERE "watched"),
-    ARRAY(SELECT ARRAY["task_id", "followed"] FROM "closed" WHERE "followed" IS NOT NULL)
+SELECT "id", "token", NULL::bigint, (SELECT count({TELL}) FROM "closed" WHERE "watched")
+FROM "ended"
+UNION ALL
+SELECT "task_id", "token", "followed", 0 FROM "closed" WHERE "followed" IS NOT NULL
 """
 
 FINISH_ONE = f"""
@@ -453,35 +388,6 @@ class PostgreSQL(Dialect):
         task_id, is_seen = results.fetchone() or (None, False)
         return Stored(task_id, is_seen and is_due, is_seen and bool(message))
 
-    def claim(
-        self, cursor: Cursor, wants: Mapping[int, int], limit: int, taker: Taker
-    ) -> list[Row]:
-        holder, token, seconds, now = taker
-        statement = CLAIM.replace("{later}", self.later("%(seconds)s"))
-        parameters = {
-            "lanes": array(wants),
-            "counts": array(wants.values()),
-            "limit": limit,
-            "holder": holder,
-            "token": token,
-            "seconds": seconds,
-        }
-        rows: list[Row] = self.execute(cursor, statement, parameters, now=now).fetchall()
-        return rows
-
-    def claim_alone(self, cursor: Cursor, queue: str, limit: int, taker: Taker) -> list[Row]:
-        holder, token, seconds, now = taker
-        statement = CLAIM_ALONE.replace("{later}", self.later("%(seconds)s"))
-        parameters = {
-            "queue": queue,
-            "limit": limit,
-            "holder": holder,
-            "token": token,
-            "seconds": seconds,
-        }
-        rows: list[Row] = self.execute(cursor, statement, parameters, now=now).fetchall()
-        return rows
-
     def finish(
         self, cursor: Cursor, completions: Sequence[Completion], report: Report
     ) -> dict[tuple[int, int], int | None]:
@@ -496,10 +402,13 @@ class PostgreSQL(Dialect):
             "worker": worker,
         }
         rows = self.execute(cursor, FINISH, parameters, now=now).fetchall()
-        if not rows:
-            return {}
-        followed = dict(rows[0][3])
-        return {(row[0], row[1]): followed.get(row[0]) for row in rows}
+        closed: dict[tuple[int, int], int | None] = dict.fromkeys(
+            (task_id, token) for task_id, token, followed, _told in rows if not followed
+        )
+        for task_id, token, followed, _told in rows:
+            if followed and (task_id, token) in closed:
+                closed[task_id, token] = followed
+        return closed
 
     def finish_one(self, cursor: Cursor, done: Completion, entry: Entry, report: Report) -> bool:
         worker, monotonic, now = report

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -21,13 +21,10 @@ from ...values import Completion, Moment, Submission
 from ..diagnosis import Ailment
 from .base import (
     HAS_COPIES,
-    TAKEN,
     UNPREPARED,
     Dialect,
     Entry,
     Report,
-    Row,
-    Taker,
     Waking,
     average,
     naive,
@@ -46,7 +43,6 @@ SAID = {
     "interrupted": Ailment.CUT_SHORT,
 }
 
-CREATED = '"task"."created_at"'
 IMMEDIATE = "IMMEDIATE"
 ITEM = re.compile(r'((?:"given"\.)?"value") ->> (\d+)')
 
@@ -88,29 +84,6 @@ FROM json_each(%(rows)s)
 
 UNLESS_TAKEN = ' ON CONFLICT ("queue", "key") DO NOTHING'
 IS_AWAKE = 'COALESCE((SELECT "awake" FROM "perfectqueue_lane" WHERE "id" = %(lane)s), 0)'
-
-LINE = """
-SELECT "task_id" FROM "perfectqueue_ticket"
-WHERE "state" = 0 AND "lane" = %(lane)s
-ORDER BY "rank", "run_at", "task_id" LIMIT %(count)s
-"""
-
-TAKE = """
-UPDATE "perfectqueue_ticket"
-SET "state" = 2, "attempt" = "attempt" + 1, "holder" = %(holder)s, "token" = %(token)s,
-    "alarm_at" = %(until)s
-WHERE "task_id" IN (SELECT "value" FROM json_each(%(ids)s))
-"""
-
-# As expressions, times are not given to Django's converter, which is slow.
-READ = f"""
-SELECT "ticket"."task_id", "ticket"."attempt", "ticket"."lane", "ticket"."errors",
-    "ticket"."crashes", "ticket"."rank", "ticket"."run_at" || '+00:00',
-    COALESCE("task"."expires_at" <= {{now}}, 0), {TAKEN.replace(CREATED, f"{CREATED} || '+00:00'")}
-FROM json_each(%(ids)s) AS "given"
-JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."task_id" = "given"."value"
-JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
-"""
 
 CLOSE = portable(
     """
@@ -183,7 +156,6 @@ class SQLite(Dialect):
     hosts_clock = True
     one_writer = True
     clock = given_clock = "%(now)s"
-    claimed_time = datetime.fromisoformat
 
     def writing(self, connection: Any) -> AbstractContextManager[None]:
         # A transaction that has read can't wait for the writer who overtook it.
@@ -291,27 +263,6 @@ class SQLite(Dialect):
                 cursor.execute("ROLLBACK")
             raise
         return stored
-
-    def claim(
-        self, cursor: Cursor, wants: Mapping[int, int], limit: int, taker: Taker
-    ) -> list[Row]:
-        holder, token, seconds, now = taker
-        now = now or clock.now()
-        picked: list[int] = []
-        for lane, count in wants.items():
-            if len(picked) == limit:
-                break
-            some = min(count, limit - len(picked))
-            found = self.execute(cursor, LINE, {"lane": lane, "count": some}).fetchall()
-            picked += [task_id for (task_id,) in found]
-        if not picked:
-            return []
-        ids = to_json(picked)
-        until = stamp(now + timedelta(seconds=seconds))
-        values = {"holder": holder, "token": token, "until": until, "ids": ids}
-        self.execute(cursor, TAKE, values)
-        rows: list[Row] = self.execute(cursor, READ, {"ids": ids}, now=now).fetchall()
-        return rows
 
     def finish(
         self, cursor: Cursor, completions: Sequence[Completion], report: Report

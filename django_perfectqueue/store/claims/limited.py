@@ -6,26 +6,25 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
-from django.db.backends.utils import CursorWrapper as Cursor
-
-from ..arithmetic.fair_order import OpenLane, lane_of
+from ..arithmetic.fair_order import LANES_PROBED, OpenLane, is_gated, lane_of
 from ..arithmetic.limit_keys import may_hold, split
-from ..arithmetic.multi_lane import Party, Strand
+from ..arithmetic.multi_lane import Party, Strand, party_picks
 from ..arithmetic.rate_limit import UNBOUNDED, Allowance
-from ..database.dialects import Dialect
-from ..database.dialects.base import Row, numbers
+from ..database.dialects.base import numbers
+from ..database.session import Session
 from ..lanes.accounts import Accounts
 from ..limits.holds import Due, Seen, due_holds, union
 from ..limits.meters import limits
-from ..values import Lease
+from ..values import ClaimRequest, Lease
+from .lanes import LANES_READ_AT_LEAST, Choice, LaneRow, Lanes
 
 COLUMNS = """
     "id", "account", "held", "turn", "since", "keys", "queue", "open", "virtual_time", "cost",
     "weight", "max_running", "running", "policy"
 """
-HELD, KEYS, QUEUE, OPEN, ACCOUNT = 2, 5, 6, 7, slice(8, None)
 FREE = f"""
 SELECT * FROM (
     SELECT {COLUMNS} FROM "perfectqueue_lane"
@@ -55,49 +54,105 @@ WHERE "task_id" IN ({ids})
 """
 
 
+class Row(NamedTuple):
+    """The columns of a lane, of which those from ``virtual_time`` on are its account's."""
+
+    id: int
+    account: int
+    held: int
+    turn: float
+    since: datetime
+    keys: str | None
+    queue: str
+    open: bool
+    virtual_time: float
+    cost: float
+    weight: float
+    max_running: int | None
+    running: int
+    policy: int
+
+    def as_account(self) -> LaneRow:
+        return LaneRow(self.account, *self[8:])
+
+
 @dataclass(slots=True)
-class Gatekeeper:
+class LimitedLanes:
     """
-    Which lanes of some queues a transaction may serve, and what it lets through.
+    Which lanes of some queues a transaction may serve where limits hold some back, all lanes
+    of a user as one; and what it lets through.
 
-    Of each queue it reads the first lanes that nothing holds back, and of the holds that are
-    due as many lanes as their limits let start. It locks the meters of their limits at
-    once, before any lane: so what they allow is exact, and no two transactions wait for
-    each other in a ring. ``has_more`` means that there are lanes whose limits it has not
-    locked, or may be more holds that are due.
+    Of each queue it reads the first ``count`` lanes that nothing holds back, and of the holds
+    that are due as many lanes as their limits let start. It locks the meters of their limits
+    at once, before any lane: so what they allow is exact, and no two transactions wait for
+    each other in a ring. ``unlocked`` means that there are lanes whose limits it has not
+    locked, or may be more holds that are due; ``more`` that there may be lanes it has not read.
     """
 
-    cursor: Cursor
-    dialect: Dialect
+    db: Session
     accounts: Accounts
+    request: ClaimRequest
+    plain: Lanes
     count: int
-    now: datetime | None
     due: list[Due]
     rows: dict[str, list[Row]]
     allowed: dict[str, Allowance] = field(default_factory=dict)
     keys: dict[int, list[str]] = field(default_factory=dict)
     moved: int = 0
-    has_more: bool = False
+    unlocked: bool = False
+    more: bool = False
 
     @classmethod
-    def enter(
-        cls,
-        cursor: Cursor,
-        dialect: Dialect,
-        accounts: Accounts,
-        queues: Sequence[str],
-        count: int,
-        now: datetime | None,
-    ) -> Gatekeeper:
-        due = due_holds(cursor, dialect, queues, count, now)
-        keeper = cls(cursor, dialect, accounts, count, now, due, {queue: [] for queue in queues})
-        keeper.read([keeper.free(queue) for queue in queues])
-        counted = {key for keys in keeper.keys.values() for key in keys}
-        counted |= {hold.key for hold in due} | accounts.keys(cursor, dialect)
-        keeper.allowed = accounts.meters.lock(cursor, dialect, counted, now)
-        keeper.read_due()
-        keeper.has_more = len(due) >= count
-        return keeper
+    def enter(cls, plain: Lanes, *, wide: bool) -> LimitedLanes:
+        """Read the first lanes and lock their limits; with ``wide`` of many lanes."""
+        db, accounts = plain.db, plain.accounts
+        request, now = plain.request, plain.request.now
+        count = LANES_PROBED if wide else max(request.limit, LANES_READ_AT_LEAST)
+        due = due_holds(*db, request.queues, count, now)
+        rows: dict[str, list[Row]] = {queue: [] for queue in request.queues}
+        limited = cls(db, accounts, request, plain, count, due, rows)
+        limited.read([limited.free(queue) for queue in request.queues])
+        counted = {key for keys in limited.keys.values() for key in keys}
+        counted |= {hold.key for hold in due} | accounts.keys(*db)
+        limited.allowed = accounts.meters.lock(*db, counted, now)
+        limited.read_due()
+        limited.unlocked = len(due) >= count
+        limited.more = any(hold.more for hold in due)
+        return limited
+
+    def choose(self, queue: str, count: int) -> Choice | None:
+        """Return whom to serve next; None where no lane is left that may be served."""
+        passed = self.plain.passed
+        rows = self.lanes(queue, passed)
+        self.more = self.more or len(rows) >= self.count
+        lanes = self.with_accounts(rows)
+        for lane in [lane for lane in lanes if not self.is_locked(lane)]:
+            self.unlocked = True
+            passed.add(lane)
+            del lanes[lane]
+        parties = self.parties(lanes, count)
+        passed |= self.accounts.short & lanes.keys()
+        usual = self.plain.usual_cost(queue, [party.account for party in parties])
+        serial = self.request.serial
+        picks = party_picks(parties, self.rooms(), count, usual=usual, serial=serial)
+        if not picks:
+            return None
+        capped = {lane for lane, account in lanes.items() if account.room is not None}
+        return Choice(picks, lanes.keys(), capped.union(filter(is_gated, lanes)))
+
+    def with_accounts(self, rows: list[Row]) -> dict[int, OpenLane]:
+        """Return lanes with their accounts, without those that can't be served."""
+        known = list({row.account: row.as_account() for row in rows}.values())
+        current = self.plain.current(known)
+        ids = {row.id for row in current}
+        self.look_at([row for row in rows if row.account in ids])
+        open_ = {row.account for row in rows if row.open}
+        served = self.plain.with_room([row for row in current if row.id in open_])
+        accounts = {account.id: account for account in served}
+        self.plain.passed |= {row.id for row in rows if row.account not in accounts}
+        return {
+            row.id: accounts[row.account] for row in rows if row.open and row.account in accounts
+        }
 
     def free(self, queue: str, passed: Collection[int] = ()) -> str:
         """Return the query of the first lanes of a queue that nothing holds back."""
@@ -113,10 +168,10 @@ class Gatekeeper:
     def read(self, statements: Sequence[str]) -> list[Row]:
         """Read lanes by their queues, and keep to which limits each of them keeps."""
         names = {f"q{number}": queue for number, queue in enumerate(self.rows)}
-        rows = union(self.cursor, self.dialect, statements, names)
+        rows = list(map(Row._make, union(*self.db, statements, names)))
         for row in rows:
-            self.rows[row[QUEUE]].append(row)
-            self.keys[row[0]] = json.loads(row[KEYS]) if row[KEYS] else []
+            self.rows[row.queue].append(row)
+            self.keys[row.id] = json.loads(row.keys) if row.keys else []
         return rows
 
     def read_due(self) -> None:
@@ -125,12 +180,12 @@ class Gatekeeper:
         open_ = [hold for hold in self.due if rooms[hold.id]]
         rows = self.read([self.under(hold, rooms[hold.id] + 1) for hold in open_])
         for hold in open_:
-            own = [row for row in rows if row[HELD] == hold.id]
-            hold.lanes = [row[0] for row in own[: rooms[hold.id]]]
+            own = [row for row in rows if row.held == hold.id]
+            hold.lanes = [row.id for row in own[: rooms[hold.id]]]
             hold.more = len(own) > len(hold.lanes)
-        left = {row[0] for row in rows}.difference(*(hold.lanes for hold in open_))
+        left = {row.id for row in rows}.difference(*(hold.lanes for hold in open_))
         for queue, found in self.rows.items():
-            self.rows[queue] = [row for row in found if row[0] not in left]
+            self.rows[queue] = [row for row in found if row.id not in left]
 
     def room(self, key: str) -> int:
         return self.allowed[key].room if key in self.allowed else UNBOUNDED
@@ -145,14 +200,14 @@ class Gatekeeper:
         if not rows:
             rows = self.read([self.free(queue, passed)])
             self.rows[queue] = []
-        return sorted(rows, key=lambda row: (row[3], row[4], row[0]))
+        return sorted(rows, key=attrgetter("turn", "since", "id"))
 
     def look_at(self, rows: Sequence[Row]) -> None:
         """Set the holds of these lanes to what their limits let start in the end."""
         seen = [
-            (row[0], row[1], Seen(row[QUEUE], self.keys[row[0]], row[HELD], bool(row[OPEN])))
+            (row.id, row.account, Seen(row.queue, self.keys[row.id], row.held, bool(row.open)))
             for row in rows
-            if row[KEYS]
+            if row.keys
         ]
         self.accounts.look_at(self.due, seen)
 
@@ -189,10 +244,10 @@ class Gatekeeper:
             return {}
         lines = []
         for lane in lanes:
-            in_lane = self.dialect.in_lane.replace("{lane}", str(lane))
+            in_lane = self.db.dialect.in_lane.replace("{lane}", str(lane))
             lines.append(HEADS.replace("{in_lane}", in_lane).replace("{count}", str(count)))
         heads: dict[int, list[Any]] = {}
-        for lane, *head in union(self.cursor, self.dialect, lines, {}):
+        for lane, *head in union(*self.db, lines, {}):
             heads.setdefault(lane, []).append(tuple(head))
         for line in heads.values():
             line.sort()
@@ -214,6 +269,8 @@ class Gatekeeper:
         misplaced = self.misplaced(leases)
         if misplaced:
             self.move(misplaced)
+        # Who has more of what is to be moved must not hold up the others.
+        self.plain.passed.update(lease.lane for lease in misplaced)
         through = [lease for lease in leases if lease not in misplaced]
         for lease in through:
             self.begin(lease.lane)
@@ -228,7 +285,7 @@ class Gatekeeper:
             for lease in leases
         }
         asked = {key for keys in left_out.values() for key in keys}
-        held_by = limits(self.cursor, self.dialect, asked).keys() if asked else set()
+        held_by = limits(*self.db, asked).keys() if asked else set()
         return {lease: keys & held_by for lease, keys in left_out.items() if keys & held_by}
 
     def move(self, misplaced: dict[Lease, set[str]]) -> None:
@@ -239,5 +296,5 @@ class Gatekeeper:
             lanes.append(f"WHEN {lease.task_id} THEN {lane_of(lease.queue, lease.user, own)}")
             self.accounts.end(lease, None)
         statement = MOVE.replace("{lanes}", " ".join(lanes)).replace("{ids}", ids)
-        self.dialect.execute(self.cursor, statement, now=self.now)
+        self.db.execute(statement, now=self.request.now)
         self.moved += len(misplaced)

@@ -1,0 +1,65 @@
+"""On MySQL and MariaDB a claim locks tickets by SELECT, and writes them by primary key."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from datetime import timezone
+from operator import methodcaller
+
+from ...database.dialects.base import numbers
+from ...database.session import Session
+from ...leases.leased import TASK, TICKET, ClaimedRow, Taker, named
+
+LINE = """
+(SELECT "task_id" FROM "perfectqueue_ticket" FORCE INDEX ("perfectqueue_ticket_line")
+WHERE "state" = 0 AND "lane" = {lane}
+ORDER BY "rank", "run_at", "task_id" LIMIT {count} FOR UPDATE SKIP LOCKED)
+"""
+
+TAKE = """
+UPDATE "perfectqueue_ticket"
+SET "state" = 2, "attempt" = "attempt" + 1, "holder" = %(holder)s, "token" = %(token)s,
+    "alarm_at" = {later}
+WHERE "task_id" IN ({ids})
+"""
+
+READ = f"""
+SELECT {TICKET}, "ticket"."run_at",
+    COALESCE("task"."expires_at" <= {{now}}, 0), {TASK}
+FROM "perfectqueue_ticket" AS "ticket"
+JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
+WHERE "ticket"."task_id" IN ({{ids}})
+"""
+
+aware = methodcaller("replace", tzinfo=timezone.utc)
+
+
+def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Taker) -> list[ClaimedRow]:
+    holder, token, seconds, now = taker
+    picked = lock_lines(db, wants, limit)
+    if not picked:
+        return []
+    ids = numbers(sorted(picked))
+    take = TAKE.replace("{later}", db.dialect.later("%(seconds)s")).replace("{ids}", ids)
+    values = {"holder": holder, "token": token, "seconds": seconds}
+    db.execute(take, values, now=now)
+    statement = READ.replace("{ids}", ids) + db.dialect.current_clause(db.cursor)
+    return named(db.execute(statement, now=now).fetchall())
+
+
+def lock_lines(db: Session, wants: Mapping[int, int], limit: int) -> list[int]:
+    """Lock waiting tickets, of so many lanes at once as the earlier ones let expect."""
+    picked: list[int] = []
+    lanes, asked = deque(wants.items()), 0
+    while lanes and len(picked) < limit:
+        share = max(len(picked), 1) / asked if asked else 1.0
+        lines, wanted = [], (limit - len(picked)) / share
+        while lanes and wanted > 0:
+            lane, count = lanes.popleft()
+            lines.append(LINE.format(lane=int(lane), count=int(count)))
+            asked += count
+            wanted -= count
+        rows = db.execute(" UNION ALL ".join(lines)).fetchall()
+        picked += [task_id for (task_id,) in rows[: limit - len(picked)]]
+    return picked

@@ -1,0 +1,116 @@
+"""On PostgreSQL a claim is one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...arithmetic.fair_order import LEAST_COST, OpenLane
+from ...database.dialects.base import Row
+from ...database.dialects.postgresql import array
+from ...database.session import Session
+from ...leases.leased import TASK, TICKET, ClaimedRow, Taker, named
+
+CLAIM = f"""
+WITH "want" AS (
+    SELECT * FROM unnest(%(lanes)s::bigint[], %(counts)s::int[]) AS "want" ("lane", "count")
+)
+UPDATE "perfectqueue_ticket" AS "ticket"
+SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
+    "token" = %(token)s, "alarm_at" = {{later}}
+FROM "perfectqueue_task" AS "task"
+WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
+    SELECT "line"."task_id" FROM "want" CROSS JOIN LATERAL (
+        SELECT "ticket"."task_id" FROM "perfectqueue_ticket" AS "ticket"
+        WHERE "ticket"."state" = 0 AND "ticket"."lane" = "want"."lane"
+        ORDER BY "ticket"."rank", "ticket"."run_at", "ticket"."task_id"
+        LIMIT "want"."count"
+        FOR UPDATE SKIP LOCKED
+    ) AS "line"
+    LIMIT %(limit)s
+))
+RETURNING {TICKET}, "ticket"."run_at",
+    COALESCE("task"."expires_at" <= {{now}}, false), {TASK}
+"""
+
+CLAIM_ALONE = f"""
+WITH "open" AS (
+    SELECT "id", "gate", "cost", "virtual_time", "weight", "policy", "max_running"
+    FROM "perfectqueue_lane"
+    WHERE "queue" = %(queue)s AND "held" = 0 AND "open" = TRUE ORDER BY "turn" LIMIT 2
+),
+"only" AS (
+    SELECT *, GREATEST(ABS("cost"), {LEAST_COST}) AS "charge" FROM "open"
+    WHERE "max_running" IS NULL AND "gate" = 0 AND (SELECT count(*) FROM "open") = 1
+        AND (
+            SELECT 1 FROM "perfectqueue_ticket" WHERE "alarm_at" <= {{now}}
+            ORDER BY "alarm_at" LIMIT 1
+        ) IS NULL
+        AND (SELECT 1 FROM "perfectqueue_limit" LIMIT 1) IS NULL
+        AND (SELECT 1 FROM "perfectqueue_hold" LIMIT 1) IS NULL
+        AND (SELECT set_config('synchronous_commit', 'off', true)) = 'off'
+),
+"taken" AS (
+    UPDATE "perfectqueue_ticket" AS "ticket"
+    SET "state" = 2, "attempt" = "ticket"."attempt" + 1, "holder" = %(holder)s,
+        "token" = %(token)s, "alarm_at" = {{later}}
+    FROM "perfectqueue_task" AS "task"
+    WHERE "task"."id" = "ticket"."task_id" AND "ticket"."task_id" = ANY(ARRAY(
+        SELECT "task_id" FROM "perfectqueue_ticket"
+        WHERE "state" = 0 AND "lane" = (SELECT "id" FROM "only")
+        ORDER BY "rank", "run_at", "task_id" LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING {TICKET}, "ticket"."run_at",
+        COALESCE("task"."expires_at" <= {{now}}, false), {TASK}
+),
+"charged" AS (
+    UPDATE "perfectqueue_lane" AS "lane"
+    SET "running" = "lane"."running" + "count"."tasks",
+        "virtual_time" = "lane"."virtual_time"
+            + "count"."tasks" * (SELECT "charge" FROM "only") / "lane"."weight",
+        "since" = {{now}}
+    FROM (SELECT count(*) AS "tasks" FROM "taken") AS "count"
+    WHERE "lane"."id" = (SELECT "id" FROM "only") AND "count"."tasks" > 0
+)
+SELECT "taken".*, "only"."virtual_time", "only"."cost", "only"."weight", "only"."policy"
+FROM "taken", "only"
+ORDER BY "taken"."rank", "taken"."run_at", "taken"."task_id"
+"""
+
+
+def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Taker) -> list[ClaimedRow]:
+    values = {"lanes": array(wants), "counts": array(wants.values()), "limit": limit}
+    return named(run(db, CLAIM, values, taker))
+
+
+def claim_alone(
+    db: Session, queue: str, limit: int, taker: Taker
+) -> list[tuple[ClaimedRow, OpenLane]]:
+    """
+    Take from the only open lane of a queue, unless it has a cap or an alarm rings; return rows
+    as claim() does, each with its lane.
+    """
+    rows = run(db, CLAIM_ALONE, {"queue": queue, "limit": limit}, taker)
+    claimed = named(row[:-4] for row in rows)
+    return [
+        (
+            one,
+            OpenLane(
+                id=one.lane,
+                virtual_time=row[-4],
+                cost=row[-3],
+                weight=row[-2],
+                room=None,
+                policy=row[-1],
+            ),
+        )
+        for one, row in zip(claimed, rows, strict=True)
+    ]
+
+
+def run(db: Session, sql: str, values: Mapping[str, object], taker: Taker) -> list[Row]:
+    statement = sql.replace("{later}", db.dialect.later("%(seconds)s"))
+    whose = {"holder": taker.holder, "token": taker.token, "seconds": taker.seconds}
+    done = db.execute(statement, {**values, **whose}, now=taker.now)
+    rows: list[Row] = done.fetchall()
+    return rows

@@ -1,0 +1,56 @@
+"""On SQLite a claim is a statement for each lane, then two for all: there is one writer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from django.utils import timezone
+
+from ...database.dialects.sqlite import stamp, to_json
+from ...database.session import Session
+from ...leases.leased import TASK, TICKET, ClaimedRow, Taker, named
+
+CREATED = '"task"."created_at"'
+LINE = """
+SELECT "task_id" FROM "perfectqueue_ticket"
+WHERE "state" = 0 AND "lane" = %(lane)s
+ORDER BY "rank", "run_at", "task_id" LIMIT %(count)s
+"""
+
+TAKE = """
+UPDATE "perfectqueue_ticket"
+SET "state" = 2, "attempt" = "attempt" + 1, "holder" = %(holder)s, "token" = %(token)s,
+    "alarm_at" = %(until)s
+WHERE "task_id" IN (SELECT "value" FROM json_each(%(ids)s))
+"""
+
+# As expressions, times are not given to Django's converter, which is slow.
+READ = f"""
+SELECT {TICKET}, "ticket"."run_at" || '+00:00',
+    COALESCE("task"."expires_at" <= {{now}}, 0), {TASK.replace(CREATED, f"{CREATED} || '+00:00'")}
+FROM json_each(%(ids)s) AS "given"
+JOIN "perfectqueue_ticket" AS "ticket" ON "ticket"."task_id" = "given"."value"
+JOIN "perfectqueue_task" AS "task" ON "task"."id" = "ticket"."task_id"
+"""
+
+aware = datetime.fromisoformat
+"""Return a time as READ returns it, aware."""
+
+
+def claim(db: Session, wants: Mapping[int, int], limit: int, taker: Taker) -> list[ClaimedRow]:
+    now = taker.now or timezone.now()
+    picked: list[int] = []
+    for lane, count in wants.items():
+        if len(picked) == limit:
+            break
+        some = min(count, limit - len(picked))
+        found = db.execute(LINE, {"lane": lane, "count": some}).fetchall()
+        picked += [task_id for (task_id,) in found]
+    if not picked:
+        return []
+    ids = to_json(picked)
+    until = stamp(now + timedelta(seconds=taker.seconds))
+    values = {"holder": taker.holder, "token": taker.token, "until": until, "ids": ids}
+    db.execute(TAKE, values)
+    return named(db.execute(READ, {"ids": ids}, now=now).fetchall())

@@ -1,0 +1,124 @@
+"""Take the tickets of those whose turn it is."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+from ..arithmetic.fair_order import Pick, counted
+from ..database.diagnosis import Ailment
+from ..database.dialects import Dialect
+from ..database.session import Session
+from ..lanes.accounts import Accounts
+from ..leases.leased import ClaimedRow, Taker, leased
+from ..tasks.close import expire
+from ..values import ClaimRequest, Lease, new_token
+from .lanes import Choice
+from .sql import BY_VENDOR
+
+in_line = attrgetter("rank", "run_at", "task_id")
+
+
+class UnreadableError(Exception):
+    """
+    A claim has failed, maybe for what is in a row: one of so many of these lanes.
+
+    The transaction is rolled back; set_aside() then finds the row.
+    """
+
+    def __init__(self, wants: Mapping[int, int]) -> None:
+        super().__init__(wants)
+        self.wants = wants
+
+
+def may_be_a_row(error: Exception, dialect: Dialect) -> bool:
+    """Return whether an error may come from what is in a row, and not from the database."""
+    return dialect.ailment(error) is Ailment.OTHER
+
+
+@dataclass(slots=True)
+class Tickets:
+    """Takes tickets for one holder, all under one token; ``expired`` counts those it closed."""
+
+    db: Session
+    accounts: Accounts
+    request: ClaimRequest
+    expired: int = 0
+    token: int = field(default_factory=new_token)
+
+    def take(self, choice: Choice, limit: int) -> list[Lease]:
+        """
+        Take up to so many of what was chosen; a lane that has less is put to sleep.
+
+        Raise UnreadableError where one can't be taken for what is in its row.
+        """
+        picks = choice.picks
+        wants = counted(picks)
+        try:
+            rows = self.claim(wants, limit)
+            lines = by_lane(rows)
+            if not choice.alone:
+                for lane in short(wants, lines, limit):
+                    self.accounts.found_short(lane)
+            return self.in_order(picks, lines, choice.capped)
+        except Exception as error:
+            if may_be_a_row(error, self.db.dialect):
+                raise UnreadableError(wants) from error
+            raise
+
+    def claim(self, wants: Mapping[int, int], limit: int) -> list[ClaimedRow]:
+        """Take up to so many tickets of each lane, until it is ``limit``."""
+        request = self.request
+        taker = Taker(request.holder, self.token, request.alive_time, request.now)
+        claim = BY_VENDOR[self.db.cursor.db.vendor].claim
+        return claim(self.db, wants, limit, taker)
+
+    def in_order(
+        self,
+        picks: Iterable[Pick],
+        lines: Mapping[int, deque[ClaimedRow]],
+        capped: Collection[int],
+    ) -> list[Lease]:
+        """Charge the lanes; return the leases in the order of the picks. Close what is too late."""
+        aware = BY_VENDOR[self.db.cursor.db.vendor].aware
+        using, holder = self.request.using, self.request.holder
+        whose: dict[str, Any] = {"using": using, "holder": holder, "token": self.token}
+        leases: list[Lease] = []
+        late: list[Lease] = []
+        for pick in picks:
+            line = lines[pick.lane]
+            some = min(pick.count, len(line))
+            if some:
+                self.accounts.begin(pick.lane, pick.cost, some)
+            for _ in range(some):
+                row = line.popleft()
+                lease = leased(row, pick, capped=pick.lane in capped, moment=aware, **whose)
+                (late if row.late else leases).append(lease)
+        for lease in late:
+            expire(*self.db, self.accounts, lease, now=self.request.now)
+        self.expired += len(late)
+        return leases
+
+
+def by_lane(rows: Iterable[ClaimedRow]) -> defaultdict[int, deque[ClaimedRow]]:
+    """Return each lane's rows in the order in which they should run."""
+    lines: defaultdict[int, deque[ClaimedRow]] = defaultdict(deque)
+    for row in sorted(rows, key=in_line):
+        lines[row.lane].append(row)
+    return lines
+
+
+def short(wants: Mapping[int, int], lines: Mapping[int, Sequence[object]], limit: int) -> list[int]:
+    """Return the lanes that have less than was wanted, of those that were asked at all."""
+    found = []
+    for lane, count in wants.items():
+        has = len(lines.get(lane, ()))
+        limit -= has
+        if limit <= 0:
+            break
+        if has < count:
+            found.append(lane)
+    return found

@@ -20,13 +20,14 @@ from django_perfectqueue.models import DeadLetter, Outcome
 
 from ..parts.action_pages import CAP, SteeringAdmin, may
 from ..parts.actions import RETRY
-from ..parts.cells import NOTHING, badge, broken_at_dots, short, with_fold
+from ..parts.cells import NOTHING, ago, badge, broken_at_dots, with_fold
 from ..parts.filters import (
     ALL,
     DeadQueueFilter,
     DeadReachFilter,
     DeadTypeFilter,
     DeadUserFilter,
+    EndedFilter,
     EndingFilter,
     GroupFilter,
 )
@@ -46,6 +47,7 @@ class DeadLetterAdmin(SteeringAdmin):
         DeadQueueFilter,
         DeadUserFilter,
         DeadTypeFilter,
+        EndedFilter,
         DeadReachFilter,
     ]
     list_select_related = ["task"]
@@ -133,8 +135,8 @@ class DeadLetterAdmin(SteeringAdmin):
         return printable(Truncator(letter.message).chars(120))
 
     @admin.display(description=_("ended"))
-    def ended(self, letter: DeadLetter) -> str:
-        return short(letter.ended_at)
+    def ended(self, letter: DeadLetter) -> SafeString | str:
+        return ago(letter.ended_at)
 
 
 def narrowed(letter: DeadLetter, name: str, shown: SafeString | None = None) -> SafeString:

@@ -115,7 +115,7 @@ def page(found: Figures) -> dict[str, Any]:
     return {
         "found": found,
         "rows": [row(queue) for queue in found.queues],
-        "chart": chart(found.minutes),
+        "chart": chart(found.minutes, workers=found.workers),
         "groups": [
             {
                 "name": printable(name),

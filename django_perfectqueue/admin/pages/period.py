@@ -53,6 +53,7 @@ def period_page(key: UsageKey, asked: QueryDict, *, using: str) -> dict[str, Any
         "subtitle": subject,
         "original": subject,
         "query": urlencode(names),
+        "user_query": urlencode({"q": key.user}) if key.user else "",
         "windows": [
             (label, f"?{urlencode(names | {'over': word})}", word == over)
             for word, label in OVER.items()

@@ -25,11 +25,22 @@ from django_perfectqueue.queue import database
 
 from ..parts.action_pages import SteeringAdmin, may
 from ..parts.actions import VERBS
-from ..parts.cells import NOTHING, badge, broken_at_dots, next_moment, short, tasks_link, with_fold
+from ..parts.cells import (
+    NOTHING,
+    ago,
+    badge,
+    broken_at_dots,
+    next_moment,
+    short,
+    tasks_link,
+    with_fold,
+)
 from ..parts.filters import (
+    EndedFilter,
     QueueFilter,
     ReachFilter,
     StatusFilter,
+    SubmittedFilter,
     TagFilter,
     TypeFilter,
     UserFilter,
@@ -51,6 +62,8 @@ class TaskAdmin(SteeringAdmin):
         UserFilter,
         TypeFilter,
         TagFilter,
+        SubmittedFilter,
+        EndedFilter,
         WatchedFilter,
         ReachFilter,
     ]
@@ -173,7 +186,7 @@ class TaskAdmin(SteeringAdmin):
 
     @admin.display(description=_("created"))
     def created(self, task: Task) -> str:
-        return short(task.created_at)
+        return ago(task.created_at)
 
     @admin.display(description=_("when"))
     def when(self, task: Task) -> SafeString:

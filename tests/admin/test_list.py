@@ -164,7 +164,8 @@ class BoundTests(AdminTestCase):
 
         for page in ("task", "deadletter", "lane"):
             for statement in self.statements(f"/admin/perfectqueue/{page}/"):
-                self.assertNotIn("DISTINCT", statement)
+                if "'paused'" not in statement:  # MariaDB's loose scan of the queues' names
+                    self.assertNotIn("DISTINCT", statement)
 
     @mock.patch.object(paginator, "COUNTED", 3)
     def test_a_long_list_says_that_it_is_not_counted_to_its_end(self):

@@ -1,4 +1,9 @@
-"""What a page, a refresh and a scrape cost on a full database, against a nearly empty one."""
+"""
+What a page, a refresh and a scrape cost on a full database, against one that is hardly filled.
+
+Times are of this process's processor, which other load does not change. On SQLite they have the
+database in them; of the servers test_growth counts what they read.
+"""
 
 import os
 import statistics
@@ -21,8 +26,10 @@ from .case import ScaleTestCase, refresh
 from .filling import SCALE
 from .scenarios import ADMIN, PAGES, Scenario, client, page
 
-HARDLY_ANY = 1_000
+HARDLY_ANY = 20_000
+"""As many as fill each list's first page."""
 TYPES = 10_000
+BUSY = 60
 ROUNDS = 5
 STATEMENTS = 12
 RATIO = 2.0
@@ -65,6 +72,7 @@ def add_usage():
                 user = UsageKey(queue, others=False, user=f"user{number}")
                 tallies[user] = Tally(seconds=1.0, ended=1, finished=1)
         store.add_usage(tallies, using="default", at=now - timedelta(minutes=minute))
+    store.roll_up(using="default", keep=30 * 86_400.0, now=now)
 
 
 def timed(scenario):
@@ -73,9 +81,9 @@ def timed(scenario):
     for _round in range(ROUNDS + 1):
         given = scenario.prepare()
         with CaptureQueriesContext(connection) as captured:
-            begun = time.perf_counter()
+            begun = time.process_time()
             scenario.act(*given)
-            seconds.append(time.perf_counter() - begun)
+            seconds.append(time.process_time() - begun)
         counts.append(len(captured))
         clean()
     return statistics.median(seconds[1:]), max(counts[1:])
@@ -96,12 +104,13 @@ class PageTests(ScaleTestCase):
     def fill(cls):
         types = {**filling.LABELS, "type": f"(id %% {TYPES})"}
         with mock.patch.object(filling, "LABELS", types):
+            cls.filling.busy = BUSY
             register("default", "other", types=[], patterns=[(".*", 0)], now=None)
+            add_usage()
             cls.filling.grow(HARDLY_ANY)
             refresh()
             cls.few = {scenario.name: timed(scenario) for scenario in SHOWN}
             cls.filling.grow(SCALE - HARDLY_ANY)
-        add_usage()
         refresh()
         register("default", "other", types=[], patterns=[(".*", 0)], now=None)
         cls.many = {scenario.name: timed(scenario) for scenario in SHOWN}

@@ -10,7 +10,7 @@ from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.db.models import Model, QuerySet
+from django.db.models import Exists, Model, OuterRef, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
@@ -21,6 +21,7 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.inspection.scope import in_scope, may_see
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Status, Task, TaskQuerySet, Watch, id_for
+from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
 
 from ..parts.action_pages import SteeringAdmin, may, numbers
@@ -85,7 +86,9 @@ class TaskAdmin(SteeringAdmin):
     ) -> Any:
         """Return a task by one statement, with the data that lists leave out."""
         ids = numbers([object_id])
-        return self.get_queryset(request).defer(None).filter(pk__in=ids).first() if ids else None
+        rows = self.get_queryset(request).defer(None).filter(pk__in=ids)
+        watched = watched_by(request).filter(task_id=OuterRef("pk"))
+        return rows.annotate(clock=ServerNow(), is_watched=Exists(watched)).first()
 
     def get_ordering(self, request: HttpRequest | None) -> list[Any]:
         status = request.GET.get("status") if request else None
@@ -135,7 +138,7 @@ class TaskAdmin(SteeringAdmin):
             "has_view_permission": True,
             "preserved_filters": self.get_preserved_filters(request),
             "verbs": self.fitting_verbs(request, task),
-            "is_watched": watched_by(request).filter(task_id=task.pk).exists(),
+            "is_watched": task.is_watched,
             "user_query": urlencode({"user": task.user}),
             **task_story(task, using=database(), sees_all=may_see(request, None)),
             **(extra_context or {}),

@@ -162,7 +162,7 @@ def reasons(task: Task, ticket: Ticket | None, using: str, sees_all: bool) -> li
     if ticket and (remarked := remark(task)):
         found.append(remarked)
     if ticket:
-        reason = why_waiting(task, using=using)
+        reason = why_waiting(task, using=using, now=getattr(task, "clock", None), ticket=ticket)
         hidden = EXPLAINED if sees_all else (*EXPLAINED, Code.BLOCKED, Code.PARENT_FAILED)
         found += [] if reason.code in hidden else [reason.sentence]
     return found

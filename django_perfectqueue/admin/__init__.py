@@ -1,5 +1,6 @@
 """The door for people: see every task, steer it, and say who is entitled to what."""
 
+from .pages.batches import BatchAdmin
 from .pages.changes import ChangeAdmin
 from .pages.dead_letters import DeadLetterAdmin
 from .pages.lanes import LaneAdmin
@@ -12,6 +13,7 @@ from .pages.usage import UsageAdmin
 from .pages.workers import WorkerAdmin
 
 __all__ = [
+    "BatchAdmin",
     "ChangeAdmin",
     "DeadLetterAdmin",
     "FairShareAdmin",

@@ -18,6 +18,11 @@ from .time_limits import check_time_limits
 Pattern = str | re.Pattern[str]
 Route = type[Application] | Function | str
 
+BUILT_IN: Mapping[str, Route] = {
+    "perfectqueue.bulk": "django_perfectqueue.bulk.handler.BulkHandler"
+}
+"""The types that every dispatch knows, before its own routes."""
+
 MOST_TYPES = 1_000
 """How many types are remembered; a pattern may match any number of them."""
 
@@ -59,6 +64,8 @@ class Dispatch:
 
     @classmethod
     def look_up(cls, type_: str) -> type[Application]:
+        if type_ in BUILT_IN:
+            return cls.build_handler(type_, BUILT_IN[type_])
         for pattern in cls.routes:
             if matches(cls.checked(pattern), type_):
                 return cls.handler_at(pattern)

@@ -26,6 +26,8 @@ Rule = FairShare | QueueShare | Limit
 R = TypeVar("R", bound=Rule)
 
 LONGEST_NAME = 255
+EVERY = 100
+"""After so many changes it is looked whether there are too many."""
 FORMER = "_former"
 VALUES: dict[type[Rule], tuple[str, ...]] = {
     FairShare: ("weight", "max_running", "paused"),
@@ -95,7 +97,11 @@ def write(rule: Rule | Schedule, change: Change, *, using: str) -> None:
     over = changes_of(rule, using=using).values_list("pk", flat=True)
     for last in over[CHANGES_OF_ONE : CHANGES_OF_ONE + 1]:
         changes_of(rule, using=using).filter(pk__lte=last).delete()
-    Change.objects.using(using).filter(pk__lte=change.pk - CHANGES).delete()
+    # Those of tasks are forgotten apart: of a bulk operation there may be very many.
+    others = Change.objects.using(using).exclude(kind=Change.Kind.TASK)
+    if change.pk > CHANGES and not change.pk % EVERY:
+        for last in others.order_by("-pk").values_list("pk", flat=True)[CHANGES : CHANGES + 1]:
+            others.filter(pk__lte=last).delete()
 
 
 def changes_of(rule: Rule | Schedule, *, using: str) -> QuerySet[Change]:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import IntegrityError
+from django.db.models import BooleanField, Field, FloatField
 
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.lib.durations import is_number
 from django_perfectqueue.models import (
     EVERYONE,
-    LEAST_PERIOD,
-    LEAST_WEIGHT,
     MOST_BURST_TIME,
-    MOST_PERIOD,
-    MOST_WEIGHT,
     FairShare,
     Limit,
     QueueShare,
@@ -51,7 +49,7 @@ def change_share(
 
     Raise ConfigError.
     """
-    given = checked_share(given)
+    given = checked(FairShare, given)
 
     def changed(row: FairShare | None) -> FairShare:
         if row is None:
@@ -69,7 +67,7 @@ def change_weight(queue: str, weight: object, *, using: str, by: str = "") -> Qu
 
     Raise ConfigError.
     """
-    given = checked({"weight": weight}, {"weight": number(LEAST_WEIGHT, MOST_WEIGHT)})
+    given = checked(QueueShare, {"weight": weight})
 
     def changed(row: QueueShare | None) -> QueueShare:
         return changed_row(row or QueueShare(queue=queue), given)
@@ -85,7 +83,7 @@ def change_limit(
 
     Raise ConfigError.
     """
-    given = checked_limit(given)
+    given = checked(Limit, given)
 
     def changed(row: Limit | None) -> Limit:
         if row is None and not given:
@@ -179,32 +177,6 @@ def changed_row(row: R, given: Mapping[str, object]) -> R:
     return row
 
 
-def checked_share(given: Mapping[str, object]) -> dict[str, object]:
-    """Return the given values of a share; raise ConfigError when one can't be."""
-    return checked(
-        given,
-        {
-            "weight": number(LEAST_WEIGHT, MOST_WEIGHT),
-            "max_running": whole_or_none(0),
-            "paused": truth,
-        },
-    )
-
-
-def checked_limit(given: Mapping[str, object]) -> dict[str, object]:
-    """Return the given values of a limit; raise ConfigError when one can't be."""
-    return checked(
-        given,
-        {
-            "max_running": whole_or_none(0),
-            "rate": whole_or_none(1),
-            "period": number(LEAST_PERIOD, MOST_PERIOD),
-            "burst": whole_or_none(1),
-            "paused": truth,
-        },
-    )
-
-
 def refuse_rest_of_rate(given: Mapping[str, object]) -> None:
     for name in ("period", "burst"):
         if given.get(name) is not None:
@@ -223,38 +195,31 @@ def refuse_endless_burst(row: Limit) -> None:
         )
 
 
-def checked(
-    given: Mapping[str, object], kinds: Mapping[str, Callable[[str, object], object]]
-) -> dict[str, object]:
-    return {name: kinds[name](name, value) for name, value in given.items() if value is not ...}
+def checked(kind: type[R], given: Mapping[str, object]) -> dict[str, object]:
+    """Return the given values of a row; raise ConfigError when one can't be."""
+    fields = {field.name: field for field in kind._meta.concrete_fields}
+    return {
+        name: checked_value(fields[name], value)
+        for name, value in given.items()
+        if value is not ...
+    }
 
 
-def number(least: float, most: float) -> Callable[[str, object], float]:
-    def check(name: str, value: object) -> float:
+def checked_value(field: Field[Any, Any], value: object) -> object:
+    if isinstance(field, BooleanField):
+        if isinstance(value, bool):
+            return value
+        raise ConfigError(f"{field.name} must be True or False, not {value!r}.")
+    lows = [one.limit_value for one in field.validators if isinstance(one, MinValueValidator)]
+    tops = [one.limit_value for one in field.validators if isinstance(one, MaxValueValidator)]
+    least, most = max(lows), min([LARGEST, *tops])
+    if isinstance(field, FloatField):
         if is_number(value) and least <= value <= most:
             return float(value)
-        raise ConfigError(
-            f"The {name} must be a number from {least:g} to {most:,.0f}, not {value!r}."
-        )
-
-    return check
-
-
-def whole_or_none(least: int) -> Callable[[str, object], int | None]:
-    def check(name: str, value: object) -> int | None:
-        if value is None:
-            return None
-        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= LARGEST:
+        what = f"a number from {least:g} to {most:,.0f}"
+    else:
+        whole = isinstance(value, int) and is_number(value)
+        if value is None or (whole and least <= value <= most):
             return value
-        raise ConfigError(
-            f"The {name} must be a whole number from {least} to {LARGEST:,}, or None for"
-            f" any number, not {value!r}."
-        )
-
-    return check
-
-
-def truth(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"{name} must be True or False, not {value!r}.")
-    return value
+        what = f"a whole number from {least} to {most:,}, or None for any number"
+    raise ConfigError(f"The {field.name} must be {what}, not {value!r}.")

@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_perfectqueue import store
+from django_perfectqueue.inspection.family import held_up
 from django_perfectqueue.inspection.schedules import ailments
 from django_perfectqueue.inspection.why_waiting import workers_serving
 from django_perfectqueue.lib.durations import long_duration
@@ -99,6 +100,7 @@ def queue_findings(queues: Sequence[str], using: str, oldest: float | None) -> I
     yield check_clock(store.overdue(using=using))
     yield check_counters(last_drift(using))
     yield from check_schedules(using)
+    yield check_blocked(using)
 
 
 def workers_of(using: str) -> list[list[str]]:
@@ -168,6 +170,22 @@ def check_schedules(using: str) -> Iterator[Finding]:
         yield Finding("schedules", False, sentence, known)
     if not found:
         yield Finding("schedules", True, _("No schedule is broken or late."))
+
+
+def check_blocked(using: str) -> Finding:
+    """Report the tasks held up by others that failed; that is for a person, and no failure."""
+    count, holder, child = held_up(using=using)
+    known = {"count": count, "parent": holder or None, "child": child or None}
+    if not count:
+        return Finding("blocked", True, _("No task waits for one that has failed."), known)
+    sentence = ngettext(
+        "%(count)s task waits for one that has failed: '%(child)s' for '%(parent)s'. Retry"
+        " that one, or cancel the other.",
+        "%(count)s tasks wait for tasks that have failed, such as '%(child)s' for"
+        " '%(parent)s'. Retry these, or cancel those that wait.",
+        count,
+    )
+    return Finding("blocked", True, sentence % known, known)
 
 
 def seconds(text: str) -> float:

@@ -21,11 +21,13 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue.exceptions import NotFoundError
 from django_perfectqueue.fairness import edit
 from django_perfectqueue.lib.durations import long_duration, per
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import (
     UNFINISHED,
+    Batch,
     Dependency,
     Lane,
     LastEnding,
@@ -37,6 +39,7 @@ from django_perfectqueue.models import (
     Worker,
 )
 from django_perfectqueue.models.fields import ServerNow
+from django_perfectqueue.store import batch_state
 from django_perfectqueue.store.arithmetic.fair_order import lane_id
 from django_perfectqueue.store.arithmetic.limit_keys import named, scoped, split
 from django_perfectqueue.store.arithmetic.rate_limit import is_too_far, opens_at
@@ -52,6 +55,8 @@ class Code(models.TextChoices):
     RUNNING = "running"
     PARENT_FAILED = "parent_failed"
     BLOCKED = "blocked"
+    BATCH_OPEN = "batch_open"
+    BATCH_FAILED = "batch_failed"
     EXPIRED = "expired"
     SCHEDULED = "scheduled"
     RETRYING = "retrying"
@@ -76,7 +81,8 @@ class Reason:
     ``name`` is the user, queue, type, limit or outcome that it is about. ``at`` is when the
     clock ends it, or has ended the lease, and ``wait`` the seconds until then. ``running``
     tasks of at most ``most`` fill a cap; ``rate`` may start in each ``period`` of seconds.
-    ``parents`` is how many tasks it waits for; ``name`` is one of them, that has failed if any.
+    ``parents`` is how many tasks it waits for; ``name`` is one of them, that has failed if any,
+    or their batch. ``error`` is why that one failed.
     ``position`` is the task's place in its user's line, 1 for the first, and ``lanes`` how
     many other lanes are served before that; COUNTED + 1 says that there are more.
     """
@@ -90,6 +96,7 @@ class Reason:
     rate: int | None = None
     period: float | None = None
     parents: int | None = None
+    error: str = ""
     position: int | None = None
     lanes: int | None = None
 
@@ -119,10 +126,15 @@ SENTENCES = {
     Code.RUNNING: _("A processor has it, and renews the lease as long as it works on it."),
     Code.EXPIRED: _("It expired %(wait)s ago; the next worker closes it, and does not run it."),
     Code.PARENT_FAILED: _(
-        "It waits for task '%(name)s', which ended %(wait)s ago and has not finished: put that"
-        " back in line, or cancel this one."
+        "It waits for task '%(name)s', which ended %(wait)s ago and has not finished"
+        " (%(error)s): retry that one, or cancel this one."
     ),
     Code.BLOCKED: _("It waits for other tasks."),
+    Code.BATCH_OPEN: _("It waits for batch '%(name)s', of which %(parents)s tasks are open."),
+    Code.BATCH_FAILED: _(
+        "It waits for batch '%(name)s', of which %(parents)s tasks have not finished: retry these,"
+        " or cancel this one."
+    ),
     Code.SCHEDULED: _("It is due in %(wait)s."),
     Code.RETRYING: _("An attempt did not finish it; it is due again in %(wait)s."),
     Code.NO_WORKER: _("No worker serves queue '%(name)s'."),
@@ -234,17 +246,40 @@ class Case:
             child_id=self.task.pk, state__lt=Dependency.State.MET
         )
         # The columns of an index, so that the first is found without sorting.
-        first = rows.order_by("-state").select_related("parent").first()
+        first = rows.order_by("-state").first()
         if first is None:
             return Reason(code=Code.BLOCKED)
         count = len(rows.order_by().values_list("state", flat=True)[: COUNTED + 1])
-        name, ended_at = printable(first.parent.key), first.parent.ended_at
-        if first.state == Dependency.State.FAILED and ended_at:
-            wait = (self.now - ended_at).total_seconds()
+        if first.parent_id < 0:
+            return self.by_its_batch(-first.parent_id)
+        parents = Task.objects.using(self.using).select_related("dead_letter")
+        parent = parents.filter(pk=first.parent_id).only("key", "ended_at", "dead_letter").first()
+        if parent is None:
+            return Reason(code=Code.BLOCKED)
+        name = printable(parent.key)
+        if first.state == Dependency.State.FAILED and parent.ended_at:
             return Reason(
-                code=Code.PARENT_FAILED, name=name, at=ended_at, wait=-wait, parents=count
+                code=Code.PARENT_FAILED,
+                name=name,
+                at=parent.ended_at,
+                wait=(parent.ended_at - self.now).total_seconds(),
+                parents=count,
+                error=printable(parent.dead_letter.group or parent.outcome),
             )
         return Reason(code=Code.BLOCKED, name=name, parents=count)
+
+    def by_its_batch(self, batch: int) -> Reason:
+        try:
+            state = batch_state(batch, using=self.using)
+            name = Batch.objects.using(self.using).values_list("name", flat=True).get(pk=batch)
+        except (NotFoundError, Batch.DoesNotExist):
+            return Reason(code=Code.BLOCKED)
+        open_ = bool(state.open) or not state.ended_at
+        return Reason(
+            code=Code.BATCH_OPEN if open_ else Code.BATCH_FAILED,
+            name=printable(name),
+            parents=state.open if open_ else state.dead,
+        )
 
     def by_its_expiry(self) -> Iterator[Reason]:
         at = self.task.expires_at

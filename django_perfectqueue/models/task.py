@@ -150,6 +150,9 @@ class Task(Kept):
             ("cancel_task", "Can request cancel of task"),
             ("retry_task", "Can retry task"),
             ("purge_task", "Can delete ended task"),
+            ("move_task", "Can move task to another queue"),
+            ("edit_task", "Can edit data of task"),
+            ("copy_task", "Can run copy of task"),
         ]
         constraints = [
             models.UniqueConstraint(fields=["queue", "key"], name="perfectqueue_task_key"),

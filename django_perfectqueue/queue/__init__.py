@@ -19,6 +19,7 @@ from django_perfectqueue.payload.inputs import (
 from django_perfectqueue.store.database.alias import database
 
 from .acquired import AcquiredTask, add_line, note_of
+from .batch import Batch, batch_of
 from .deferred import Deferred
 from .queue import Queue, Window
 from .task_handle import TaskHandle
@@ -28,6 +29,7 @@ __all__ = [
     "KEY_LENGTH",
     "QUEUE_LENGTH",
     "AcquiredTask",
+    "Batch",
     "Deferred",
     "Duration",
     "OnConflict",
@@ -36,6 +38,7 @@ __all__ = [
     "When",
     "Window",
     "add_line",
+    "batch_of",
     "checked",
     "checked_duration",
     "database",

@@ -201,7 +201,7 @@ class Batch:
             count += inner.cancel_request()
         for task_id in self.tasks().live().values_list("pk", flat=True):
             with suppress(AlreadyFinishedError, NotFoundError):
-                count += bool(store.cancel_request(task_id, using=self.using))
+                count += bool(store.cancel_one(task_id, using=self.using))
         return count
 
     def retry(self) -> int:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from django_perfectqueue import models, store
 from django_perfectqueue.exceptions import (
-    AlreadyFinishedError,
+    AlreadyExistsError,
     NotFoundError,
-    NotSupportedError,
 )
 from django_perfectqueue.inspection.changes import Snapshot, changes_of, changes_of_async
 from django_perfectqueue.inspection.results import result_of, result_of_async
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
 from django_perfectqueue.payload.inputs import (
+    QUEUE_LENGTH,
     Duration,
+    checked,
+    checked_key,
     checked_priority,
     checked_tags,
     checked_timeout,
 )
+from django_perfectqueue.payload.merge import rewriter
+from django_perfectqueue.payload.names import JSON
 
 from .async_twins import twin
 from .parents import IfFailed, Parents, checked_after, checked_if_failed
@@ -130,17 +133,15 @@ class TaskHandle:
         cancels the tasks that wait for it, too. Raise NotFoundError or AlreadyFinishedError,
         and NotSupportedError where tasks wait for it and are not cancelled with it.
         """
-        task_id = self.id
-        waiting = store.descendants(task_id, using=self.using)
-        if waiting and not together:
-            raise NotSupportedError(
-                f"{len(waiting)} tasks wait for task '{self.key}', directly or not."
-                " Cancel them with it: cancel_request(together=True)."
-            )
-        for child in waiting:
-            with suppress(AlreadyFinishedError, NotFoundError):
-                store.cancel_request(child, using=self.using, now=now)
-        return store.cancel_request(task_id, using=self.using, now=now)
+        return store.cancel_request(self.id, using=self.using, together=together, now=now)
+
+    def cone(self, sample: int = 10) -> store.Cone:
+        """
+        Return the live tasks that wait for it, directly or not: what ``together`` would cancel.
+
+        ``ids`` are of all of them, ``keys`` of the first so many.
+        """
+        return store.cone([self.id], using=self.using, sample=sample)
 
     @property
     def parents(self) -> Parents:
@@ -214,14 +215,77 @@ class TaskHandle:
         """
         store.reprioritize(self.id, checked_priority(priority), using=self.using)
 
+    def move(self, queue: str, *, by: str = "") -> TaskHandle:
+        """
+        Move it to another queue while it waits, or after it failed; return it there.
+
+        It keeps its id, counts, records, and what waits for it. ``by`` is recorded as the
+        person who did it. In an open transaction this is done after the commit. Raise
+        NotFoundError, AlreadyFinishedError, NotSupportedError while it is running or where it
+        is there already, AlreadyExistsError where its key is taken there.
+        """
+        to = checked("queue", queue, QUEUE_LENGTH)
+        store.revise(self.id, store.Revision(queue=to, by=by), using=self.using)
+        return type(self.queue)(to, using=self.using)[self.key]
+
+    def edit_data(self, patch: JSON, *, by: str = "") -> None:
+        """
+        Change its data while it waits, or after it failed, by a JSON merge patch (RFC 7386).
+
+        In it null takes a member away. ``by`` is recorded as the person who did it. In an open
+        transaction this is done after the commit. Raise NotFoundError, AlreadyFinishedError,
+        NotSupportedError while it is running, InvalidTaskError where that can't be stored, and
+        PayloadError where the data can't be read.
+        """
+        revision = store.Revision(rewrite=rewriter(patch), by=by)
+        store.revise(self.id, revision, using=self.using)
+
+    def copy(self, key: str | None = None, *, by: str = "") -> TaskHandle:
+        """
+        Submit a task like it, due at once, with another key (a new UUID); return that.
+
+        It has the same type, data, user, priority, limits, tags, time limit and context; and
+        no times, parents or batch. ``by`` is recorded in both as the person who did it. Raise
+        NotFoundError, InvalidTaskError or AlreadyExistsError.
+        """
+        row = self.metadata()
+        new = checked_key(key)
+        names = tuple(row.limits.split(",")) if row.limits else ()
+        keys = store.limits_of(row.queue, row.type, row.user, names, using=self.using)
+        submission = store.Submission(
+            queue=row.queue,
+            key=new,
+            type=row.type,
+            user=row.user,
+            payload=row.payload,
+            priority=row.priority,
+            limits=names,
+            lane=store.lane_of(row.queue, row.user, keys),
+            time_limit=row.time_limit,
+            context=row.context,
+            tags=tuple(self.tags),
+        )
+        with store.together(using=self.using):
+            if not store.submit_linked(store.submit, [submission], using=self.using):
+                raise AlreadyExistsError(
+                    f"Queue '{row.queue}' already has a task with the key '{new}'."
+                )
+            store.sign([(row.queue, self.key)], "copied", by=by, using=self.using)
+            store.sign([(row.queue, new)], "made", by=by, using=self.using)
+        return self.queue[new]
+
     aexists = twin(exists)
     ametadata = twin(metadata)
     awhy_waiting = twin(why_waiting)
     aprogress = twin(progress)
     acancel_request = twin(cancel_request)
+    acone = twin(cone)
     aforce_finish = twin(force_finish)
     aretry = twin(retry)
     aset_priority = twin(set_priority)
+    amove = twin(move)
+    aedit_data = twin(edit_data)
+    acopy = twin(copy)
     atag = twin(tag)
     auntag = twin(untag)
 

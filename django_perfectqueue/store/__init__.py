@@ -27,6 +27,7 @@ from .dependencies.batches import (
     stop_batch,
     submit_joining,
 )
+from .dependencies.cancel import Cone, cancel_request, cone
 from .dependencies.submit import (
     descendants,
     replace_linked,
@@ -58,6 +59,7 @@ from .notify.signals import announce
 from .records.dependency_events import follow
 from .records.journal import write_journal
 from .records.tags import tag_task, untag_task
+from .records.trail import sign
 from .records.usage import Tally, UsageKey, add_usage, clock, ended_so, folded, note_waiting
 from .records.usage_rollup import roll_up
 from .records.workers import Registration, register, sign_off
@@ -69,8 +71,16 @@ from .tasks.finish import finish
 from .tasks.park import park, unpark, unpark_some
 from .tasks.replace import replace
 from .tasks.reprioritize import reprioritize
+from .tasks.revise import Revision, revise, revise_now
 from .tasks.settle import Released, cancel, fail, release, retry, snooze
-from .tasks.steer import cancel_request, find, force_finish, redrive
+from .tasks.steer import (
+    cancel_one,
+    cancel_one_now,
+    find,
+    force_finish,
+    redrive,
+    redrive_now,
+)
 from .tasks.submit import in_chunks, submit, submit_all
 from .tasks.update import keep_step, update_payload
 from .upkeep.clear import clear

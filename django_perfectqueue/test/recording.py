@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import datetime
 from types import SimpleNamespace
@@ -91,6 +91,7 @@ def stand_ins(recorded: Recording) -> Iterator[tuple[object, str, object]]:
                 progress(read)
         return stored
 
+    yield from of_dependencies(recorded)
     yield Queue, "submit", submit
     yield Queue, "submit_many", submit_many
     yield store, "limits_of", lambda *names, using: ()
@@ -98,3 +99,36 @@ def stand_ins(recorded: Recording) -> Iterator[tuple[object, str, object]]:
         from django_perfectqueue.backend import base
 
         yield base, "transaction", SimpleNamespace(atomic=lambda **options: nullcontext())
+
+
+def of_dependencies(recorded: Recording) -> Iterator[tuple[object, str, object]]:
+    """Yield what is to be replaced for batches, and for tasks that wait for others."""
+
+    def store_all(given: Sequence[store.Submission], *, using: str) -> dict[tuple[str, str], int]:
+        for one in given:
+            recorded.add(Queue(one.queue, using=using), "raise", one)
+        return {(one.queue, one.key): number for number, one in enumerate(given)}
+
+    def submit_joining(
+        submit: object, given: Sequence[store.Submission], batch: int, *, using: str
+    ) -> dict[tuple[str, str], int]:
+        return store_all(given, using=using)
+
+    def submit_linked(
+        submit: object, given: Sequence[store.Submission], *, using: str
+    ) -> dict[tuple[str, str], int]:
+        return store_all(given, using=using)
+
+    batches: list[tuple[str, str]] = []
+
+    def create_batch(queue: str, name: str, user: str, parent: int | None, *, using: str) -> int:
+        if (queue, name) in batches:
+            raise AlreadyExistsError(f"Queue '{queue}' already has a batch called '{name}'.")
+        batches.append((queue, name))
+        return len(batches)
+
+    yield store, "together", lambda *, using: nullcontext()
+    yield store, "create_batch", create_batch
+    yield store, "submit_joining", submit_joining
+    yield store, "submit_linked", submit_linked
+    yield store, "look_at_batch", lambda batch, *, using: None

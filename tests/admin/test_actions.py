@@ -249,14 +249,21 @@ class ManyTests(AdminTestCase):
         for _ in range(3):
             failed()
 
-        self.choose("retry", 1, across=True, status="failed")
-        self.assertEqual(
-            self.told(self.client.get(LIST)),
-            [
-                "2 tasks were put back in line.",
-                "At most 2 tasks are taken at a time: repeat it for the rest.",
-            ],
+        self.choose("force_finish", 1, across=True)
+        tasks = [submit() for _ in range(3)]
+        asked = self.choose("force_finish", *tasks)
+        self.assertIn(
+            "At most 2 tasks are taken at a time: repeat it for the rest.",
+            self.told(self.confirm(asked)),
         )
+
+    @mock.patch.object(action_pages, "CAP", 2)
+    def test_more_of_them_are_left_to_a_task_of_the_queue(self):
+        for _ in range(3):
+            failed()
+
+        response = self.choose("retry", 1, across=True, status="failed")
+        self.assertRedirects(response, f"{LIST}bulk/?status=failed&verb=retry")
 
     def test_nonsense_for_ids_does_nothing(self):
         response = self.steer("retry", ids="1;DROP,², ,99999999999999999999,-1")

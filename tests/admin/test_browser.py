@@ -13,6 +13,7 @@ from django_perfectqueue.fairness.limits import limit, set_limit
 from django_perfectqueue.fairness.shares import set_share
 from django_perfectqueue.models import Meter
 from django_perfectqueue.payload.journal import entry
+from django_perfectqueue.queue import Queue
 
 from ..factories import fail, failed, running, submit
 from .staff import LIST
@@ -190,3 +191,38 @@ class BrowserTests(StaticLiveServerTestCase):
                 self.page.click("text=Last minute")
                 self.picture("minute")
                 self.assertEqual(self.errors, [])
+
+    def test_batches_and_families_fit_a_desk_and_a_phone(self):
+        with Queue().batch("nightly-" + "long-" * 12, user="aurora-travel") as batch:
+            for number in range(6):
+                batch.submit(f"page-{number}", "reports.page")
+            with batch.batch("figures") as inner:
+                inner.submit("figure-1", "reports.figures")
+            batch.then("mail", "reports.mail", when="finished")
+        Queue().poll().fail()
+        for _number in range(3):
+            Queue().poll().finish()
+        submit("load", now=None, after=["page-0", "page-4"])
+        submit("a-rather-long-key-" * 6, now=None, after=["load", "mail"])
+        pages = {
+            "list": "batch/",
+            "batch": f"batch/{batch.id}/change/",
+            "family": f"task/{Queue()['load'].id}/change/",
+        }
+        for name, viewport, scheme in (("desk", DESK, "light"), ("phone", PHONE, "dark")):
+            User.objects.all().delete()
+            self.open(f"batches-{name}", viewport=viewport, color_scheme=scheme)
+            for page, path in pages.items():
+                with self.subTest(name, page=page):
+                    self.page.goto(f"{self.live_server_url}/admin/perfectqueue/{path}")
+                    self.picture(page)
+                    width = self.page.evaluate("document.documentElement.scrollWidth")
+                    self.assertLessEqual(width, viewport["width"])
+            self.page.click("text=Request cancel, with all that wait for it")
+            self.picture("confirm")
+            self.page.go_back()
+            # The graph is a list of links for the keyboard, too.
+            self.page.locator(".pq-graph a").first.focus()
+            self.page.keyboard.press("Enter")
+            self.page.wait_for_selector("text=These wait for it", state="attached")
+            self.assertEqual(self.errors, [])

@@ -9,6 +9,8 @@ from django.test import Client, override_settings
 from django.urls import URLPattern, URLResolver, include, path
 
 from django_perfectqueue import store
+from django_perfectqueue.admin.parts.actions import VERBS
+from django_perfectqueue.bulk import TYPE
 from django_perfectqueue.exceptions import ConfigError
 from django_perfectqueue.fairness.limits import set_limit
 from django_perfectqueue.fairness.shares import set_share
@@ -119,7 +121,7 @@ def flat(patterns):
 def named(model, converters):
     """Return the values for the parts of a URL: other customers' rows, and each verb."""
     ids = theirs(model) or [1]
-    verbs = ["retry", "cancel", "force_finish", "purge", "run", "pause", "unpause"]
+    verbs = [*VERBS, "run", "pause", "unpause"]
     words = verbs if converters.keys() - {"object_id", "pk"} else [""]
     return [dict.fromkeys(converters, word) | dict.fromkeys({"object_id", "pk"}, id_)
             for id_ in ids for word in words]  # fmt: skip
@@ -258,6 +260,23 @@ class ScopeTests(AdminTestCase):
     def test_the_groups_of_a_filter_are_those_of_ones_users(self):
         page = self.client.get(f"{APP}deadletter/").content.decode()
         self.assertIn(f"{OURS}group (1)", page)
+
+    def test_bulk_work_is_confined_to_ones_users(self):
+        url, waiting = f"{APP}task/bulk/", {"status": "waiting", "verb": "cancel"}
+        page = self.client.get(url, waiting)
+        self.assertContains(page, f"{OURS}key-1")
+        self.assertNotContains(page, THEIRS)
+        of_others = {**waiting, "queue": f"{THEIRS}queue"}
+        self.assertNotContains(self.client.get(url, of_others), f"{THEIRS}key")
+        self.client.post(url, {**waiting, "rate": "100"})
+        [task] = Task.objects.filter(type=TYPE)
+        self.assertIn(f'"users": ["{OURS}user"]', json.dumps(task.data))
+
+    def test_the_data_of_anothers_task_is_not_shown_before_an_edit(self):
+        for whose, shown in ((OURS, True), (THEIRS, False)):
+            task = Task.objects.get(key=f"{whose}key-1")
+            page = self.client.post(f"{APP}task/steer/edit/", {"ids": task.pk})
+            self.assertEqual(f"{whose}data" in page.content.decode(), shown)
 
     def test_another_users_parent_is_not_named(self):
         parent = Queue(f"{THEIRS}queue").submit(

@@ -174,18 +174,20 @@ class StoryTests(AdminTestCase):
     def line(self, task):
         return dict(self.story(task).context["line"])
 
-    def test_a_failed_task_says_why_and_offers_retry_only(self):
+    def test_a_failed_task_says_why_and_offers_what_can_be_done(self):
         response = self.story(failed("k1", data={}))
 
         self.assertContains(response, "boom")
         self.assertContains(response, "It is given up")
-        self.assertEqual([verb.name for verb in response.context["verbs"]], ["retry"])
+        self.assertEqual(
+            [verb.name for verb in response.context["verbs"]], ["retry", "move", "edit", "copy"]
+        )
 
-    def test_a_running_task_offers_force_finish_and_cancel(self):
+    def test_a_running_task_offers_force_finish_cancel_and_a_copy(self):
         task, _held = running("k1", now=timezone.now())
 
         verbs = self.story(task).context["verbs"]
-        self.assertEqual([verb.name for verb in verbs], ["force_finish", "cancel"])
+        self.assertEqual([verb.name for verb in verbs], ["force_finish", "cancel", "copy"])
 
     def test_it_says_why_a_task_still_waits(self):
         FairShare.objects.create(user="ann", paused=True)

@@ -97,7 +97,7 @@ class TrailTests(TestCase):
         self.assertEqual(kept, [("other", 3), ("acme", 5), ("acme", 6), ("acme", 7)])
 
     def test_and_so_many_of_all_together(self):
-        with mock.patch.object(audit, "CHANGES", 3):
+        with mock.patch.multiple(audit, CHANGES=3, EVERY=1):
             for number in range(6):
                 set_share(f"user{number}", weight=3)
 

@@ -60,6 +60,7 @@ class CommandTests(HealthTestCase):
                 "Nothing has been left lying.",
                 "The counters agree with what runs.",
                 "No schedule is broken or late.",
+                "No task waits for one that has failed.",
             ],
         )
         self.assertEqual(run("pq_health", "--verbosity", "0"), "")
@@ -146,6 +147,7 @@ class CommandTests(HealthTestCase):
             {
                 **dict.fromkeys(("database", "tables", "oldest", "clock", "counters"), True),
                 "schedules": True,
+                "blocked": True,
                 "workers": False,
             },
         )

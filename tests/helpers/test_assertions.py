@@ -145,6 +145,25 @@ class RecordingTests(QueueAssertions, SimpleTestCase):
             Queue().submit("k1", "report", 3, on_conflict="replace")
         self.assertEqual([one.data for one in recorded], [3])
 
+    def test_tasks_that_wait_and_batches_are_recorded(self):
+        with recording() as recorded:
+            Queue().chain([{"key": key, "type": "report"} for key in ("a", "b")])
+            Queue().submit("c", "report", after=["b"])
+            with Queue().batch("nightly", user="ann") as batch:
+                batch.submit("d", "report")
+                with batch.batch("inner") as inner:
+                    inner.submit_many([{"key": "e", "type": "report"}])
+                batch.then("mail", "report.mail", when="finished")
+            with self.assertRaises(AlreadyExistsError), Queue().batch("nightly"):
+                pass
+            with self.assertRaises(InvalidTaskError):
+                batch.then("x", "report.mail", when="never")
+            with self.assertRaises(AlreadyExistsError):
+                batch.submit("d", "report")
+            self.assertSubmitted("report.mail", user="ann", count=1)
+        self.assertEqual([one.key for one in recorded], ["a", "b", "c", "d", "e", "mail"])
+        self.assertEqual(submitted_in(recorded), ["d", "e", "mail"])
+
     def test_recordings_stand_in_each_other(self):
         with recording() as outer:
             with recording() as inner:

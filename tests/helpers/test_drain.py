@@ -54,6 +54,19 @@ class DrainTests(TestCase):
             batch.then("c", "helpers.add", {"a": 1, "b": 2})
         self.assertEqual(drain(raise_errors=False).keys, ["a", "b", "c"])
 
+    def test_callbacks_run_in_the_order_of_nested_batches(self):
+        given = {"a": 1, "b": 2}
+        with Queue().batch("outer") as outer:
+            with outer.batch("inner") as inner:
+                inner.submit("a", "helpers.breaks")
+                inner.then("one", "helpers.add", given, when="failed")
+                inner.then("two", "helpers.add", given, when="finished")
+            outer.then("three", "helpers.add", given)
+        self.assertEqual(drain(raise_errors=False).keys[0], "a")
+        statuses = {key: Queue()[key].metadata().status for key in ("one", "two", "three")}
+        self.assertEqual(statuses, {"one": "finished", "two": "blocked", "three": "finished"})
+        self.assertTrue(outer.progress().ended)
+
     def test_a_chain_of_any_length_runs_in_its_order(self):
         given = {"type": "helpers.add", "data": {"a": 1, "b": 2}}
         keys = [str(number) for number in range(100)]

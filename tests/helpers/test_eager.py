@@ -46,6 +46,15 @@ class InTestCaseTests(TestCase):
             later.retry()
             self.assertEqual(Queue()["c"].metadata().status, "finished")
 
+    def test_a_callback_runs_after_its_batch(self):
+        with eager():
+            with Queue().batch("outer") as outer:
+                with outer.batch("inner") as inner:
+                    inner.submit("a", "helpers.add", {"a": 1, "b": 2})
+                outer.then("b", "helpers.add", {"a": 1, "b": 2}, when="finished")
+            outer.then("c", "helpers.add", {"a": 1, "b": 2})
+        self.assertEqual([Queue()[key].metadata().status for key in "abc"], ["finished"] * 3)
+
     def test_in_a_transaction_of_the_callers_it_runs_when_that_has_committed(self):
         with eager(), self.captureOnCommitCallbacks(execute=True), transaction.atomic():
             task = submit()

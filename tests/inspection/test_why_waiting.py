@@ -96,13 +96,30 @@ class StateTests(WaitingTestCase):
         fail(held, error="ValueError")
         store.follow(using="default")
         sentence = (
-            "It waits for task 'k1', which ended 15.0 s ago and has not finished: put that"
-            " back in line, or cancel this one."
+            "It waits for task 'k1', which ended 15.0 s ago and has not finished (ValueError):"
+            " retry that one, or cancel this one."
         )
         for task, count in ((one, 1), (two, 2)):
             self.assert_why(task, "parent_failed", sentence, now=after(15), parents=count, at=NOON)
         parent.retry()
         self.assert_why(one, "blocked", "It waits for task 'k1'.", name="k1")
+
+    def test_a_callback_names_its_batch(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit_many([{"key": key, "type": "report"} for key in ("a", "b")])
+            mail = batch.then("mail", "report", when="finished")
+        sentence = "It waits for batch 'nightly', of which 2 tasks are open."
+        self.assert_why(mail, "batch_open", sentence, name="nightly", parents=2)
+        for key in ("a", "b"):
+            Queue()[key].cancel_request()
+        store.follow(using="default")
+        self.assert_why(
+            mail,
+            "batch_failed",
+            "It waits for batch 'nightly', of which 2 tasks have not finished: retry these, or"
+            " cancel this one.",
+            parents=2,
+        )
 
     def test_the_servers_clock_is_read_where_no_time_is_given(self):
         task = submit("k1", now=None, run_at=60)

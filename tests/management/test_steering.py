@@ -221,8 +221,8 @@ class RetryTests(TestCase):
         for options, says in (
             (["a", "--all"], "but not both"),
             ([], "Which tasks?"),
-            (["a", "--dry-run"], "--dry-run is for --group, --all, --type or --user."),
-            (["--status", "failed"], "--status is for --group, --all, --type or --user."),
+            (["a", "--dry-run"], "--dry-run is for --group, --all, --type, --user or --tag."),
+            (["--status", "failed"], "--status is for --group, --all, --type, --user or --tag."),
             (["--all", "--limit", "0"], "at least 1"),
         ):
             with self.subTest(options):

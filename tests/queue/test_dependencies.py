@@ -1,7 +1,7 @@
 """Tasks that wait for other tasks, through the door that programs use."""
 
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
 
 from django.db import connection, transaction
@@ -44,6 +44,13 @@ def take(key):
 
 def finish(key, result=None):
     take(key).finish(result)
+
+
+def replace_alone(key):
+    try:
+        submit(key, on_conflict="replace")
+    finally:
+        connection.close()
 
 
 class Cases(TransactionTestCase):
@@ -279,7 +286,7 @@ class EndTests(Cases):
             parent, child = f"a-{mode}", f"b-{mode}"
             submit(parent, run_at=60)
             submit(child, parent, if_failed=mode)
-            store.cancel_request(Queue()[parent].id, using="default")
+            store.cancel_one(Queue()[parent].id, using="default")
             self.assertEqual(status(child), expected)
 
     def test_a_parent_that_is_cancelled_while_it_runs_has_failed(self):
@@ -333,7 +340,7 @@ class EndTests(Cases):
             dead = Queue("other").submit("dead", "report", run_at=60)
             submit(f"b-{mode}", parent, if_failed=mode)
             submit(f"c-{mode}", dead, if_failed=mode)
-            store.cancel_request(dead.id, using="default")
+            store.cancel_one(dead.id, using="default")
             Queue("other").clear()
             self.assertEqual(status(f"b-{mode}"), expected)
             self.assertEqual(status(f"c-{mode}"), expected)
@@ -454,12 +461,25 @@ class ChangeTests(Cases):
         submit("a")
         submit("b", "a")
         submit("c", "b")
-        with self.assertRaisesMessage(NotSupportedError, "2 tasks wait for task 'a'"):
-            Queue()["a"].cancel_request()
+        task = Queue()["a"]
+        self.assertEqual(task.cone(), ((Queue()["c"].id, Queue()["b"].id), ("b", "c")))
+        for refused in (
+            task.cancel_request,
+            lambda: store.cancel_request(task.id, using="default"),
+        ):
+            with self.assertRaisesMessage(NotSupportedError, "2 tasks wait for task 'a'"):
+                refused()
         self.assertEqual(statuses("a", "b", "c"), ["waiting", "blocked", "blocked"])
         self.assertTrue(Queue()["a"].cancel_request(together=True))
 
         self.assertEqual(statuses("a", "b", "c"), ["cancelled"] * 3)
+
+    def test_a_task_for_which_only_ended_ones_waited_is_cancelled_alone(self):
+        submit("a")
+        submit("b", "a")
+        Queue()["b"].cancel_request()
+        self.assertEqual(Queue()["a"].cone().ids, ())
+        self.assertTrue(Queue()["a"].cancel_request())
 
     def test_a_blocked_task_is_made_to_wait_for_more(self):
         submit("a"), submit("b")
@@ -536,6 +556,45 @@ class ConcurrentTests(TransactionTestCase):
             self.assertEqual(status("a"), "finished")
 
         finish("b")
+
+    def test_a_parent_is_not_purged_before_the_transaction_of_its_child_commits(self):
+        submit("old")
+        finish("old")
+        parent = submit("a").id
+        task = take("a")
+        with transaction.atomic():
+            submit("b", "a", "old")
+            elsewhere(lambda: task.finish({"rows": 3}))
+            self.assertEqual(elsewhere(lambda: Queue().purge(older_than=0)), 0)
+            with self.assertRaises(NotSupportedError):
+                elsewhere(lambda: store.discard(parent, using="default"))
+
+        self.assertEqual(take("b").parents["a"].result(), {"rows": 3})
+
+    def test_a_parent_is_not_replaced_before_the_transaction_of_its_child_commits(self):
+        submit("a"), submit("c")
+        with ThreadPoolExecutor() as pool:
+            with transaction.atomic():
+                submit("b", "a")
+                replacing = pool.submit(replace_alone, "a")
+                done, _waiting = wait([replacing], timeout=0.3)
+                self.assertFalse(done)
+                # Others are not held up by who waits for this transaction.
+                elsewhere(lambda: finish("c"))
+            replacing.result()
+        self.assertEqual(status("b"), "blocked")
+        finish("a")
+        finish("b")
+
+    def test_who_submits_a_child_holds_up_no_other_child_of_a_failed_parent(self):
+        submit("a"), submit("b", "a", if_failed="run")
+        task = take("a")
+        with transaction.atomic():
+            submit("c", "a", if_failed="run")
+            elsewhere(task.fail)
+            self.assertEqual(elsewhere(lambda: status("b")), "waiting")
+        finish("b")
+        finish("c")
 
     def test_a_child_is_released_though_the_end_of_its_parent_commits_after_it(self):
         submit("a")

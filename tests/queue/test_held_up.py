@@ -1,5 +1,6 @@
 """What another transaction holds for long holds up nothing but what depends on it."""
 
+import time
 from datetime import timedelta
 from unittest import mock
 
@@ -7,8 +8,9 @@ from django.db import connection, transaction
 from django.test import TransactionTestCase
 
 from django_perfectqueue import store
-from django_perfectqueue.models import DependencyEvent
+from django_perfectqueue.models import DependencyEvent, Ticket
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.dependencies import fold
 
 from ..factories import completion, elsewhere
 from .test_dependencies import finish, status, submit, take
@@ -42,15 +44,31 @@ class HeldUpTests(TransactionTestCase):
 
     def test_many_that_wait_for_what_is_held_hold_up_no_others(self):
         # "d" is between them in the index of keys: beside a deleted one MariaDB locks the gap.
-        submit("a"), submit("b", "a"), submit("d"), submit("p")
+        submit("a"), submit("b", "a"), submit("d")
+        held = submit("p").id
         with transaction.atomic():
-            submit("p", on_conflict="replace")
+            Ticket.objects.select_for_update().get(pk=held)
             keys = [f"c{number}" for number in range(450)]
             tasks = [{"key": key, "type": "report", "after": ["p"]} for key in keys]
             elsewhere(lambda: Queue().submit_many(tasks))
             elsewhere(lambda: finish("a"))
             elsewhere(lambda: store.follow(using="default"))
             self.assertEqual(elsewhere(lambda: status("b")), "waiting")
+        store.follow(using="default")
+        self.assertFalse(DependencyEvent.objects.exists())
+
+    def test_events_that_wait_for_what_is_held_are_not_waited_for_at_each_end(self):
+        for number in range(5):
+            submit(f"a{number}"), submit(f"b{number}", f"a{number}", priority=-1)
+        held = submit("p").id
+        with transaction.atomic():
+            Ticket.objects.select_for_update().get(pk=held)
+            elsewhere(lambda: submit("c", "p"))
+            with mock.patch.object(fold, "time", wraps=time) as clock:
+                for number in range(5):
+                    elsewhere(lambda number=number: finish(f"a{number}"))
+            self.assertLessEqual(clock.sleep.call_count, len(fold.PAUSES))
+            self.assertEqual(elsewhere(lambda: status("b4")), "waiting")
         store.follow(using="default")
         self.assertFalse(DependencyEvent.objects.exists())
 

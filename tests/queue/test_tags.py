@@ -190,6 +190,17 @@ class DoorTests(AdminTestCase):
             "at most 64", refused(self, "pq_submit", "d", "report", "{}", "--tag", "x" * 65)
         )
 
+    def test_all_with_a_tag_are_cancelled_and_put_back(self):
+        submit("a", "red", user="ann"), submit("b", "red"), submit("c", user="ann")
+        terms = ("--tag", "red", "--user", "ann")
+        told = run_json("pq_cancel_request", *terms)
+        self.assertEqual(told, [{"cancelled": 1, "requested": 0}])
+        run("pq_cancel_request", "--all")
+        told = run_json("pq_retry", "--tag", "red", "--status", "cancelled")
+        self.assertEqual(told, [{"retried": 2}])
+        self.assertEqual(Queue()["c"].metadata().status, "cancelled")
+        self.assertIn("Give keys, or", refused(self, "pq_retry", "a", "--tag", "red"))
+
     def test_the_admin_lists_by_tag_and_shows_them(self):
         submit("a", "<b>", "red"), submit("b", "red"), submit("c")
         self.assertEqual(self.keys(tag="red"), ["b", "a"])

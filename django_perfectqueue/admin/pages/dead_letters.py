@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -18,8 +18,9 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import DeadLetter, Outcome
 
-from ..parts.action_pages import CAP, SteeringAdmin, may
+from ..parts.action_pages import CAP, SteeringAdmin
 from ..parts.actions import RETRY
+from ..parts.bulk_pages import may
 from ..parts.cells import NOTHING, ago, badge, broken_at_dots, with_fold
 from ..parts.filters import (
     ALL,
@@ -52,7 +53,8 @@ class DeadLetterAdmin(SteeringAdmin):
     ]
     list_select_related = ["task"]
     ordering = ["-ended_at", "-pk"]
-    actions = ["retry", "purge"]
+    actions = ["retry", "move", "edit", "purge"]
+    status_shown = Outcome.FAILED.value
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
         rows = super().get_queryset(request).select_related("task")
@@ -87,8 +89,11 @@ class DeadLetterAdmin(SteeringAdmin):
         )
         if (status := request.POST.get("status") or Outcome.FAILED) != ALL:
             letters = letters.filter(status=status)
-        newest = letters.order_by("-ended_at", "-pk").values_list("pk", flat=True)
-        return self.ask(request, RETRY, list(newest[: CAP + 1]), back=self.way_back(request))
+        newest = list(letters.order_by("-ended_at", "-pk").values_list("pk", flat=True)[: CAP + 1])
+        if len(newest) > CAP:
+            names = {"group": request.POST["group"], "status": status}
+            return HttpResponseRedirect(self.bulk_url(QueryDict(), verb="retry", **names))
+        return self.ask(request, RETRY, newest, back=self.way_back(request))
 
     def change_view(
         self,

@@ -18,14 +18,16 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue.bulk import TYPE
 from django_perfectqueue.inspection.scope import in_scope, may_see
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Status, Task, TaskQuerySet, Watch, id_for
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
 
-from ..parts.action_pages import SteeringAdmin, may, numbers
-from ..parts.actions import VERBS
+from ..parts.action_pages import SteeringAdmin, numbers
+from ..parts.actions import COPY, EDIT, VERBS
+from ..parts.bulk_pages import may
 from ..parts.cells import (
     NOTHING,
     ago,
@@ -36,7 +38,9 @@ from ..parts.cells import (
     tasks_link,
     with_fold,
 )
+from ..parts.family import family_page
 from ..parts.filters import (
+    BatchFilter,
     EndedFilter,
     QueueFilter,
     ReachFilter,
@@ -66,9 +70,10 @@ class TaskAdmin(SteeringAdmin):
         SubmittedFilter,
         EndedFilter,
         WatchedFilter,
+        BatchFilter,
         ReachFilter,
     ]
-    actions = ["force_finish", "cancel", "retry"]
+    actions = ["force_finish", "cancel", "retry", "move", "edit"]
     search_fields = ["key"]
     search_help_text = _(
         "A key or its beginning, upper and lower case told apart. Where there are more than 50 "
@@ -141,6 +146,7 @@ class TaskAdmin(SteeringAdmin):
             "is_watched": task.is_watched,
             "user_query": urlencode({"user": task.user}),
             **task_story(task, using=database(), sees_all=may_see(request, None)),
+            **family_page(task, request),
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name
@@ -172,7 +178,10 @@ class TaskAdmin(SteeringAdmin):
 
     def fitting_verbs(self, request: HttpRequest, task: Task) -> list[object]:
         status = Status(task.status)
-        return [verb for verb in VERBS.values() if status in verb.statuses and may(request, verb)]
+        # The data of a bulk operation are signed for its key.
+        refused = (EDIT, COPY) if task.type == TYPE else ()
+        fitting = [verb for verb in VERBS.values() if status in verb.statuses]
+        return [verb for verb in fitting if verb not in refused and may(request, verb)]
 
     @admin.display(description=_("key"))
     def named(self, task: Task) -> SafeString:

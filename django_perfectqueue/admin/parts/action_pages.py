@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
@@ -11,29 +12,37 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import Model, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext
 
+from django_perfectqueue import store
+from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.inspection import steering
+from django_perfectqueue.inspection.family import counts, within
 from django_perfectqueue.inspection.scope import in_scope
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Task, TaskQuerySet
+from django_perfectqueue.models import Batch, Task, TaskQuerySet
 from django_perfectqueue.queue import database
 
-from .actions import CANCEL, FORCE_FINISH, PURGE, RETRY, VERBS, Report, Verb, steer
+from .actions import CANCEL, EDIT, FORCE_FINISH, MOVE, PURGE, RETRY, VERBS, Report, Verb, steer
 from .base import ReadOnlyAdmin
+from .bulk_pages import NAMES, BulkPage, bulk_verbs, may
 from .cells import NOTHING, badge
 from .search import plain
+from .task_story import shown
 
 CAP = 1_000
 SHOWN = 20
+BULK_NAMES = {own: name for name, own in NAMES.items()}
 
 
 class SteeringAdmin(ReadOnlyAdmin):
-    """Rows whose primary key is a task's id."""
+    """Rows whose primary key is a task's id; ``status_shown`` is what is listed by default."""
+
+    status_shown = ""
 
     @admin.action(description=FORCE_FINISH.title, permissions=[FORCE_FINISH.name])
     def force_finish(self, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
@@ -51,6 +60,20 @@ class SteeringAdmin(ReadOnlyAdmin):
     def purge(self, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
         return self.act(request, PURGE, queryset)
 
+    @admin.action(description=MOVE.title, permissions=[MOVE.name])
+    def move(self, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
+        return self.act(request, MOVE, queryset)
+
+    @admin.action(description=EDIT.title, permissions=[EDIT.name])
+    def edit(self, request: HttpRequest, queryset: QuerySet[Model]) -> HttpResponse | None:
+        return self.act(request, EDIT, queryset)
+
+    def has_move_permission(self, request: HttpRequest) -> bool:
+        return may(request, MOVE)
+
+    def has_edit_permission(self, request: HttpRequest) -> bool:
+        return may(request, EDIT)
+
     def has_force_finish_permission(self, request: HttpRequest) -> bool:
         return may(request, FORCE_FINISH)
 
@@ -67,16 +90,44 @@ class SteeringAdmin(ReadOnlyAdmin):
         """Return the pages; with ATOMIC_REQUESTS, too, each task is steered by itself."""
         view = self.admin_site.admin_view(self.steer_view)
         name = f"{self.opts.app_label}_{self.opts.model_name}_steer"
-        urls = [path("steer/<slug:name>/", view, name=name), *super().get_urls()]
+        bulk = self.admin_site.admin_view(self.bulk_view)
+        urls = [
+            path("steer/<slug:name>/", view, name=name),
+            path("bulk/", bulk, name=f"{self.opts.app_label}_{self.opts.model_name}_bulk"),
+            *super().get_urls(),
+        ]
         for url in urls:
             transaction.non_atomic_requests(database())(url.callback)
         return urls
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, object] | None = None
+    ) -> HttpResponse:
+        """Offer to do something to all that match."""
+        url = self.bulk_url(request.GET) if bulk_verbs(request) else ""
+        return super().changelist_view(request, {"bulk_url": url, **(extra_context or {})})
+
+    def bulk_url(self, values: QueryDict, **more: str) -> str:
+        url = reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_bulk")
+        return f"{url}?{urlencode({**values.dict(), **more})}"
+
+    def bulk_view(self, request: HttpRequest) -> HttpResponse:
+        """Show what would be done to all that match the filters, and do it."""
+        return BulkPage(self, request, status=self.status_shown).respond()
+
+    @staticmethod
+    def values_of(request: HttpRequest) -> dict[str, Any]:
+        """Return what a form was sent with."""
+        return (request.POST if request.method == "POST" else request.GET).dict()
 
     def act(
         self, request: HttpRequest, verb: Verb, queryset: QuerySet[Model]
     ) -> HttpResponse | None:
         """Do a verb to the rows chosen in the list, or ask first."""
         ids = chosen_ids(request, queryset)
+        across = request.POST.get("select_across") == "1" and len(ids) > CAP
+        if across and verb.name in BULK_NAMES:
+            return HttpResponseRedirect(self.bulk_url(request.GET, verb=BULK_NAMES[verb.name]))
         if verb.asks(len(ids)):
             return self.ask(request, verb, ids, back=request.get_full_path())
         self.carry_out(request, verb, ids)
@@ -91,12 +142,59 @@ class SteeringAdmin(ReadOnlyAdmin):
             raise Http404
         if not may(request, verb) or not self.has_view_permission(request):
             raise PermissionDenied
-        ids = numbers(request.POST.get("ids", "").split(","))
         back = self.way_back(request)
-        if verb.asks(len(ids)) and "confirmed" not in request.POST:
-            return self.ask(request, verb, ids, back=back)
+        if (group := self.group(request, verb)) is not None:
+            ids = list(group.order_by("-pk").values_list("pk", flat=True)[: CAP + 1])
+        else:
+            ids = numbers(request.POST.get("ids", "").split(","))
+        asks = group is not None or verb.asks(len(ids))
+        if asks and "confirmed" not in request.POST:
+            return self.ask(request, verb, ids, back=back, group=group)
+        try:
+            verb = verb.bound(request.POST.get("value", ""), str(request.user))
+        except InvalidTaskError as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return self.ask(request, verb, ids, back=back, group=group)
+        if numbers([request.POST.get("batch", "")]):
+            self.begin_with_batch(request, verb)
         self.carry_out(request, verb, ids)
         return HttpResponseRedirect(back)
+
+    def group(self, request: HttpRequest, verb: Verb) -> TaskQuerySet | None:
+        """
+        Return which tasks of a batch, or of those that wait for a task and that one, a verb is
+        about; None where tasks were given.
+        """
+        rows: Any = self.get_queryset(request)
+        if numbers([request.POST.get("batch", "")]):
+            rows = rows.filter(
+                membership__batch_id__in=within(self.batch(request).pk, using=database())
+            )
+        elif cone := numbers([request.POST.get("cone", "")]):
+            waiting = store.descendants(cone, using=database())
+            rows = rows.filter(pk__in=[*waiting[:CAP], *cone])
+        else:
+            return None
+        dead = verb is RETRY
+        return rows.filter(dead_letter__isnull=not dead, ticket__isnull=dead)  # type: ignore[no-any-return]
+
+    def batch(self, request: HttpRequest) -> Batch:
+        """Return the batch that was given. Raise Http404 where one may not see it."""
+        pages = self.admin_site._registry[Batch]
+        [batch] = numbers([request.POST["batch"]])
+        row: Batch | None = pages.get_queryset(request).filter(pk=batch).first()
+        if row is None or not pages.has_view_permission(request, row):
+            raise Http404
+        return row
+
+    def begin_with_batch(self, request: HttpRequest, verb: Verb) -> None:
+        """Keep who did it in the batch's history; one that is cancelled takes no more tasks."""
+        row = self.batch(request)
+        if verb is CANCEL:
+            for batch in within(row.pk, using=database()):
+                store.stop_batch(batch, using=database())
+        user: Any = request.user.pk
+        LogEntry.objects.log_actions(user, [row], CHANGE, str(verb.label))
 
     def way_back(self, request: HttpRequest) -> str:
         back = request.POST.get("back", "")
@@ -105,10 +203,19 @@ class SteeringAdmin(ReadOnlyAdmin):
         return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
 
     def ask(
-        self, request: HttpRequest, verb: Verb, ids: Sequence[int], *, back: str
+        self,
+        request: HttpRequest,
+        verb: Verb,
+        ids: Sequence[int],
+        *,
+        back: str,
+        group: TaskQuerySet | None = None,
     ) -> HttpResponse:
+        """Show what a verb would do: to how many tasks of which status, and the first of them."""
         rows = TaskQuerySet(Task, using=database()).with_status()
         shown = in_scope(rows, request, "user").filter(pk__in=ids[:SHOWN])
+        statuses = {} if group is None else counts(group)
+        given = [(name, request.POST[name]) for name in ("batch", "cone") if name in request.POST]
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -120,9 +227,14 @@ class SteeringAdmin(ReadOnlyAdmin):
             "count": min(len(ids), CAP),
             "capped": len(ids) > CAP,
             "cap": CAP,
+            "counts": [(badge(status), count) for status, count in statuses.items()],
+            "given": given if group is not None else [("ids", ",".join(map(str, ids)))],
+            "is_batch": "batch" in request.POST,
             "rows": [cells_of(task) for task in shown.order_by("-pk")],
             "more": max(0, min(len(ids), CAP) - SHOWN),
-            "ids": ",".join(map(str, ids)),
+            "ids": "" if group is not None else ",".join(map(str, ids)),
+            "value": request.POST.get("value", ""),
+            "data": data_of(ids, request) if verb.field == "patch" else None,
             "back": back,
         }
         request.current_app = self.admin_site.name
@@ -143,7 +255,8 @@ class SteeringAdmin(ReadOnlyAdmin):
         """Keep who did it in the tasks' histories."""
         if tasks:
             names = [(task.queue, task.key) for task in tasks]
-            steering.sign(names, verb.word, by=str(request.user), using=database())
+            if verb.bind is None:
+                steering.sign(names, verb.word, by=str(request.user), using=database())
             user: Any = request.user.pk
             LogEntry.objects.log_actions(user, tasks, CHANGE, str(verb.label))
 
@@ -163,8 +276,11 @@ def cells_of(task: Task) -> list[str]:
     return [badge(task.status), *names]
 
 
-def may(request: HttpRequest, verb: Verb) -> bool:
-    return bool(request.user.has_perm(verb.permission))
+def data_of(ids: Sequence[int], request: HttpRequest) -> object:
+    """Return the data of a single task as it can be shown; None for several tasks."""
+    rows = in_scope(plain(database()), request, "user").filter(pk__in=ids[:2])
+    found = list(rows.values_list("payload", flat=True))
+    return shown(found[0]) if len(found) == 1 else None
 
 
 def chosen_ids(request: HttpRequest, queryset: QuerySet[Model]) -> list[int]:

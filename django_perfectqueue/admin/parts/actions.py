@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue import store
-from django_perfectqueue.exceptions import AlreadyFinishedError, NotFoundError, NotSupportedError
-from django_perfectqueue.models import LIVE, Status
+from django_perfectqueue.bulk.selection import ALLOWED
+from django_perfectqueue.exceptions import (
+    AlreadyExistsError,
+    AlreadyFinishedError,
+    InvalidTaskError,
+    NotFoundError,
+    NotSupportedError,
+    PayloadError,
+)
+from django_perfectqueue.models import LIVE, Status, Task
+from django_perfectqueue.payload.inputs import QUEUE_LENGTH, checked
+from django_perfectqueue.payload.merge import rewriter
+from django_perfectqueue.queue import Queue
+
+Act = Callable[[int, str], str]
+Bind = Callable[[str, str], Act]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,20 +37,32 @@ class Verb:
 
     ``act`` answers what it has done, as a word that done() knows. The ``question`` is asked
     first where it is about more than ``asks_above`` tasks. ``word`` is what is written down.
+    One with a ``field``, "queue" or "patch", has it typed in. ``bind`` makes ``act`` of
+    that and of who does it, and such a verb records that itself.
     """
 
     name: str
     label: Any
     title: Any
-    act: Callable[[int, str], str]
+    act: Act
     statuses: frozenset[Status]
     question: object
     word: str
     asks_above: int = 0
+    field: str = ""
+    bind: Bind | None = None
 
     def asks(self, count: int) -> bool:
         """Return whether this number of tasks needs a confirmation."""
         return count > self.asks_above
+
+    def bound(self, value: str, by: str) -> Verb:
+        """
+        Return the verb with what was typed in, and who does it.
+
+        Raise InvalidTaskError where that is not possible.
+        """
+        return replace(self, act=self.bind(value, by)) if self.bind else self
 
     @property
     def permission(self) -> str:
@@ -70,6 +97,10 @@ def steer(verb: Verb, ids: Iterable[int], *, using: str) -> Report:
             report.refused["gone"] += 1
         except NotSupportedError:
             report.refused["unfit"] += 1
+        except AlreadyExistsError:
+            report.refused["taken"] += 1
+        except (InvalidTaskError, PayloadError):
+            report.refused["data"] += 1
         else:
             report.ids.append(task_id)
     return report
@@ -94,6 +125,44 @@ def purge(task_id: int, using: str) -> str:
     return "deleted"
 
 
+def unbound(task_id: int, using: str) -> str:
+    raise NotImplementedError("This verb is to be bound first.")
+
+
+def bind_move(value: str, by: str) -> Act:
+    revision = store.Revision(queue=checked("queue", value.strip(), QUEUE_LENGTH), by=by)
+
+    def move(task_id: int, using: str) -> str:
+        store.revise(task_id, revision, using=using)
+        return "moved"
+
+    return move
+
+
+def bind_edit(value: str, by: str) -> Act:
+    try:
+        revision = store.Revision(rewrite=rewriter(json.loads(value)), by=by)
+    except ValueError as error:
+        raise InvalidTaskError(gettext("This is no JSON: %s.") % error) from error
+
+    def edit(task_id: int, using: str) -> str:
+        store.revise(task_id, revision, using=using)
+        return "edited"
+
+    return edit
+
+
+def bind_copy(value: str, by: str) -> Act:
+    def copy(task_id: int, using: str) -> str:
+        row = Task.objects.using(using).only("queue", "key").filter(pk=task_id).first()
+        if row is None:
+            raise NotFoundError(f"There is no task with the id {task_id}.")
+        Queue(row.queue, using=using)[row.key].copy(by=by)
+        return "copied"
+
+    return copy
+
+
 def done(what: str, count: int) -> str:
     sentences = {
         "deleted": ngettext("%(count)d task was deleted.", "%(count)d tasks were deleted.", count),
@@ -107,6 +176,15 @@ def done(what: str, count: int) -> str:
             "%(count)d running task was asked to stop.",
             "%(count)d running tasks were asked to stop.",
             count,
+        ),
+        "moved": ngettext("%(count)d task was moved.", "%(count)d tasks were moved.", count),
+        "edited": ngettext(
+            "The data of %(count)d task were changed.",
+            "The data of %(count)d tasks were changed.",
+            count,
+        ),
+        "copied": ngettext(
+            "%(count)d copy was submitted.", "%(count)d copies were submitted.", count
         ),
         "retried": ngettext(
             "%(count)d task was put back in line.", "%(count)d tasks were put back in line.", count
@@ -122,6 +200,18 @@ def refused(why: str, count: int) -> str:
         "unfit": ngettext(
             "%(count)d is waiting, running or blocked",
             "%(count)d are waiting, running or blocked",
+            count,
+        ),
+    }
+    reasons |= {
+        "taken": ngettext(
+            "%(count)d has a key that is taken there",
+            "%(count)d have keys that are taken there",
+            count,
+        ),
+        "data": ngettext(
+            "the data of %(count)d can't be changed so",
+            "the data of %(count)d can't be changed so",
             count,
         ),
     }
@@ -177,4 +267,40 @@ PURGE = Verb(
     statuses=frozenset(),
     question=_("Delete these tasks with all that is known of them? Their keys are free then."),
 )
-VERBS = {verb.name: verb for verb in (FORCE_FINISH, CANCEL, RETRY, PURGE)}
+STILL = frozenset(Status(word) for word in ALLOWED["edit"])
+MOVE = Verb(
+    name="move",
+    word="moved",
+    label=_("Move to another queue"),
+    title=_("Move selected tasks to another queue"),
+    act=unbound,
+    bind=bind_move,
+    field="queue",
+    statuses=STILL,
+    question=_("To which queue? A task keeps its id, its history and what waits for it."),
+)
+EDIT = Verb(
+    name="edit",
+    word="edited",
+    label=_("Edit data"),
+    title=_("Edit data of selected tasks"),
+    act=unbound,
+    bind=bind_edit,
+    field="patch",
+    statuses=STILL,
+    question=_(
+        'How are the data to change? A JSON merge patch such as {"v": 2, "old": null} sets v and'
+        " takes old away."
+    ),
+)
+COPY = Verb(
+    name="copy",
+    word="copied",
+    label=_("Run a copy"),
+    title=_("Run copies of selected tasks"),
+    act=unbound,
+    bind=bind_copy,
+    statuses=frozenset(Status),
+    question=_("Submit copies of these tasks, with new keys and due at once?"),
+)
+VERBS = {verb.name: verb for verb in (FORCE_FINISH, CANCEL, RETRY, MOVE, EDIT, COPY, PURGE)}

@@ -16,10 +16,10 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_perfectqueue.inspection.scope import scope_of
+from django_perfectqueue.inspection.scope import in_scope, scope_of
 from django_perfectqueue.lib.durations import seconds_in
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import DEAD, LIVE, DeadLetter, Status, Tag, Ticket, Watch
+from django_perfectqueue.models import DEAD, LIVE, Batch, DeadLetter, Status, Tag, Ticket, Watch
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.records.counts import groups
 
@@ -28,6 +28,7 @@ from .search import plain, queue_names
 
 REACH = 100_000
 ALL = "all"
+LONGEST = 18
 FEW_HAVE = ("tag", "watched")
 FEW = (*DEAD, Status.RUNNING, Status.STALLED)
 
@@ -106,6 +107,24 @@ class QueueFilter(ValueFilter):
         # Beside these SQLite would read the whole queue by its index.
         found = any(name in self.request.GET for name in FEW_HAVE)
         return Q(queue__unindexed=value) if found else Q(queue=value)
+
+
+class BatchFilter(ValueFilter):
+    """The batch whose page led here; there is no list of all to choose from."""
+
+    title = _("batch")
+    parameter_name = "batch"
+
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
+        value = request.GET.get("batch", "")
+        if not value.isdecimal() or len(value) > LONGEST:
+            return []
+        batches = in_scope(Batch.objects.using(database()), request, "user")
+        names = batches.filter(pk=value).values_list("name", flat=True)
+        return [(value, printable(names.first() or value))]
+
+    def condition(self, value: str) -> Q:
+        return Q(membership__batch_id=value)
 
 
 class GroupFilter(ValueFilter):

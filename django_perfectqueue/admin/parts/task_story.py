@@ -141,7 +141,7 @@ def explain(task: Task) -> str:
         Status.WAITING: _("It is due, and waits for a processor."),
         Status.SCHEDULED: _("It waits for its time."),
         Status.RETRYING: _("An attempt did not finish it; it waits to be tried again."),
-        Status.BLOCKED: _("It waits for other tasks."),
+        Status.BLOCKED: "",  # the reason says for which
         Status.RUNNING: _("A processor has it, and renews the lease as long as it works on it."),
         Status.STALLED: _(
             "Its lease has run out: the processor or its host went away. It will be tried again."

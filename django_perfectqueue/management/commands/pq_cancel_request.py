@@ -16,6 +16,7 @@ class Command(SelectingCommand):
     summary = gettext_lazy("Cancels tasks that have yet to run, and asks running ones to stop.")
     statuses: ClassVar[list[str]] = [status.value for status in LIVE]
     outcomes = ("cancelled", "requested")
+    verb = "cancel"
     page_by = "ticket__task_id"
 
     def all_help(self) -> str:

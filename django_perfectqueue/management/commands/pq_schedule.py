@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import json
-from argparse import SUPPRESS
 from collections.abc import Callable, Sequence
-from copy import copy
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +15,7 @@ from django_perfectqueue.models import Schedule
 from django_perfectqueue.schedules import ScheduleHandle, Schedules
 
 from ..base import CommandOptions
-from ..queues.rule_command import RuleCommand, first_rows, person
+from ..queues.rule_command import VerbCommand, first_rows, person
 from ..schedules.facts import data_of, fields, for_programs, shown, tick_of
 from ..schedules.terms import add_terms, given_terms, past
 from ..terminal.table import Column
@@ -25,39 +23,17 @@ from ..terminal.text import padded
 
 NEXT = 5
 LAST = 10
-SHOWN = 100
 LABEL = 16
 
 
-class Command(RuleCommand):
+class Command(VerbCommand):
     summary = gettext_lazy(
         "Shows and steers schedules, whose tasks are submitted again and again: list (also"
         " without a word), show, put, change, pause, unpause, run, backfill, delete, check."
         " Exits with 1 on any error; check does so where a schedule is broken or late."
     )
     queue_help = ""
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
-        shared = [action for action in parser._actions if action.dest != "help"]
-        verbs = parser.add_subparsers(dest="verb", metavar="VERB", title=_("what to do"))
-        parser.set_defaults(verb="list", limit=SHOWN)
-
-        def add(verb: str, text: str, *, named: bool = True) -> CommandParser:
-            own: CommandParser = verbs.add_parser(verb, help=text, description=text)
-            if named:
-                own.add_argument("name", metavar="NAME", help=_("Name of the schedule."))
-            # They may also stand after the word; what is given before it counts unless they do.
-            for action in shared:
-                again = copy(action)
-                again.default = SUPPRESS
-                own._add_action(again)
-            return own
-
-        self.add_verbs(add)
-
-    def add_options(self, parser: CommandParser) -> None:
-        return
+    name_help = gettext_lazy("Name of the schedule.")
 
     def add_verbs(self, add: Callable[..., CommandParser]) -> None:
         self.add_listing(add("list", _("List them all."), named=False))

@@ -20,6 +20,7 @@ from django_perfectqueue.inspection.attempts import (
     steps_of,
     tries,
 )
+from django_perfectqueue.inspection.family import Family, family
 from django_perfectqueue.inspection.schedules import Origin, origin_of
 from django_perfectqueue.inspection.steering import actions_of, describe_action
 from django_perfectqueue.inspection.why_waiting import Reason, why_waiting
@@ -29,6 +30,7 @@ from django_perfectqueue.lib.printable import on_one_line, printable
 from django_perfectqueue.models import Change, Journal, Step, Task, TaskQuerySet
 from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.payload.journal import Line
+from django_perfectqueue.queue import Batch, batch_of
 
 from ..base import CommandOptions, QueueCommand
 from ..tasks.facts import (
@@ -45,6 +47,7 @@ from ..tasks.facts import (
     story,
     why,
 )
+from ..tasks.family import family_facts, family_fields
 from ..tasks.hints import with_hint
 from ..terminal.progress import bar
 from ..terminal.text import local, padded
@@ -92,12 +95,15 @@ class Command(QueueCommand):
         location = location_of(task, using=self.queue.using) if lease_until(task) else None
         actions = actions_of(task, using=self.queue.using)
         origin = origin_of(task)
+        own = family(task.pk, using=self.queue.using, levels=1)
+        batch = batch_of(self.queue, task.pk)
         steps = steps_of(task, using=self.queue.using).iterator()
         tags = [tag.tag for tag in task.tags.order_by("pk")]
         if self.as_json:
             facts = story(task, attempts, with_data=not options["no_data"])
             facts |= {"why": reason.facts(), "runs": location.facts() if location else None}
             facts["schedule"] = origin.facts() if origin else None
+            facts |= family_facts(own, batch)
             facts["actions"] = [action_facts(one) for one in actions]
             facts["progress"] = progress_facts(now_at)
             facts["tags"] = tags
@@ -107,6 +113,7 @@ class Command(QueueCommand):
             self.print_json(facts)
             return
         self.print_fields(task, attempts, reason)
+        self.print_family(own, batch)
         self.print_tags(tags)
         self.print_origin(origin)
         if location:
@@ -156,6 +163,10 @@ class Command(QueueCommand):
     def print_tags(self, tags: list[str]) -> None:
         if tags:
             self.print_field(_("tags"), on_one_line(", ".join(tags)))
+
+    def print_family(self, found: Family, batch: Batch | None) -> None:
+        for name, value in family_fields(found, batch):
+            self.print_field(name, on_one_line(value))
 
     def print_origin(self, origin: Origin | None) -> None:
         if origin:

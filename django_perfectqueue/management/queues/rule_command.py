@@ -6,12 +6,14 @@ import getpass
 import os
 import re
 import socket
-from argparse import ArgumentTypeError
-from collections.abc import Iterator
+from argparse import SUPPRESS, ArgumentTypeError
+from collections.abc import Callable, Iterator
+from copy import copy
 from typing import TypeVar
 
 from django.core.management.base import CommandParser
 from django.db.models import Model, QuerySet
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 
 from django_perfectqueue.exceptions import InvalidTaskError
@@ -25,6 +27,7 @@ from ..terminal.text import local
 
 M = TypeVar("M", bound=Model)
 SHOWN = 10
+LISTED = 100
 RATE = re.compile(r"(\d+)/(.+)")
 NUMBER = re.compile(r"\d+(\.\d+)?")
 UNITS = {
@@ -65,7 +68,7 @@ class RuleCommand(QueueCommand):
         parser.add_argument(
             "--limit",
             type=at_least(0),
-            default=100,
+            default=LISTED,
             metavar="N",
             help=_("Of a list: how many (100); 0: all."),
         )
@@ -79,6 +82,37 @@ class RuleCommand(QueueCommand):
                 Column(_("what"), difference),
             ]
             self.print_table(columns, latest)
+
+
+class VerbCommand(RuleCommand):
+    """A command whose first word says what to do, list by default, each with its own options."""
+
+    name_help: str | Promise
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        shared = [action for action in parser._actions if action.dest != "help"]
+        verbs = parser.add_subparsers(dest="verb", metavar="VERB", title=_("what to do"))
+        parser.set_defaults(verb="list", limit=LISTED)
+
+        def add(verb: str, text: str, *, named: bool = True) -> CommandParser:
+            own: CommandParser = verbs.add_parser(verb, help=text, description=text)
+            if named:
+                own.add_argument("name", metavar="NAME", help=str(self.name_help))
+            # They may also stand after the word; what is given before it counts unless they do.
+            for action in shared:
+                again = copy(action)
+                again.default = SUPPRESS
+                own._add_action(again)
+            return own
+
+        self.add_verbs(add)
+
+    def add_options(self, parser: CommandParser) -> None:
+        return
+
+    def add_verbs(self, add: Callable[..., CommandParser]) -> None:
+        raise NotImplementedError
 
 
 def edits(options: CommandOptions, *names: str) -> CommandOptions:

@@ -8,12 +8,20 @@ from typing import ClassVar
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 
-from django_perfectqueue.exceptions import IdempotentError, NotFoundError, NotSupportedError
+from django_perfectqueue.bulk import RATE, Operation, Selection, Verb, submit_bulk
+from django_perfectqueue.exceptions import (
+    IdempotentError,
+    InvalidTaskError,
+    NotFoundError,
+    NotSupportedError,
+)
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import TaskQuerySet
 
 from ..base import CommandOptions, at_least
+from ..queues.rule_command import person, rate
 from ..terminal.progress import Progress
+from .bulk_preview import print_preview
 from .single import SteeringCommand
 
 PAGE = 500
@@ -31,8 +39,11 @@ class SelectingCommand(SteeringCommand):
 
     statuses: ClassVar[Sequence[str]]
     outcomes: ClassVar[tuple[str, ...]]
-    choices: ClassVar[tuple[str, ...]] = ("all", "type", "user")
+    choices: ClassVar[tuple[str, ...]] = ("all", "type", "user", "tag")
     page_by: ClassVar[str]
+    verb: ClassVar[Verb]
+    terms: ClassVar[tuple[str, ...]] = ("rate", "run_in")
+    """The options by which a task is to do it, to those that are chosen by filters."""
 
     def add_options(self, parser: CommandParser) -> None:
         add = parser.add_argument
@@ -40,6 +51,7 @@ class SelectingCommand(SteeringCommand):
         add("--all", action="store_true", help=self.all_help())
         add("--type", metavar="TYPE", help=_("Every such task of this type."))
         add("--user", metavar="USER", help=_("Every such task of this user."))
+        add("--tag", metavar="TAG", help=_("Every such task with this tag."))
         add("--status", choices=self.statuses, metavar="STATUS", help=self.status_help())
         add("--limit", type=at_least(1), metavar="N", help=_("Of these, no more than the first N."))
         add(
@@ -47,6 +59,13 @@ class SelectingCommand(SteeringCommand):
             action="store_true",
             help=_("Only list their keys, the first 100, and say how many."),
         )
+        add(
+            "--rate",
+            type=rate,
+            metavar="N/TIME",
+            help=_("Let a task of the queue do it, to so many in a time such as 50/min (500/s)."),
+        )
+        add("--run-in", metavar="QUEUE", help=_("The queue of that task (the one of the others)."))
 
     def all_help(self) -> str:
         raise NotImplementedError
@@ -65,6 +84,9 @@ class SelectingCommand(SteeringCommand):
     def act(self, options: CommandOptions) -> None:
         if not self.chooses(options):
             self.steer_all(options["keys"])
+            return
+        if any(options[name] is not None for name in self.terms):
+            self.submit_bulk(options)
             return
         chosen = self.choose_tasks(options)
         if not chosen.exists() and (why := self.none_found(options)) and not self.as_json:
@@ -87,7 +109,7 @@ class SelectingCommand(SteeringCommand):
             raise CommandError(_("Give keys, or %s, but not both.") % self.list_choices())
         if given:
             return True
-        for option in ("status", "limit", "dry_run"):
+        for option in ("status", "limit", "dry_run", "rate", "run_in"):
             if options[option]:
                 name = option.replace("_", "-")
                 raise CommandError(
@@ -98,6 +120,44 @@ class SelectingCommand(SteeringCommand):
             raise CommandError(_("Which tasks? Give their keys, or %s.") % self.list_choices())
         return False
 
+    def submit_bulk(self, options: CommandOptions) -> None:
+        """Submit the task that does it, or with --dry-run print what it would do."""
+        if options["limit"] is not None:
+            raise CommandError(_("--limit is not for a task that does it."))
+        count, period = options["rate"] or (RATE, 1.0)
+        names = {name: options[name] for name in ("to", "patch") if options.get(name) is not None}
+        try:
+            operation = Operation(
+                verb=self.verb,
+                selection=self.selection(options),
+                rate=count / period,
+                by=person(),
+                **names,
+            )
+            if options["dry_run"]:
+                print_preview(self, operation)
+                return
+            queue = options["run_in"] or ""
+            task = submit_bulk(operation, queue=queue, using=self.queue.using)
+        except InvalidTaskError as error:
+            raise CommandError(str(error)) from error
+        if self.as_json:
+            self.print_json({"key": task.key, "queue": task.queue.name})
+            return
+        text = _("Task '%(key)s' of queue '%(queue)s' does it: %(count)s tasks, as far as known.")
+        total = task.metadata().data["total"]
+        self.say(text % {"key": task.key, "queue": task.queue.name, "count": total})
+
+    def selection(self, options: CommandOptions) -> Selection:
+        """Return the filter that the options say."""
+        return Selection(
+            queue=self.queue.name,
+            status=options["status"] or "",
+            type=options["type"] or "",
+            user=options["user"],
+            group=options.get("group") or "",
+        )
+
     def list_choices(self) -> str:
         *others, last = (f"--{name}" for name in self.choices)
         return _("%(these)s or %(last)s") % {"these": ", ".join(others), "last": last}
@@ -107,6 +167,8 @@ class SelectingCommand(SteeringCommand):
         for name in ("type", "user"):
             if options[name] is not None:
                 tasks = tasks.filter(**{name: options[name]})
+        if options["tag"] is not None:
+            tasks = tasks.tagged(options["tag"])
         return tasks.order_by(self.page_by)
 
     def none_found(self, options: CommandOptions) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -22,8 +23,8 @@ from ..upkeep.timers import fire_timers, rouse_all, rouse_in_turn
 from ..values import ClaimRequest, Completion, Lease
 from .lanes import Choice, Lanes
 from .limited import LimitedLanes
-from .tickets import Tickets, UnreadableError
-from .unreadable import set_aside
+from .tickets import Tickets
+from .unreadable import past_unreadable
 
 ROUNDS = 5
 ROUNDS_IN_VAIN = 20
@@ -99,12 +100,15 @@ def finish_and_acquire(
     if will_wake(using=request.using):
         # The commit may never come, as in a TestCase.
         rouse_all(using=request.using)
-    result = claim(request, finished, worker=worker, after_timers=True)
+    using = request.using
+    first = partial(claim, request, finished, using=using, worker=worker, after_timers=True)
+    result = past_unreadable(first, request)
     refused += result.refused
     repeats = 0
     while not result.leases and may_find_more(request, result, repeats):
         # Many lanes may have to be put behind their limits before one is found that is free.
-        result = claim(request, wide=result.stopped and not result.timers_due)
+        wide = result.stopped and not result.timers_due
+        result = past_unreadable(partial(claim, request, using=using, wide=wide), request)
         repeats += 1
     return Claimed(result.leases, refused)
 
@@ -118,41 +122,16 @@ def may_find_more(request: ClaimRequest, result: ClaimResult, repeats: int) -> b
     return rouse_in_turn(using=request.using) > 0
 
 
+@recalled
 def claim(
+    tries: Tries,
     request: ClaimRequest,
     finished: Sequence[Completion] = (),
     *,
+    using: str,
     worker: str = "",
     after_timers: bool = False,
     wide: bool = False,
-) -> ClaimResult:
-    """
-    Take tasks in one transaction; and again once what can't be read is out of the line.
-
-    In a transaction of the caller's the error goes up: it is the caller's to roll back.
-    """
-    using = request.using
-    while True:
-        try:
-            return claim_once(
-                request, finished, using=using, worker=worker, after_timers=after_timers, wide=wide
-            )
-        except UnreadableError as error:
-            own = not is_callers(connections[using])
-            if not (own and set_aside(error.wants, using=using, now=request.now)):
-                raise error.__cause__ or error from None
-
-
-@recalled
-def claim_once(
-    tries: Tries,
-    request: ClaimRequest,
-    finished: Sequence[Completion],
-    *,
-    using: str,
-    worker: str,
-    after_timers: bool,
-    wide: bool,
 ) -> ClaimResult:
     """
     Take tasks in one transaction; with ``after_timers`` none while the clock has something to

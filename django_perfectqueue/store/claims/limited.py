@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..arithmetic.fair_order import LANES_PROBED, OpenLane, is_gated, lane_of
 from ..arithmetic.limit_keys import may_hold, split
@@ -238,7 +238,7 @@ class LimitedLanes:
                 self.accounts.found_short(strand.lane)
         return list(parties.values())
 
-    def heads(self, lanes: Sequence[int], count: int) -> dict[int, list[Any]]:
+    def heads(self, lanes: Sequence[int], count: int) -> dict[int, list[tuple[float, ...]]]:
         """Return how the first tickets of each lane sort."""
         if not lanes:
             return {}
@@ -246,7 +246,7 @@ class LimitedLanes:
         for lane in lanes:
             in_lane = self.db.dialect.in_lane.replace("{lane}", str(lane))
             lines.append(HEADS.replace("{in_lane}", in_lane).replace("{count}", str(count)))
-        heads: dict[int, list[Any]] = {}
+        heads: dict[int, list[tuple[float, ...]]] = {}
         for lane, *head in union(*self.db, lines, {}):
             heads.setdefault(lane, []).append(tuple(head))
         for line in heads.values():

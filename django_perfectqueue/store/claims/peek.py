@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from ..arithmetic.fair_order import LANES_PROBED
 from ..database.transaction import reading
@@ -69,7 +68,7 @@ def look(queues: Sequence[str], *, using: str, now: datetime | None = None) -> O
         row = db.execute(statement, values, now=now).fetchone()
     moment, alarm, tick, waiting, many, *opens = row
 
-    def seconds_until(*times: Any) -> float | None:
+    def seconds_until(*times: datetime | None) -> float | None:
         clock = db.dialect.moment(moment)
         waits = ((db.dialect.moment(at) - clock).total_seconds() for at in times if at is not None)
         return min(waits, default=None)

@@ -14,7 +14,7 @@ from ..tasks.close import Loss, expire
 from ..upkeep.give_back import give_back
 from ..values import Lease, new_token
 from .sql.postgresql import claim_alone
-from .tickets import may_be_a_row
+from .unreadable import may_be_a_row
 
 
 def take_alone(

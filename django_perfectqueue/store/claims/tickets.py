@@ -9,8 +9,6 @@ from operator import attrgetter
 from typing import Any
 
 from ..arithmetic.fair_order import Pick, counted
-from ..database.diagnosis import Ailment
-from ..database.dialects import Dialect
 from ..database.session import Session
 from ..lanes.accounts import Accounts
 from ..leases.leased import ClaimedRow, Taker, leased
@@ -18,25 +16,9 @@ from ..tasks.close import expire
 from ..values import ClaimRequest, Lease, new_token
 from .lanes import Choice
 from .sql import BY_VENDOR
+from .unreadable import noting_unreadable
 
 in_line = attrgetter("rank", "run_at", "task_id")
-
-
-class UnreadableError(Exception):
-    """
-    A claim has failed, maybe for what is in a row: one of so many of these lanes.
-
-    The transaction is rolled back; set_aside() then finds the row.
-    """
-
-    def __init__(self, wants: Mapping[int, int]) -> None:
-        super().__init__(wants)
-        self.wants = wants
-
-
-def may_be_a_row(error: Exception, dialect: Dialect) -> bool:
-    """Return whether an error may come from what is in a row, and not from the database."""
-    return dialect.ailment(error) is Ailment.OTHER
 
 
 @dataclass(slots=True)
@@ -57,17 +39,12 @@ class Tickets:
         """
         picks = choice.picks
         wants = counted(picks)
-        try:
-            rows = self.claim(wants, limit)
-            lines = by_lane(rows)
+        with noting_unreadable(wants, self.db.dialect):
+            lines = by_lane(self.claim(wants, limit))
             if not choice.alone:
                 for lane in short(wants, lines, limit):
                     self.accounts.found_short(lane)
             return self.in_order(picks, lines, choice.capped)
-        except Exception as error:
-            if may_be_a_row(error, self.db.dialect):
-                raise UnreadableError(wants) from error
-            raise
 
     def claim(self, wants: Mapping[int, int], limit: int) -> list[ClaimedRow]:
         """Take up to so many tickets of each lane, until it is ``limit``."""

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from typing import TypeVar
+
+from django.db import connections
 
 from django_perfectqueue import signals
 from django_perfectqueue.models import Outcome, State
 
-from ..database.dialects import dialect_of
-from ..database.transaction import reading, repeated, unit
+from ..database.diagnosis import Ailment
+from ..database.dialects import Dialect, dialect_of
+from ..database.transaction import is_callers, reading, repeated, unit
 from ..leases.leased import TASK
 from ..notify.signals import announce_ids
 from ..tasks.close import Held, bury
-from ..values import Failure, as_text
-from .tickets import may_be_a_row
+from ..values import ClaimRequest, Failure, as_text
+
+R = TypeVar("R")
 
 logger = logging.getLogger("django_perfectqueue.database")
 
@@ -37,6 +42,50 @@ TICKET = """
 SELECT "attempt", "errors", "crashes" FROM "perfectqueue_ticket"
 WHERE "task_id" = %(task_id)s AND "state" = %(waiting)s
 """
+
+
+class UnreadableError(Exception):
+    """
+    A claim has failed, maybe for what is in a row: one of so many of these lanes.
+
+    The transaction is rolled back; set_aside() then finds the row.
+    """
+
+    def __init__(self, wants: Mapping[int, int]) -> None:
+        super().__init__(wants)
+        self.wants = wants
+
+
+@contextlib.contextmanager
+def noting_unreadable(wants: Mapping[int, int], dialect: Dialect) -> Iterator[None]:
+    """Raise UnreadableError where one of these tasks can't be taken for what is in its row."""
+    try:
+        yield
+    except Exception as error:
+        if may_be_a_row(error, dialect):
+            raise UnreadableError(wants) from error
+        raise
+
+
+def may_be_a_row(error: Exception, dialect: Dialect) -> bool:
+    """Return whether an error may come from what is in a row, and not from the database."""
+    return dialect.ailment(error) is Ailment.OTHER
+
+
+def past_unreadable(claim: Callable[[], R], request: ClaimRequest) -> R:
+    """
+    Claim; and again once what can't be read is out of the line.
+
+    In a transaction of the caller's the error goes up: it is the caller's to roll back.
+    """
+    using = request.using
+    while True:
+        try:
+            return claim()
+        except UnreadableError as error:
+            own = not is_callers(connections[using])
+            if not (own and set_aside(error.wants, using=using, now=request.now)):
+                raise error.__cause__ or error from None
 
 
 def set_aside(wants: Mapping[int, int], *, using: str, now: datetime | None) -> int:

@@ -10,7 +10,7 @@ its events stay for a later look.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -39,6 +39,8 @@ EDGES = 1_000
 ROUNDS = 2_000
 PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05)
 """In seconds: how long it waits for tickets that others have locked."""
+REST = 2.0
+"""For so many seconds it does not wait again, when that was in vain."""
 
 TAKE = """
 SELECT "id", "task_id", "kind"{asynchronous_commit} FROM "perfectqueue_dependencyevent"
@@ -47,6 +49,7 @@ WHERE "id" > %(after)s ORDER BY "id" LIMIT %(limit)s
 EDGE = 'SELECT "id", "child_id", "parent_id", "if_failed" FROM "perfectqueue_dependency"'
 OF_PARENTS = EDGE + ' WHERE "parent_id" IN ({ids}) AND "state" < %(below)s LIMIT %(limit)s'
 OF_CHILDREN = EDGE + ' WHERE "child_id" IN ({ids}) AND "state" = 0 LIMIT %(limit)s'
+PARENTS_NOW = 'SELECT "id", "parent_id" FROM "perfectqueue_dependency" WHERE "id" IN ({ids})'
 CHILDREN = """
 SELECT "task_id", "attempt", "errors", "crashes" FROM "perfectqueue_ticket"
 WHERE "task_id" IN ({ids}) AND "state" = 3 ORDER BY "task_id"
@@ -71,6 +74,9 @@ UPDATE "perfectqueue_ticket" SET "state" = 1, "alarm_at" = (
 """
 
 GROUP = "dependency"
+
+rested: dict[str, float] = {}
+"""By database until when it does not wait, by the monotonic clock."""
 
 folding: ContextVar[bool] = ContextVar("folding", default=False)
 
@@ -116,7 +122,10 @@ def fold(*, using: str, now: datetime | None = None) -> int:
             elif batch.last:
                 # All of these wait for tickets that others hold: look behind them.
                 after = batch.last
-            elif after or (pause := next(pauses, None)) is None:
+            elif after or time.monotonic() < rested.get(using, 0.0):
+                break
+            elif (pause := next(pauses, None)) is None:
+                rested[using] = time.monotonic() + REST
                 break
             else:
                 time.sleep(pause)
@@ -180,7 +189,8 @@ class Batch:
         dead = [id_ for id_ in ended if standing[id_].is_dead]
         edges = self.edges(OF_PARENTS, over, below=3) + self.edges(OF_PARENTS, dead, below=2)
         held = self.lock({*added, *(edge.child for edge in edges)})
-        for edge in {*edges, *fresh}:
+        every = {*edges, *fresh}
+        for edge in every - self.transferred(every, standing):
             if edge.child not in held:
                 self.judge(edge, standing[edge.parent])
         kinds, many = DependencyEvent.Kind, max(len(edges), len(fresh)) >= EDGES
@@ -198,6 +208,14 @@ class Batch:
         statement = statement.replace("{ids}", numbers(ids))
         rows = self.dialect.execute(self.cursor, statement, {"limit": EDGES, **values}).fetchall()
         return [Edge(*row) for row in rows]
+
+    def transferred(self, edges: Set[Edge], standing: Mapping[int, Standing]) -> set[Edge]:
+        """Return those whose parent was replaced since they were read: they have an event."""
+        gone = {edge.id: edge for edge in edges if standing[edge.parent].is_gone}
+        if not gone:
+            return set()
+        rows = self.execute(PARENTS_NOW.replace("{ids}", numbers(gone))).fetchall()
+        return {gone[id_] for id_, parent in rows if parent != gone[id_].parent}
 
     def lock(self, children: set[int]) -> set[int]:
         """Lock the tickets of the blocked children; return those that others hold."""

@@ -71,7 +71,7 @@ class Parents:
         skip = self.dialect.skip_clause()
         # A batch is given by minus its id; its counts say when it has ended.
         found = {id_: LIVE for id_ in ids if id_ < 0}
-        for id_, outcome, key in self.rows(ENDED + skip, ids):
+        for id_, outcome, key in self.rows(ENDED + self.dialect.skip_changed_clause(), ids):
             found[id_] = Standing(outcome, key)
         if left := set(ids) - found.keys():
             live = [id_ for (id_,) in self.rows(TICKETS + skip, left)]

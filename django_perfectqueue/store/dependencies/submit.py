@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import islice
-from typing import Any
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.exceptions import InvalidTaskError, NotFoundError, NotSupportedError
-from django_perfectqueue.models import State
+from django_perfectqueue.models import Dependency, Outcome, State
 
 from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
@@ -24,10 +24,13 @@ from ..values import Parent, Submission
 
 Submit = Callable[..., dict[tuple[str, str], int]]
 Ids = Mapping[tuple[str, str], int]
+Edge = tuple[int, int, int, int]
 
 ROWS = 1_000
+LOOKS = 3
 
 THERE = 'SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids})'
+STANDING = 'SELECT "id", "outcome" FROM "perfectqueue_task" WHERE "id" IN ({ids}) ORDER BY "id"'
 BLOCK = """
 UPDATE "perfectqueue_ticket" SET "state" = 3, "alarm_at" = NULL WHERE "task_id" IN ({ids})
 """
@@ -57,7 +60,8 @@ def submit_linked(
     """
     Store tasks by ``submit``, of which some wait for others or have tags; return what that does.
 
-    All is done in one transaction or savepoint, which locks nothing but the new rows. A parent
+    All is done in one transaction or savepoint, which locks nothing but the new rows, and on
+    PostgreSQL its parents' from being deleted. A parent
     is in the database, or earlier among the submissions. Raise NotFoundError where it is
     not, InvalidTaskError where it comes later or tasks wait for one another.
     """
@@ -67,7 +71,7 @@ def submit_linked(
         parents = resolve(submissions, using=using)
         fresh = submit(submissions, using=using, now=now)
         if fresh:
-            link(submissions, fresh, {**parents, **fresh}, using=using)
+            link(submissions, fresh, parents, using=using)
             tag_fresh(submissions, fresh, using=using)
         tries.commits(fresh)
     return fresh
@@ -111,7 +115,21 @@ def there(ids: Collection[int], *, using: str) -> set[int]:
         return {id_ for (id_,) in dialect.execute(cursor, statement).fetchall()}
 
 
-def resolve(submissions: Sequence[Submission], *, using: str) -> Ids:
+class Found(NamedTuple):
+    """Ids of parents by queue and key, and those of all that have finished."""
+
+    ids: dict[tuple[str, str], int]
+    finished: set[int]
+
+    def edges(self, child: int, parents: Iterable[Parent], mode: int) -> Iterator[Edge]:
+        """Yield what has a child wait; a parent that has finished stays so, and is met."""
+        ids = {self.ids[p.name] if p.id is None else p.id for p in parents}
+        for id_ in sorted(ids):
+            state = Dependency.State.MET if id_ in self.finished else Dependency.State.NEW
+            yield child, id_, mode, state.value
+
+
+def resolve(submissions: Sequence[Submission], *, using: str) -> Found:
     """Return the ids of the parents that are in the database already."""
     earlier: set[tuple[str, str]] = set()
     needed: list[Parent] = []
@@ -128,21 +146,43 @@ def resolve(submissions: Sequence[Submission], *, using: str) -> Ids:
         raise
 
 
-def find_parents(parents: Iterable[Parent], *, using: str) -> Ids:
-    """Return the ids of parents by queue and key; raise NotFoundError where there is none."""
+def find_parents(parents: Collection[Parent], *, using: str) -> Found:
+    """Return parents, which are kept from being deleted; raise NotFoundError where one is not."""
     by_id = {parent.id for parent in parents if parent.id is not None and parent.id > 0}
-    if missing := by_id - there(by_id, using=using) if by_id else set():
-        raise NotFoundError(f"There is no task with the id {min(missing)} to wait for.")
     keys: dict[str, list[str]] = {}
     for parent in parents:
         if parent.id is None:
             keys.setdefault(parent.queue, []).append(parent.key)
+    for _look in range(LOOKS):
+        ids = find_by_key(keys, using=using)
+        outcomes = keep({*by_id, *ids.values()}, using=using)
+        # One that was replaced since its key was read is found by another look.
+        if outcomes.keys() >= set(ids.values()):
+            break
+    if missing := by_id - outcomes.keys():
+        raise NotFoundError(f"There is no task with the id {min(missing)} to wait for.")
+    finished = {id_ for id_, outcome in outcomes.items() if outcome == Outcome.FINISHED}
+    return Found(ids, finished)
+
+
+def find_by_key(keys: Mapping[str, Sequence[str]], *, using: str) -> dict[tuple[str, str], int]:
     found: dict[tuple[str, str], int] = {}
     for queue, names in keys.items():
         ids = find_all(queue, names, using=using)
         if unknown := [name for name in names if name not in ids]:
             raise UnknownParentError(queue, unknown[0])
         found |= {(queue, key): id_ for key, id_ in ids.items()}
+    return found
+
+
+@repeated
+def keep(ids: Collection[int], *, using: str) -> dict[int, str]:
+    """Keep tasks from being deleted until the commit; return their outcomes."""
+    rest, found = iter(sorted(ids)), {}
+    with reading(using) as (cursor, dialect):
+        while some := list(islice(rest, ROWS)):
+            statement = STANDING.replace("{ids}", numbers(some)) + dialect.keep_clause()
+            found.update(dialect.execute(cursor, statement).fetchall())
     return found
 
 
@@ -179,25 +219,26 @@ def circle_from(
     return []
 
 
-def link(submissions: Sequence[Submission], fresh: Ids, ids: Ids, *, using: str) -> None:
+def link(submissions: Sequence[Submission], fresh: Ids, found: Found, *, using: str) -> None:
     linked = [task for task in submissions if task.after and (task.queue, task.key) in fresh]
-    edges = []
-    for task in linked:
-        child = fresh[task.queue, task.key]
-        parents = {ids[p.name] if p.id is None else p.id for p in task.after}
-        edges += [(child, parent, task.if_failed) for parent in sorted(parents)]
-    children = [fresh[task.queue, task.key] for task in linked]
+    parents = Found({**found.ids, **fresh}, found.finished)
+    children = {fresh[task.queue, task.key]: task for task in linked}
     if children:
         with unit(using) as (cursor, dialect):
             dialect.execute(cursor, BLOCK.replace("{ids}", numbers(children)))
-            insert(cursor, dialect, edges)
+            for_each = (
+                parents.edges(id_, one.after, one.if_failed) for id_, one in children.items()
+            )
+            insert(cursor, dialect, chain.from_iterable(for_each))
             note_added(cursor, dialect, children)
 
 
-def insert(cursor: Cursor, dialect: Dialect, edges: Iterable[tuple[int, int, int]]) -> None:
+def insert(cursor: Cursor, dialect: Dialect, edges: Iterable[Edge]) -> None:
     rest = iter(edges)
     while some := list(islice(rest, ROWS)):
-        rows = ", ".join(f"({child}, {parent}, {mode}, 0)" for child, parent, mode in some)
+        rows = ", ".join(
+            f"({child}, {parent}, {mode}, {state})" for child, parent, mode, state in some
+        )
         dialect.execute(cursor, LINK.replace("{rows}", rows))
 
 
@@ -209,14 +250,13 @@ def wait_for(task_id: int, parents: Sequence[Parent], if_failed: int, *, using: 
     Raise NotSupportedError where it is not blocked, NotFoundError where there is no such
     parent, InvalidTaskError where one waits for it.
     """
-    known_ids = find_parents(parents, using=using)
-    ids = {known_ids[p.name] if p.id is None else p.id for p in parents}
     with unit(using) as (cursor, dialect):
+        edges = list(find_parents(parents, using=using).edges(task_id, parents, if_failed))
         refuse_unblocked(cursor, dialect, task_id)
         # Of two programs that close a circle at the same moment neither sees it.
-        if task_id in reached(cursor, dialect, PARENTS, ids):
+        if task_id in reached(cursor, dialect, PARENTS, {edge[1] for edge in edges}):
             raise InvalidTaskError("These tasks would wait for one another.")
-        insert(cursor, dialect, [(task_id, parent, if_failed) for parent in sorted(ids)])
+        insert(cursor, dialect, edges)
         note_added(cursor, dialect, [task_id])
 
 
@@ -229,9 +269,8 @@ def wait_no_longer_for(task_id: int, parents: Sequence[Parent] | None, *, using:
     """
     which = ""
     if parents is not None:
-        found = find_parents(parents, using=using)
-        ids = [found[p.name] if p.id is None else p.id for p in parents]
-        which = f' AND "parent_id" IN ({numbers(ids)})'
+        edges = find_parents(parents, using=using).edges(task_id, parents, 0)
+        which = f' AND "parent_id" IN ({numbers(edge[1] for edge in edges)})'
     with unit(using) as (cursor, dialect):
         refuse_unblocked(cursor, dialect, task_id)
         dialect.execute(cursor, UNLINK + which, {"task_id": task_id})
@@ -248,11 +287,11 @@ def refuse_unblocked(cursor: Cursor, dialect: Dialect, task_id: int) -> None:
 
 
 @repeated
-def descendants(task_id: int, *, using: str) -> list[int]:
-    """Return the tasks that wait for this one, and for these, the last first."""
+def descendants(ids: Collection[int], *, using: str) -> list[int]:
+    """Return the tasks that wait for one of these, and for these again, the last first."""
     with reading(using) as (cursor, dialect):
-        found = reached(cursor, dialect, CHILDREN, {task_id})
-    return sorted(found - {task_id}, reverse=True)
+        found = reached(cursor, dialect, CHILDREN, ids)
+    return sorted(found - set(ids), reverse=True)
 
 
 def reached(cursor: Cursor, dialect: Dialect, step: str, ids: Collection[int]) -> set[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from datetime import datetime
 
 from django.db.backends.utils import CursorWrapper as Cursor
 
@@ -74,7 +74,11 @@ def why_not_held(cursor: Cursor, dialect: Dialect, lease: Lease) -> str:
 
 
 def state_of(
-    dialect: Dialect, outcome: str, started_at: Any, ended_at: Any, state: int | None
+    dialect: Dialect,
+    outcome: str,
+    started_at: datetime | None,
+    ended_at: datetime,
+    state: int | None,
 ) -> str:
     """Return in words where a task stands that someone else has taken, ended or put back."""
     if outcome:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from ..arithmetic.fair_order import Pick
+from ..database.dialects.base import Row
 from ..values import Lease
 
 TICKET = (
@@ -52,7 +53,7 @@ class ClaimedRow(NamedTuple):
     limits: str
 
 
-def named(rows: Iterable[tuple[Any, ...]]) -> list[ClaimedRow]:
+def named(rows: Iterable[Row]) -> list[ClaimedRow]:
     """Return rows as a cursor gives them by the names of their columns."""
     # Not by _make(), which would be one more call for each task.
     return [tuple.__new__(ClaimedRow, row) for row in rows]

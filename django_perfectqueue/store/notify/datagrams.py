@@ -22,6 +22,7 @@ from itertools import islice
 from typing import Any
 
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_perfectqueue.conf import options
 
@@ -40,7 +41,7 @@ MOST_LISTENERS = 64
 TRIES = 3
 
 
-def send(message: str, connection: Any) -> None:
+def send(message: str, connection: BaseDatabaseWrapper) -> None:
     """Reach every worker on this host that listens; wait for none."""
     folder = folder_for(connection)
     if folder is None or not is_folder(folder):
@@ -78,7 +79,7 @@ def folder_for(connection: Any) -> str | None:
     if connection.vendor == "sqlite":
         if connection.is_in_memory_db():
             return None
-        identity: tuple[Any, ...] = (os.fspath(entry["NAME"]),)
+        identity: tuple[object, ...] = (os.fspath(entry["NAME"]),)
     else:
         given = entry["OPTIONS"]
         named = [given.get(name) for name in ("unix_socket", "host", "port", "read_default_file")]
@@ -88,9 +89,9 @@ def folder_for(connection: Any) -> str | None:
 
 
 @functools.lru_cache
-def folder(parent: str, vendor: str, *identity: Any) -> str:
+def folder(parent: str, vendor: str, *identity: object) -> str:
     if vendor == "sqlite":
-        identity = (os.path.realpath(identity[0]),)
+        identity = (os.path.realpath(str(identity[0])),)
     digest = hashlib.blake2b(repr((vendor, *map(str, identity))).encode(), digest_size=6)
     return os.path.join(parent, PREFIX + digest.hexdigest())
 

@@ -9,12 +9,19 @@ import select
 import time
 from collections.abc import Collection, Iterable
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django.db import Error, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..values import CHANNEL, ENDED
 from .messages import Call, Ring, parsed
+
+if TYPE_CHECKING:
+    from _typeshed import HasFileno
+
+Wire: TypeAlias = Any
+"""A connection of psycopg2 or psycopg 3, and what it notifies: neither need be installed."""
 
 NOTIFY = "SELECT pg_notify(%s, %s)"
 ALL_AWAKE = """
@@ -26,7 +33,7 @@ AFTER_TROUBLE = 0.1
 logger = logging.getLogger("django_perfectqueue.bell")
 
 
-def send(message: str, connection: Any) -> None:
+def send(message: str, connection: BaseDatabaseWrapper) -> None:
     """
     Notify all who listen, in a transaction of its own.
 
@@ -37,86 +44,14 @@ def send(message: str, connection: Any) -> None:
         cursor.execute(NOTIFY, [CHANNEL, message])
 
 
-def send_if_awake(message: str, lanes: Collection[int], connection: Any) -> bool:
+def send_if_awake(message: str, lanes: Collection[int], connection: BaseDatabaseWrapper) -> bool:
     """Notify all who listen if all of these lanes are awake; return whether they are."""
     with connection.cursor() as cursor:
         cursor.execute(NOTIFY + ALL_AWAKE, [CHANNEL, message, list(lanes), len(lanes)])
         return cursor.fetchone() is not None
 
 
-class Notices:
-    """
-    Hears NOTIFY over the connection of this thread, which it makes one of its own.
-
-    It may turn out that nothing is ever heard: a pooler that lends out a connection for
-    one transaction takes it away together with what was to be heard there.
-    """
-
-    def __init__(self, using: str) -> None:
-        self.using = using
-        self.listening: Any = None
-        self.heard: list[str] = []
-        self.token = ""
-        self.proven = False
-        self.connection: Any = None
-
-    @property
-    def is_open(self) -> bool:
-        return self.listening is not None and self.listening is connections[self.using].connection
-
-    def open(self) -> None:
-        """Listen, also for what prove() sends. Raise what the database does."""
-        self.proven = False
-        self.heard.clear()
-        if self.connection is None:
-            self.connection = connections[self.using] = apart(self.using)
-        with connections[self.using].cursor() as cursor:
-            cursor.execute(f"LISTEN {CHANNEL}")
-        self.listening = connections[self.using].connection
-        if hasattr(self.listening, "add_notify_handler"):
-            self.listening.add_notify_handler(lambda notice: self.heard.append(notice.payload))
-
-    def prove(self) -> None:
-        """Send, over another connection, what sets ``proven`` once it is heard."""
-        self.token = secrets.token_hex(8)
-        with closing(apart(self.using)) as connection, connection.cursor() as cursor:
-            cursor.execute(NOTIFY, [CHANNEL, f"{PROOF} {self.token}"])
-
-    def give_up(self) -> None:
-        """Listen no more."""
-        with connections[self.using].cursor() as cursor:
-            cursor.execute(f"UNLISTEN {CHANNEL}")
-        self.listening = None
-
-    def fileno(self) -> int:
-        return int(self.listening.fileno())
-
-    def hear(self) -> Iterable[Ring | Call]:
-        """Return what has come, also during other statements. Raise what the database does."""
-        with connections[self.using].wrap_database_errors:
-            self.heard += received(self.listening)
-        heard, self.heard[:] = list(self.heard), []
-        self.proven = self.proven or f"{PROOF} {self.token}" in heard
-        return parsed(heard)
-
-    def close(self) -> None:
-        self.listening = None
-        if self.connection is not None:
-            self.connection.close()
-
-
-def received(connection: Any) -> list[str]:
-    """Return the payloads that the driver has, or can read without waiting."""
-    if hasattr(connection, "add_notify_handler"):
-        connection.pgconn.consume_input()
-        return [notice.extra.decode() for notice in iter(connection.pgconn.notifies, None)]
-    connection.poll()
-    payloads = [notice.payload for notice in connection.notifies]
-    connection.notifies.clear()
-    return payloads
-
-
-def apart(using: str) -> Any:
+def apart(using: str) -> BaseDatabaseWrapper:
     """Return a new connection, outside any pool of Django's."""
     connection = connections.create_connection(using)
     given = connection.settings_dict["OPTIONS"]
@@ -134,7 +69,7 @@ class Overheard:
 
     def __init__(self, using: str) -> None:
         self.using = using
-        self.listening: Any = None
+        self.listening: Wire = None
         self.channels: set[str] = set()
         self.heard: list[str] = []
 
@@ -144,7 +79,7 @@ class Overheard:
 
     def listen(self, channels: set[str]) -> None:
         """Listen on these channels alone. Raise what the database does."""
-        self.close()
+        self.leave()
         self.channels = channels
         self.execute("LISTEN")
         self.listening = connections[self.using].connection
@@ -159,7 +94,7 @@ class Overheard:
         with connections[self.using].cursor() as cursor:
             cursor.execute("; ".join(f"{verb} {channel}" for channel in sorted(self.channels)))
 
-    def note(self, notice: Any) -> None:
+    def note(self, notice: Wire) -> None:
         if notice.channel in self.channels and self.is_news(notice.payload):
             self.heard.append(notice.payload)
 
@@ -178,14 +113,14 @@ class Overheard:
             logger.debug("The connection that listens is broken. error=%s", error)
             time.sleep(min(AFTER_TROUBLE, max(0.0, deadline - time.monotonic())))
 
-    def take(self) -> bool:
-        """Return whether a notification came since the last call."""
+    def take(self) -> list[str]:
+        """Return what came since the last call."""
         if not hasattr(self.listening, "add_notify_handler"):
             come = list(self.listening.notifies)
             for notice in come:
                 self.note(notice)
             self.listening.notifies[:] = [one for one in come if one.channel not in self.channels]
-        came, self.heard = bool(self.heard), []
+        came, self.heard = self.heard, []
         return came
 
     def receive(self) -> None:
@@ -198,7 +133,7 @@ class Overheard:
         for notice in iter(pgconn.notifies, None):
             pgconn.notify_handler(notice)
 
-    def close(self) -> None:
+    def leave(self) -> None:
         """Listen no more; the connection stays as it was."""
         if self.listening is not None and hasattr(self.listening, "remove_notify_handler"):
             self.listening.remove_notify_handler(self.note)
@@ -207,6 +142,8 @@ class Overheard:
                 self.execute("UNLISTEN")
                 self.take()
         self.listening = None
+
+    close = leave
 
 
 class EndNotices(Overheard):
@@ -235,12 +172,56 @@ class QueueNotices(Overheard):
         return is_for(self.queue, parsed([payload]))
 
 
+class Notices(Overheard):
+    """
+    Hears the bell of all queues over the connection of this thread, which it makes one of its own.
+
+    It may turn out that nothing is ever heard: a pooler that lends out a connection for
+    one transaction takes it away together with what was to be heard there.
+    """
+
+    def __init__(self, using: str) -> None:
+        super().__init__(using)
+        self.token = ""
+        self.proven = False
+        self.connection: BaseDatabaseWrapper | None = None
+
+    def open(self) -> None:
+        """Listen, also for what prove() sends. Raise what the database does."""
+        self.proven = False
+        if self.connection is None:
+            self.connection = connections[self.using] = apart(self.using)
+        self.listen({CHANNEL})
+
+    def prove(self) -> None:
+        """Send, over another connection, what sets ``proven`` once it is heard."""
+        self.token = secrets.token_hex(8)
+        with closing(apart(self.using)) as connection, connection.cursor() as cursor:
+            cursor.execute(NOTIFY, [CHANNEL, f"{PROOF} {self.token}"])
+
+    def fileno(self) -> int:
+        return int(self.listening.fileno())
+
+    def hear(self) -> Iterable[Ring | Call]:
+        """Return what has come, also during other statements. Raise what the database does."""
+        with connections[self.using].wrap_database_errors:
+            self.receive()
+        heard = self.take()
+        self.proven = self.proven or f"{PROOF} {self.token}" in heard
+        return parsed(heard)
+
+    def close(self) -> None:
+        self.listening = None
+        if self.connection is not None:
+            self.connection.close()
+
+
 def is_for(queue: str, heard: Iterable[Ring | Call]) -> bool:
     """Return whether some of what was heard is a ring for this queue."""
     return any(isinstance(one, Ring) and one.queue in ("", queue) for one in heard)
 
 
-def is_readable(source: Any, seconds: float) -> bool:
+def is_readable(source: HasFileno, seconds: float) -> bool:
     """Wait for something to come over a connection or a socket; return whether it has."""
     poll = select.poll()
     poll.register(source.fileno(), select.POLLIN)

@@ -6,10 +6,10 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from weakref import WeakKeyDictionary
 
 from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.module_loading import import_string
 
 from django_perfectqueue.conf import options
@@ -103,7 +103,7 @@ class Ringing:
     when the task may run, on this process's clock. With a ``holder`` it is a call.
     """
 
-    connection: Any
+    connection: BaseDatabaseWrapper
     queue: str
     due: float
     holder: int | None = None
@@ -151,14 +151,14 @@ class Ringing:
         connection = self.connection
         if self.place >= len(connection.run_on_commit):
             return False
-        savepoints, function, *_robust = connection.run_on_commit[self.place]
+        savepoints, function = connection.run_on_commit[self.place][:2]
         return function is self and savepoints <= set(connection.savepoint_ids)
 
 
 def will_wake(*, using: str) -> bool:
     """Return whether the caller's transaction has submitted what wakes lanes after its commit."""
-    hooks: list[Any] = connections[using].run_on_commit
-    return any(isinstance(hook[1], Ringing) and hook[1].lanes for hook in hooks)
+    hooks = (hook[1] for hook in connections[using].run_on_commit)
+    return any(isinstance(hook, Ringing) and hook.lanes for hook in hooks)
 
 
 def ear(using: str) -> Datagrams | Notices:
@@ -183,7 +183,7 @@ def doorbell(queue: str, *, using: str) -> QueueDatagrams | QueueNotices | None:
 
 
 # By connection, and by queue or holder, the ring that was asked for last.
-asked: WeakKeyDictionary[Any, dict[str | int, Ringing]] = WeakKeyDictionary()
+asked: WeakKeyDictionary[BaseDatabaseWrapper, dict[str | int, Ringing]] = WeakKeyDictionary()
 
 
 def after_commit(ringing: Ringing) -> None:

@@ -28,7 +28,7 @@ from ..database.dialects import dialect_of
 from ..database.transaction import reading, repeated, unit
 from ..limits.limit_cache import limits_of
 from ..notify.ring import notify
-from ..tasks.steer import cancel_request
+from ..tasks.steer import cancel_one
 from ..tasks.submit import in_chunks, submit
 from ..values import Submission, as_text
 from .decide import Decision, decide
@@ -260,7 +260,7 @@ def known_tasks(
 def ask_to_cancel(task_id: int, *, using: str) -> None:
     """Cancel the task before once this is committed; it may have ended by then."""
     with contextlib.suppress(NotFoundError, AlreadyFinishedError):
-        cancel_request(task_id, using=using)
+        cancel_one(task_id, using=using)
 
 
 def submit_now(row: Schedule, now: datetime, *, using: str) -> None:

@@ -29,7 +29,7 @@ ENDED = " AND \"outcome\" <> ''"
 
 # The tasks that wait for it wait for the one in its place.
 WAITING = """
-SELECT "id", "child_id" FROM "perfectqueue_dependency"
+SELECT "id", "child_id" FROM "perfectqueue_dependency"{hint}
 WHERE "parent_id" = %(old)s AND "state" < 3
 """
 TRANSFER = """
@@ -76,8 +76,10 @@ def replace_now(
 def transfer(cursor: Cursor, dialect: Dialect, old: int, new: int) -> None:
     """Have what waits for one task wait for another."""
     values = {"old": old, "new": new}
-    # A child that was submitted after the caller had begun to read is found, too.
-    statement = WAITING + dialect.current_clause(cursor)
+    # A child is found, too, that was submitted after the caller had begun to read, and one whose
+    # submitter has yet to commit is waited for: here, or on PostgreSQL by the parent's row.
+    statement = WAITING.replace("{hint}", dialect.by_index("perfectqueue_dep_parent"))
+    statement += dialect.share_clause()
     if waiting := dialect.execute(cursor, statement, values).fetchall():
         ids = numbers(id_ for id_, _child in waiting)
         dialect.execute(cursor, TRANSFER.replace("{ids}", ids), values)

@@ -57,7 +57,7 @@ RAISE = 'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" = %(task_id)s'
 REOPEN = """
 UPDATE "perfectqueue_task"
 SET "outcome" = '', "worker" = '', "started_at" = NULL, "ended_at" = NULL, "expires_at" = NULL
-WHERE "id" = %(task_id)s AND "outcome" NOT IN ('', 'finished')
+WHERE "id" = %(task_id)s AND "outcome" NOT IN ('', 'finished') AND "queue" = %(queue)s
 """
 REQUEUE = """
 INSERT INTO "perfectqueue_ticket" (
@@ -153,20 +153,20 @@ def force_finish_now(tries: Tries, task_id: int, *, using: str, now: datetime | 
         call(ticket.holder or 0, using=using)
 
 
-def cancel_request(task_id: int, *, using: str, now: datetime | None = None) -> bool:
+def cancel_one(task_id: int, *, using: str, now: datetime | None = None) -> bool:
     """
-    Cancel a task that has yet to run, or ask the one who runs it to stop.
+    Cancel a task that has yet to run, or ask the one who runs it to stop, whoever waits for it.
 
     Return whether it is cancelled already; in a transaction of the caller's it is not, as
     that is done after the commit. Raise NotFoundError when it is gone, AlreadyFinishedError
     when it has ended.
     """
-    act = partial(cancel_request_now, task_id, using=using, now=now)
+    act = partial(cancel_one_now, task_id, using=using, now=now)
     return bool(once_committed(act, task_id, using=using))
 
 
 @recalled
-def cancel_request_now(tries: Tries, task_id: int, *, using: str, now: datetime | None) -> bool:
+def cancel_one_now(tries: Tries, task_id: int, *, using: str, now: datetime | None) -> bool:
     with unit(using) as (cursor, dialect):
         try:
             ticket = live(cursor, dialect, task_id)
@@ -237,10 +237,10 @@ def put_back(
     if not task.outcome:
         hasten(cursor, dialect, task_id, task.key, now)
         return task.queue
-    dialect.execute(cursor, REOPEN, values)
+    dialect.execute(cursor, REOPEN, {**values, "queue": task.queue})
     if not cursor.rowcount:
         known(cursor, dialect, task_id)
-        raise AlreadyFinishedError(f"Task '{task.key}' was put back by someone else.")
+        raise AlreadyFinishedError(f"Task '{task.key}' was put back or moved by someone else.")
     dialect.execute(cursor, RAISE, values)
     may = may_hold(task.queue, task.type, task.user, split(task.limits))
     keys = tuple(sorted(known_limits(may, using=using)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import NoReturn
 
+from django.db import connections
 from django.db.backends.utils import CursorWrapper as Cursor
 
 from django_perfectqueue.exceptions import NotSupportedError
@@ -17,7 +18,7 @@ from django_perfectqueue.models import Lane, Outcome
 
 from ..database.dialects import Dialect
 from ..database.dialects.base import Row, numbers
-from ..database.transaction import reading, repeated, unit
+from ..database.transaction import is_callers, reading, repeated, unit
 from ..tasks.forget import forget_story, forget_tasks
 from ..tasks.steer import known
 
@@ -45,6 +46,12 @@ SELECT "id" FROM "perfectqueue_task" WHERE "id" IN ({ids}) AND "outcome" <> '' A
     JOIN "perfectqueue_task" AS "child" ON "child"."id" = "dependency"."child_id"
     WHERE "dependency"."parent_id" = "perfectqueue_task"."id" AND "child"."outcome" <> 'finished'
 ) ORDER BY "id"
+"""
+# Its children may be submitted in a transaction that has yet to commit.
+AWAITED = """
+SELECT DISTINCT "parent_id" FROM "perfectqueue_dependency" AS "dependency"
+JOIN "perfectqueue_task" AS "child" ON "child"."id" = "dependency"."child_id"
+WHERE "dependency"."parent_id" IN ({ids}) AND "child"."outcome" = ''
 """
 NEWEST = """
 SELECT "queue", SUM(CASE WHEN "outcome" <> '' THEN 1 ELSE 0 END), COUNT(*), MIN("id") FROM (
@@ -122,8 +129,7 @@ def purge(found: Swept, *, using: str) -> Swept:
     """
     if not found.doomed:
         return found
-    with unit(using) as (cursor, dialect):
-        gone = forget(cursor, dialect, sorted(found.doomed))
+    gone = forget(found.doomed, using=using)
     return replace(found, doomed={id_: found.doomed[id_] for id_ in gone})
 
 
@@ -170,9 +176,9 @@ def discard(task_id: int, *, using: str) -> None:
     Raise NotFoundError when it is gone, NotSupportedError when it has yet to end, or a task
     that waits for it has yet to finish.
     """
-    with unit(using) as (cursor, dialect):
-        if forget(cursor, dialect, [task_id]):
-            return
+    if forget([task_id], using=using):
+        return
+    with reading(using) as (cursor, dialect):
         task = known(cursor, dialect, task_id)
         if task.outcome:
             raise NotSupportedError(
@@ -228,11 +234,25 @@ def newest_id(*, using: str) -> int:
         return int(dialect.execute(cursor, LAST).fetchone()[0] or 0)
 
 
-def forget(cursor: Cursor, dialect: Dialect, ids: list[int]) -> list[int]:
+def forget(ids: Collection[int], *, using: str) -> list[int]:
     """Delete tasks that have ended; return which."""
-    statement = DOOMED.replace("{ids}", numbers(ids)) + dialect.skip_clause()
-    locked = [task_id for (task_id,) in dialect.execute(cursor, statement).fetchall()]
-    if locked:
-        forget_story(cursor, dialect, locked)
-        forget_tasks(cursor, dialect, locked)
+    free = set(ids) - awaited(ids, using=using)
+    if not free:
+        return []
+    with unit(using) as (cursor, dialect):
+        statement = DOOMED.replace("{ids}", numbers(sorted(free))) + dialect.skip_clause()
+        locked = [task_id for (task_id,) in dialect.execute(cursor, statement).fetchall()]
+        if locked:
+            forget_story(cursor, dialect, locked)
+            forget_tasks(cursor, dialect, locked)
     return locked
+
+
+def awaited(ids: Collection[int], *, using: str) -> set[int]:
+    """Return tasks for which others wait that may have yet to be committed."""
+    with reading(using) as (cursor, dialect):
+        if not dialect.at_read_uncommitted or is_callers(connections[using]):
+            return set()
+        cursor.execute(dialect.at_read_uncommitted)
+        rows = dialect.execute(cursor, AWAITED.replace("{ids}", numbers(ids))).fetchall()
+        return {parent for (parent,) in rows}

@@ -86,7 +86,7 @@ class Listener(HelperProcess):
             self.wait(deadline - time.monotonic(), notices)
             self.take(notices.hear())
         if not (self.stopping or notices.proven):
-            notices.give_up()
+            notices.leave()
             self.poll_only(
                 "no notification arrives. There seems to be a pooler in transaction mode before"
                 " the database; give the worker a connection without it, or in session mode."

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Dispatch
+from django_perfectqueue.application.dispatch import BUILT_IN
 from django_perfectqueue.lib.processes import memory_of
 from django_perfectqueue.lib.version import __version__
 from django_perfectqueue.schedules.sync import declared_for
@@ -108,7 +109,7 @@ def routes_of(dispatch: type[Dispatch]) -> dict[str, object] | None:
         return None
     routes = list(dispatch.load())
     return {
-        "types": [route for route in routes if isinstance(route, str)],
+        "types": [*BUILT_IN, *(route for route in routes if isinstance(route, str))],
         "patterns": [
             [route.pattern, route.flags] for route in routes if not isinstance(route, str)
         ],

@@ -136,7 +136,7 @@ class NotificationTests(ListenerCase):
         [line] = logged.output
         self.assertIn("a pooler in transaction mode", line)
         self.assertIn("seconds=16.0", line)
-        read_fd.give_up.assert_called_once_with()
+        read_fd.leave.assert_called_once_with()
         self.assertIsNone(self.listener.notifications)
 
     def pipe_end(self):

@@ -126,6 +126,9 @@ class Dialect(ABC):
     by_primary_key = ""
     """A hint behind a table: by IN a small one would be read, and each of its rows waited for."""
 
+    at_read_uncommitted = ""
+    """What has the next SELECT see what is not committed, where keep_clause() keeps nothing."""
+
     hosts_clock = False
     """Whether the time is read on the host, before a statement is sent."""
 
@@ -366,8 +369,20 @@ class Dialect(ABC):
     def share_clause(self) -> str:
         return " FOR SHARE"
 
+    def keep_clause(self) -> str:
+        """Return what has a row not deleted, and held up in nothing else, where that can be."""
+        return ""
+
     def skip_clause(self) -> str:
         return " FOR UPDATE SKIP LOCKED"
+
+    def skip_changed_clause(self) -> str:
+        """Return the same for rows of which none is deleted: those that are kept, too."""
+        return self.skip_clause()
+
+    def by_index(self, name: str) -> str:
+        """Return a hint behind a table: as ``by_primary_key``, by another index."""
+        return ""
 
 
 def average(cost: str, *, mean: str, keep: str) -> str:

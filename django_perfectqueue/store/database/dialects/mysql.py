@@ -222,6 +222,7 @@ def at_read_committed(connection: BaseDatabaseWrapper) -> Iterator[None]:
 class MySQL(Dialect):
     bounds_statements = True
     by_primary_key = " FORCE INDEX (PRIMARY)"
+    at_read_uncommitted = "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"
     clock = "UTC_TIMESTAMP(6)"
     given_clock = "CAST(%(now)s AS DATETIME(6))"
     quote = "`"
@@ -288,6 +289,9 @@ class MySQL(Dialect):
             for column, sql in changes.items()
         )
         return f"ON DUPLICATE KEY UPDATE {values}"
+
+    def by_index(self, name: str) -> str:
+        return f" FORCE INDEX ({name})"
 
     def share_clause(self) -> str:
         return " LOCK IN SHARE MODE"

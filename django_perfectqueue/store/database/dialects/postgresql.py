@@ -291,6 +291,12 @@ class PostgreSQL(Dialect):
         if levels[wire] != "read committed":
             cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
+    def keep_clause(self) -> str:
+        return " FOR KEY SHARE"
+
+    def skip_changed_clause(self) -> str:
+        return " FOR NO KEY UPDATE SKIP LOCKED"
+
     def commit_durably(self, cursor: Cursor) -> None:
         self.execute(cursor, "SET LOCAL synchronous_commit TO DEFAULT")
 

@@ -1,0 +1,213 @@
+"""Batches: how far each is, which of its tasks have not finished, and its callbacks."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from django_perfectqueue.inspection.family import (
+    BATCH_STATES,
+    COUNTED,
+    MOST,
+    callbacks,
+    counts,
+    exact,
+    members,
+    relatives,
+    state_of,
+)
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import Batch, Outcome
+from django_perfectqueue.queue import Queue, database
+
+from ..parts.action_pages import SHOWN
+from ..parts.actions import CANCEL, RETRY
+from ..parts.base import OneOrder, ReadOnlyAdmin
+from ..parts.bulk_pages import may
+from ..parts.cells import NOTHING, badge, moment, short, tasks_link, with_fold
+from ..parts.family import linked, row, url_of
+from ..parts.filters import QueueFilter, ValueFilter
+
+VIEW_TASK = "perfectqueue.view_task"
+
+
+class BatchUserFilter(ValueFilter):
+    title = _("user")
+    parameter_name = "user"
+
+    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
+        value = request.GET.get("user", "")
+        return [(value, printable(value))] if value else []
+
+
+class WithExactCounts(OneOrder):
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = exact(self.result_list, using=database())
+
+
+@admin.register(Batch)
+class BatchAdmin(ReadOnlyAdmin):
+    user_path = ""  # members and callbacks may be of other users than the batch
+    list_display = ["state", "named", "for_user", "of_queue", "bar", "tasks", "dead", "created"]
+    list_display_links = ["named"]
+    list_filter = [QueueFilter, BatchUserFilter]
+    ordering = ["-pk"]
+    search_fields = ["name"]
+    search_help_text = _("A name, exactly.")
+
+    def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:
+        return WithExactCounts
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: Any, search_term: str
+    ) -> tuple[Any, bool]:
+        term = search_term.replace("\x00", "")
+        return (queryset.filter(name=term) if term else queryset), False
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, object] | None = None,
+    ) -> HttpResponse:
+        """Show a batch's page."""
+        batch = self.get_object(request, unquote(object_id))
+        if not self.has_view_permission(request, batch):
+            raise PermissionDenied
+        if batch is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "media": self.media,
+            "title": _("Batch"),
+            "subtitle": printable(batch.name),
+            "original": printable(batch.name),
+            "batch_id": batch.pk,
+            "change": True,
+            "has_view_permission": True,
+            "preserved_filters": self.get_preserved_filters(request),
+            **batch_page(batch, request),
+            **(extra_context or {}),
+        }
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, "admin/perfectqueue/batch/batch.html", context)
+
+    @admin.display(description=_("status"))
+    def state(self, batch: Batch) -> SafeString:
+        return state_badge(batch)
+
+    @admin.display(description=_("name"))
+    def named(self, batch: Batch) -> SafeString:
+        return with_fold(printable(batch.name), batch.user, batch.queue)
+
+    @admin.display(description=_("queue"))
+    def of_queue(self, batch: Batch) -> str:
+        return printable(batch.queue)
+
+    @admin.display(description=_("user"), empty_value=NOTHING)
+    def for_user(self, batch: Batch) -> str | None:
+        return printable(batch.user) or None
+
+    @admin.display(description=_("progress"))
+    def bar(self, batch: Batch) -> SafeString:
+        return bar(batch.total, batch.finished, batch.dead)
+
+    @admin.display(description=_("tasks"))
+    def tasks(self, batch: Batch) -> str:
+        return f"{batch.finished + batch.dead} / {batch.total}"
+
+    @admin.display(description=_("created"))
+    def created(self, batch: Batch) -> str:
+        return short(batch.created_at)
+
+
+def state_badge(batch: Batch) -> SafeString:
+    state = state_of(batch)
+    return format_html('<span class="pq-status pq-{}">{}</span>', state, BATCH_STATES[state])
+
+
+def bar(total: int, finished: int, dead: int) -> SafeString:
+    """Return what has finished, and what is dead beside it, as parts of all."""
+    done, lost = (f"{100 * count / max(total, 1):.2f}" for count in (finished, dead))
+    return format_html(
+        '<svg class="pq-bars" viewBox="0 0 100 14" preserveAspectRatio="none" role="img"'
+        ' aria-label="{}"><rect class="pq-bar-all" width="100" height="14"/>'
+        '<rect class="pq-bar-finished" width="{}" height="14"/>'
+        '<rect class="pq-bar-failed" x="{}" width="{}" height="14"/></svg>',
+        _("%(finished)d of %(total)d finished, %(dead)d dead")
+        % {"finished": finished, "total": total, "dead": dead},
+        done,
+        done,
+        lost,
+    )
+
+
+def batch_page(row_: Batch, request: HttpRequest) -> dict[str, Any]:
+    """Return what the template shows of a batch."""
+    [row_] = exact([row_], using=database())
+    batch = Queue(row_.queue, using=database()).batch_named(row_.name)
+    found = batch.progress()
+    statuses = counts(members([batch.id], using=database()))
+    inner = Batch.objects.using(database()).filter(parent_id=batch.id).order_by("pk")
+    called = callbacks(batch.id, using=database())
+    urls = {one.id: url_of(one, request) for one, _link in called}
+    sees_tasks = request.user.has_perm(VIEW_TASK)
+    left = members([batch.id], using=database()).exclude(outcome=Outcome.FINISHED)
+    shown = left.order_by("pk").only("queue", "key", "type", "user", "outcome")[:SHOWN]
+    verbs = [verb for verb, fits in ((CANCEL, found.open), (RETRY, found.dead)) if fits]
+    return {
+        "badge": state_badge(row_),
+        "bar": bar(found.total, found.finished, found.dead),
+        "progress": found,
+        "percent": int(100 * found.part),
+        "about": about(row_, request),
+        "statuses": [
+            (badge(status), count, urlencode({"batch": batch.id, "status": status}))
+            for status, count in statuses.items()
+        ],
+        "capped": sum(statuses.values()) >= COUNTED,
+        "cap": COUNTED,
+        "tasks": [
+            (badge(one.status), one.pk, printable(one.key), printable(one.type), one.user)
+            for one in (shown if sees_tasks else ())
+        ],
+        "sees_tasks": sees_tasks,
+        "all_query": urlencode({"batch": batch.id}),
+        "callbacks": [row(one, link, urls) for one, link in called],
+        "inner": [
+            (state_badge(one), one, bar(one.total, one.finished, one.dead)) for one in inner[:MOST]
+        ],
+        "verbs": [verb for verb in verbs if sees_tasks and may(request, verb)],
+    }
+
+
+def queue_link(queue: str, request: HttpRequest) -> SafeString | str:
+    shown = printable(queue)
+    return tasks_link(shown, queue=queue) if request.user.has_perm(VIEW_TASK) else shown
+
+
+def about(batch: Batch, request: HttpRequest) -> list[tuple[object, object]]:
+    facts: list[tuple[object, object]] = [
+        (_("queue"), queue_link(batch.queue, request)),
+        (_("user"), printable(batch.user) or NOTHING),
+        (_("created"), moment(batch.created_at)),
+    ]
+    if batch.ended_at:
+        facts.append((_("ended"), moment(batch.ended_at)))
+    if batch.parent_id:
+        for outer in relatives([-batch.parent_id], using=database()).values():
+            facts.append((_("in batch"), linked(outer, url_of(outer, request))))
+    return [*facts, (_("id"), str(batch.pk))]

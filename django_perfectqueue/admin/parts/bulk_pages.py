@@ -1,0 +1,236 @@
+"""The page that shows what would be done to all tasks that match a list's filters, and asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from django_perfectqueue.bulk import RATE, Operation, Preview, Selection, preview, submit_bulk
+from django_perfectqueue.bulk.selection import ALLOWED
+from django_perfectqueue.exceptions import InvalidTaskError, PayloadError
+from django_perfectqueue.inspection.scope import scope_of
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import Status, Task
+from django_perfectqueue.payload.merge import merged
+from django_perfectqueue.payload.names import JSON
+from django_perfectqueue.payload.redaction import masked
+from django_perfectqueue.queue import database
+
+from .actions import VERBS, Verb
+from .cells import NOTHING, badge
+from .filters import ALL, bounded
+from .paginator import AtLeast
+from .task_story import readable
+
+if TYPE_CHECKING:
+    from .action_pages import SteeringAdmin
+
+NAMES = {"retry": "retry", "cancel": "cancel", "delete": "purge", "move": "move", "edit": "edit"}
+"""The verbs of bulk work, each with the admin's verb whose permission it needs."""
+FILTERS = ("status", "queue", "type", "user", "group", "tag", "q")
+TERMS = ("verb", "to", "patch", "rate", "run_in")
+HARMLESS = ("reach", "p", "o", "e", "_changelist_filters", "csrfmiddlewaretoken", *TERMS)
+LONGEST = 2_000
+
+
+class BulkForm(forms.Form):
+    """What is to be done to all that match."""
+
+    verb = forms.ChoiceField(label=_("What"))
+    to = forms.CharField(
+        label=_("To the queue"), required=False, max_length=100, help_text=_("For move and retry.")
+    )
+    patch = forms.JSONField(
+        label=_("Change of the data"),
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 3, "cols": 60}),
+        help_text=_(
+            'For edit and retry: a JSON merge patch, such as {"v": 2, "old": null}, which sets v'
+            " and takes old away."
+        ),
+    )
+    rate = forms.FloatField(
+        label=_("Tasks a second"),
+        initial=RATE,
+        help_text=_("More of them take more of the database from others."),
+    )
+    run_in = forms.CharField(
+        label=_("Done by the workers of queue"), required=False, max_length=100
+    )
+
+    def __init__(self, verbs: list[str], data: Mapping[str, str]) -> None:
+        super().__init__({"verb": verbs[0], "rate": f"{RATE:g}", **data})
+        self.fields["verb"].choices = [(name, VERBS[NAMES[name]].label) for name in verbs]  # type: ignore[attr-defined]
+
+
+def bulk_verbs(request: HttpRequest, status: str = "") -> list[str]:
+    """Return what a person may do in bulk to tasks of a status."""
+    return [
+        name
+        for name, own in NAMES.items()
+        if (not status or status in ALLOWED[name]) and may(request, VERBS[own])
+    ]
+
+
+def may(request: HttpRequest, verb: Verb) -> bool:
+    return bool(request.user.has_perm(verb.permission))
+
+
+def selection_of(request: HttpRequest, values: Mapping[str, str], *, status: str) -> Selection:
+    """
+    Return the filter of a list as its address says; ``status`` is the one it shows by default.
+
+    Every bulk operation of the admin gets its filter here: what confines a person does so
+    here, by ``users``. Raise InvalidTaskError for a filter that a bulk operation has not.
+    """
+    if unknown := sorted(values.keys() - {*FILTERS, *HARMLESS}):
+        text = gettext("A bulk operation has no filter '%s': take it away, or tick the tasks.")
+        raise InvalidTaskError(text % unknown[0])
+    given = {name: values.get(name, "").replace("\x00", "") for name in FILTERS}
+    word = given["status"] or status
+    if word not in ("", ALL, *Status.values):
+        raise InvalidTaskError(gettext("There is no status '%s'.") % word)
+    return Selection(
+        queue=given["queue"],
+        status="" if word == ALL else word,
+        type=given["type"],
+        user=given["user"] or None,
+        group=given["group"],
+        tag=given["tag"],
+        key=given["q"],
+        users=None if (users := scope_of(request)) is None else tuple(sorted(users)),
+    )
+
+
+class BulkPage:
+    """One request for the page, or to do what it showed."""
+
+    def __init__(self, admin: SteeringAdmin, request: HttpRequest, *, status: str) -> None:
+        self.admin = admin
+        self.request = request
+        self.status = status
+        self.values = {name: str(value) for name, value in admin.values_of(request).items()}
+        opts = admin.opts
+        self.list_url = reverse(f"admin:{opts.app_label}_{opts.model_name}_changelist")
+
+    def respond(self) -> HttpResponse:
+        request = self.request
+        if not self.admin.has_view_permission(request) or not bulk_verbs(request):
+            raise PermissionDenied
+        try:
+            selection = selection_of(request, self.values, status=self.status)
+        except InvalidTaskError as error:
+            self.admin.message_user(request, str(error), messages.ERROR)
+            return HttpResponseRedirect(self.back)
+        verbs = bulk_verbs(request, selection.status)
+        if not verbs:
+            text = gettext("Nothing can be done in bulk to tasks of this status.")
+            self.admin.message_user(request, text, messages.ERROR)
+            return HttpResponseRedirect(self.back)
+        form = BulkForm(verbs, self.values)
+        operation = self.operation(form, selection)
+        if operation and request.method == "POST":
+            return self.carry_out(operation, form.cleaned_data["run_in"])
+        return self.show(form, selection, operation)
+
+    def operation(self, form: BulkForm, selection: Selection) -> Operation | None:
+        """Return what the form asks for; None, with its errors, where that is not possible."""
+        if not form.is_valid():
+            return None
+        terms = {name: form.cleaned_data[name] for name in ("verb", "to", "patch", "rate")}
+        needed = {terms["verb"], *(["move"] * bool(terms["to"]))}
+        needed |= {"edit"} if terms["patch"] is not None else set()
+        if not needed <= set(bulk_verbs(self.request)):
+            raise PermissionDenied
+        try:
+            return Operation(**terms, selection=selection, by=str(self.request.user))
+        except InvalidTaskError as error:
+            form.add_error(None, str(error))
+            return None
+
+    def carry_out(self, operation: Operation, run_in: str) -> HttpResponse:
+        task = submit_bulk(operation, queue=run_in, using=database())
+        row = task.metadata()
+        label = f"{VERBS[NAMES[operation.verb]].label}: {self.query}"
+        user: Any = self.request.user.pk
+        LogEntry.objects.log_actions(user, [row], CHANGE, label)
+        text = gettext("A task does it; here is how far it is, and here it can be cancelled.")
+        self.admin.message_user(self.request, text, messages.SUCCESS)
+        return HttpResponseRedirect(reverse("admin:perfectqueue_task_change", args=[row.pk]))
+
+    def show(
+        self, form: BulkForm, selection: Selection, operation: Operation | None
+    ) -> HttpResponse:
+        context = {
+            **self.admin.admin_site.each_context(self.request),
+            "opts": self.admin.opts,
+            "media": self.admin.media,
+            "title": _("All that match"),
+            "original": _("All that match"),
+            "has_view_permission": True,
+            "form": form,
+            "kept": self.kept(selection),
+            "back": self.back,
+        }
+        if operation:
+            found = preview(operation.verb, selection, using=database())
+            context |= {
+                "operation": operation,
+                "label": VERBS[NAMES[operation.verb]].label,
+                "terms": [(name, self.values.get(name, "")) for name in TERMS],
+                "matching": {
+                    "total": AtLeast(found.total) if found.is_bounded else bounded(found.total),
+                    "none": not found.total,
+                    "statuses": [(badge(word), bounded(n)) for word, n in found.statuses],
+                    "users": [(printable(user), bounded(n)) for user, n in found.users],
+                    "rows": sample_rows(found, operation.patch),
+                    "more": max(0, found.total - len(found.sample)),
+                },
+            }
+            context["terms"] = [("verb", operation.verb), *context["terms"][1:]]
+        self.request.current_app = self.admin.admin_site.name
+        return TemplateResponse(self.request, "admin/perfectqueue/bulk.html", context)
+
+    def kept(self, selection: Selection) -> list[tuple[str, str]]:
+        """Return the filters that hold, with the status that the list shows by default."""
+        values = {"status": selection.status, **self.values}
+        return [(name, values[name]) for name in FILTERS if values.get(name)]
+
+    @property
+    def query(self) -> str:
+        return urlencode({name: self.values[name] for name in FILTERS if self.values.get(name)})
+
+    @property
+    def back(self) -> str:
+        return f"{self.list_url}?{self.query}"
+
+
+def sample_rows(found: Preview, patch: JSON) -> list[dict[str, object]]:
+    """Return the sample's cells; with a patch their data before and after."""
+    rows = []
+    for task in found.sample:
+        names = map(printable, (task.key, task.type, task.user or NOTHING, task.queue))
+        row: dict[str, object] = {"pk": task.pk, "cells": [badge(task.status), *names]}
+        if patch is not None:
+            row["data"] = before_and_after(task, patch)
+        rows.append(row)
+    return rows
+
+
+def before_and_after(task: Task, patch: JSON) -> list[str]:
+    try:
+        values = task.data, merged(task.data, patch)
+        return [readable(masked(value))[:LONGEST] for value in values]
+    except (PayloadError, RecursionError) as error:
+        return [str(error)]

@@ -1,0 +1,128 @@
+"""The handler of a bulk operation, which every worker knows."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from typing import Any
+
+from django_perfectqueue import store
+from django_perfectqueue.application import Application
+from django_perfectqueue.exceptions import (
+    GracefulProcessStopError,
+    InvalidTaskError,
+    PreemptedError,
+    TaskError,
+)
+from django_perfectqueue.payload.merge import rewriter
+from django_perfectqueue.verdicts import SHORTEST_WAIT
+
+from .operation import Operation
+
+CHUNK = 100
+REFUSED = "refused"
+
+Found = tuple[int, str, str]
+"""A task's id, queue and key."""
+
+
+class BulkHandler(Application):
+    """
+    Does a bulk operation a chunk at a time.
+
+    What is done to a chunk, who did it, and the cursor behind it are one transaction under
+    the fence of the task's lease: who goes on after a crash begins behind the cursor.
+    """
+
+    time_limit = float("inf")
+    max_attempts = 25
+    fail_on = (InvalidTaskError,)
+    is_stopping = False
+
+    def kill(self, reason: BaseException) -> object:
+        """End after this chunk where the worker stops, so that another goes on."""
+        self.is_stopping = isinstance(reason, GracefulProcessStopError)
+        return super().kill(reason)
+
+    def perform(self) -> dict[str, int] | None:
+        task = self.task
+        operation = Operation.read(task.data, task.key)
+        while chunk := self.next_chunk(operation):
+            if self.is_stopping:
+                task.release()
+                return None
+            began = time.monotonic()
+            self.do_chunk(operation, chunk)
+            self.report()
+            pause = len(chunk) / operation.rate - (time.monotonic() - began)
+            if pause >= SHORTEST_WAIT:
+                # The processor is free for others meanwhile.
+                task.snooze(pause)
+                return None
+            time.sleep(max(0.0, pause))
+        return dict(task.data["done"])
+
+    def next_chunk(self, operation: Operation) -> list[Found]:
+        """Return the next tasks that match, in the order of their ids."""
+        using, page_by = self.task.lease.using, operation.selection.page_by
+        rows = operation.selection.tasks(operation.verb, using=using)
+        beyond = {f"{page_by}__gt": self.task.data["cursor"], f"{page_by}__lte": operation.until}
+        size = max(1, min(CHUNK, int(operation.rate)))
+        found = rows.filter(**beyond).values_list("id", "queue", "key")[:size]
+        return store.patiently(lambda: list(found), using=using)
+
+    def do_chunk(self, operation: Operation, chunk: list[Found]) -> None:
+        """
+        Do it to these tasks, and move the cursor; all or nothing.
+
+        It is repeated where the database has rolled it back. Where the answer to its commit is
+        lost nobody here knows: the attempt ends, and the next one reads the cursor.
+        """
+        with store.one_call():
+            store.patiently(lambda: self.try_chunk(operation, chunk), using=self.task.lease.using)
+
+    def try_chunk(self, operation: Operation, chunk: list[Found]) -> None:
+        task, using = self.task, self.task.lease.using
+        with task.settling():
+            done: dict[str, list[tuple[str, str]]] = defaultdict(list)
+            for found in chunk:
+                word, queue = act(operation, found, using=using)
+                done[word].append((queue, found[2]))
+            for word, names in done.items():
+                if word not in (REFUSED, "moved", "edited"):
+                    more = {"bulk": task.key}
+                    store.sign(names, word, by=operation.by, using=using, more=more)
+            counts = Counter(task.data["done"])
+            counts.update({word: len(names) for word, names in done.items()})
+            task.update_data({"cursor": chunk[-1][0], "done": dict(counts)})
+
+    def report(self) -> None:
+        count, total = sum(self.task.data["done"].values()), self.task.data["total"]
+        part = count / total if 0 < count <= total else None
+        self.task.progress(part, f"{count:,}")
+
+
+def act(operation: Operation, found: Found, *, using: str) -> tuple[str, str]:
+    """Do it to one task; return a word for what was done, and the queue where it is then."""
+    task_id, queue, _key = found
+    to = operation.to if operation.to != queue else ""
+    terms: dict[str, Any] = {"using": using}
+    try:
+        if operation.verb == "delete":
+            store.discard(task_id, **terms)
+            return "deleted", queue
+        if operation.verb == "cancel":
+            is_cancelled = store.cancel_one_now(task_id, now=None, **terms)
+            return "cancelled" if is_cancelled else "requested", queue
+        if to or operation.patch is not None:
+            rewrite = None if operation.patch is None else rewriter(operation.patch)
+            revision = store.Revision(queue=to, rewrite=rewrite, by=operation.by)
+            store.revise_now(task_id, revision, **terms)
+        if operation.verb == "retry":
+            store.redrive_now(task_id, now=None, **terms)
+            return "retried", to or queue
+        return ("moved" if to else REFUSED if operation.to else "edited"), to or queue
+    except PreemptedError:
+        raise
+    except TaskError:
+        return REFUSED, queue

@@ -1,0 +1,132 @@
+"""A bulk operation: who wants what, as the signed data of the task that does it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+from uuid import uuid4
+
+from django.core.signing import BadSignature, Signer
+
+from django_perfectqueue import store
+from django_perfectqueue.conf import options
+from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.payload.inputs import QUEUE_LENGTH, checked, encoded
+from django_perfectqueue.payload.names import JSON
+from django_perfectqueue.queue import Queue, TaskHandle
+
+from .selection import Selection, preview
+
+TYPE = "perfectqueue.bulk"
+USER = "perfectqueue"
+RATE = 500.0
+"""Tasks a second, unless something else is said: others use the database, too."""
+SLOWEST, FASTEST = 1 / 86_400, 1e6
+
+Verb = Literal["retry", "cancel", "delete", "move", "edit"]
+signer = Signer(salt=TYPE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """
+    One verb for all tasks that match, ``rate`` of them a second, as ``by`` wants it.
+
+    ``to`` is the queue to move them to, ``patch`` a JSON merge patch of their data; retry takes
+    both, too. Tasks whose id is above ``until`` are left alone.
+    """
+
+    verb: Verb
+    selection: Selection
+    to: str = ""
+    patch: JSON = None
+    rate: float = RATE
+    by: str = ""
+    until: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise InvalidTaskError where the terms do not fit the verb."""
+        if self.verb not in get_args(Verb):
+            raise InvalidTaskError(f"A bulk operation is no {self.verb!r}.")
+        self.selection.check(self.verb)
+        if self.to:
+            checked("queue", self.to, QUEUE_LENGTH)
+        if self.verb == "move" and not self.to:
+            raise InvalidTaskError("Say to which queue the tasks are to be moved.")
+        if self.verb == "edit" and self.patch is None:
+            raise InvalidTaskError("Say how the data are to be changed: a JSON merge patch.")
+        if self.to and self.verb not in ("move", "retry"):
+            raise InvalidTaskError(f"'{self.verb}' moves no tasks to a queue.")
+        if self.patch is not None and self.verb not in ("edit", "retry"):
+            raise InvalidTaskError(f"'{self.verb}' changes no data.")
+        rate: Any = self.rate
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or math.isnan(rate):
+            raise InvalidTaskError(f"The rate must be a number of tasks a second, not {rate!r}.")
+        if not SLOWEST <= rate <= FASTEST:
+            raise InvalidTaskError(f"The rate must be one a day to {FASTEST:.0f} a second.")
+
+    def stored(self) -> dict[str, Any]:
+        """Return what it says as JSON."""
+        return {
+            "verb": self.verb,
+            "filter": self.selection.stored(),
+            "to": self.to,
+            "patch": self.patch,
+            "rate": self.rate,
+            "by": self.by,
+            "until": self.until,
+        }
+
+    def signed(self, key: str) -> str:
+        """Return the signature for the task of a key: it is good for no other task."""
+        text = json.dumps([key, self.stored()], sort_keys=True)
+        return signer.signature(text)
+
+    @classmethod
+    def read(cls, data: JSON, key: str) -> Operation:
+        """
+        Return the operation of a task's data.
+
+        Raise InvalidTaskError where the data were not written by submit_bulk() for this key: who
+        may submit or edit tasks may not therefore do all that this can.
+        """
+        try:
+            names = ("verb", "to", "patch", "rate", "by", "until")
+            terms = {name: data[name] for name in names}
+            operation = cls(**terms, selection=Selection.read(data["filter"]))
+            text = json.dumps([key, operation.stored()], sort_keys=True)
+            signer.unsign(f"{text}{signer.sep}{data['signature']}")
+        except (KeyError, TypeError, BadSignature) as error:
+            raise InvalidTaskError(
+                "This is no bulk operation that was asked for by the command, the admin or"
+                f" submit_bulk(): {type(error).__name__}."
+            ) from error
+        return operation
+
+
+def submit_bulk(operation: Operation, *, queue: str = "", using: str) -> TaskHandle:
+    """
+    Submit the task that does it, and return it.
+
+    It runs in ``queue``, or else in that of the filter, or else in the default queue. Raise
+    InvalidTaskError where it can't be stored.
+    """
+    found = preview(operation.verb, operation.selection, using=using)
+    operation = replace(operation, until=operation.until or found.until)
+    if operation.patch is not None:
+        encoded(operation.patch, "The patch")
+    key = f"bulk-{uuid4()}"
+    data = {
+        **operation.stored(),
+        "signature": operation.signed(key),
+        "total": found.total,
+        "cursor": 0,
+        "done": {},
+    }
+    name = queue or operation.selection.queue or options().DEFAULT_QUEUE
+    with store.together(using=using):
+        task = Queue(name, using=using).submit(key, TYPE, data, user=USER)
+        store.sign([(name, key)], f"bulk {operation.verb}", by=operation.by, using=using)
+    return task

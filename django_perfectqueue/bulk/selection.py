@@ -1,0 +1,152 @@
+"""The tasks that a bulk operation is about, and what it would do to them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from django.db.models import Q
+
+from django_perfectqueue import store
+from django_perfectqueue.exceptions import InvalidTaskError
+from django_perfectqueue.models import (
+    DEAD,
+    LIVE,
+    Outcome,
+    State,
+    Status,
+    Task,
+    TaskQuerySet,
+    id_for,
+)
+from django_perfectqueue.payload.names import JSON
+
+COUNTED = 100_000
+SAMPLE = 20
+USERS = 20
+BY = ("status", "user")
+DEAD_ONES = tuple(word.value for word in DEAD)
+STILL = tuple(word.value for word in LIVE if word not in (Status.RUNNING, Status.STALLED))
+HELD_BY_NOBODY = Q(dead_letter__isnull=False) | Q(ticket__state__lt=State.RUNNING)
+ALLOWED: Mapping[str, tuple[str, ...]] = {
+    "retry": DEAD_ONES,
+    "cancel": tuple(word.value for word in LIVE),
+    "delete": tuple(Outcome.values),
+    "move": (*DEAD_ONES, *STILL),
+    "edit": (*DEAD_ONES, *STILL),
+}
+"""The statuses of the tasks to which a verb can be done."""
+ANY: Mapping[str, Q] = {
+    "retry": Q(dead_letter__isnull=False),
+    "cancel": Q(ticket__isnull=False),
+    "delete": Q(dead_letter__isnull=False),
+    "move": HELD_BY_NOBODY | Q(ticket__state=State.BLOCKED),
+    "edit": HELD_BY_NOBODY | Q(ticket__state=State.BLOCKED),
+}
+"""What a verb is about where no status is given; for deletion that is what failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """
+    What tasks must have, all of it. An empty value, and None for a user, is any.
+
+    A ``type`` may end with a star. ``group`` is the error or the reason of a dead letter,
+    ``key`` a key or how it begins, ``users`` to whose tasks the person is confined.
+    """
+
+    queue: str = ""
+    status: str = ""
+    type: str = ""
+    user: str | None = None
+    group: str = ""
+    key: str = ""
+    tag: str = ""
+    users: tuple[str, ...] | None = None
+
+    @classmethod
+    def read(cls, values: JSON) -> Selection:
+        """Return one from a payload; raise InvalidTaskError where it is none."""
+        if not isinstance(values, dict):
+            raise InvalidTaskError(f"The filter must be a JSON object, not {values!r}.")
+        if unknown := values.keys() - {field.name for field in fields(cls)}:
+            raise InvalidTaskError(f"A filter has no '{min(unknown)}'.")
+        users = values.get("users")
+        texts = [*(value for name, value in values.items() if name != "users"), *(users or ())]
+        if any(value is not None and not isinstance(value, str) for value in texts):
+            raise InvalidTaskError("The values of a filter must be texts.")
+        return cls(**{**values, "users": None if users is None else tuple(users)})
+
+    def check(self, verb: str) -> None:
+        """Raise InvalidTaskError where a verb can't be done to tasks of this status."""
+        if self.status and self.status not in ALLOWED[verb]:
+            words = ", ".join(ALLOWED[verb])
+            raise InvalidTaskError(f"'{verb}' is for tasks that are {words}, not '{self.status}'.")
+
+    def stored(self) -> dict[str, object]:
+        """Return what it says as JSON."""
+        values = asdict(self).items()
+        return {name: value for name, value in values if value or (name, value) == ("user", "")}
+
+    @property
+    def page_by(self) -> str:
+        """The column of ids by which it is read: that of the smallest table."""
+        return id_for(self.status) if self.status or not self.group else "dead_letter__task_id"
+
+    def tasks(self, verb: str, *, using: str) -> TaskQuerySet:
+        """Return the tasks that match, by their ids: every door to bulk work reads them here."""
+        rows = TaskQuerySet(Task, using=using).with_status()
+        rows = rows.in_status(self.status) if self.status else rows.filter(ANY[verb])
+        for name in ("queue", "type"):
+            if value := getattr(self, name):
+                is_start = name == "type" and value.endswith("*")
+                sought = {"type__startswith": value[:-1]} if is_start else {name: value}
+                rows = rows.filter(**sought)
+        if self.user is not None:
+            rows = rows.filter(user=self.user)
+        if self.users is not None:
+            rows = rows.filter(user__in=self.users)
+        if self.group:
+            rows = rows.filter(dead_letter__group=self.group)
+        if self.tag:
+            rows = rows.tagged(self.tag)
+        if self.key:
+            rows = rows.key_begins(self.key)
+        return rows.order_by(self.page_by)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """
+    What matches now: how many by status and by user, up to COUNTED, and the first of them.
+
+    ``until`` is the newest task there is: what is submitted later is left alone.
+    """
+
+    total: int
+    statuses: list[tuple[str, int]]
+    users: list[tuple[str, int]]
+    sample: list[Task]
+    until: int
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there may be more."""
+        return self.total >= COUNTED
+
+
+def preview(verb: str, selection: Selection, *, using: str) -> Preview:
+    """Return what matches; raise InvalidTaskError where the verb is not for such a status."""
+    selection.check(verb)
+    until = store.newest_id(using=using)
+    rows = selection.tasks(verb, using=using).filter(pk__lte=until)
+    found: list[Any] = list(rows.values_list(*BY)[:COUNTED])
+    return Preview(
+        total=len(found),
+        statuses=Counter(status for status, _user in found).most_common(),
+        users=Counter(user for _status, user in found).most_common(USERS),
+        sample=list(rows[:SAMPLE]),
+        until=until,
+    )

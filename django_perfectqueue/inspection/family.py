@@ -1,0 +1,242 @@
+"""Which tasks a task waits for and which wait for it; what a batch has; each look is bounded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db.models import F, Sum
+from django.utils.translation import gettext_lazy as _
+
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import (
+    Batch,
+    BatchDelta,
+    DeadLetter,
+    Dependency,
+    IfFailed,
+    State,
+    Status,
+    Task,
+    TaskQuerySet,
+)
+from django_perfectqueue.store import When
+
+MOST = 50
+LEVELS = 8
+COUNTED = 10_000
+LETTERS = 1_000
+COUNTS = ("total", "finished", "dead")
+WHENS = {
+    **{mode.value: mode.name.lower() for mode in IfFailed},
+    **{when.value: when.name.lower() for when in When},
+}
+BATCH_STATES = {
+    "running": _("open"),
+    "finished": _("finished"),
+    "failed": _("ended, some dead"),
+    "cancelled": _("cancelled"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Relative:
+    """A task, or a batch: its id is then negative, and its status one of BATCH_STATES."""
+
+    id: int
+    queue: str
+    key: str
+    user: str
+    status: str
+    type: str = ""
+
+    @property
+    def is_batch(self) -> bool:
+        return self.id < 0
+
+    def facts(self) -> dict[str, object]:
+        """Return it for programs."""
+        known = {"id": abs(self.id), "queue": self.queue, "user": self.user or None}
+        if self.is_batch:
+            return {"batch": self.key, **known, "status": self.status}
+        return {"key": self.key, **known, "type": self.type, "status": self.status}
+
+    @property
+    def word(self) -> str:
+        """Its status, in the language of the one who asks."""
+        return str(BATCH_STATES[self.status] if self.is_batch else Status(self.status).label)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """
+    One task waits for another, or for a batch; ``state`` is *awaited*, *failed* or *met*.
+
+    ``mode`` is its ``if_failed``, or the ``when`` of a callback.
+    """
+
+    parent: int
+    child: int
+    mode: str
+    state: str
+
+
+@dataclass(slots=True)
+class Family:
+    """
+    The relatives of a task by id, the task among them, and how they are linked.
+
+    ``more`` says that there are others, which were not read.
+    """
+
+    of: int
+    relatives: dict[int, Relative] = field(default_factory=dict)
+    links: list[Link] = field(default_factory=list)
+    more: bool = False
+
+    @property
+    def parents(self) -> list[tuple[Relative, Link]]:
+        """What it waits for or has waited for, what has failed first."""
+        found = [
+            (self.relatives[link.parent], link) for link in self.links if link.child == self.of
+        ]
+        order = ("failed", "awaited", "met")
+        return sorted(found, key=lambda one: order.index(one[1].state))
+
+    @property
+    def children(self) -> list[tuple[Relative, Link]]:
+        return [(self.relatives[link.child], link) for link in self.links if link.parent == self.of]
+
+    @property
+    def waiting(self) -> list[Relative]:
+        """The children that wait for it, or were cancelled as it has not finished."""
+        return [child for child, link in self.children if link.state != "met"]
+
+
+def family(task_id: int, *, using: str, most: int = MOST, levels: int = LEVELS) -> Family:
+    """Return what a task waits for and what waits for it, directly or not: ``most`` of each."""
+    found, links = Family(task_id), dict[int, Dependency]()
+    for near, far in (("child_id", "parent_id"), ("parent_id", "child_id")):
+        seen = left = {task_id}
+        for _level in range(levels):
+            rows = links_of(near, left, most + 1, using)
+            found.more |= len(rows) > most
+            left = set()
+            for row in rows[:most]:
+                if (other := getattr(row, far)) in seen or len(seen) <= most:
+                    links[row.pk] = row
+                    left |= {other} - seen
+                    seen = seen | {other}
+            left = {id_ for id_ in left if id_ > 0}
+            if not left or found.more:
+                break
+        else:
+            found.more = found.more or bool(links_of(near, left, 1, using))
+    ids = {id_ for row in links.values() for id_ in (row.child_id, row.parent_id)}
+    found.relatives = relatives(ids, using=using)
+    found.links = [
+        link(row)
+        for _id, row in sorted(links.items())
+        if {row.child_id, row.parent_id} <= found.relatives.keys()
+    ]
+    return found
+
+
+def links_of(column: str, ids: Iterable[int], most: int, using: str) -> list[Dependency]:
+    rows = Dependency.objects.using(using).filter(**{f"{column}__in": ids})
+    if column == "child_id":
+        # What has failed (2) is read first, then what is awaited (1), then new (0) and met (3).
+        rows = rows.order_by((F("state") % 3).desc(), "id")
+    return list(rows[:most])
+
+
+def link(row: Dependency) -> Link:
+    state = Dependency.State(max(row.state, Dependency.State.AWAITED)).name.lower()
+    return Link(row.parent_id, row.child_id, WHENS[row.if_failed], state)
+
+
+def relatives(ids: Iterable[int], *, using: str) -> dict[int, Relative]:
+    """Return tasks, and batches by minus their ids; what is gone is left out."""
+    ids = set(ids)
+    found = {}
+    if tasks := {id_ for id_ in ids if id_ > 0}:
+        rows = Task.objects.using(using).filter(pk__in=tasks)
+        for task in rows.only("queue", "key", "user", "type", "outcome"):
+            found[task.pk] = Relative(
+                task.pk, task.queue, task.key, task.user, task.status, task.type
+            )
+    if batches := {-id_ for id_ in ids if id_ < 0}:
+        rows_of_batches = Batch.objects.using(using).filter(pk__in=batches)
+        for batch in exact(rows_of_batches, using=using):
+            found[-batch.pk] = Relative(
+                -batch.pk, batch.queue, batch.name, batch.user, state_of(batch)
+            )
+    return found
+
+
+def exact(rows: Iterable[Batch], *, using: str) -> list[Batch]:
+    """Return batches with what has yet to be folded added to their counts."""
+    found = {batch.pk: batch for batch in rows}
+    deltas: Any = BatchDelta.objects.using(using).filter(batch_id__in=found).values("batch_id")
+    for sums in deltas.annotate(**{f"sum_{name}": Sum(name) for name in COUNTS}).order_by():
+        for name in COUNTS:
+            batch = found[sums["batch_id"]]
+            setattr(batch, name, getattr(batch, name) + sums[f"sum_{name}"])
+    return list(found.values())
+
+
+def state_of(batch: Batch) -> str:
+    """Return the state of a batch, one of BATCH_STATES."""
+    if batch.stopped:
+        return "cancelled"
+    if batch.ended_at is None or batch.total > batch.finished + batch.dead:
+        return "running"
+    return "failed" if batch.dead else "finished"
+
+
+def held_up(*, using: str) -> tuple[int, str, str]:
+    """
+    Return how many tasks wait for one of the LETTERS newest that failed, at most COUNTED,
+    and the keys of such a pair: the one that failed, and the one that waits.
+    """
+    letters = DeadLetter.objects.using(using).order_by("-ended_at")
+    dead = list(letters.values_list("task_id", flat=True)[:LETTERS])
+    state = Dependency.State.FAILED
+    rows = Dependency.objects.using(using).filter(parent_id__in=dead, state=state).order_by()
+    blocked = rows.filter(child__ticket__state=State.BLOCKED)
+    if not (pair := blocked.values_list("parent__key", "child__key").first() if dead else None):
+        return 0, "", ""
+    count = len(blocked.values_list("child_id", flat=True).distinct()[:COUNTED])
+    return count, printable(pair[0]), printable(pair[1])
+
+
+def callbacks(batch: int, *, using: str, most: int = MOST) -> list[tuple[Relative, Link]]:
+    """Return the tasks that wait for a batch, or have waited for it."""
+    rows = links_of("parent_id", [-batch], most, using)
+    found = relatives([row.child_id for row in rows], using=using)
+    return [(found[row.child_id], link(row)) for row in rows if row.child_id in found]
+
+
+def within(batch: int, *, using: str) -> list[int]:
+    """Return a batch and those in it, at any depth."""
+    found = left = [batch]
+    rows = Batch.objects.using(using)
+    while left:
+        left = list(rows.filter(parent_id__in=left).order_by("pk").values_list("pk", flat=True))
+        found = found + left
+    return found
+
+
+def members(batches: Iterable[int], *, using: str) -> TaskQuerySet:
+    """Return the tasks of batches, as a QuerySet with their status."""
+    rows: TaskQuerySet = Task.objects.using(using).filter(membership__batch_id__in=batches)
+    return rows
+
+
+def counts(tasks: TaskQuerySet) -> dict[str, int]:
+    """Return how many of the first COUNTED of these tasks have each status, in their order."""
+    rows: Any = tasks.order_by()
+    found = Counter(rows.values_list("status", flat=True)[:COUNTED])
+    return {status.value: found[status] for status in Status if found[status]}

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django.core.management.base import CommandError, CommandParser
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from django_perfectqueue import models
+from django_perfectqueue.exceptions import NotFoundError
+from django_perfectqueue.inspection import steering
+from django_perfectqueue.inspection.family import (
+    BATCH_STATES,
+    COUNTED,
+    callbacks,
+    counts,
+    exact,
+    members,
+    state_of,
+    within,
+)
+from django_perfectqueue.lib.distinct import distinct
+from django_perfectqueue.lib.printable import on_one_line, printable
+from django_perfectqueue.models import Task, TaskQuerySet
+from django_perfectqueue.queue import Batch
+
+from ..base import CommandOptions, nearest
+from ..queues.rule_command import VerbCommand, first_rows, person
+from ..tasks.facts import picked
+from ..tasks.family import batch_facts, counted, link_facts, listed
+from ..terminal.progress import bar
+from ..terminal.table import Column
+from ..terminal.text import local, padded
+
+SAMPLE = 20
+LABEL = 12
+
+SIGNED = 500
+
+
+class Command(VerbCommand):
+    summary = gettext_lazy(
+        "Shows and steers batches: list (also without a word), show, cancel, retry."
+    )
+    queue_help: str | Promise = gettext_lazy(
+        "Queue of the batch (default: DEFAULT_QUEUE; of a list: all)."
+    )
+    name_help = gettext_lazy("Name of the batch.")
+
+    def add_verbs(self, add: Callable[..., CommandParser]) -> None:
+        self.add_listing(add("list", _("List them, the newest first."), named=False))
+        add("show", _("Show one: its progress, its callbacks, and tasks that have not finished."))
+        for verb, text in (
+            ("cancel", _("Take no more tasks, cancel those that wait, ask the others to stop.")),
+            ("retry", _("Put its failed, cancelled and expired tasks back.")),
+        ):
+            add(verb, text).add_argument(
+                "--dry-run",
+                action="store_true",
+                help=_("Only say how many tasks of which status these are, and list the first."),
+            )
+
+    def act(self, options: CommandOptions) -> None:
+        if options["verb"] == "list":
+            self.do_list(options)
+        else:
+            batch = self.found(options["name"])
+            getattr(self, f"do_{options['verb']}")(batch, options)
+
+    def found(self, name: str) -> Batch:
+        try:
+            return self.queue.batch_named(name)
+        except NotFoundError as error:
+            rows = models.Batch.objects.using(self.queue.using).filter(queue=self.queue.name)
+            raise CommandError(f"{error}{nearest(name, distinct(rows, 'name'))}") from error
+
+    def do_list(self, options: CommandOptions) -> None:
+        rows = models.Batch.objects.using(self.queue.using).order_by("-pk")
+        if options["queue"]:
+            rows = rows.filter(queue=self.queue.name)
+        found, more = first_rows(rows, options["limit"])
+        found = exact(found, using=self.queue.using)
+        if self.as_json:
+            for row in found:
+                facts = picked(row, "name", "id", "queue", "user", "total", "finished", "dead")
+                times = picked(row, "created_at", "ended_at", "stopped")
+                self.print_json({**facts, "status": state_of(row), **times})
+            return
+        if not found:
+            self.say(_("There are no batches."))
+            return
+        self.print_table(columns(), found)
+        if more:
+            self.say(_("There are more: --limit 0 lists all."))
+
+    def do_show(self, batch: Batch, options: CommandOptions) -> None:
+        rows = models.Batch.objects.using(batch.using).filter(pk=batch.id)
+        [row] = exact(rows, using=batch.using)
+        ids = within(batch.id, using=batch.using)
+        called = callbacks(batch.id, using=batch.using)
+        statuses = counts(members(ids, using=batch.using))
+        inner = batch.inner()
+        if self.as_json:
+            self.print_json(
+                {
+                    **batch_facts(batch),
+                    **picked(row, "created_at", "ended_at", "stopped"),
+                    "statuses": statuses,
+                    "batches": [batch_facts(one) for one in inner],
+                    "callbacks": [{**one.facts(), **link_facts(link)} for one, link in called],
+                }
+            )
+            return
+        title = _("Batch '%(name)s' in queue '%(queue)s'")
+        words = {"name": batch.name, "queue": batch.queue.name}
+        self.stdout.write(self.style.MIGRATE_HEADING(printable(title % words)))
+        self.print_line(_("status"), str(BATCH_STATES[state_of(row)]))
+        self.print_line(_("progress"), f"{bar(batch.progress().part)}, {counted(batch)}")
+        self.print_line(_("statuses"), in_words(statuses))
+        self.print_line(_("user"), batch.user)
+        self.print_line(_("created"), local(row.created_at))
+        self.print_line(_("ended"), local(row.ended_at) if row.ended_at else "")
+        for one in inner:
+            self.print_line(_("has batch"), f"{one.name}: {counted(one)}")
+        for pair in called:
+            self.print_line(_("callback"), listed([pair], more=False))
+        self.print_sample(members(ids, using=batch.using).exclude(outcome="finished"))
+
+    def do_cancel(self, batch: Batch, options: CommandOptions) -> None:
+        tasks = members(within(batch.id, using=batch.using), using=batch.using).live()
+        if options["dry_run"]:
+            self.print_dry_run(batch, tasks, _("To be cancelled or asked to stop: %s"))
+            return
+        names = named(tasks)
+        count = batch.cancel_request()
+        steering.sign(names, "requested", by=person(), using=batch.using)
+        asked = sum(counts(tasks).values())
+        text = ngettext("%s task is cancelled.", "%s tasks are cancelled.", count) % count
+        if asked:
+            text += " " + _("Tasks that are asked to stop: %s.") % asked
+        self.report(batch, "cancelled", count, text)
+
+    def do_retry(self, batch: Batch, options: CommandOptions) -> None:
+        ids = within(batch.id, using=batch.using)
+        tasks = members(ids, using=batch.using).filter(dead_letter__isnull=False)
+        if options["dry_run"]:
+            self.print_dry_run(batch, tasks, _("To be put back in line: %s"))
+            return
+        names = named(tasks)
+        count = batch.retry()
+        steering.sign(names, "retried", by=person(), using=batch.using)
+        text = ngettext("%s task will be tried again.", "%s tasks will be tried again.", count)
+        self.report(batch, "retried", count, text % count)
+
+    def report(self, batch: Batch, word: str, count: int, text: str) -> None:
+        if self.as_json:
+            self.print_json({"name": batch.name, "done": word, "tasks": count})
+        else:
+            self.say(text)
+
+    def print_dry_run(self, batch: Batch, tasks: TaskQuerySet, text: str) -> None:
+        statuses = counts(tasks)
+        if self.as_json:
+            sample = list(tasks.order_by("pk").values_list("key", flat=True)[:SAMPLE])
+            facts = {"name": batch.name, "dry_run": True, "statuses": statuses}
+            self.print_json({**facts, "tasks": sum(statuses.values()), "sample": sample})
+            return
+        self.say(text % (in_words(statuses) or _("none")))
+        self.print_sample(tasks)
+
+    def print_sample(self, tasks: TaskQuerySet) -> None:
+        self.print_table(
+            [
+                Column[Task](_("task"), lambda task: task.key, elastic=True),
+                Column(_("status"), lambda task: task.status),
+                Column(_("type"), lambda task: task.type, elastic=True, spare=True),
+                Column(_("user"), lambda task: task.user, elastic=True, spare=True),
+            ],
+            tasks.order_by("pk")[:SAMPLE],
+            indent="  ",
+        )
+
+    def print_line(self, name: str, value: str) -> None:
+        if value:
+            self.stdout.write(f"  {padded(name, LABEL - 1)} {on_one_line(value)}")
+
+
+def columns() -> list[Column[models.Batch]]:
+    return [
+        Column(_("batch"), lambda row: row.name, elastic=True),
+        Column(_("queue"), lambda row: row.queue, elastic=True, spare=True),
+        Column(_("user"), lambda row: row.user or "-", elastic=True, spare=True),
+        Column(_("status"), lambda row: str(BATCH_STATES[state_of(row)])),
+        Column(_("tasks"), lambda row: str(row.total), right=True),
+        Column(_("finished"), lambda row: str(row.finished), right=True),
+        Column(_("dead"), lambda row: str(row.dead), right=True),
+        Column(_("created"), lambda row: local(row.created_at), spare=True),
+    ]
+
+
+def in_words(statuses: dict[str, int]) -> str:
+    """Return counts by status in a line; of more than COUNTED tasks they are at least so many."""
+    words = ", ".join(f"{count} {status}" for status, count in statuses.items())
+    if sum(statuses.values()) < COUNTED:
+        return words
+    return _("%(counts)s, among the first %(most)s") % {"counts": words, "most": COUNTED}
+
+
+def named(tasks: TaskQuerySet) -> list[tuple[str, str]]:
+    """Return the names of the first tasks, in whose histories it is written."""
+    return list(tasks.order_by("pk").values_list("queue", "key")[:SIGNED])

@@ -1,0 +1,78 @@
+"""The parents, the children and the batch of a task, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from django.utils.translation import gettext as _
+
+from django_perfectqueue.inspection.family import Family, Link, Relative
+from django_perfectqueue.queue import Batch
+
+from .facts import Facts
+
+SHOWN = 5
+
+
+def family_facts(found: Family, batch: Batch | None) -> Facts:
+    """Return them for programs; ``family_more`` says that there are others."""
+    return {
+        "parents": [{**one.facts(), **link_facts(link)} for one, link in found.parents],
+        "children": [{**one.facts(), **link_facts(link)} for one, link in found.children],
+        "family_more": found.more,
+        "batch": batch_facts(batch) if batch else None,
+    }
+
+
+def link_facts(link: Link) -> Facts:
+    return {"if_failed": link.mode, "state": link.state}
+
+
+def batch_facts(batch: Batch) -> Facts:
+    found = batch.progress()
+    return {
+        "name": batch.name,
+        "id": batch.id,
+        "queue": batch.queue.name,
+        "user": batch.user or None,
+        "total": found.total,
+        "finished": found.finished,
+        "dead": found.dead,
+        "open": found.open,
+        "ended": found.ended,
+    }
+
+
+def family_fields(found: Family, batch: Batch | None) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a task's family, each with its label."""
+    if found.parents:
+        yield _("waits for"), listed(found.parents, more=found.more)
+    if found.children:
+        yield _("followed by"), listed(found.children, more=found.more)
+    if batch:
+        yield _("batch"), f"{batch.name}: {counted(batch)}"
+
+
+def listed(pairs: Sequence[tuple[Relative, Link]], *, more: bool) -> str:
+    """Return the first of some relatives in a line, each with its status and mode."""
+    words = [described(one, link) for one, link in pairs[:SHOWN]]
+    if more or len(pairs) > SHOWN:
+        words.append(_("and more"))
+    return ", ".join(words)
+
+
+def described(one: Relative, link: Link) -> str:
+    name = _("batch %s") % one.key if one.is_batch else one.key
+    mode = "" if link.mode == "wait" else f"; {link.mode}"
+    return f"{name} ({one.word}{mode})"
+
+
+def counted(batch: Batch) -> str:
+    """Return in words what a batch has."""
+    found = batch.progress()
+    return _("%(total)s tasks: %(finished)s finished, %(dead)s dead, %(open)s open") % {
+        "total": found.total,
+        "finished": found.finished,
+        "dead": found.dead,
+        "open": found.open,
+    }

@@ -1,0 +1,32 @@
+"""Change data by a JSON merge patch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .codecs import decode
+from .inputs import encoded
+from .names import JSON
+
+
+def merged(value: JSON, patch: JSON) -> JSON:
+    """Return what a JSON merge patch, RFC 7386, makes of a value; null takes a member away."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(value) if isinstance(value, dict) else {}
+    for name, change in patch.items():
+        if change is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), change)
+    return result
+
+
+def rewriter(patch: JSON) -> Callable[[str], str]:
+    """
+    Return what makes of a stored payload the patched one.
+
+    That raises PayloadError where it can't be read, InvalidTaskError where the patched one
+    can't be stored.
+    """
+    return lambda payload: encoded(merged(decode(payload), patch))

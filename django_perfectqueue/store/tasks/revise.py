@@ -1,0 +1,165 @@
+"""Move a task that nobody holds to another queue, or change its data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from django.db import IntegrityError
+from django.db.backends.utils import CursorWrapper as Cursor
+
+from django_perfectqueue.exceptions import (
+    AlreadyExistsError,
+    AlreadyFinishedError,
+    InvalidTaskError,
+    NotFoundError,
+    NotSupportedError,
+)
+from django_perfectqueue.models import Change, Outcome, State
+
+from ..arithmetic.fair_order import lane_of
+from ..arithmetic.limit_keys import may_hold, split
+from ..database.dialects import Dialect
+from ..database.transaction import Tries, recalled, unit
+from ..limits.limit_cache import known_limits
+from ..notify.ring import ring
+from ..records.trail import sign
+from .after_commit import once_committed
+from .steer import FIND, live
+
+ROW = """
+SELECT "queue", "key", "type", "user", "limits", "outcome", "data" FROM "perfectqueue_task"
+WHERE "id" = %(task_id)s
+"""
+WRITE = 'UPDATE "perfectqueue_task" SET "queue" = %(queue)s, "data" = %(data)s WHERE "id" = %(id)s'
+# A claim that began before must not take the ticket, and with it the former data: so one that
+# waits is scheduled for now, which keeps its place in line.
+PLACE = """
+UPDATE "perfectqueue_ticket" SET "lane" = %(lane)s,
+    "alarm_at" = CASE WHEN "state" = 0 THEN {now} ELSE "alarm_at" END,
+    "state" = CASE WHEN "state" = 0 THEN 1 ELSE "state" END
+WHERE "task_id" = %(id)s
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """
+    What is to change: the queue, unless empty, and the payload by ``rewrite``, if given.
+
+    ``by`` is the person who does it.
+    """
+
+    queue: str = ""
+    rewrite: Callable[[str], str] | None = None
+    by: str = ""
+
+
+class Row(NamedTuple):
+    """What ROW selects."""
+
+    queue: str
+    key: str
+    type: str
+    user: str
+    limits: str
+    outcome: str
+    payload: str
+
+
+def revise(task_id: int, revision: Revision, *, using: str) -> None:
+    """
+    Change a task that waits, or that ended without finishing, and record who did it.
+
+    In a transaction of the caller's it is done after the commit. Raise NotFoundError when it
+    is gone, AlreadyFinishedError when it has finished, NotSupportedError while it is running
+    or where it is in that queue already, AlreadyExistsError where its key is taken there, and
+    what ``rewrite`` raises.
+    """
+    act = partial(revise_now, task_id, revision, using=using)
+    once_committed(act, task_id, using=using, check=refuse_unrevisable)
+
+
+def refuse_unrevisable(key: str, outcome: str, state: int | None) -> None:
+    """Raise AlreadyFinishedError or NotSupportedError where a task can't be changed."""
+    if outcome == Outcome.FINISHED:
+        raise AlreadyFinishedError(f"Task '{key}' has finished.")
+    if state == State.RUNNING:
+        raise NotSupportedError(f"Task '{key}' is running: only its handler may change it.")
+
+
+@recalled
+def revise_now(tries: Tries, task_id: int, revision: Revision, *, using: str) -> None:
+    to = revision.queue
+    try:
+        # In a savepoint of the caller's transaction, which a key that is taken must not spoil.
+        with unit(using, apart=True) as (cursor, dialect):
+            row, is_live = locked(cursor, dialect, task_id)
+            if to == row.queue:
+                if tries.doubtful:
+                    return
+                raise NotSupportedError(f"Task '{row.key}' is in queue '{to}' already.")
+            names = {"queue": to, "key": row.key}
+            if to and dialect.execute(cursor, FIND, names).fetchone():
+                raise taken(to, row.key)
+            write(cursor, dialect, task_id, row, revision)
+            if is_live:
+                place(cursor, dialect, task_id, row._replace(queue=to or row.queue), using)
+            record(row, revision, using)
+            tries.commits(task_id)
+    except IntegrityError as error:
+        raise taken(to, row.key) from error
+    if is_live:
+        ring(to or row.queue, using=using)
+
+
+def taken(queue: str, key: str) -> AlreadyExistsError:
+    return AlreadyExistsError(f"Queue '{queue}' already has a task with the key '{key}'.")
+
+
+def locked(cursor: Cursor, dialect: Dialect, task_id: int) -> tuple[Row, bool]:
+    """Lock a task, and return its row and whether it has a ticket; raise what revise() does."""
+    try:
+        state: int | None = live(cursor, dialect, task_id).state
+    except AlreadyFinishedError:
+        state = None
+    statement = ROW + dialect.lock_clause()
+    found = dialect.execute(cursor, statement, {"task_id": task_id}).fetchone()
+    if found is None:
+        raise NotFoundError(f"There is no task with the id {task_id}.")
+    row = Row(*found)
+    refuse_unrevisable(row.key, row.outcome, state)
+    if state is None and not row.outcome:
+        raise NotSupportedError(f"Task '{row.key}' was put back in line by someone else.")
+    return row, state is not None
+
+
+def write(cursor: Cursor, dialect: Dialect, task_id: int, row: Row, revision: Revision) -> None:
+    payload = revision.rewrite(row.payload) if revision.rewrite else row.payload
+    if why := dialect.too_long(cursor, payload):
+        raise InvalidTaskError(f"The data of task '{row.key}' can't be stored: {why}.")
+    values = {"id": task_id, "queue": revision.queue or row.queue, "data": payload}
+    dialect.execute(cursor, WRITE, values)
+
+
+def place(cursor: Cursor, dialect: Dialect, task_id: int, row: Row, using: str) -> None:
+    """Put its ticket in the lane of its queue."""
+    may = may_hold(row.queue, row.type, row.user, split(row.limits))
+    keys = tuple(sorted(known_limits(may, using=using)))
+    values = {"id": task_id, "lane": lane_of(row.queue, row.user, keys)}
+    dialect.execute(cursor, PLACE, values)
+
+
+def record(row: Row, revision: Revision, using: str) -> None:
+    """Record who did it, where its queue is now; what was recorded before goes along."""
+    queue = revision.queue or row.queue
+    if queue != row.queue:
+        former = Change.objects.using(using).filter(kind=Change.Kind.TASK, name=row.key)
+        former.filter(queue=row.queue).update(queue=queue)
+    names = [(queue, row.key)]
+    if revision.queue:
+        sign(names, "moved", by=revision.by, using=using, more={"from": row.queue})
+    if revision.rewrite:
+        sign(names, "edited", by=revision.by, using=using)

@@ -1,0 +1,203 @@
+"""The pages of batches, and the parents and children on a task's page."""
+
+import re
+
+from django.urls import reverse
+
+from django_perfectqueue import store
+from django_perfectqueue.models import Batch
+from django_perfectqueue.queue import Queue
+
+from ..factories import submit
+from .staff import LIST, AdminTestCase, row, staff
+
+BATCHES = "/admin/perfectqueue/batch/"
+FOUR = ["failed", "finished", "cancelled", "cancelled"]
+EVIL = "<b>&\"'"
+
+
+def status(key):
+    return Queue()[key].metadata().status
+
+
+def end(key, verb):
+    task = Queue().poll()
+    assert task.key == key, task
+    getattr(task, verb)()
+    store.follow(using="default")
+
+
+class BatchCase(AdminTestCase):
+    def setUp(self):
+        super().setUp()
+        with Queue().batch("nightly", user="ann") as self.batch:
+            for key in ("a", "b", "c"):
+                self.batch.submit(key, "report")
+            with self.batch.batch("inner") as inner:
+                inner.submit("d", "report")
+            self.batch.then("mail", "report", when="finished")
+        end("a", "fail")
+        end("b", "finish")
+
+    def page(self, name="nightly"):
+        return self.client.get(f"{BATCHES}{Batch.objects.get(name=name).pk}/change/")
+
+    def press(self, verb, **data):
+        """Press a button of the page, then that of the page that asks."""
+        asked = self.steer(verb, batch=self.batch.id, back=BATCHES, **data)
+        return asked, self.steer(verb, confirmed="1", **dict(asked.context["given"]))
+
+
+class BatchTests(BatchCase):
+    def test_the_list(self):
+        response = self.client.get(BATCHES)
+        self.assertContains(response, "1 of 4 finished, 1 dead")
+        self.assertContains(response, ">nightly <span")
+        self.assertContains(self.client.get(BATCHES, {"q": "inner"}), "1 batch")
+        self.assertNotContains(self.client.get(BATCHES, {"user": "bob"}), ">nightly <span")
+        self.assertContains(self.client.get(BATCHES, {"queue": "default"}), ">nightly <span")
+        self.assertLess(len(self.statements(BATCHES)), 10)
+        self.assertContains(self.client.get("/admin/perfectqueue/overview/"), f'href="{BATCHES}"')
+
+    def test_a_batch_shows_its_bar_its_tasks_and_its_callbacks(self):
+        response = self.page()
+        self.assertContains(response, "1 of 4 tasks have finished; dead: 1, open: 2.")
+        self.assertContains(response, "50%")
+        self.assertContains(response, f'href="{LIST}?batch={self.batch.id}&amp;status=failed"')
+        for key in ("a", "c", "mail"):
+            self.assertContains(response, f'href="{LIST}{row(Queue()[key]).pk}/change/"')
+        self.assertContains(response, "when all have finished")
+        self.assertContains(response, "inner</a>")
+        self.assertLess(len(self.statements(response.request["PATH_INFO"])), 18)
+        inner = self.page("inner")
+        self.assertContains(inner, "nightly</a>")
+        self.assertNotContains(inner, 'value="retry"')
+
+    def test_the_list_of_tasks_is_narrowed_to_a_batch(self):
+        self.assertEqual(self.keys(batch=self.batch.id), ["c", "b", "a"])
+        self.assertEqual(self.keys(batch=self.batch.id, status="failed"), ["a"])
+        for text in ("x", "9" * 30):
+            self.assertNotEqual(self.client.get(LIST, {"batch": text}).status_code, 500)
+
+    def test_names_are_escaped(self):
+        with Queue().batch(EVIL, user=EVIL) as batch:
+            batch.submit(EVIL, "report")
+            batch.then("then" + EVIL, "report")
+        for url in (f"{BATCHES}{batch.id}/change/", BATCHES):
+            page = self.client.get(url).content.decode()
+            self.assertNotIn("<b>&", page)
+        story = self.story(batch.queue["then" + EVIL]).content.decode()
+        self.assertNotIn("<b>&", story)
+
+    def test_cancel_asks_first_and_says_what_it_would_do(self):
+        asked, done = self.press("cancel")
+        self.assertContains(asked, "its callbacks still run")
+        self.assertEqual([count for _badge, count in asked.context["counts"]], [2])
+        self.assertEqual(self.told(done), ["2 tasks were cancelled."])
+        self.assertEqual(
+            [status(key) for key in "abcd"], ["failed", "finished", *["cancelled"] * 2]
+        )
+        self.assertEqual(set(Batch.objects.values_list("stopped", flat=True)), {True})
+
+    def test_without_a_confirmation_nothing_changes(self):
+        self.steer("cancel", batch=self.batch.id, back=BATCHES)
+        self.assertEqual(status("c"), "waiting")
+        self.assertEqual(set(Batch.objects.values_list("stopped", flat=True)), {False})
+
+    def test_retry_puts_the_dead_ones_back(self):
+        asked, done = self.press("retry")
+        self.assertEqual([count for _badge, count in asked.context["counts"]], [1])
+        self.assertEqual(self.told(done), ["1 task was put back in line."])
+        self.assertEqual(status("a"), "waiting")
+        self.assertContains(self.client.get(f"{BATCHES}{self.batch.id}/history/"), "Retry")
+
+    def test_who_may_not_see_or_cancel_is_refused(self):
+        url = f"{BATCHES}{self.batch.id}/change/"
+        self.client.force_login(staff("view_batch"))
+        response = self.client.get(url)
+        self.assertContains(response, "1 of 4 tasks have finished")
+        self.assertNotContains(response, LIST)
+        self.assertNotContains(response, "pq-verbs")
+        self.client.force_login(staff("view_task", "cancel_task", name="other"))
+        self.assertEqual(self.client.get(url).status_code, 403)
+        steer = reverse("admin:perfectqueue_task_steer", args=["cancel"])
+        data = {"batch": self.batch.id, "confirmed": "1"}
+        self.assertEqual(self.client.post(steer, data).status_code, 404)
+        self.client.force_login(staff("view_task", "view_batch", name="third"))
+        self.assertEqual(self.client.post(steer, data).status_code, 403)
+        self.assertNotContains(self.client.get(url), "pq-verbs")
+        self.assertEqual(status("c"), "waiting")
+
+    def test_a_batch_that_is_gone(self):
+        self.assertEqual(self.client.get(f"{BATCHES}987654/change/").status_code, 302)
+        steer = reverse("admin:perfectqueue_task_steer", args=["cancel"])
+        self.assertEqual(self.client.post(steer, {"batch": "987654"}).status_code, 404)
+        for text in ("x", "", "9" * 30):
+            self.assertEqual(self.client.post(steer, {"batch": text}).status_code, 302)
+
+
+class FamilyTests(AdminTestCase):
+    def setUp(self):
+        super().setUp()
+        Queue().chain([{"key": key, "type": "report", "if_failed": "cancel"} for key in "abcd"])
+        store.follow(using="default")
+
+    def test_a_small_family_is_a_graph_with_links(self):
+        response = self.story(Queue()["b"])
+        text = response.content.decode()
+        graph = re.search(r'<svg class="pq-graph".*?</svg>', text, re.S)[0]
+        self.assertEqual(graph.count("<g "), 4)
+        self.assertEqual(graph.count("pq-link-awaited"), 3)
+        self.assertEqual(graph.count("<a href"), 3)
+        self.assertIn("<title>a, report, waiting</title>", graph)
+        # A strict policy forbids these.
+        self.assertNotIn("style=", graph)
+        self.assertNotIn("<script", graph)
+        places = re.findall(r"translate\((\d+) \d+\)", graph)
+        self.assertEqual(len(set(places)), 4)
+        self.assertContains(response, "is cancelled if it fails")
+
+    def test_a_large_one_is_a_list(self):
+        for number in range(60):
+            submit(f"w{number:02d}", now=None, after=["b"])
+        response = self.story(Queue()["b"])
+        self.assertNotContains(response, "pq-graph")
+        self.assertContains(response, "There are more.")
+        self.assertContains(response, "w00</a>")
+        self.assertLess(len(self.statements(response.request["PATH_INFO"])), 26)
+
+    def test_a_task_alone_has_none(self):
+        submit("alone")
+        self.assertNotContains(self.story(Queue()["alone"]), "Parents and children")
+
+    def test_a_callback_leads_to_its_batch_and_a_member_too(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit("m", "report")
+            batch.then("mail", "report")
+        for key in ("m", "mail"):
+            self.assertContains(self.story(Queue()[key]), f'href="{BATCHES}{batch.id}/change/"')
+        self.client.force_login(staff("view_task"))
+        for key in ("m", "mail"):
+            self.assertNotContains(self.story(Queue()[key]), BATCHES)
+
+    def test_a_task_is_cancelled_with_all_that_wait_for_it(self):
+        self.assertContains(self.story(Queue()["b"]), "Request cancel, with all that wait for it")
+        asked = self.steer("cancel", cone=row(Queue()["b"]).pk, back=LIST)
+        self.assertEqual([count for _badge, count in asked.context["counts"]], [3])
+        self.assertEqual(status("b"), "blocked")
+        done = self.steer("cancel", confirmed="1", **dict(asked.context["given"]))
+        self.assertEqual(self.told(done), ["3 tasks were cancelled."])
+        self.assertEqual([status(key) for key in "abcd"], ["waiting", *["cancelled"] * 3])
+
+    def test_a_task_is_retried_with_those_that_were_cancelled_for_it(self):
+        end("a", "fail")
+        store.follow(using="default")
+        self.assertEqual([status(key) for key in "abcd"], ["failed", *["cancelled"] * 3])
+        self.assertContains(self.story(Queue()["a"]), "Retry, with all that wait for it")
+        asked = self.steer("retry", cone=row(Queue()["a"]).pk, back=LIST)
+        self.assertEqual([count for _badge, count in asked.context["counts"]], [1, 3])
+        self.steer("retry", confirmed="1", **dict(asked.context["given"]))
+        store.follow(using="default")
+        self.assertEqual([status(key) for key in "abcd"], ["waiting", *["blocked"] * 3])
+        for key in "abcd":
+            end(key, "finish")

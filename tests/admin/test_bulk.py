@@ -1,0 +1,184 @@
+"""The page that shows what would be done to all that match, and single tasks moved and edited."""
+
+from unittest import mock
+
+from django.contrib.admin.models import LogEntry
+
+from django_perfectqueue.admin.pages import dead_letters
+from django_perfectqueue.inspection.steering import actions_of, describe_action
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.test import drain
+from tests.bulk.test_bulk import failed
+from tests.factories import running, submit
+
+from .staff import LIST, VIEW, AdminTestCase, staff
+
+DEAD = "/admin/perfectqueue/deadletter/"
+
+
+def story(task):
+    row = task.metadata()
+    return [(one.by, describe_action(one)) for one in actions_of(row, using="default")]
+
+
+class BulkPageTests(AdminTestCase):
+    def ask(self, url=DEAD, **values):
+        return self.client.get(f"{url}bulk/", values)
+
+    def do(self, response, url=DEAD):
+        """Press the button of a page that shows what it would do."""
+        context = response.context
+        self.assertIn(("status", "failed"), context["kept"])
+        values = {**dict(context["kept"]), **dict(context["terms"])}
+        return self.client.post(f"{url}bulk/", values)
+
+    def test_it_shows_what_it_would_do_and_does_nothing(self):
+        failed("a", user="ann", data={"v": 1, "password": "hunter2"})
+        failed("b", user="<i>bob</i>")
+        submit("waiting", now=None)
+
+        response = self.ask(verb="retry", to="slow", patch='{"v": 2}', rate="500")
+
+        self.assertContains(response, "Retry: 2 tasks")
+        self.assertContains(response, "&lt;i&gt;bob")
+        self.assertContains(response, "&quot;v&quot;: 2")
+        self.assertNotContains(response, "hunter2")
+        self.assertEqual(Queue().list().in_status("failed").count(), 2)
+
+    def test_a_task_does_what_was_shown_and_says_who_wanted_it(self):
+        dead, other = failed("a", user="ann", data={"v": 1}), failed("b", user="bob")
+        terms = {"to": "slow", "patch": '{"v": 2}', "rate": "100", "run_in": "bulk"}
+
+        response = self.do(self.ask(user="ann", verb="retry", **terms))
+
+        row = Queue("bulk").list().get()
+        self.assertRedirects(response, f"{LIST}{row.pk}/change/")
+        drain("bulk")
+        moved = Queue("slow")["a"]
+        self.assertEqual((moved.metadata().status, moved.metadata().data), ("waiting", {"v": 2}))
+        self.assertEqual({by for by, _what in story(moved)}, {"boss"})
+        self.assertEqual((dead.exists(), other.metadata().status), (False, "failed"))
+        self.assertEqual(row.data["filter"], {"status": "failed", "user": "ann"})
+        self.assertEqual(LogEntry.objects.get().user, self.boss)
+        self.assertContains(self.story(Queue("bulk")[row.key]), "bulk operation asked for: retry")
+
+    def test_of_tasks_each_filter_of_the_list_counts(self):
+        submit("key-1", user="ann", type="report", now=None)
+        submit("other", user="ann", type="report", now=None)
+        submit("key-2", user="ann", type="mail", now=None)
+        query = {"status": "waiting", "user": "ann", "type": "rep*", "q": "key-", "reach": "all"}
+
+        response = self.ask(LIST, verb="cancel", **query)
+
+        self.assertContains(response, "Request cancel: 1 tasks")
+
+    def test_the_lists_lead_there_with_their_filters(self):
+        failed("a", user="ann")
+        for url, query in ((LIST, {"user": "ann"}), (DEAD, {"user": "ann", "status": "all"})):
+            response = self.client.get(url, query)
+            self.assertContains(response, f"{url}bulk/?")
+            self.assertEqual(self.client.get(response.context["bulk_url"]).status_code, 200)
+
+    def test_a_filter_that_it_has_not_is_refused(self):
+        failed("a")
+        for query, told in (
+            ({"ended_at__gt": "2020-01-01"}, "has no filter &#x27;ended_at__gt&#x27;"),
+            ({"status": "lost"}, "no status"),
+        ):
+            response = self.client.get(f"{DEAD}bulk/", query, follow=False)
+            self.assertEqual(response.status_code, 302)
+            self.assertContains(self.client.get(DEAD), told)
+
+    def test_terms_that_are_wrong_are_said_on_the_page(self):
+        for terms, told in (
+            ({"verb": "move"}, "to which queue"),
+            ({"verb": "edit", "patch": "{"}, "Enter a valid JSON."),
+            ({"verb": "retry", "rate": "0"}, "The rate must be"),
+            ({"verb": "drop"}, "Select a valid choice"),
+        ):
+            with self.subTest(terms):
+                response = self.ask(**terms)
+                self.assertContains(response, told)
+                self.assertNotIn("matching", response.context)
+
+    def test_it_needs_the_permission_of_all_that_it_does(self):
+        failed("a")
+        for name, permissions, terms, status in (
+            ("view", VIEW, {"verb": "retry"}, 403),
+            ("retry", (*VIEW, "retry_task"), {"verb": "retry"}, 302),
+            ("moves", (*VIEW, "retry_task"), {"verb": "retry", "to": "slow"}, 403),
+            ("edits", (*VIEW, "retry_task"), {"verb": "retry", "patch": "{}"}, 403),
+            ("purge", (*VIEW, "retry_task"), {"verb": "delete"}, 200),
+            ("blind", ("retry_task",), {"verb": "retry"}, 403),
+        ):
+            self.client.force_login(staff(*permissions, name=name))
+            with self.subTest(name):
+                response = self.client.post(f"{DEAD}bulk/", {"rate": "5", **terms})
+                self.assertEqual(response.status_code, status)
+        self.assertEqual(Queue().list().filter(type="perfectqueue.bulk").count(), 1)
+
+    @mock.patch.object(dead_letters, "CAP", 2)
+    def test_a_large_group_is_retried_so(self):
+        for key in "abc":
+            failed(key)
+        response = self.client.post(f"{DEAD}retry-group/", {"group": "boom"})
+        self.assertRedirects(response, f"{DEAD}bulk/?verb=retry&group=boom&status=failed")
+
+
+class SingleTests(AdminTestCase):
+    def test_a_task_is_moved_to_the_queue_that_is_typed_in(self):
+        task = submit("a", now=None)
+        asked = self.choose("move", task)
+        self.assertContains(asked, "To which queue?")
+
+        response = self.press(asked, "slow")
+
+        self.assertContains(response, "1 task was moved.")
+        expected = [("boss", "moved to another queue: default → slow")]
+        self.assertEqual(story(Queue("slow")["a"]), expected)
+
+    def test_what_is_typed_in_wrong_is_asked_again(self):
+        task = submit("a", now=None, data={"n": 1})
+        for verb, value, told in (
+            ("move", "", "must not be empty"),
+            ("move", "x" * 101, "at most 100"),
+            ("edit", "{", "This is no JSON"),
+        ):
+            with self.subTest(verb, value=value):
+                self.assertContains(self.press(self.choose(verb, task), value), told)
+        submit("a", queue="slow")
+        response = self.press(self.choose("move", task), "slow")
+        self.assertContains(response, "1 has a key that is taken there")
+        self.assertEqual((task.metadata().data, story(task)), ({"n": 1}, []))
+
+    def test_the_data_are_edited_and_shown_without_secrets(self):
+        task = failed("a", data={"n": 1, "password": "hunter2"})
+        asked = self.choose("edit", task)
+        self.assertContains(asked, "&quot;n&quot;: 1")
+        self.assertNotContains(asked, "hunter2")
+
+        self.press(asked, '{"n": 2}')
+
+        self.assertEqual(task.metadata().data, {"n": 2, "password": "hunter2"})
+        self.assertEqual(story(task), [("boss", "data edited")])
+
+    def test_a_copy_runs_beside_it(self):
+        task, _lease = running("a", now=None)
+        pk = task.metadata().pk
+
+        self.steer("copy", ids=str(pk), back=LIST, confirmed="1")
+
+        self.assertEqual(Queue().list().exclude(pk=pk).get().status, "waiting")
+        self.assertEqual(story(task), [("boss", "copied")])
+
+    def test_each_needs_its_permission(self):
+        task = submit("a", now=None)
+        self.client.force_login(staff(*VIEW, "retry_task"))
+        for verb in ("move", "edit", "copy"):
+            response = self.steer(verb, ids=str(task.id), value="slow", confirmed="1")
+            self.assertEqual(response.status_code, 403)
+        self.assertTrue(task.exists())
+
+    def press(self, response, value):
+        verb, ids, back = (response.context[name] for name in ("verb", "ids", "back"))
+        return self.steer(verb.name, ids=ids, back=back, confirmed="1", value=value)

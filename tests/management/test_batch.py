@@ -1,0 +1,123 @@
+from django.test import TestCase
+
+from django_perfectqueue import store
+from django_perfectqueue.queue import Queue
+from tests.factories import submit
+
+from .running import refused, run, run_json
+
+
+def nightly():
+    """Have a batch of four tasks in two, one of which has failed, and one runs; and a callback."""
+    with Queue().batch("nightly", user="ann") as batch:
+        for key in ("a", "b", "c"):
+            batch.submit(key, "report")
+        with batch.batch("inner") as inner:
+            inner.submit("d", "report")
+        batch.then("mail", "report", when="finished")
+    Queue().poll().fail()
+    Queue().poll()
+    store.follow(using="default")
+    return batch
+
+
+def status(key):
+    return Queue()[key].metadata().status
+
+
+class BatchTests(TestCase):
+    def test_they_are_listed_with_their_counts(self):
+        self.assertIn("There are no batches.", run("pq_batch"))
+        nightly()
+        with Queue("other").batch("empty"):
+            pass
+        store.follow(using="default")
+        out = run("pq_batch")
+        self.assertRegex(out, r"nightly +default +ann +open +4 +0 +1 ")
+        self.assertRegex(out, r"empty +other +- +finished +0 +0 +0 ")
+        self.assertNotIn("other", run("pq_batch", "list", "--queue", "default"))
+        self.assertIn("There are more", run("pq_batch", "list", "--limit", "1"))
+        found = run_json("pq_batch", "list")
+        self.assertEqual([one["name"] for one in found], ["empty", "inner", "nightly"])
+        self.assertEqual(
+            (found[2]["total"], found[2]["dead"], found[2]["status"]), (4, 1, "running")
+        )
+
+    def test_one_is_shown_with_its_bar_members_and_callbacks(self):
+        nightly()
+        out = run("pq_batch", "show", "nightly")
+        self.assertIn("Batch 'nightly' in queue 'default'\n", out)
+        self.assertIn("progress    [######", out)
+        self.assertIn("25%, 4 tasks: 0 finished, 1 dead, 3 open\n", out)
+        self.assertIn("statuses    2 waiting, 1 running, 1 failed\n", out)
+        self.assertIn("has batch   inner: 1 tasks: 0 finished, 0 dead, 1 open\n", out)
+        self.assertIn("callback    mail (blocked; finished)\n", out)
+        self.assertRegex(out, r"\n  a +failed +report +ann\n")
+        [facts] = run_json("pq_batch", "show", "nightly")
+        self.assertEqual(facts["statuses"], {"waiting": 2, "running": 1, "failed": 1})
+        self.assertEqual([one["name"] for one in facts["batches"]], ["inner"])
+        self.assertEqual([one["key"] for one in facts["callbacks"]], ["mail"])
+        self.assertFalse(facts["ended"])
+
+    def test_a_wrong_name_is_refused_with_the_nearest(self):
+        nightly()
+        said = refused(self, "pq_batch", "show", "nigtly")
+        self.assertIn("Queue 'default' has no batch called 'nigtly'. Did you mean 'nightly'?", said)
+        self.assertIn("has no batch", refused(self, "pq_batch", "cancel", "inner", "--queue", "x"))
+
+    def test_a_dry_run_of_cancel_changes_nothing(self):
+        nightly()
+        out = run("pq_batch", "cancel", "nightly", "--dry-run")
+        self.assertIn("To be cancelled or asked to stop: 2 waiting, 1 running\n", out)
+        self.assertRegex(out, r"\n  d +waiting")
+        [facts] = run_json("pq_batch", "cancel", "nightly", "--dry-run")
+        self.assertEqual((facts["tasks"], facts["sample"]), (3, ["b", "c", "d"]))
+        self.assertEqual(
+            [status(key) for key in "abcd"], ["failed", "running", "waiting", "waiting"]
+        )
+        Queue().batch_named("nightly").submit("e", "report")
+
+    def test_cancel(self):
+        nightly()
+        out = run("pq_batch", "cancel", "nightly")
+        self.assertIn("2 tasks are cancelled. Tasks that are asked to stop: 1.\n", out)
+        self.assertEqual([status(key) for key in "cd"], ["cancelled", "cancelled"])
+        self.assertRegex(run("pq_show", "c"), r"by +\S+@\S+: cancel requested")
+        self.assertRegex(run("pq_batch"), r"nightly .* cancelled ")
+
+    def test_retry(self):
+        nightly()
+        self.assertIn(
+            "To be put back in line: 1 failed\n", run("pq_batch", "retry", "nightly", "--dry-run")
+        )
+        self.assertEqual(status("a"), "failed")
+        self.assertIn("1 task will be tried again.\n", run("pq_batch", "retry", "nightly"))
+        self.assertEqual(status("a"), "waiting")
+        [facts] = run_json("pq_batch", "retry", "nightly")
+        self.assertEqual(facts, {"name": "nightly", "done": "retried", "tasks": 0})
+
+
+class FamilyTests(TestCase):
+    def test_a_task_is_shown_with_its_family(self):
+        nightly()
+        submit("z", now=None, after=["a", "c"], if_failed="run")
+        store.follow(using="default")
+        out = run("pq_show", "z")
+        self.assertIn("waits for   c (waiting; run), a (failed; run)\n", out)
+        self.assertIn("why         It waits for task 'c'.\n", out)
+        out = run("pq_show", "c")
+        self.assertIn("followed by z (blocked; run)\n", out)
+        self.assertIn("batch       nightly: 4 tasks: 0 finished, 1 dead, 3 open\n", out)
+        self.assertIn("waits for   batch nightly (open; finished)\n", run("pq_show", "mail"))
+        [facts] = run_json("pq_show", "z")
+        self.assertEqual(
+            [(one["key"], one["state"]) for one in facts["parents"]],
+            [("c", "awaited"), ("a", "met")],
+        )
+        self.assertEqual((facts["children"], facts["batch"]), ([], None))
+        [facts] = run_json("pq_show", "d")
+        self.assertEqual((facts["batch"]["name"], facts["batch"]["total"]), ("inner", 1))
+
+    def test_a_task_alone_has_none(self):
+        submit("alone")
+        self.assertNotIn("waits for", run("pq_show", "alone"))

@@ -1,0 +1,112 @@
+"""Bulk work by commands: what they would do, the task that does it, and single tasks."""
+
+from django.test import TestCase
+
+from django_perfectqueue.inspection.steering import actions_of, describe_action
+from django_perfectqueue.management.queues.rule_command import person
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.test import drain
+from tests.bulk.test_bulk import failed
+from tests.factories import submit
+
+from .running import refused, run, run_json
+
+
+def story(task):
+    row = task.metadata()
+    return {(one.by, describe_action(one)) for one in actions_of(row, using="default")}
+
+
+class BulkCommandTests(TestCase):
+    def test_a_dry_run_prints_counts_and_a_sample_and_does_nothing(self):
+        failed("a", user="ann", data={"v": 1, "password": "hunter2"})
+        failed("b", user="bob", data={"v": 1})
+        arguments = ("pq_retry", "--all", "--to", "slow", "--patch", '{"v": 2}', "--dry-run")
+
+        out = run(*arguments)
+
+        self.assertIn("2 tasks match: retry.\nBy status: failed 2\n", out)
+        self.assertIn("ann 1", out)
+        self.assertIn('{"v": 1}  {"v": 2}', out)
+        self.assertNotIn("hunter2", out)
+        [facts] = run_json(*arguments)
+        self.assertEqual((facts["total"], facts["statuses"]), (2, {"failed": 2}))
+        self.assertEqual(facts["sample"][1]["after"], '{"v": 2}')
+        self.assertEqual(Queue().list().in_status("failed").count(), 2)
+
+    def test_with_a_rate_a_task_does_it(self):
+        task = failed("a", user="ann")
+        failed("b", user="bob")
+
+        [asked] = run_json("pq_retry", "--user", "ann", "--rate", "50/min", "--run-in", "bulk")
+
+        bulk = Queue("bulk")[asked["key"]]
+        self.assertAlmostEqual(bulk.metadata().data["rate"], 50 / 60)
+        self.assertEqual(story(bulk), {(person(), "bulk operation asked for: retry")})
+        drain("bulk", ahead="5m")
+        self.assertEqual(bulk.metadata().result, {"retried": 1})
+        self.assertEqual(story(task), {(person(), "put back in line")})
+
+    def test_cancel_move_and_edit_do_so_too(self):
+        for name, more, left in (
+            ("pq_edit", ["--patch", '{"n": 1}'], "waiting"),
+            ("pq_cancel_request", ["--rate", "100/s"], "cancelled"),
+            ("pq_move", ["--to", "slow", "--group", "cancelled"], "cancelled"),
+        ):
+            if name == "pq_edit":
+                submit("a", type="mail", now=None)
+            choice = [] if name == "pq_move" else ["--type", "mail"]
+            out = run(name, *choice, *more, "--run-in", "bulk")
+            self.assertRegex(out, "Task 'bulk-.*' of queue 'bulk' does it: 1 tasks")
+            drain("bulk")
+            queue = Queue("slow" if name == "pq_move" else "default")
+            self.assertEqual(queue["a"].metadata().status, left)
+        self.assertEqual(Queue("slow")["a"].metadata().data, {"n": 1})
+
+    def test_what_is_wrong_is_said_and_nothing_is_stored(self):
+        for arguments, told in (
+            (("pq_retry", "--all", "--rate", "0/s"), "must be so many per time"),
+            (("pq_retry", "--all", "--patch", "{"), "must be JSON"),
+            (("pq_retry", "--all", "--rate", "5/s", "--limit", "3"), "--limit is not for a task"),
+            (("pq_retry", "a", "--rate", "5/s"), "--rate is for --"),
+            (("pq_move", "--all", "--to", "x" * 200), "at most 100 characters"),
+            (("pq_move", "a"), "--to"),
+        ):
+            with self.subTest(arguments):
+                self.assertIn(told, refused(self, *arguments))
+        self.assertFalse(Queue().list().exists())
+
+
+class SingleTests(TestCase):
+    def test_each_key_is_moved_edited_or_copied_and_says_who_did_it(self):
+        failed("a", data={"n": 1})
+        self.assertEqual(
+            run("pq_edit", "a", "--patch", '{"n": 2}'), "The data of task 'a' are changed.\n"
+        )
+        self.assertEqual(run("pq_move", "a", "--to", "slow"), "Task 'a' is in queue 'slow'.\n")
+        [copied] = run_json("pq_copy", "a", "--queue", "slow")
+
+        moved, copy = Queue("slow")["a"], Queue("slow")[copied["done"]]
+        self.assertEqual((moved.metadata().data, copy.metadata().data), ({"n": 2}, {"n": 2}))
+        self.assertEqual(
+            story(moved),
+            {
+                (person(), "data edited"),
+                (person(), "moved to another queue: default → slow"),
+                (person(), "copied"),
+            },
+        )
+        self.assertEqual(story(copy), {(person(), "submitted as a copy")})
+
+    def test_retry_elsewhere_with_other_data(self):
+        failed("a")
+        run("pq_retry", "a", "--to", "slow", "--patch", '{"n": 2}')
+
+        task = Queue("slow")["a"]
+        self.assertEqual((task.metadata().status, task.metadata().data), ("waiting", {"n": 2}))
+        self.assertIn((person(), "put back in line"), story(task))
+
+    def test_a_key_that_is_taken_there_is_an_error(self):
+        submit("a")
+        submit("a", queue="slow")
+        self.assertIn("already has a task", refused(self, "pq_move", "a", "--to", "slow"))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from typing import Any
+from collections.abc import Sequence
 
 from django_perfectqueue import store
 from django_perfectqueue.application import Application
 from django_perfectqueue.exceptions import (
     GracefulProcessStopError,
     InvalidTaskError,
-    PreemptedError,
     TaskError,
 )
 from django_perfectqueue.payload.merge import rewriter
@@ -20,7 +19,9 @@ from django_perfectqueue.verdicts import SHORTEST_WAIT
 from .operation import Operation
 
 CHUNK = 100
-REFUSED = "refused"
+REFUSED, NEXT = "refused", "next"
+TOGETHER = {"retry": "retried", "delete": "deleted"}
+"""What is done to all of a chunk by some statements, and the word for it."""
 
 Found = tuple[int, str, str]
 """A task's id, queue and key."""
@@ -64,7 +65,7 @@ class BulkHandler(Application):
 
     def next_chunk(self, operation: Operation) -> list[Found]:
         """Return the next tasks that match, in the order of their ids."""
-        using, page_by = self.task.lease.using, operation.selection.page_by
+        using, page_by = self.task.lease.using, operation.selection.page_by(operation.verb)
         rows = operation.selection.tasks(operation.verb, using=using)
         beyond = {f"{page_by}__gt": self.task.data["cursor"], f"{page_by}__lte": operation.until}
         size = max(1, min(CHUNK, int(operation.rate)))
@@ -84,10 +85,7 @@ class BulkHandler(Application):
     def try_chunk(self, operation: Operation, chunk: list[Found]) -> None:
         task, using = self.task, self.task.lease.using
         with task.settling():
-            done: dict[str, list[tuple[str, str]]] = defaultdict(list)
-            for found in chunk:
-                word, queue = act(operation, found, using=using)
-                done[word].append((queue, found[2]))
+            done = act_on(operation, chunk, using=using)
             for word, names in done.items():
                 if word not in (REFUSED, "moved", "edited"):
                     more = {"bulk": task.key}
@@ -102,27 +100,42 @@ class BulkHandler(Application):
         self.task.progress(part, f"{count:,}")
 
 
-def act(operation: Operation, found: Found, *, using: str) -> tuple[str, str]:
-    """Do it to one task; return a word for what was done, and the queue where it is then."""
+def act_on(
+    operation: Operation, chunk: Sequence[Found], *, using: str
+) -> dict[str, list[tuple[str, str]]]:
+    """Do it to these tasks; return their queues and keys by the word for what was done."""
+    words = {found: act(operation, found, using=using) for found in chunk}
+    left = [found[0] for found, word in words.items() if word == NEXT]
+    if operation.verb == "retry":
+        achieved = store.redrive_all(left, using=using) if left else set()
+    else:
+        swept = store.Swept(doomed=dict.fromkeys(left, ""), reached=None, stopped=False)
+        achieved = set(store.purge(swept, using=using).doomed)
+    done: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for (task_id, queue, key), word in words.items():
+        if word == NEXT:
+            word = TOGETHER[operation.verb] if task_id in achieved else REFUSED
+        is_moved = operation.to and word in ("retried", "moved")
+        done[word].append((operation.to if is_moved else queue, key))
+    return done
+
+
+def act(operation: Operation, found: Found, *, using: str) -> str:
+    """
+    Do to one task what is not done to all of a chunk together; return a word for it, or NEXT.
+    """
     task_id, queue, _key = found
     to = operation.to if operation.to != queue else ""
-    terms: dict[str, Any] = {"using": using}
     try:
-        if operation.verb == "delete":
-            store.discard(task_id, **terms)
-            return "deleted", queue
         if operation.verb == "cancel":
-            is_cancelled = store.cancel_one_now(task_id, now=None, **terms)
-            return "cancelled" if is_cancelled else "requested", queue
+            is_cancelled = store.cancel_one_now(task_id, using=using, now=None)
+            return "cancelled" if is_cancelled else "requested"
         if to or operation.patch is not None:
             rewrite = None if operation.patch is None else rewriter(operation.patch)
             revision = store.Revision(queue=to, rewrite=rewrite, by=operation.by)
-            store.revise_now(task_id, revision, **terms)
-        if operation.verb == "retry":
-            store.redrive_now(task_id, now=None, **terms)
-            return "retried", to or queue
-        return ("moved" if to else REFUSED if operation.to else "edited"), to or queue
-    except PreemptedError:
-        raise
+            store.revise_now(task_id, revision, using=using)
     except TaskError:
-        return REFUSED, queue
+        return REFUSED
+    if operation.verb in TOGETHER:
+        return NEXT
+    return ("moved" if to else REFUSED) if operation.verb == "move" else "edited"

@@ -54,7 +54,8 @@ class Selection:
     What tasks must have, all of it. An empty value, and None for a user, is any.
 
     A ``type`` may end with a star. ``group`` is the error or the reason of a dead letter,
-    ``key`` a key or how it begins, ``users`` to whose tasks the person is confined.
+    ``key`` a key or how it begins, ``batch`` the id of a batch, ``users`` to
+    whose tasks the person is confined.
     """
 
     queue: str = ""
@@ -64,6 +65,7 @@ class Selection:
     group: str = ""
     key: str = ""
     tag: str = ""
+    batch: str = ""
     users: tuple[str, ...] | None = None
 
     @classmethod
@@ -90,10 +92,13 @@ class Selection:
         values = asdict(self).items()
         return {name: value for name, value in values if value or (name, value) == ("user", "")}
 
-    @property
-    def page_by(self) -> str:
-        """The column of ids by which it is read: that of the smallest table."""
-        return id_for(self.status) if self.status or not self.group else "dead_letter__task_id"
+    def page_by(self, verb: str) -> str:
+        """Return the column of ids by which it is read: that of the smallest table."""
+        if self.status:
+            return id_for(self.status)
+        if self.group or verb in ("retry", "delete"):
+            return "dead_letter__task_id"
+        return "ticket__task_id" if verb == "cancel" else "id"
 
     def tasks(self, verb: str, *, using: str) -> TaskQuerySet:
         """Return the tasks that match, by their ids: every door to bulk work reads them here."""
@@ -112,9 +117,11 @@ class Selection:
             rows = rows.filter(dead_letter__group=self.group)
         if self.tag:
             rows = rows.tagged(self.tag)
+        if self.batch:
+            rows = rows.filter(membership__batch_id=self.batch)
         if self.key:
             rows = rows.key_begins(self.key)
-        return rows.order_by(self.page_by)
+        return rows.order_by(self.page_by(verb))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

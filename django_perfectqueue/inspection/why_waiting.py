@@ -130,9 +130,9 @@ SENTENCES = {
         " (%(error)s): retry that one, or cancel this one."
     ),
     Code.BLOCKED: _("It waits for other tasks."),
-    Code.BATCH_OPEN: _("It waits for batch '%(name)s', of which %(parents)s tasks are open."),
+    Code.BATCH_OPEN: _("It waits for batch '%(name)s'; open tasks: %(parents)s."),
     Code.BATCH_FAILED: _(
-        "It waits for batch '%(name)s', of which %(parents)s tasks have not finished: retry these,"
+        "It waits for batch '%(name)s'; tasks that have not finished: %(parents)s. Retry these,"
         " or cancel this one."
     ),
     Code.SCHEDULED: _("It is due in %(wait)s."),

@@ -41,11 +41,10 @@ from django_perfectqueue.store.database.alias import database
 from django_perfectqueue.tracing import otel
 
 from . import retention
-from .acquired import AcquiredTask
 from .async_twins import twin
 from .batch import Batch, batch_named, begin
-from .notify_due import DueWait
 from .parents import IfFailed, checked_after, checked_if_failed
+from .taking import Taking
 from .task_handle import TaskHandle, already, expires_first
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ Window = Literal["minute", "hour", "day"]
 AFTER, TAGS = attrgetter("after"), attrgetter("tags")
 
 
-class Queue:
+class Queue(Taking):
     """
     One named queue in one database.
 
@@ -279,93 +278,6 @@ class Queue:
     def __getitem__(self, key: str) -> TaskHandle:
         return TaskHandle(self, key)
 
-    def acquire(
-        self,
-        limit: int = 1,
-        *,
-        alive_time: float | None = None,
-        now: datetime | None = None,
-    ) -> list[AcquiredTask]:
-        """
-        Take up to so many due tasks, in fair order, each for ``alive_time`` seconds.
-
-        Raise InvalidTaskError when that is no length of time.
-        """
-        alive_time = checked_duration("alive_time", alive_time or None) or options().ALIVE_TIME
-        leases = store.acquire(
-            [self.name],
-            limit=limit,
-            alive_time=alive_time,
-            holder=store.new_holder(),
-            using=self.using,
-            now=now,
-        )
-        return [AcquiredTask(lease, alive_time=alive_time, _writes=True) for lease in leases]
-
-    def poll(
-        self,
-        timeout: Duration | None = 0,
-        *,
-        alive_time: float | None = None,
-        now: datetime | None = None,
-    ) -> AcquiredTask | None:
-        """
-        Take the next due task, or None when nothing is due.
-
-        With a ``timeout``, a timedelta, seconds or a span, wait so long for one; None is for
-        ever. Raise WaitInTransactionError when it has to wait in an open transaction,
-        ValueError for an invalid timeout.
-        """
-        seconds = checked_timeout(timeout)
-        take = partial(self.acquire, 1, alive_time=alive_time, now=now)
-        if (taken := take()) or seconds == 0:
-            return taken[0] if taken else None
-        with DueWait(self.name, using=self.using, timeout=seconds) as watch:
-            while not (taken := take()) and watch.wait():
-                pass
-        return taken[0] if taken else None
-
-    async def apoll(
-        self,
-        timeout: Duration | None = 0,
-        *,
-        alive_time: float | None = None,
-        now: datetime | None = None,
-    ) -> AcquiredTask | None:
-        """Do what poll() does, without holding up the event loop."""
-        seconds = checked_timeout(timeout)
-        take = partial(self.aacquire, 1, alive_time=alive_time, now=now)
-        if (taken := await take()) or seconds == 0:
-            return taken[0] if taken else None
-        terms: dict[str, Any] = {"using": self.using, "timeout": seconds}
-        watch = await sync_to_async(DueWait)(self.name, **terms)
-        while not taken and await watch.wait_async():
-            taken = await take()
-        return taken[0] if taken else None
-
-    def consume(
-        self, timeout: Duration | None = None, *, alive_time: float | None = None
-    ) -> Iterator[AcquiredTask]:
-        """
-        Take one task after another, and wait for the next; end when none has come for so long.
-
-        Unlike ``for task in queue``, which ends when nothing is due. The timeout is one of
-        poll(), None for ever; raise what that does.
-        """
-        while task := self.poll(timeout, alive_time=alive_time):
-            yield task
-
-    async def consume_async(
-        self, timeout: Duration | None = None, *, alive_time: float | None = None
-    ) -> AsyncIterator[AcquiredTask]:
-        """Do what consume() does, without holding up the event loop."""
-        while task := await self.apoll(timeout, alive_time=alive_time):
-            yield task
-
-    def __iter__(self) -> Iterator[AcquiredTask]:
-        while task := self.poll():
-            yield task
-
     def shares(
         self,
         over: Window = "hour",
@@ -485,7 +397,6 @@ class Queue:
     asubmit = twin(submit)
     asubmit_many = twin(submit_many)
     achain = twin(chain)
-    aacquire = twin(acquire)
     aclear = twin(clear)
     apurge = twin(purge)
     apause = twin(pause)
@@ -494,10 +405,6 @@ class Queue:
     ashares = twin(shares)
     astatistics = twin(statistics)
     alifetime = twin(lifetime)
-
-    async def __aiter__(self) -> AsyncIterator[AcquiredTask]:
-        while task := await self.apoll():
-            yield task
 
     async def alen(self) -> int:
         return await sync_to_async(len)(self)

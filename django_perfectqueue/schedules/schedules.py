@@ -15,7 +15,11 @@ from django.db.models.functions import Substr
 
 from django_perfectqueue import store
 from django_perfectqueue.conf import nearest, options
-from django_perfectqueue.exceptions import InvalidScheduleError, NotFoundError
+from django_perfectqueue.exceptions import (
+    InvalidScheduleError,
+    NotFoundError,
+    PerfectQueueError,
+)
 from django_perfectqueue.fairness import audit
 from django_perfectqueue.models import Change, IfFailed, Schedule, Task
 from django_perfectqueue.payload.inputs import When
@@ -186,15 +190,18 @@ class ScheduleHandle:
     def trigger(self, *, by: str = "", now: datetime | None = None) -> TaskHandle:
         """Submit its task now, whatever its ticks and its overlap say; return the task."""
         with self._changed(by, now, did="triggered") as (row, moment):
-            fire.submit_now(row, moment, using=self.using)
+            fire.submit_ticks(row, [moment], moment, using=self.using)
         return Queue(row.queue, using=self.using)[fire.key_of(row.name, moment)]
 
     def next(self, count: int = 5, *, now: datetime | None = None) -> list[datetime]:
-        """Return when its next tasks are to be submitted; nothing where it is paused or ended."""
+        """Return when its next tasks are to be submitted; none if paused, ended or broken."""
         row = self.row()
         if row.next_at is None:
             return []
-        ticks = [row.next_at, *islice(timing_of(row).after(row.next_at), max(0, count - 1))]
+        try:
+            ticks = [row.next_at, *islice(timing_of(row).after(row.next_at), max(0, count - 1))]
+        except PerfectQueueError:
+            return []  # The next look stores the error in ``problem``.
         left = count if row.remaining is None else min(count, row.remaining)
         return [due_time(row, tick) for tick in ticks[:left]]
 

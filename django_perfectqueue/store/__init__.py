@@ -79,7 +79,7 @@ from .tasks.steer import (
     find,
     force_finish,
     redrive,
-    redrive_now,
+    redrive_all,
 )
 from .tasks.submit import in_chunks, submit, submit_all
 from .tasks.update import keep_step, update_payload

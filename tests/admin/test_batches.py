@@ -79,6 +79,14 @@ class BatchTests(BatchCase):
         for text in ("x", "9" * 30):
             self.assertNotEqual(self.client.get(LIST, {"batch": text}).status_code, 500)
 
+    def test_a_bulk_operation_keeps_to_the_batch(self):
+        submit("other", now=None)
+        page = self.client.get(f"{LIST}bulk/", {"batch": self.batch.id, "verb": "cancel"})
+        self.assertEqual(page.context["matching"]["total"], "1")
+        for text in ("x", "1x"):
+            page = self.client.get(f"{LIST}bulk/", {"batch": text}, follow=True)
+            self.assertEqual(self.told(page)[0], "There is no such batch.")
+
     def test_names_are_escaped(self):
         with Queue().batch(EVIL, user=EVIL) as batch:
             batch.submit(EVIL, "report")
@@ -188,6 +196,25 @@ class FamilyTests(AdminTestCase):
         done = self.steer("cancel", confirmed="1", **dict(asked.context["given"]))
         self.assertEqual(self.told(done), ["3 tasks were cancelled."])
         self.assertEqual([status(key) for key in "abcd"], ["waiting", *["cancelled"] * 3])
+
+    def test_one_for_which_others_wait_is_not_cancelled_without_them(self):
+        done = self.steer("cancel", ids=row(Queue()["b"]).pk, confirmed="1", back=LIST)
+        said = "Not done: for 1 others wait: its page cancels it with them."
+        self.assertEqual(self.told(done), [said])
+        self.assertEqual([verb.name for verb in self.verbs("b")], ["force_finish"])
+        self.assertEqual([verb.name for verb in self.verbs("d")], ["force_finish", "cancel"])
+
+    def verbs(self, key):
+        names = ("force_finish", "cancel", "retry")
+        return [verb for verb in self.story(Queue()[key]).context["verbs"] if verb.name in names]
+
+    def test_one_that_runs_is_asked_with_those_that_wait_for_it(self):
+        Queue().poll()
+        asked = self.steer("cancel", cone=row(Queue()["a"]).pk, back=LIST)
+        self.assertEqual([count for _badge, count in asked.context["counts"]], [3, 1])
+        done = self.steer("cancel", confirmed="1", **dict(asked.context["given"]))
+        said = "3 tasks were cancelled. 1 running task was asked to stop."
+        self.assertEqual(self.told(done), [said])
 
     def test_a_task_is_retried_with_those_that_were_cancelled_for_it(self):
         end("a", "fail")

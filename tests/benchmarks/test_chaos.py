@@ -103,6 +103,12 @@ def good():
     return book.close(12.1, attempt=2, holder=20)
 
 
+def waited(began):
+    """Return the same, and a second task that began then."""
+    book = good().acquire(began - 0.1, task=2, holder=30).run(began, began + 0.1, 2, holder=30)
+    return book.close(began + 0.2, task=2, holder=30)
+
+
 @tag("no-database")
 class CheckerTests(SimpleTestCase):
     """Each kind of violation, planted in a history that is good but for that."""
@@ -199,6 +205,32 @@ class CheckerTests(SimpleTestCase):
         ):
             verb = Verb(1, attempt, 100, "finish", asked, answered, "refused")
             self.assertEqual(broken_off(verb, told).answer, answer)
+
+    def test_a_task_that_began_before_its_parent_had_ended_is_found(self):
+        for began, kinds in ((13.0, []), (11.5, ["out of order"])):
+            self.assertEqual(self.found(waited(began), graph=self.graph("wait")), kinds)
+
+    def test_a_task_that_ran_though_its_parent_died_is_found(self):
+        book = waited(13.0)
+        book.task(1, type="doomed", outcome="failed")
+        self.assertIn("out of order", self.found(book, graph=self.graph("cancel")))
+        self.assertNotIn("out of order", self.found(book, graph=self.graph("run")))
+
+    def test_a_callback_that_came_too_early_or_not_at_all_is_found(self):
+        from benchmarks.chaos.graph import Callback
+
+        for began, key, kinds in (
+            (13.0, "steady-2", []),
+            (11.5, "steady-2", ["out of order"]),
+            (13.0, "mail", ["out of order"]),
+        ):
+            graph = ((), [Callback(key, "done", ("steady-1",))])
+            self.assertEqual(self.found(waited(began), graph=graph), kinds)
+
+    def graph(self, if_failed):
+        from benchmarks.chaos.graph import Node
+
+        return [Node("steady-2", ("steady-1",), if_failed)], ()
 
     def test_a_second_end_is_found(self):
         book = good()

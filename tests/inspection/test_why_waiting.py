@@ -108,7 +108,7 @@ class StateTests(WaitingTestCase):
         with Queue().batch("nightly") as batch:
             batch.submit_many([{"key": key, "type": "report"} for key in ("a", "b")])
             mail = batch.then("mail", "report", when="finished")
-        sentence = "It waits for batch 'nightly', of which 2 tasks are open."
+        sentence = "It waits for batch 'nightly'; open tasks: 2."
         self.assert_why(mail, "batch_open", sentence, name="nightly", parents=2)
         for key in ("a", "b"):
             Queue()[key].cancel_request()
@@ -116,7 +116,7 @@ class StateTests(WaitingTestCase):
         self.assert_why(
             mail,
             "batch_failed",
-            "It waits for batch 'nightly', of which 2 tasks have not finished: retry these, or"
+            "It waits for batch 'nightly'; tasks that have not finished: 2. Retry these, or"
             " cancel this one.",
             parents=2,
         )

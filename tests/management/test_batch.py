@@ -48,10 +48,10 @@ class BatchTests(TestCase):
         out = run("pq_batch", "show", "nightly")
         self.assertIn("Batch 'nightly' in queue 'default'\n", out)
         self.assertIn("progress    [######", out)
-        self.assertIn("25%, 4 tasks: 0 finished, 1 dead, 3 open\n", out)
+        self.assertIn("25%, 0 of 4 finished, 1 dead, 3 open\n", out)
         self.assertIn("statuses    2 waiting, 1 running, 1 failed\n", out)
-        self.assertIn("has batch   inner: 1 tasks: 0 finished, 0 dead, 1 open\n", out)
-        self.assertIn("callback    mail (blocked; finished)\n", out)
+        self.assertIn("has batch   inner: 0 of 1 finished, 0 dead, 1 open\n", out)
+        self.assertIn("callback    mail (blocked, when=finished)\n", out)
         self.assertRegex(out, r"\n  a +failed +report +ann\n")
         [facts] = run_json("pq_batch", "show", "nightly")
         self.assertEqual(facts["statuses"], {"waiting": 2, "running": 1, "failed": 1})
@@ -103,12 +103,12 @@ class FamilyTests(TestCase):
         submit("z", now=None, after=["a", "c"], if_failed="run")
         store.follow(using="default")
         out = run("pq_show", "z")
-        self.assertIn("waits for   c (waiting; run), a (failed; run)\n", out)
+        self.assertIn("waits for   c (waiting, if_failed=run), a (failed, if_failed=run)\n", out)
         self.assertIn("why         It waits for task 'c'.\n", out)
         out = run("pq_show", "c")
-        self.assertIn("followed by z (blocked; run)\n", out)
-        self.assertIn("batch       nightly: 4 tasks: 0 finished, 1 dead, 3 open\n", out)
-        self.assertIn("waits for   batch nightly (open; finished)\n", run("pq_show", "mail"))
+        self.assertIn("followed by z (blocked, if_failed=run)\n", out)
+        self.assertIn("batch       nightly: 0 of 4 finished, 1 dead, 3 open\n", out)
+        self.assertIn("waits for   batch nightly (open, when=finished)\n", run("pq_show", "mail"))
         [facts] = run_json("pq_show", "z")
         self.assertEqual(
             [(one["key"], one["state"]) for one in facts["parents"]],
@@ -121,3 +121,34 @@ class FamilyTests(TestCase):
     def test_a_task_alone_has_none(self):
         submit("alone")
         self.assertNotIn("waits for", run("pq_show", "alone"))
+
+
+class TogetherTests(TestCase):
+    def setUp(self):
+        Queue().chain([{"key": key, "type": "report", "if_failed": "cancel"} for key in "abc"])
+        submit("d", queue="other", now=None, after=[Queue()["b"]])
+        store.follow(using="default")
+
+    def test_a_task_is_cancelled_with_all_that_wait_for_it(self):
+        self.assertIn("tasks wait for task 'b'", refused(self, "pq_cancel_request", "b"))
+        out = run("pq_cancel_request", "b", "--together", "--dry-run")
+        self.assertEqual(out, "d\nc\nb\n3 tasks would be cancelled.\n")
+        self.assertEqual(status("c"), "blocked")
+        self.assertEqual(run("pq_cancel_request", "b", "--together"), "3 tasks are cancelled.\n")
+        self.assertEqual([status(key) for key in "abc"], ["waiting", "cancelled", "cancelled"])
+        self.assertEqual(Queue("other")["d"].metadata().status, "cancelled")
+
+    def test_a_task_is_retried_with_those_that_were_cancelled_for_it(self):
+        Queue().poll().fail()
+        store.follow(using="default")
+        self.assertEqual([status(key) for key in "abc"], ["failed", "cancelled", "cancelled"])
+        dry = run_json("pq_retry", "a", "--together", "--dry-run")
+        self.assertEqual([one["key"] for one in dry], ["c", "b", "a"])
+        self.assertEqual(run_json("pq_retry", "a", "--together"), [{"retried": 3}])
+        store.follow(using="default")
+        self.assertEqual([status(key) for key in "abc"], ["waiting", "blocked", "blocked"])
+
+    def test_wrong_options_are_refused(self):
+        self.assertIn("is for keys", refused(self, "pq_retry", "--together", "--all"))
+        self.assertIn("is for keys", refused(self, "pq_cancel_request", "--together"))
+        self.assertIn("no task", refused(self, "pq_retry", "--together", "zz"))

@@ -17,7 +17,7 @@ from django_perfectqueue.exceptions import (
     WaitInTransactionError,
     WaitTimeoutError,
 )
-from django_perfectqueue.models import Batch, BatchDelta, BatchMember, Task
+from django_perfectqueue.models import Batch, BatchDelta, BatchMember, Task, Ticket
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.store.dependencies import batches
 
@@ -314,6 +314,23 @@ class OpenTests(TransactionTestCase):
         take("c").finish()
 
         take("mail")
+
+    def test_a_callback_that_another_holds_at_the_end_is_released_later(self):
+        with Queue().batch("nightly") as batch:
+            batch.submit("a", "report", priority=1)
+            for when in ("done", "finished", "failed"):
+                batch.then(when, "report", when=when)
+        held = Queue()["done"].id, Queue()["failed"].id
+        with transaction.atomic():
+            list(Ticket.objects.select_for_update().filter(pk__in=held))
+            elsewhere(lambda: take("a").finish())
+            self.assertEqual(elsewhere(lambda: status("finished")), "waiting")
+            self.assertEqual(elsewhere(lambda: store.follow(using="default")) < 200, True)
+        self.assertEqual(state(batch), (1, 1, 0, True))
+        self.assertEqual(status("done"), "blocked")
+        store.follow(using="default")
+        self.assertEqual((status("done"), status("failed")), ("waiting", "cancelled"))
+        self.assertFalse(BatchDelta.objects.exists())
 
 
 class TestCaseTests(TestCase):

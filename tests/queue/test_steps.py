@@ -2,6 +2,7 @@
 
 import os
 import signal
+import traceback
 from contextlib import suppress
 from datetime import timedelta
 from unittest import mock
@@ -14,6 +15,7 @@ from django.test import (
     override_settings,
     skipUnlessDBFeature,
 )
+from django.utils import timezone
 
 import django_perfectqueue as pq
 from django_perfectqueue import store
@@ -313,13 +315,17 @@ class CrashTests(TransactionTestCase):
         Queue().submit("k1", "order")
         close_for_fork()
         if not (child := os.fork()):
-            task = Queue().poll(alive_time=0.1)
-            with mock.patch.object(where, name, last):
-                task.step("charge", charge)
-            os._exit(0)
+            try:
+                task = Queue().poll()
+                with mock.patch.object(where, name, last):
+                    task.step("charge", charge)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)  # Else it would go on with the tests.
         _pid, status = os.waitpid(child, 0)
         self.assertEqual(os.waitstatus_to_exitcode(status), -signal.SIGKILL)
-        task = Queue().poll(timeout=30)
+        task = Queue().poll(now=timezone.now() + SOON)  # The lease has run out by then.
         self.assertEqual(task.step("charge", charge), "charged")
         task.finish()
         return Group.objects.count()

@@ -30,7 +30,7 @@ from django_perfectqueue.schedules import ScheduleHandle, Schedules
 from ..parts.action_pages import CAP
 from ..parts.cells import NOTHING, badge, broken_at_dots, moment, paused_badge, short
 from ..parts.rule_admin import RuleAdmin, acting
-from ..parts.schedule_form import ScheduleForm, data_shown, next_ticks
+from ..parts.schedule_form import ScheduleForm, data_shown
 
 NEXT = 5
 LAST = 10
@@ -175,7 +175,7 @@ class ScheduleAdmin(RuleAdmin):
             "is_broken": bool(row.problem),
             "in_words": printable(in_words(row)),
             "verbs": [(verb, VERBS[verb]) for verb in verbs] if allowed else [],
-            "ahead": [moment(tick) for tick in next_ticks(schedule, NEXT)],
+            "ahead": [moment(tick) for tick in schedule.next(NEXT)],
             "ticks": [
                 tick_row(request, task)
                 for task in schedule.last(LAST)

@@ -26,7 +26,7 @@ from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
 
 from ..parts.action_pages import SteeringAdmin, numbers
-from ..parts.actions import COPY, EDIT, VERBS
+from ..parts.actions import CANCEL, COPY, EDIT, VERBS
 from ..parts.bulk_pages import may
 from ..parts.cells import (
     NOTHING,
@@ -131,6 +131,7 @@ class TaskAdmin(SteeringAdmin):
             raise PermissionDenied
         if task is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
+        relatives = family_page(task, request)
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -142,11 +143,15 @@ class TaskAdmin(SteeringAdmin):
             "change": True,
             "has_view_permission": True,
             "preserved_filters": self.get_preserved_filters(request),
-            "verbs": self.fitting_verbs(request, task),
+            "verbs": [
+                verb
+                for verb in self.fitting_verbs(request, task)
+                if verb is not CANCEL or CANCEL not in relatives["cone_verbs"]
+            ],
             "is_watched": task.is_watched,
             "user_query": urlencode({"user": task.user}),
             **task_story(task, using=database(), sees_all=may_see(request, None)),
-            **family_page(task, request),
+            **relatives,
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -27,7 +28,19 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Batch, Task, TaskQuerySet
 from django_perfectqueue.queue import database
 
-from .actions import CANCEL, EDIT, FORCE_FINISH, MOVE, PURGE, RETRY, VERBS, Report, Verb, steer
+from .actions import (
+    CANCEL,
+    EDIT,
+    FORCE_FINISH,
+    MOVE,
+    PURGE,
+    RETRY,
+    VERBS,
+    Report,
+    Verb,
+    cancel_one,
+    steer,
+)
 from .base import ReadOnlyAdmin
 from .bulk_pages import NAMES, BulkPage, bulk_verbs, may
 from .cells import NOTHING, badge
@@ -154,9 +167,9 @@ class SteeringAdmin(ReadOnlyAdmin):
             verb = verb.bound(request.POST.get("value", ""), str(request.user))
         except InvalidTaskError as error:
             self.message_user(request, str(error), messages.ERROR)
-            return self.ask(request, verb, ids, back=back, group=group)
-        if numbers([request.POST.get("batch", "")]):
-            self.begin_with_batch(request, verb)
+            return self.ask(request, verb, ids, back=back)
+        if group is not None:
+            verb = self.begin_with_group(request, verb)
         self.carry_out(request, verb, ids)
         return HttpResponseRedirect(back)
 
@@ -166,13 +179,14 @@ class SteeringAdmin(ReadOnlyAdmin):
         about; None where tasks were given.
         """
         rows: Any = self.get_queryset(request)
-        if numbers([request.POST.get("batch", "")]):
-            rows = rows.filter(
-                membership__batch_id__in=within(self.batch(request).pk, using=database())
-            )
-        elif cone := numbers([request.POST.get("cone", "")]):
+        if verb not in (CANCEL, RETRY):
+            return None
+        if cone := numbers([request.POST.get("cone", "")]):
             waiting = store.descendants(cone, using=database())
             rows = rows.filter(pk__in=[*waiting[:CAP], *cone])
+        elif numbers([request.POST.get("batch", "")]):
+            batches = within(self.batch(request).pk, using=database())
+            rows = rows.filter(membership__batch_id__in=batches)
         else:
             return None
         dead = verb is RETRY
@@ -187,14 +201,21 @@ class SteeringAdmin(ReadOnlyAdmin):
             raise Http404
         return row
 
-    def begin_with_batch(self, request: HttpRequest, verb: Verb) -> None:
-        """Keep who did it in the batch's history; one that is cancelled takes no more tasks."""
-        row = self.batch(request)
-        if verb is CANCEL:
-            for batch in within(row.pk, using=database()):
-                store.stop_batch(batch, using=database())
-        user: Any = request.user.pk
-        LogEntry.objects.log_actions(user, [row], CHANGE, str(verb.label))
+    def begin_with_group(self, request: HttpRequest, verb: Verb) -> Verb:
+        """
+        Return the verb for tasks that are steered together, by which none refuses for another.
+
+        Who did it stands in the history of a batch, too; one that is cancelled takes no more
+        tasks.
+        """
+        if not numbers([request.POST.get("cone", "")]):
+            row = self.batch(request)
+            if verb is CANCEL:
+                for batch in within(row.pk, using=database()):
+                    store.stop_batch(batch, using=database())
+            user: Any = request.user.pk
+            LogEntry.objects.log_actions(user, [row], CHANGE, str(verb.label))
+        return replace(verb, act=cancel_one) if verb is CANCEL else verb
 
     def way_back(self, request: HttpRequest) -> str:
         back = request.POST.get("back", "")
@@ -215,7 +236,10 @@ class SteeringAdmin(ReadOnlyAdmin):
         rows = TaskQuerySet(Task, using=database()).with_status()
         shown = in_scope(rows, request, "user").filter(pk__in=ids[:SHOWN])
         statuses = {} if group is None else counts(group)
-        given = [(name, request.POST[name]) for name in ("batch", "cone") if name in request.POST]
+        given = [("ids", ",".join(map(str, ids)))]
+        if group is not None:
+            names = [name for name in ("batch", "cone") if name in request.POST]
+            given = [(name, request.POST[name]) for name in names]
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -228,11 +252,11 @@ class SteeringAdmin(ReadOnlyAdmin):
             "capped": len(ids) > CAP,
             "cap": CAP,
             "counts": [(badge(status), count) for status, count in statuses.items()],
-            "given": given if group is not None else [("ids", ",".join(map(str, ids)))],
+            "ids": ",".join(map(str, ids)),
+            "given": given,
             "is_batch": "batch" in request.POST,
             "rows": [cells_of(task) for task in shown.order_by("-pk")],
             "more": max(0, min(len(ids), CAP) - SHOWN),
-            "ids": "" if group is not None else ",".join(map(str, ids)),
             "value": request.POST.get("value", ""),
             "data": data_of(ids, request) if verb.field == "patch" else None,
             "back": back,

@@ -96,7 +96,7 @@ def steer(verb: Verb, ids: Iterable[int], *, using: str) -> Report:
         except NotFoundError:
             report.refused["gone"] += 1
         except NotSupportedError:
-            report.refused["unfit"] += 1
+            report.refused["awaited" if verb.name == "cancel" else "unfit"] += 1
         except AlreadyExistsError:
             report.refused["taken"] += 1
         except (InvalidTaskError, PayloadError):
@@ -113,6 +113,11 @@ def force_finish(task_id: int, using: str) -> str:
 
 def cancel(task_id: int, using: str) -> str:
     return "cancelled" if store.cancel_request(task_id, using=using) else "asked"
+
+
+def cancel_one(task_id: int, using: str) -> str:
+    """Cancel a task for which others wait, which are cancelled with it."""
+    return "cancelled" if store.cancel_one(task_id, using=using) else "asked"
 
 
 def retry(task_id: int, using: str) -> str:
@@ -197,6 +202,11 @@ def refused(why: str, count: int) -> str:
     reasons = {
         "ended": ngettext("%(count)d had ended already", "%(count)d had ended already", count),
         "gone": ngettext("%(count)d is gone", "%(count)d are gone", count),
+        "awaited": ngettext(
+            "for %(count)d others wait: its page cancels it with them",
+            "for %(count)d others wait: the page of each cancels it with them",
+            count,
+        ),
         "unfit": ngettext(
             "%(count)d is waiting, running or blocked",
             "%(count)d are waiting, running or blocked",

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 NAMES = {"retry": "retry", "cancel": "cancel", "delete": "purge", "move": "move", "edit": "edit"}
 """The verbs of bulk work, each with the admin's verb whose permission it needs."""
-FILTERS = ("status", "queue", "type", "user", "group", "tag", "q")
+FILTERS = ("status", "queue", "type", "user", "group", "tag", "batch", "q")
 TERMS = ("verb", "to", "patch", "rate", "run_in")
 HARMLESS = ("reach", "p", "o", "e", "_changelist_filters", "csrfmiddlewaretoken", *TERMS)
 LONGEST = 2_000
@@ -101,6 +101,8 @@ def selection_of(request: HttpRequest, values: Mapping[str, str], *, status: str
     word = given["status"] or status
     if word not in ("", ALL, *Status.values):
         raise InvalidTaskError(gettext("There is no status '%s'.") % word)
+    if given["batch"] and not given["batch"].isdecimal():
+        raise InvalidTaskError(gettext("There is no such batch."))
     return Selection(
         queue=given["queue"],
         status="" if word == ALL else word,
@@ -108,6 +110,7 @@ def selection_of(request: HttpRequest, values: Mapping[str, str], *, status: str
         user=given["user"] or None,
         group=given["group"],
         tag=given["tag"],
+        batch=given["batch"],
         key=given["q"],
         users=None if (users := scope_of(request)) is None else tuple(sorted(users)),
     )

@@ -22,7 +22,6 @@ from django_perfectqueue.models import Schedule
 from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.redaction import masked
 from django_perfectqueue.queue import database
-from django_perfectqueue.schedules import ScheduleHandle
 from django_perfectqueue.schedules.schedules import check_user
 from django_perfectqueue.schedules.terms import (
     CHECKS,
@@ -162,14 +161,6 @@ class ScheduleForm(RuleForm):
             return []
         now = server_time(using=database())
         return [due_time(self.row, tick) for tick in islice(timing_of(self.row).after(now), most)]
-
-
-def next_ticks(schedule: ScheduleHandle, most: int) -> list[datetime]:
-    """Return the next ticks; none where they can't be worked out, as its problem says."""
-    try:
-        return schedule.next(most)
-    except PerfectQueueError:
-        return []
 
 
 def data_shown(row: Schedule) -> str:

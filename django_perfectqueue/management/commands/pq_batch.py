@@ -34,6 +34,7 @@ from ..terminal.table import Column
 from ..terminal.text import local, padded
 
 SAMPLE = 20
+SIGNED = 500
 LABEL = 12
 
 SIGNED = 500

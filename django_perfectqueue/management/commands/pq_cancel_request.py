@@ -2,17 +2,20 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from django.db.models import Q
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from django_perfectqueue import store
 from django_perfectqueue.models import LIVE, TaskQuerySet
 from django_perfectqueue.queue import TaskHandle
 
 from ..base import CommandOptions
-from ..tasks.bulk import SelectingCommand
+from ..tasks.together import TogetherCommand
 
 
-class Command(SelectingCommand):
+class Command(TogetherCommand):
+    fitting = Q(ticket__isnull=False)
     summary = gettext_lazy("Cancels tasks that have yet to run, and asks running ones to stop.")
     statuses: ClassVar[list[str]] = [status.value for status in LIVE]
     outcomes = ("cancelled", "requested")
@@ -29,6 +32,10 @@ class Command(SelectingCommand):
         if task.cancel_request():
             return _("Task '%s' is cancelled.") % task.key, "cancelled"
         return _("Task '%s' is running, and is asked to stop.") % task.key, "requested"
+
+    def steer_id(self, task_id: int) -> str:
+        cancelled = store.cancel_one(task_id, using=self.queue.using)
+        return "cancelled" if cancelled else "requested"
 
     def tasks(self, options: CommandOptions) -> TaskQuerySet:
         tasks = self.queue.list().live()

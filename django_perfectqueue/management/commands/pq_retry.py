@@ -5,9 +5,11 @@ from dataclasses import replace
 from typing import ClassVar
 
 from django.core.management.base import CommandParser
+from django.db.models import Q
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from django_perfectqueue import store
 from django_perfectqueue.bulk import Selection
 from django_perfectqueue.inspection import steering
 from django_perfectqueue.models import DEAD, Outcome, TaskQuerySet
@@ -19,9 +21,11 @@ from ..queues.rule_command import person
 from ..tasks.bulk import SelectingCommand
 from ..tasks.bulk_preview import add_change_options
 from ..tasks.hints import no_group
+from ..tasks.together import TogetherCommand
 
 
-class Command(SelectingCommand):
+class Command(TogetherCommand):
+    fitting = Q(dead_letter__isnull=False)
     to: str | None
     patch: JSON
 
@@ -72,6 +76,10 @@ class Command(SelectingCommand):
     def sign(self, keys: Iterable[str], word: str) -> None:
         names = ((self.to or self.queue.name, key) for key in keys)
         steering.sign(names, word, by=person(), using=self.queue.using)
+
+    def steer_id(self, task_id: int) -> str:
+        store.redrive(task_id, using=self.queue.using)
+        return "retried"
 
     def tasks(self, options: CommandOptions) -> TaskQuerySet:
         tasks = self.queue.list()

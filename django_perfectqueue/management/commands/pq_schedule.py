@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -92,7 +91,7 @@ class Command(VerbCommand):
 
     def do_show(self, options: CommandOptions) -> None:
         schedule = self.schedules[options["name"]]
-        row, ticks, tasks = schedule.row(), coming(schedule), schedule.last(LAST)
+        row, ticks, tasks = schedule.row(), schedule.next(NEXT), schedule.last(LAST)
         if self.as_json:
             last = [{"key": one.key, "id": one.pk, "status": one.status} for one in tasks]
             ahead = [tick.isoformat() for tick in ticks]
@@ -182,7 +181,7 @@ class Command(VerbCommand):
 
     def report(self, schedule: ScheduleHandle, word: str, sentence: str) -> None:
         """Say what was done, and when the next tasks come."""
-        row, ticks = schedule.row(), coming(schedule)
+        row, ticks = schedule.row(), schedule.next(NEXT)
         if self.as_json:
             ahead = [tick.isoformat() for tick in ticks]
             self.print_json({**for_programs(row), "done": word, "next": ahead})
@@ -199,11 +198,6 @@ class Command(VerbCommand):
     def print_block(self, name: str, values: Sequence[str]) -> None:
         for number, value in enumerate(values or ["-"]):
             self.print_line("" if number else name, value)
-
-
-def coming(schedule: ScheduleHandle) -> list[datetime]:
-    """Return the next ticks; none where they can't be worked out, as its problem says."""
-    return [] if schedule.row().problem else schedule.next(NEXT)
 
 
 def data_from(text: str | None) -> Any:

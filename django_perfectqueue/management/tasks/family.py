@@ -63,14 +63,15 @@ def listed(pairs: Sequence[tuple[Relative, Link]], *, more: bool) -> str:
 
 def described(one: Relative, link: Link) -> str:
     name = _("batch %s") % one.key if one.is_batch else one.key
-    mode = "" if link.mode == "wait" else f"; {link.mode}"
+    option = "when" if link.parent < 0 else "if_failed"
+    mode = "" if link.mode == "wait" else f", {option}={link.mode}"
     return f"{name} ({one.word}{mode})"
 
 
 def counted(batch: Batch) -> str:
     """Return in words what a batch has."""
     found = batch.progress()
-    return _("%(total)s tasks: %(finished)s finished, %(dead)s dead, %(open)s open") % {
+    return _("%(finished)s of %(total)s finished, %(dead)s dead, %(open)s open") % {
         "total": found.total,
         "finished": found.finished,
         "dead": found.dead,

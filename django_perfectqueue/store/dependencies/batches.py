@@ -9,6 +9,8 @@ passes over it while they do.
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence, Set
 from contextvars import ContextVar
 from datetime import datetime
@@ -27,10 +29,11 @@ from ..database.dialects.base import Row, numbers
 from ..database.transaction import Tries, is_callers, reading, recalled, repeated, together, unit
 from ..records.dependency_events import Counts, count_followers, note_counts
 from ..values import Submission
+from .fold import PAUSES, Edge
 from .fold import Batch as Fold
-from .fold import Edge
 
 SOME = 1_000
+ROUNDS = 20
 MANY = 64
 """So many deltas of a batch are merged: who looks reads them all."""
 
@@ -258,7 +261,7 @@ def look_at_batches(batches: Set[int] | None, *, using: str, now: datetime | Non
     if (later := looking.get()) is not None:
         later |= batches
         return 0
-    total, left = 0, set(batches)
+    total, left, folds = 0, set(batches), Counter[int]()
     token = looking.set(left)
     try:
         while left:
@@ -267,10 +270,14 @@ def look_at_batches(batches: Set[int] | None, *, using: str, now: datetime | Non
             for batch, is_over in worth_it(some, using=using):
                 if not is_over:
                     merge(batch, using=using)
+                elif folds[batch] > len(PAUSES):
+                    continue  # Someone holds a callback for long: the sweep finds it.
                 elif (count := fold_some(batch, using=using, now=now)) is not None:
                     # Who looked meanwhile found it locked.
                     total += count
                     left.add(batch)
+                    time.sleep(PAUSES[folds[batch] - 1] if folds[batch] else 0.0)
+                    folds[batch] += 1
     finally:
         looking.reset(token)
     return total
@@ -315,12 +322,18 @@ def take_deltas(cursor: Cursor, dialect: Dialect, batch: int) -> list[Row]:
 
 def sweep(*, using: str, now: datetime | None) -> int:
     """Fold the deltas of all batches that nobody else has locked; return how many deltas."""
-    total = after = before = 0
-    while (batches := changed(after, using=using)) or total > before:
+    total, token = 0, looking.set(set())
+    try:
         # The end of one changes the one that it is in.
-        after, before = (after, before) if batches else (0, total)
-        for after in batches:
-            total += fold_some(after, using=using, now=now) or 0
+        for _round in range(ROUNDS):
+            before, after = total, 0
+            while batches := changed(after, using=using):
+                for after in batches:
+                    total += fold_some(after, using=using, now=now) or 0
+            if total == before:
+                break
+    finally:
+        looking.reset(token)
     return total
 
 
@@ -395,8 +408,12 @@ def release(
         return
     fold = Fold(cursor, dialect, now)
     edges = [Edge(*row) for row in rows]
-    fold.lock({edge.child for edge in edges})
+    if held := fold.lock({edge.child for edge in edges}):
+        # Who looks at a new callback holds it for a moment: it is for another look.
+        note_counts(cursor, dialect, {batch: Counts()})
     for edge in edges:
+        if edge.child in held:
+            continue
         if edge.if_failed == When.DONE or (edge.if_failed == When.FAILED) == bool(state.dead):
             fold.met.append(edge.id)
         elif edge.if_failed == When.FAILED:

@@ -263,11 +263,6 @@ def ask_to_cancel(task_id: int, *, using: str) -> None:
         cancel_one(task_id, using=using)
 
 
-def submit_now(row: Schedule, now: datetime, *, using: str) -> None:
-    """Submit the task of a schedule outside of its ticks; the row is not saved."""
-    submit_ticks(row, [now], now, using=using)
-
-
 def submit_ticks(
     row: Schedule,
     ticks: Sequence[datetime],

@@ -19,15 +19,12 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.models import Change, Outcome, State
 
-from ..arithmetic.fair_order import lane_of
-from ..arithmetic.limit_keys import may_hold, split
 from ..database.dialects import Dialect
 from ..database.transaction import Tries, recalled, unit
-from ..limits.limit_cache import known_limits
 from ..notify.ring import ring
 from ..records.trail import sign
 from .after_commit import once_committed
-from .steer import FIND, live
+from .steer import FIND, lane_after, live
 
 ROW = """
 SELECT "queue", "key", "type", "user", "limits", "outcome", "data" FROM "perfectqueue_task"
@@ -146,9 +143,8 @@ def write(cursor: Cursor, dialect: Dialect, task_id: int, row: Row, revision: Re
 
 def place(cursor: Cursor, dialect: Dialect, task_id: int, row: Row, using: str) -> None:
     """Put its ticket in the lane of its queue."""
-    may = may_hold(row.queue, row.type, row.user, split(row.limits))
-    keys = tuple(sorted(known_limits(may, using=using)))
-    values = {"id": task_id, "lane": lane_of(row.queue, row.user, keys)}
+    lane = lane_after(row.queue, row.type, row.user, row.limits, using=using)
+    values = {"id": task_id, "lane": lane}
     dialect.execute(cursor, PLACE, values)
 
 

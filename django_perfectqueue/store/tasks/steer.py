@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.db.backends.utils import CursorWrapper as Cursor
 
@@ -18,6 +20,7 @@ from ..database.dialects import Dialect
 from ..database.dialects.base import numbers
 from ..database.transaction import Tries, reading, recalled, repeated, unit
 from ..lanes.accounts import REACHED, Accounts
+from ..lanes.wake import wake_sleeping
 from ..limits.limit_cache import known_limits
 from ..notify.ring import call, ring
 from ..notify.signals import announce_ids
@@ -53,29 +56,40 @@ SET "alarm_at" = {now}, "run_at" = COALESCE((
 ), {now})
 WHERE "task_id" = %(task_id)s
 """
-RAISE = 'DELETE FROM "perfectqueue_deadletter" WHERE "task_id" = %(task_id)s'
+DEAD = """
+SELECT "id", "queue", "type", "user", "limits" FROM "perfectqueue_task"
+WHERE "id" IN ({ids}) AND "outcome" NOT IN ('', 'finished') ORDER BY "id"
+"""
 REOPEN = """
 UPDATE "perfectqueue_task"
 SET "outcome" = '', "worker" = '', "started_at" = NULL, "ended_at" = NULL, "expires_at" = NULL
-WHERE "id" = %(task_id)s AND "outcome" NOT IN ('', 'finished') AND "queue" = %(queue)s
+WHERE "id" IN ({ids})
 """
 REQUEUE = """
 INSERT INTO "perfectqueue_ticket" (
     "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors", "crashes",
     "cancel_requested", "followed"
 )
-SELECT "id", %(lane)s, %(state)s, %(rank)s, COALESCE("expected_at", {now}),
-    CASE WHEN %(state)s = 1 THEN {now} END, %(attempt)s, 0, 0, FALSE, %(followed)s
-FROM "perfectqueue_task" WHERE "id" = %(task_id)s
+SELECT "id", CASE "id" {lanes} END, CASE WHEN "id" IN ({children}) THEN 3 ELSE 0 END,
+    -"priority", COALESCE("expected_at", {now}), NULL, "attempt", 0, 0, FALSE, {followed}
+FROM "perfectqueue_task" WHERE "id" IN ({ids})
 """
-FOLLOWED_BY = """
-SELECT EXISTS (
-    SELECT 1 FROM "perfectqueue_dependency" WHERE "parent_id" = %(task_id)s AND "state" < 3
-), (SELECT "batch_id" FROM "perfectqueue_batchmember" WHERE "task_id" = %(task_id)s)
+FAMILY = """
+SELECT "id", EXISTS (
+    SELECT 1 FROM "perfectqueue_dependency"
+    WHERE "child_id" = "perfectqueue_task"."id" AND "state" < 3
+), EXISTS (
+    SELECT 1 FROM "perfectqueue_dependency"
+    WHERE "parent_id" = "perfectqueue_task"."id" AND "state" < 3
+), (
+    SELECT "batch_id" FROM "perfectqueue_batchmember"
+    WHERE "task_id" = "perfectqueue_task"."id"
+)
+FROM "perfectqueue_task" WHERE "id" IN ({ids})
 """
 # Its children wait for it anew. Written by id: by the parent it would wait for submitters.
 GIVEN_UP = """
-SELECT "id" FROM "perfectqueue_dependency" WHERE "parent_id" = %(task_id)s AND "state" = 2
+SELECT "id" FROM "perfectqueue_dependency" WHERE "parent_id" IN ({ids}) AND "state" = 2
 """
 AWAIT = 'UPDATE "perfectqueue_dependency" SET "state" = 1 WHERE "id" IN ({ids})'
 
@@ -216,10 +230,9 @@ def refuse_unfit(key: str, outcome: str, state: int | None) -> None:
 def redrive_now(tries: Tries, task_id: int, *, using: str, now: datetime | None) -> None:
     try:
         with unit(using) as (cursor, dialect):
-            queue = put_back(cursor, dialect, task_id, using, now)
+            put_back(cursor, dialect, task_id, using, now)
             announce_ids(cursor, dialect, [(signals.task_put_back, [task_id])])
             tries.commits(task_id)
-            ring(queue, using=using)
     except (AlreadyFinishedError, NotSupportedError):
         # It had not finished, nor was it in its line, when an earlier try put it there.
         if not tries.doubtful:
@@ -228,43 +241,96 @@ def redrive_now(tries: Tries, task_id: int, *, using: str, now: datetime | None)
 
 def put_back(
     cursor: Cursor, dialect: Dialect, task_id: int, using: str, now: datetime | None
-) -> str:
-    """Return the queue to which the task was put back."""
+) -> None:
     task = known(cursor, dialect, task_id)
     if task.outcome == Outcome.FINISHED:
         refuse_unfit(task.key, task.outcome, None)
-    values: dict[str, Any] = {"task_id": task_id}
     if not task.outcome:
         hasten(cursor, dialect, task_id, task.key, now)
-        return task.queue
-    dialect.execute(cursor, REOPEN, {**values, "queue": task.queue})
-    if not cursor.rowcount:
+        ring(task.queue, using=using)
+        return
+    back = put_back_dead(cursor, dialect, [task_id], using, now)
+    if not back:
         known(cursor, dialect, task_id)
-        raise AlreadyFinishedError(f"Task '{task.key}' was put back or moved by someone else.")
-    dialect.execute(cursor, RAISE, values)
-    may = may_hold(task.queue, task.type, task.user, split(task.limits))
-    keys = tuple(sorted(known_limits(may, using=using)))
-    values["lane"] = lane_of(task.queue, task.user, keys)
-    values |= {"rank": -task.priority, "attempt": task.attempt}
-    values["state"] = (State.BLOCKED if task.is_child else State.SCHEDULED).value
-    values["followed"] = followed_by(cursor, dialect, task_id)
-    dialect.execute(cursor, REQUEUE, values, now=now)
-    if given_up := dialect.execute(cursor, GIVEN_UP, values).fetchall():
-        ids = numbers(id_ for (id_,) in given_up)
-        dialect.execute(cursor, AWAIT.replace("{ids}", ids))
-    if task.is_child:
-        # What it waits for may end before this commit: that is looked at after it.
-        note_added(cursor, dialect, [task_id])
-    return task.queue
+        raise AlreadyFinishedError(f"Task '{task.key}' was put back by someone else.")
 
 
-def followed_by(cursor: Cursor, dialect: Dialect, task_id: int) -> int | None:
-    """Return who follows a dead task whose row is locked; it counts as dead no longer."""
-    row = dialect.execute(cursor, FOLLOWED_BY, {"task_id": task_id}).fetchone()
-    has_children, batch = row
-    if batch:
-        note_counts(cursor, dialect, {batch: Counts(dead=-1)})
-    return 2 * (batch or 0) + int(has_children) or None
+def redrive_all(ids: Collection[int], *, using: str) -> set[int]:
+    """
+    Put tasks that ended without finishing back in their lines; return which.
+
+    Some statements for all of them, in the caller's transaction, which is theirs to repeat.
+    """
+    with unit(using) as (cursor, dialect):
+        back = put_back_dead(cursor, dialect, ids, using, None)
+        announce_ids(cursor, dialect, [(signals.task_put_back, list(back))])
+    return set(back)
+
+
+def put_back_dead(
+    cursor: Cursor, dialect: Dialect, ids: Collection[int], using: str, now: datetime | None
+) -> dict[int, str]:
+    """Put tasks that ended without finishing back; return those, each with its queue."""
+    wanted = DEAD.replace("{ids}", numbers(ids)) + dialect.lock_clause()
+    # Read under the lock: someone may have moved or put back one meanwhile.
+    rows = dialect.execute(cursor, wanted).fetchall()
+    if not rows:
+        return {}
+    back = {task_id: queue for task_id, queue, *_names in rows}
+    dialect.execute(cursor, REOPEN.replace("{ids}", numbers(back)))
+    dialect.delete(cursor, "perfectqueue_deadletter", back, key="task_id")
+    children, followed = family(cursor, dialect, back)
+    lanes = [(task_id, lane_after(*names, using=using)) for task_id, *names in rows]
+    first = {lane: task_id for task_id, lane in lanes if task_id not in children}
+    for queue in sorted(set(back.values())):
+        own = {lane: task_id for lane, task_id in first.items() if back[task_id] == queue}
+        ring(queue, using=using, lanes=own, wake=wake_sleeping)
+    statement = REQUEUE.replace("{lanes}", cases(lanes)).replace("{children}", numbers(children))
+    statement = statement.replace("{followed}", whens(followed))
+    dialect.execute(cursor, statement.replace("{ids}", numbers(back)), now=now)
+    given_up = dialect.execute(cursor, GIVEN_UP.replace("{ids}", numbers(back))).fetchall()
+    if given_up:
+        dialect.execute(cursor, AWAIT.replace("{ids}", numbers(id_ for (id_,) in given_up)))
+    if children:
+        # What they wait for may end before this commit: that is looked at after it.
+        note_added(cursor, dialect, children)
+    return back
+
+
+def lane_after(queue: str, type_: str, user: str, limits: str, *, using: str) -> int:
+    may = may_hold(queue, type_, user, split(limits))
+    return lane_of(queue, user, tuple(sorted(known_limits(may, using=using))))
+
+
+def cases(values: Iterable[tuple[int, int]]) -> str:
+    return " ".join(f"WHEN {int(key)} THEN {int(value)}" for key, value in values)
+
+
+def whens(followed: Mapping[int, int]) -> str:
+    """Return the SQL of who follows each task."""
+    return f'CASE "id" {cases(followed.items())} ELSE NULL END' if followed else "NULL"
+
+
+def family(
+    cursor: Cursor, dialect: Dialect, ids: Collection[int]
+) -> tuple[list[int], dict[int, int]]:
+    """
+    Return which dead tasks wait for others, and who follows each that is followed.
+
+    Their rows are locked; in their batches they count as dead no longer.
+    """
+    children, followed, dead = [], {}, Counter[int]()
+    rows = dialect.execute(cursor, FAMILY.replace("{ids}", numbers(ids))).fetchall()
+    for task_id, is_child, has_children, batch in rows:
+        if is_child:
+            children.append(task_id)
+        if by := 2 * (batch or 0) + int(has_children):
+            followed[task_id] = by
+        if batch:
+            dead[batch] -= 1
+    if dead:
+        note_counts(cursor, dialect, {batch: Counts(dead=count) for batch, count in dead.items()})
+    return children, followed
 
 
 def hasten(cursor: Cursor, dialect: Dialect, task_id: int, key: str, now: datetime | None) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 
-from django.db import Error, connections, transaction
+from django.db import Error, IntegrityError, connections, transaction
 from django.db.backends.utils import CursorWrapper as Cursor
 from django.utils import timezone
 
@@ -21,6 +22,8 @@ from ..lanes.wake import wake_sleeping
 from ..notify.ring import message_of, ring
 from ..notify.signals import announce
 from ..values import Moment, Submission, new_token
+
+Insert = Callable[[Cursor, Sequence[Submission], "datetime | None"], dict[tuple[str, str], int]]
 
 CHUNK = 1000
 CHUNK_LETTERS = 4 * 1024 * 1024
@@ -98,16 +101,22 @@ def notify(
 
     It is no part of what is repeated: what a receiver does, or an eager task, is done once.
     """
-    stored = [task for task in submissions if (task.queue, task.key) in fresh]
+    stored = submissions
+    if len(fresh) < len(submissions):
+        stored = [task for task in submissions if (task.queue, task.key) in fresh]
     if task_submitted.receivers:
         announce(task_submitted, stored, using=using)
+    # The first of each lane remains: later ones may wait for it.
+    due = {(task.queue, task.lane): task.key for task in reversed(stored) if task.run_at is None}
     soonest: dict[str, float] = {}
     lanes: dict[str, dict[int, int]] = {}
+    for (queue, lane), key in due.items():
+        soonest[queue] = 0.0
+        lanes.setdefault(queue, {})[lane] = fresh[queue, key]
     for task in stored:
-        wait = 0.0 if task.run_at is None else until(task.run_at, now)
-        soonest[task.queue] = min(soonest.get(task.queue, wait), wait)
-        if task.run_at is None:
-            lanes.setdefault(task.queue, {}).setdefault(task.lane, fresh[task.queue, task.key])
+        if task.run_at is not None:
+            wait = until(task.run_at, now)
+            soonest[task.queue] = min(soonest.get(task.queue, wait), wait)
     for queue, wait in soonest.items():
         ring(queue, using=using, delay=wait, lanes=lanes.get(queue), wake=wake_sleeping)
 
@@ -127,7 +136,7 @@ def store_free(
     now: datetime | None,
 ) -> dict[tuple[str, str], int]:
     with unit(using) as (cursor, dialect):
-        return store_some(cursor, dialect, tries, submissions, now)
+        return store_some(cursor, dialect.submit, tries, submissions, now)
 
 
 @recalled
@@ -197,8 +206,15 @@ def store_all(
     using: str,
     now: datetime | None,
 ) -> dict[tuple[str, str], int]:
+    if not tries.doubtful:
+        # Most often all keys are free, and not to look at each costs less.
+        with suppress(IntegrityError), unit(using, apart=True) as (cursor, dialect):
+            fresh = store_some(cursor, dialect.submit_free, tries, submissions, now)
+            if len(fresh) < len(submissions):
+                transaction.set_rollback(True, using=using)
+            return fresh
     with unit(using, apart=True) as (cursor, dialect):
-        fresh = store_some(cursor, dialect, tries, submissions, now)
+        fresh = store_some(cursor, dialect.submit, tries, submissions, now)
         if len(fresh) < len(submissions):
             transaction.set_rollback(True, using=using)
         return fresh
@@ -206,21 +222,20 @@ def store_all(
 
 def store_some(
     cursor: Cursor,
-    dialect: Dialect,
+    insert: Insert,
     tries: Tries,
     submissions: Sequence[Submission],
     now: datetime | None,
 ) -> dict[tuple[str, str], int]:
-    given, seen = [], set()
+    dialect = dialect_for(cursor.db)
+    first: dict[tuple[str, str], Submission] = {}
     for task in submissions:
-        refuse_too_long(cursor, dialect, task)
-        if (task.queue, task.key) in seen:
-            continue
-        seen.add((task.queue, task.key))
-        given.append(task)
-    fresh = dialect.submit(cursor, given, now) if given else {}
+        if len(task.payload) > LONG:
+            refuse_too_long(cursor, dialect, task)
+        first.setdefault((task.queue, task.key), task)
+    fresh = insert(cursor, list(first.values()), now) if first else {}
     if tries.doubtful:
-        fresh |= ours(cursor, dialect, tries, seen - fresh.keys())
+        fresh |= ours(cursor, dialect, tries, first.keys() - fresh.keys())
     tries.commits(fresh)
     return fresh
 

@@ -2,7 +2,7 @@ import datetime as dt
 from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 from enum import Enum
-from unittest import mock
+from unittest import mock, skipUnless
 from zoneinfo import ZoneInfo
 
 from django.db import DatabaseError, connection, connections, transaction
@@ -19,6 +19,7 @@ from django_perfectqueue.exceptions import (
 )
 from django_perfectqueue.models import Attempt, DeadLetter, Task, Ticket
 from django_perfectqueue.queue import Queue
+from django_perfectqueue.store.database.dialects.prepared import uses
 
 from ...factories import (
     MINUTE,
@@ -283,6 +284,42 @@ class SubmitManyTests(TestCase):
         self.assertEqual(keys(acquire(5, lease=600.0)), ["c", "b"])
         self.assertEqual(keys(acquire(5, now=after(60))), ["a"])
 
+    def test_many_are_stored_as_one_by_one(self):
+        full = {
+            "type": "report",
+            "data": {"of": 'a "quoted" \\ text', "none": None},
+            "user": "ann",
+            "priority": -3,
+            "run_at": 60,
+            "expected_at": NOON + 2 * MINUTE,
+            "expires_at": 3600,
+            "limits": ["disk", "api"],
+            "time_limit": 2.5,
+        }
+        plain = {"type": "mail"}
+        at = {**full, "run_at": NOON + MINUTE, "expires_at": None, "user": "bob"}
+        for number, given in enumerate([[full, full], [plain, plain], [full, plain, at]]):
+            for now in (NOON, None):
+                with self.subTest(given=given, now=now):
+                    tasks = [{**task, "key": f"k{n}"} for n, task in enumerate(given)]
+                    many, singly = (Queue(f"{way}-{number}-{now}") for way in ("many", "singly"))
+                    many.submit_many(tasks, now=now)
+                    for task in tasks:
+                        singly.submit(**task, now=now)
+                    self.assertEqual(rows(many, now), rows(singly, now))
+
+
+def rows(queue, now):
+    """Return what is stored of its tasks, but what differs from queue to queue or in time."""
+    own = {"id", "queue", "created_at", "ticket__task_id", "ticket__lane", "ticket__token"}
+    times = {"run_at", "expected_at", "expires_at", "ticket__run_at", "ticket__alarm_at"}
+    columns = {
+        *(field.attname for field in Task._meta.concrete_fields),
+        *(f"ticket__{field.attname}" for field in Ticket._meta.concrete_fields),
+    }
+    left = sorted(columns - own - (times if now is None else set()))
+    return list(queue.list().order_by("key").values(*left))
+
 
 class StatementTests(TransactionTestCase):
     def test_a_thousand_tasks_cost_hardly_more_statements_than_one(self):
@@ -381,6 +418,48 @@ class PacketTests(TransactionTestCase):
             self.skipTest("psycopg2 binds no parameters on the server.")
         with self.with_option(**one[connection.vendor]):
             self.assertEqual(self.assert_submits(), 0)
+
+    def prepared(self):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM pg_prepared_statements")
+            return cursor.fetchone()[0]
+
+    @skipUnless(connection.vendor == "postgresql", "The others prepare nothing.")
+    def test_a_connection_that_submits_again_prepares_it(self):
+        connection.close()
+        found = []
+        for number in range(8):
+            submit(f"k{number}", user="ann", data=number + 1, priority=number, now=None)
+            found.append(self.prepared())
+        self.assertEqual(found, [0, 2, 2, 2, 2, 2, 2, 2])
+        stored = Task.objects.order_by("id").values_list("key", "payload", "priority")
+        self.assertEqual(list(stored), [(f"k{n}", str(n + 1), n) for n in range(8)])
+        with self.assertRaises(AlreadyExistsError):
+            submit("k3", user="ann", now=None)
+
+    @skipUnless(connection.vendor == "postgresql", "The others prepare nothing.")
+    def test_a_pooler_may_change_the_servers_connection(self):
+        for before in (1, 2, 3):
+            with self.subTest(before=before):
+                connection.close()
+                for number in range(before):
+                    submit(f"{before}-{number}", user="ann", now=None)
+                self.change_statements()
+                for number in range(before, 6):
+                    submit(f"{before}-{number}", user="ann", now=None)
+        self.assertEqual(Task.objects.count(), 20)
+        self.assertEqual(Ticket.objects.count(), 20)
+
+    def change_statements(self):
+        """Forget what this client has prepared; else prepare it, as another client does."""
+        if self.prepared():
+            with connection.cursor() as cursor:
+                cursor.execute("DEALLOCATE ALL")
+            return
+        known = dict(uses.pop(connection.connection))
+        for number in range(2):
+            submit(f"other-{number}", user="ann", now=None)
+        uses[connection.connection] = known
 
     def test_what_fails_after_the_commit_is_no_failure_of_the_submit(self):
         submit("first", user="ann", now=None)

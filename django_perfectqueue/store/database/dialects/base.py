@@ -201,6 +201,12 @@ class Dialect(ABC):
     ) -> dict[tuple[str, str], int]:
         """Store tasks and their tickets; return the ids of those whose key was free."""
 
+    def submit_free(
+        self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
+    ) -> dict[tuple[str, str], int]:
+        """Do the same where all keys are free; where one is not, this may raise IntegrityError."""
+        return self.submit(cursor, tasks, now)
+
     @abstractmethod
     def submit_one(
         self, cursor: Cursor, task: Submission, *, token: int, now: datetime | None

@@ -24,12 +24,19 @@ from ...values import CHANNEL, ENDED, Completion, Moment, Submission
 from ..diagnosis import Ailment
 from .base import HAS_COPIES, Dialect, Entry, Report, Waking, average
 from .one_task import SPAN, TICKET, Form, Stored, form_of, statements_of, values_of
+from .prepared import Packet, prepare_no_more, prepared, text_of
 
 SERIALIZATION_FAILURE = "40001"
 DEADLOCK_DETECTED = "40P01"
 LOCK_NOT_AVAILABLE = "55P03"
 ACTIVE, IN_TRANSACTION = 1, (2, 3)
 """What libpq says of a connection; 3 is a transaction that has failed."""
+
+UNPREPARED = {
+    "26000",  # invalid_sql_statement_name: a pooler has changed the server's connection
+    "42P05",  # duplicate_prepared_statement: another client has prepared it there
+}
+PASSES = {SERIALIZATION_FAILURE, DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE, *UNPREPARED}
 
 # The whole class 08 is lost, too.
 LOST = {
@@ -75,46 +82,58 @@ SAID = {
 }
 
 SUBMIT = """
-WITH "clock" AS (SELECT {now} AS "now"),
-"given" AS (
-    SELECT * FROM unnest(
-        %(queue)s::text[], %(key)s::text[], %(type)s::text[], %(user)s::text[],
-        %(data)s::text[], %(priority)s::int[], {run_at}, {expected_at}, {expires_at},
-        %(limits)s::text[],
-        %(time_limit)s::float8[], %(context)s::text[], %(lane)s::bigint[]
-    ) AS "given" (
-        "queue", "key", "type", "user", "data", "priority", "run_at", "expected_at",
-        "expires_at", "limits", "time_limit", "context", "lane"
-    )
+WITH "clock" AS (
+    SELECT {now} AS "now",
+        pg_get_serial_sequence('"perfectqueue_task"', 'id')::regclass AS "ids"
+),
+"given" AS MATERIALIZED (
+    SELECT nextval("clock"."ids") AS "id", "now", "place", {columns}
+    FROM "clock", unnest({arrays}) WITH ORDINALITY AS "array" ({names}, "place")
 ),
 "stored" AS (
     INSERT INTO "perfectqueue_task" (
-        "queue", "key", "type", "user", "data", "priority", "created_at", "run_at",
+        "id", "queue", "key", "type", "user", "data", "priority", "created_at", "run_at",
         "expected_at", "expires_at", "limits", "time_limit", "context", "outcome",
         "attempt", "worker"
     )
-    SELECT "queue", "key", "type", "user", "data", "priority", "now",
+    SELECT "id", "queue", "key", "type", "user", "data", "priority", "now",
         COALESCE("run_at", "now"), "expected_at", "expires_at", "limits", "time_limit",
         "context", '', 0, ''
-    FROM "given", "clock"
-    ON CONFLICT ("queue", "key") DO NOTHING
-    RETURNING "id", "queue", "key", "run_at"
+    FROM "given" {returned}
 ),
 "ticket" AS (
     INSERT INTO "perfectqueue_ticket" (
         "task_id", "lane", "state", "rank", "run_at", "alarm_at", "attempt", "errors",
         "crashes", "cancel_requested"
     )
-    SELECT "stored"."id", "given"."lane",
-        CASE WHEN "given"."run_at" IS NULL THEN 0 ELSE 1 END,
-        -"given"."priority", COALESCE("given"."expected_at", "stored"."run_at"),
-        "given"."run_at", 0, 0, 0, false
-    FROM "stored" JOIN "given" USING ("queue", "key")
+    SELECT "id", "lane", CASE WHEN "run_at" IS NULL THEN 0 ELSE 1 END, -"priority",
+        COALESCE("expected_at", "run_at", "now"), "run_at", 0, 0, 0, false
+    FROM "given" {kept}
 )
-SELECT "queue", "key", "id" FROM "stored"
+SELECT "id", "place" FROM "given" {kept}
 """
+IF_FREE = 'ON CONFLICT ("queue", "key") DO NOTHING RETURNING "id"'
+BUT_TAKEN = 'JOIN "stored" USING ("id")'
+COLUMNS = {
+    "queue": "text",
+    "key": "text",
+    "type": "text",
+    "user": "text",
+    "data": "text",
+    "priority": "int",
+    "run_at": "timestamptz",
+    "expected_at": "timestamptz",
+    "expires_at": "timestamptz",
+    "limits": "text",
+    "time_limit": "float8",
+    "context": "text",
+    "lane": "bigint",
+}
+KINDS = COLUMNS | {"rank": "int", "token": "bigint", "message": "text", "now": "timestamptz"}
 
-TIMES = "%({name})s::timestamptz[]"
+SUBMIT_IF_FREE = SUBMIT.replace("{returned}", IF_FREE).replace("{kept}", BUT_TAKEN)
+SUBMIT_ALL = SUBMIT.replace("{returned}", "").replace("{kept}", "")
+
 TIMES_AND_SPANS = """ARRAY(
     SELECT CASE
         WHEN left("at", 1) = '+' THEN {now} + substr("at", 2)::float8 * interval '1 second'
@@ -133,7 +152,7 @@ KEEP_ID = "set_config('perfectqueue.stored', %(token)s || ':' || \"task_id\", fa
 KEPT = "split_part(current_setting('perfectqueue.stored', true), ':', {part})"
 AND_LOOK = f"""
 SELECT {KEPT.format(part=2)}::bigint, ({{seen}}) IS NOT NULL
-WHERE {KEPT.format(part=1)} = '%(token)s'
+WHERE {KEPT.format(part=1)} = %(token)s::text
 """
 NOTIFY = f"SELECT pg_notify('{CHANNEL}', %(message)s)::text"
 IF_AWAKE = 'FROM "perfectqueue_lane" WHERE "id" = %(lane)s AND "awake"'
@@ -318,7 +337,7 @@ class PostgreSQL(Dialect):
         return READABLE["postgresql"].replace("{time}", time)
 
     def passes(self, error: Exception) -> bool:
-        return state_of(error) in {SERIALIZATION_FAILURE, DEADLOCK_DETECTED, LOCK_NOT_AVAILABLE}
+        return state_of(error) in PASSES
 
     def lost(self, error: Exception) -> bool:
         state = state_of(error)
@@ -339,27 +358,40 @@ class PostgreSQL(Dialect):
     def submit(
         self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
     ) -> dict[tuple[str, str], int]:
-        parameters = {
-            "queue": texts([task.queue for task in tasks]),
-            "key": texts([task.key for task in tasks]),
-            "type": texts([task.type for task in tasks]),
-            "user": texts([task.user for task in tasks]),
-            "data": texts([task.payload for task in tasks]),
-            "priority": array([task.priority for task in tasks]),
-            "limits": texts([",".join(task.limits) for task in tasks]),
-            "time_limit": array([task.time_limit for task in tasks]),
-            "context": texts([task.context for task in tasks]),
-            "lane": array([task.lane for task in tasks]),
+        return self.insert(cursor, SUBMIT_IF_FREE, tasks, now)
+
+    def submit_free(
+        self, cursor: Cursor, tasks: Sequence[Submission], now: datetime | None
+    ) -> dict[tuple[str, str], int]:
+        return self.insert(cursor, SUBMIT_ALL, tasks, now)
+
+    def insert(
+        self, cursor: Cursor, statement: str, tasks: Sequence[Submission], now: datetime | None
+    ) -> dict[tuple[str, str], int]:
+        """Store tasks; a column that is the same in all is sent once."""
+        fields = dict(zip(Submission._fields, zip(*tasks, strict=True), strict=True))
+        fields["data"] = fields["payload"]
+        parameters: dict[str, object] = {}
+        columns, arrays = [], []
+        for name, kind in COLUMNS.items():
+            values = fields[name]
+            if name != "key" and values.count(values[0]) == len(values):
+                sql, parameters[name] = same(name, kind, values[0])
+                columns.append(f'{sql} AS "{name}"')
+            else:
+                sql, parameters[name] = listed(name, kind, values)
+                columns.append(f'"{name}"')
+                arrays.append((name, sql))
+        parts = {
+            "{columns}": ", ".join(columns),
+            "{arrays}": ", ".join(sql for _name, sql in arrays),
+            "{names}": ", ".join(f'"{name}"' for name, _sql in arrays),
         }
-        statement = SUBMIT
-        for name in ("run_at", "expected_at", "expires_at"):
-            times = [getattr(task, name) for task in tasks]
-            parameters[name] = array(map(time_of, times))
-            spans = any(isinstance(at, timedelta) for at in times)
-            sql = (TIMES_AND_SPANS if spans else TIMES).replace("{name}", name)
-            statement = statement.replace(f"{{{name}}}", sql)
+        for mark, sql in parts.items():
+            statement = statement.replace(mark, sql)
         rows = self.execute(cursor, statement, parameters, now=now).fetchall()
-        return {(queue, key): task_id for queue, key, task_id in rows}
+        names = list(zip(fields["queue"], fields["key"], strict=True))
+        return {names[place - 1]: task_id for task_id, place in rows}
 
     def submit_one(
         self, cursor: Cursor, task: Submission, *, token: int, now: datetime | None
@@ -377,14 +409,16 @@ class PostgreSQL(Dialect):
         if not (is_due or message) or binds_on_server(cursor.db):
             return self.submit_one(cursor, task, token=token, now=now)
         form = form_of(task)
-        clock = self.clock if now is None else self.given_clock
-        seen = f"{NOTIFY if message else 'SELECT 1'} {IF_AWAKE if is_due else ''}"
+        packet = packet_of(
+            form, self.clock if now is None else self.given_clock, bool(message), is_due
+        )
         values = values_of(task, form, token, now, given) | {"message": message}
-        statement = f"{one_task(form, clock, KEEP_ID)}; COMMIT; {AND_LOOK.replace('{seen}', seen)}"
-        # NOTIFY within the first transaction would let commits go only one by one.
+        wire = cursor.db.connection
         try:
-            cursor.execute(f"BEGIN; {statement}", values)
-        except BaseException:
+            cursor.execute(text_of(packet, wire), values)
+        except BaseException as error:
+            if state_of(error) in UNPREPARED:
+                prepare_no_more(wire)
             roll_back(cursor)
             raise
         # What is read is here, so Django need not watch over each call.
@@ -473,6 +507,23 @@ def one_task(form: Form, clock: str, returned: str) -> str:
     return statement.replace("{now}", clock)
 
 
+@functools.cache
+def packet_of(form: Form, clock: str, message: bool, is_due: bool) -> Packet:
+    """Return what stores a task in a transaction, and then looks and notifies."""
+    store = one_task(form, clock, KEEP_ID)
+    seen = f"{NOTIFY if message else 'SELECT 1'} {IF_AWAKE if is_due else ''}"
+    look = AND_LOOK.replace("{seen}", seen)
+    spans = {name.removeprefix(SPAN): "interval" for name in form if name.startswith(SPAN)}
+    kinds = tuple((KINDS | spans).items())
+    (prepare, execute), (prepare_look, execute_look) = prepared(store, kinds), prepared(look, kinds)
+    # NOTIFY within the first transaction would let commits go only one by one.
+    return Packet(
+        f"BEGIN; {store}; COMMIT; {look}",
+        f"BEGIN; {prepare}; {execute}; COMMIT; {prepare_look}; {execute_look}",
+        f"BEGIN; {execute}; COMMIT; {execute_look}",
+    )
+
+
 def given(value: Moment) -> datetime | str:
     """Return a time as the driver takes it, and a span as a text."""
     return f"{value.total_seconds()} seconds" if isinstance(value, timedelta) else value
@@ -518,6 +569,23 @@ def texts(values: Iterable[str | None]) -> str:
     return f"{{{','.join(items)}}}"
 
 
+def same(name: str, kind: str, value: Any) -> tuple[str, object]:
+    """Return the SQL and the parameter of a column that has one value in all tasks."""
+    if isinstance(value, timedelta):
+        return f'"now" + %({name})s::interval', given(value)
+    return f"%({name})s::{kind}", ",".join(value) if name == "limits" else value
+
+
+def listed(name: str, kind: str, values: Sequence[Any]) -> tuple[str, str]:
+    """Return the SQL and the parameter of a column as an array."""
+    if kind == "timestamptz":
+        spans = any(isinstance(at, timedelta) for at in values)
+        sql = TIMES_AND_SPANS.replace("{name}", name) if spans else f"%({name})s::timestamptz[]"
+        return sql, array(map(time_of, values))
+    items = map(",".join, values) if name == "limits" else values
+    return f"%({name})s::{kind}[]", (texts if kind == "text" else array)(items)
+
+
 def time_of(moment: Moment | None) -> str | None:
     """Return a time as an item of an array; a span as its seconds behind a plus."""
     if isinstance(moment, timedelta):
@@ -534,7 +602,7 @@ def time_sql(name: str) -> str:
     return f"%({name})s::timestamptz"
 
 
-def state_of(error: Exception) -> str | None:
+def state_of(error: BaseException) -> str | None:
     """Return the code of an error, as both drivers keep it, if the server sent one."""
     cause = error.__cause__
     return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)

@@ -1,0 +1,73 @@
+"""Commands that also do what they do to all tasks that wait for those of the keys."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.core.management.base import CommandError, CommandParser
+from django.db.models import Q
+from django.utils.translation import gettext as _
+
+from django_perfectqueue import store
+from django_perfectqueue.exceptions import IdempotentError, NotFoundError, NotSupportedError
+from django_perfectqueue.inspection import steering
+from django_perfectqueue.models import Task
+
+from ..base import CommandOptions
+from ..queues.rule_command import person
+from .bulk import SelectingCommand
+from .hints import with_hint
+
+
+class TogetherCommand(SelectingCommand):
+    """With --together; ``fitting`` says to which of those that wait it can be done."""
+
+    fitting: ClassVar[Q]
+
+    def add_options(self, parser: CommandParser) -> None:
+        super().add_options(parser)
+        parser.add_argument(
+            "--together",
+            action="store_true",
+            help=_("Also all tasks that wait for these, directly or not; with --dry-run, too."),
+        )
+
+    def steer_id(self, task_id: int) -> str:
+        """Do it to one task; return one of ``outcomes``."""
+        raise NotImplementedError
+
+    def act(self, options: CommandOptions) -> None:
+        if not options["together"]:
+            super().act(options)
+            return
+        if not options["keys"] or any(options[name] for name in self.choices):
+            raise CommandError(_("--together is for keys."))
+        names = self.names_together(options["keys"])
+        if options["dry_run"]:
+            self.print_keys(key for _id, _queue, key in names)
+            return
+        done: dict[str, int] = dict.fromkeys(self.outcomes, 0)
+        for task_id, queue, key in names:
+            try:
+                word = self.steer_id(task_id)
+            except (IdempotentError, NotFoundError, NotSupportedError):
+                continue
+            done[word] += 1
+            steering.sign([(queue, key)], word, by=person(), using=self.queue.using)
+        if self.as_json:
+            self.print_json(done)
+        else:
+            self.say(self.summary_of(done))
+
+    def names_together(self, keys: list[str]) -> list[tuple[int, str, str]]:
+        """Return ids, queues and keys, those that wait before those for which they wait."""
+        ids = []
+        for key in keys:
+            with with_hint(self.queue[key]):
+                ids.append(self.queue[key].id)
+        found = [*store.descendants(ids, using=self.queue.using), *ids]
+        names: list[tuple[int, str, str]] = []
+        for some in (found[start : start + 1_000] for start in range(0, len(found), 1_000)):
+            rows = Task.objects.using(self.queue.using).filter(self.fitting, pk__in=some)
+            names += rows.values_list("pk", "queue", "key")
+        return sorted(names, reverse=True)

@@ -1,0 +1,121 @@
+"""Take tasks from a queue without a worker."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from asgiref.sync import sync_to_async
+
+from django_perfectqueue import store
+from django_perfectqueue.conf import options
+from django_perfectqueue.payload.inputs import Duration, checked_duration, checked_timeout
+
+from .acquired import AcquiredTask
+from .async_twins import twin
+from .notify_due import DueWait
+
+
+class Taking:
+    """The part of a queue that takes tasks."""
+
+    name: str
+
+    @property
+    def using(self) -> str:
+        raise NotImplementedError
+
+    def acquire(
+        self,
+        limit: int = 1,
+        *,
+        alive_time: float | None = None,
+        now: datetime | None = None,
+    ) -> list[AcquiredTask]:
+        """
+        Take up to so many due tasks, in fair order, each for ``alive_time`` seconds.
+
+        Raise InvalidTaskError when that is no length of time.
+        """
+        alive_time = checked_duration("alive_time", alive_time or None) or options().ALIVE_TIME
+        leases = store.acquire(
+            [self.name],
+            limit=limit,
+            alive_time=alive_time,
+            holder=store.new_holder(),
+            using=self.using,
+            now=now,
+        )
+        return [AcquiredTask(lease, alive_time=alive_time, _writes=True) for lease in leases]
+
+    def poll(
+        self,
+        timeout: Duration | None = 0,
+        *,
+        alive_time: float | None = None,
+        now: datetime | None = None,
+    ) -> AcquiredTask | None:
+        """
+        Take the next due task, or None when nothing is due.
+
+        With a ``timeout``, a timedelta, seconds or a span, wait so long for one; None is for
+        ever. Raise WaitInTransactionError when it has to wait in an open transaction,
+        ValueError for an invalid timeout.
+        """
+        seconds = checked_timeout(timeout)
+        take = partial(self.acquire, 1, alive_time=alive_time, now=now)
+        if (taken := take()) or seconds == 0:
+            return taken[0] if taken else None
+        with DueWait(self.name, using=self.using, timeout=seconds) as watch:
+            while not (taken := take()) and watch.wait():
+                pass
+        return taken[0] if taken else None
+
+    async def apoll(
+        self,
+        timeout: Duration | None = 0,
+        *,
+        alive_time: float | None = None,
+        now: datetime | None = None,
+    ) -> AcquiredTask | None:
+        """Do what poll() does, without holding up the event loop."""
+        seconds = checked_timeout(timeout)
+        take = partial(self.aacquire, 1, alive_time=alive_time, now=now)
+        if (taken := await take()) or seconds == 0:
+            return taken[0] if taken else None
+        terms: dict[str, Any] = {"using": self.using, "timeout": seconds}
+        watch = await sync_to_async(DueWait)(self.name, **terms)
+        while not taken and await watch.wait_async():
+            taken = await take()
+        return taken[0] if taken else None
+
+    def consume(
+        self, timeout: Duration | None = None, *, alive_time: float | None = None
+    ) -> Iterator[AcquiredTask]:
+        """
+        Take one task after another, and wait for the next; end when none has come for so long.
+
+        Unlike ``for task in queue``, which ends when nothing is due. The timeout is one of
+        poll(), None for ever; raise what that does.
+        """
+        while task := self.poll(timeout, alive_time=alive_time):
+            yield task
+
+    async def consume_async(
+        self, timeout: Duration | None = None, *, alive_time: float | None = None
+    ) -> AsyncIterator[AcquiredTask]:
+        """Do what consume() does, without holding up the event loop."""
+        while task := await self.apoll(timeout, alive_time=alive_time):
+            yield task
+
+    def __iter__(self) -> Iterator[AcquiredTask]:
+        while task := self.poll():
+            yield task
+
+    aacquire = twin(acquire)
+
+    async def __aiter__(self) -> AsyncIterator[AcquiredTask]:
+        while task := await self.apoll():
+            yield task

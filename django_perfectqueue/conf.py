@@ -85,6 +85,10 @@ _path = _must(
     "must be a dotted path to a class, such as 'myapp.tasks.TaskDispatch'",
     lambda value: isinstance(value, str) and "." in value,
 )
+_function = _must(
+    "must be a dotted path to a function, such as 'myapp.admin.users_of'",
+    lambda value: isinstance(value, str) and "." in value,
+)
 _true_or_false = _must("must be True or False", lambda value: isinstance(value, bool))
 _eager = _must(
     f"must be True, False or '{QUIET}'", lambda value: isinstance(value, bool) or value == QUIET
@@ -201,6 +205,7 @@ class Options:
     IDLE_TRANSACTION_LIMIT: float | None = _setting(300.0, _or_none(_positive_seconds))
     USAGE_TIME: float | None = _setting(30 * DAY, _or_none(_seconds))
 
+    ADMIN_SCOPE: str | None = _setting(None, _or_none(_function))
     METRICS_TOKEN: str | None = _setting(None, _or_none(_name))
     LATE_AFTER: float | None = _setting(300.0, _or_none(_seconds))
 

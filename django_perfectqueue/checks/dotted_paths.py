@@ -10,6 +10,7 @@ from django_perfectqueue.application.middleware.chain import for_all
 from django_perfectqueue.backoff import backoff_at
 from django_perfectqueue.conf import SETTING, options
 from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.inspection.scope import scope_function
 from django_perfectqueue.lib.imports import imported
 from django_perfectqueue.payload import codecs, context
 from django_perfectqueue.tracing import otel
@@ -63,6 +64,17 @@ def check_backoff(alias: str) -> list[CheckMessage]:
         "Set it to a function of the error and the task, or to its dotted path.",
         f"{SETTING}['BACKOFF'] can't be used: ",
     )
+
+
+@check()
+def check_admin_scope(alias: str) -> list[CheckMessage]:
+    """
+    Check that ADMIN_SCOPE is a function.
+
+    As with DISPATCH, that may import much.
+    """
+    hint = "Set it to the dotted path of a function of the request, such as 'myapp.admin.users_of'."
+    return config_errors(scope_function, 16, hint)
 
 
 @check()

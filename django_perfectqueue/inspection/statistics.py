@@ -11,7 +11,9 @@ from django_perfectqueue import store
 from django_perfectqueue.models import Bucket, DeadLetter, Outcome
 from django_perfectqueue.store import Tally, UsageKey
 from django_perfectqueue.store.arithmetic.entitlement import BOUNDS, percentile
+from django_perfectqueue.store.database.transaction import reading
 from django_perfectqueue.store.records.usage import MOST_TYPES, all_types_key, start_of, type_key
+from django_perfectqueue.store.records.usage_read import TYPES, summed_until, sums
 from django_perfectqueue.store.records.usage_series import Point, series, totals
 
 COUNTED = 10_000
@@ -147,15 +149,25 @@ def period(usage_key: UsageKey, over: str, *, using: str) -> Period:
     for point in points:
         total.add(point.tally)
     if usage_key.others:
-        known = totals([usage_key.queue], most=MOST_TYPES + 1, using=using)
-        keys = sorted(key for key in known if not key.others)
-        parts = series(keys, since, until, unit=unit, using=using)
-        tallies = {key: Tally() for key in keys}
-        for part in parts:
-            tallies[part.usage_key].add(part.tally)
-        types = [made(key, tally) for key, tally in tallies.items() if tally.ended]
+        tallies = of_types(usage_key.queue, since, until, unit, using=using)
+        ranked = sorted(tallies.items(), key=lambda one: -one[1].ended)[:MOST_TYPES]
+        types = [made(key, tally) for key, tally in sorted(ranked) if tally.ended]
     filled = by_time(points, since, until, unit)
     return Period(total=made(usage_key, total), points=filled, types=types)
+
+
+def of_types(
+    queue: str, since: datetime, until: datetime, unit: Bucket, *, using: str
+) -> dict[UsageKey, Tally]:
+    """Add up what each type got: the longest spans there are, and shorter ones for the rest."""
+    found: dict[UsageKey, Tally] = {}
+    with reading(using) as (cursor, dialect):
+        for span in sorted((span for span in Bucket if 0 < span <= unit), reverse=True):
+            for key, tally in sums(cursor, dialect, queue, span, since, until, TYPES).items():
+                if not key.others:
+                    found.setdefault(key, Tally()).add(tally)
+            since = max(since, summed_until(cursor, dialect, queue, span) or since)
+    return found
 
 
 def by_time(

@@ -186,13 +186,21 @@ def grouped(number: int) -> str:
     return number_format(number, force_grouping=True)
 
 
-def why_waiting(task: Task, *, using: str, now: datetime | None = None) -> Reason:
-    """Return what holds a task back, or that it is running or has ended."""
-    rows = Ticket.objects.using(using).annotate(clock=ServerNow())
-    ticket: Any = None if task.outcome else rows.filter(pk=task.pk).first()
-    if ticket is None:
-        return Reason(code=Code.ENDED, name=task.outcome)
-    return next(Case(task, ticket, using, now or ticket.clock).reasons())
+def why_waiting(
+    task: Task, *, using: str, now: datetime | None = None, ticket: Ticket | None = None
+) -> Reason:
+    """
+    Return what holds a task back, or that it is running or has ended.
+
+    With ``now``, a ``ticket`` that was read just then is not read again.
+    """
+    if now is None or ticket is None:
+        rows = Ticket.objects.using(using).annotate(clock=ServerNow())
+        found: Any = None if task.outcome else rows.filter(pk=task.pk).first()
+        if found is None:
+            return Reason(code=Code.ENDED, name=task.outcome)
+        ticket, now = found, now or found.clock
+    return next(Case(task, ticket, using, now).reasons())
 
 
 def workers_serving(*, using: str, now: datetime | None = None) -> Sequence[Worker]:

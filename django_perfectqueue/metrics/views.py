@@ -11,6 +11,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from django_perfectqueue.conf import options
+from django_perfectqueue.inspection.scope import may_see
 from django_perfectqueue.queue import database
 
 from .text import of_database
@@ -23,7 +24,11 @@ PERMISSION = "perfectqueue.view_overview"
 @require_safe
 @never_cache
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Answer with the metrics; 401 without METRICS_TOKEN, or a login that may view them."""
+    """
+    Answer with the metrics; 401 without METRICS_TOKEN, or a login that may view them.
+
+    A login that ADMIN_SCOPE narrows may not: metrics are of all users.
+    """
     if not (has_token(request) or has_permission(request)):
         return HttpResponse(status=401, headers={"WWW-Authenticate": "Bearer"})
     text, content_type = of_database(database(), request.headers.get("Accept", ""))
@@ -41,4 +46,6 @@ def has_token(request: HttpRequest) -> bool:
 
 def has_permission(request: HttpRequest) -> bool:
     user = getattr(request, "user", None)
-    return user is not None and user.is_active and bool(user.has_perm(PERMISSION))
+    if user is None or not user.is_active or not user.has_perm(PERMISSION):
+        return False
+    return may_see(request, None)

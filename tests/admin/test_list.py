@@ -1,3 +1,4 @@
+from datetime import timedelta
 from unittest import mock
 
 from django.contrib.auth.models import User
@@ -6,9 +7,10 @@ from django.test import TransactionTestCase, override_settings
 from django.test.utils import CaptureQueriesContext
 
 from django_perfectqueue.admin.parts import filters, paginator
-from django_perfectqueue.models import Status, Task
+from django_perfectqueue.models import DeadLetter, Status, Task
 
 from ..factories import acquire, failed, finish, running, submit, submit_many
+from ..metrics.test_overview import now
 from .staff import LIST, AdminTestCase, staff
 
 HOUR = 3600
@@ -162,7 +164,8 @@ class BoundTests(AdminTestCase):
 
         for page in ("task", "deadletter", "lane"):
             for statement in self.statements(f"/admin/perfectqueue/{page}/"):
-                self.assertNotIn("DISTINCT", statement)
+                if "'paused'" not in statement:  # MariaDB's loose scan of the queues' names
+                    self.assertNotIn("DISTINCT", statement)
 
     @mock.patch.object(paginator, "COUNTED", 3)
     def test_a_long_list_says_that_it_is_not_counted_to_its_end(self):
@@ -277,3 +280,36 @@ class CountTests(AdminTestCase):
         ):
             response = self.client.get(f"/admin/perfectqueue/{page}/")
             self.assertEqual(response.context["title"], title)
+
+
+class TimeTests(AdminTestCase):
+    def test_tasks_are_found_by_when_they_were_submitted(self):
+        submit("old", now=now() - timedelta(minutes=50))
+        submit("new", now=now() - timedelta(minutes=10))
+
+        self.assertEqual(self.keys(submitted="15m"), ["new"])
+        self.assertEqual(self.keys(submitted="1h"), ["new", "old"])
+        times = [(now() - timedelta(minutes=ago)).isoformat() for ago in (60, 30)]
+        self.assertEqual(self.keys(submitted="/".join(times)), ["old"])
+        self.assertContains(self.client.get(LIST), "?submitted=15m")
+
+    def test_tasks_and_dead_letters_are_found_by_when_they_ended(self):
+        failed("failed")
+        for model in (Task, DeadLetter):
+            model._base_manager.update(ended_at=now() - timedelta(minutes=30))
+        submit("waiting", now=None)
+
+        for span, found in (("15m", []), ("1h", ["failed"])):
+            self.assertEqual(self.keys(ended=span), found)
+            response = self.client.get("/admin/perfectqueue/deadletter/", {"ended": span})
+            self.assertEqual([row.task.key for row in response.context["cl"].result_list], found)
+
+    def test_a_time_that_is_none_is_no_server_error(self):
+        for value in ("soon", "2026-13-01", "1h/", "999999999999d", "\x00", "0001-01-01T00:00"):
+            with self.subTest(value):
+                self.assertLess(self.client.get(LIST, {"submitted": value}).status_code, 400)
+
+    def test_times_say_how_long_ago_they_are(self):
+        submit("old", now=now() - timedelta(minutes=50, seconds=20))
+
+        self.assertRegex(self.client.get(LIST).content.decode(), r">50m\d+s ago</time>")

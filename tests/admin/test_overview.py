@@ -8,14 +8,14 @@ from django.utils.html import escape
 
 from django_perfectqueue import store
 from django_perfectqueue.compat import HAS_TASKS
-from django_perfectqueue.models import Schedule
+from django_perfectqueue.models import Schedule, Worker
 from django_perfectqueue.queue import Queue
 from django_perfectqueue.schedules import Schedules
 
 from ..factories import fail, register, running, submit, submit_many
 from ..inspection.test_statistics import ran
 from ..metrics.test_overview import now, park
-from .staff import AdminTestCase, staff
+from .staff import LIST, AdminTestCase, staff
 
 OVERVIEW = "/admin/perfectqueue/overview/"
 FIGURES = f"{OVERVIEW}figures/"
@@ -40,6 +40,21 @@ class OverviewTests(AdminTestCase):
         page = self.shown()
         self.assertIn("All queues are served", page)
         self.assertNotIn("pq-unwell", page)
+
+    def test_the_chart_marks_where_a_release_began(self):
+        ran(1.0, at=now())
+        register("default", now=None, version="2.0", generation=3)
+        page = self.shown()
+        self.assertIn('class="pq-mark"', page)
+        self.assertIn("one:7, generation 3, 2.0", page)
+        Worker.objects.update(started_at=now() - timedelta(hours=2))
+        self.assertNotIn("pq-mark", self.shown())
+
+    def test_a_user_is_looked_up_from_it(self):
+        submit("k1", user="7", now=None)
+        page = self.client.get(OVERVIEW).content.decode()
+        self.assertIn(f'action="{LIST}"', page)
+        self.assertContains(self.client.get(LIST, {"user": "7", "status": "waiting"}), "k1")
 
     def test_it_is_red_where_nobody_serves_a_queue(self):
         register("default", now=None)

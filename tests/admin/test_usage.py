@@ -5,7 +5,7 @@ from django_perfectqueue import store
 from django_perfectqueue.models import FairShare, Lane
 from django_perfectqueue.store import Tally, UsageKey
 
-from ..factories import acquire, register, submit_many
+from ..factories import acquire, register, submit, submit_many
 from .staff import AdminTestCase, staff
 
 USAGE = "/admin/perfectqueue/usage/"
@@ -62,6 +62,7 @@ class SharesReceivedTests(AdminTestCase):
     def test_a_window_and_a_queue_are_chosen(self):
         add(ann=1.0)
         add("reports", bob=1.0)
+        submit(queue="reports")
 
         self.assertEqual([row.share.user for row in self.lines()], ["ann"])
         [bob] = self.lines(queue="reports", over="day")

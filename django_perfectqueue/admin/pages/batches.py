@@ -36,7 +36,7 @@ from ..parts.base import OneOrder, ReadOnlyAdmin
 from ..parts.bulk_pages import may
 from ..parts.cells import NOTHING, badge, moment, short, tasks_link, with_fold
 from ..parts.family import linked, row, seen, url_of
-from ..parts.filters import BatchQueueFilter, ValueFilter
+from ..parts.filters import QueueFilter, ValueFilter
 
 VIEW_TASK = "perfectqueue.view_task"
 
@@ -58,10 +58,10 @@ class WithExactCounts(OneOrder):
 
 @admin.register(Batch)
 class BatchAdmin(ReadOnlyAdmin):
-    user_path = "user"
+    user_path = ""  # members and callbacks may be of other users than the batch
     list_display = ["state", "named", "for_user", "of_queue", "bar", "tasks", "dead", "created"]
     list_display_links = ["named"]
-    list_filter = [BatchQueueFilter, BatchUserFilter]
+    list_filter = [QueueFilter, BatchUserFilter]
     ordering = ["-pk"]
     search_fields = ["name"]
     search_help_text = _("A name, exactly.")

@@ -15,7 +15,7 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Change
 
 from ..parts.base import ReadOnlyAdmin
-from ..parts.cells import NOTHING, short
+from ..parts.cells import NOTHING, ago
 from ..parts.filters import ValueFilter
 
 
@@ -46,7 +46,7 @@ class ChangeAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("at"))
     def when(self, change: Change) -> SafeString | str:
-        return short(change.at)
+        return ago(change.at)
 
     @admin.display(description=_("by"))
     def who(self, change: Change) -> str:

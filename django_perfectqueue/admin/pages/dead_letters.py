@@ -17,18 +17,18 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import DeadLetter, Outcome
-from django_perfectqueue.queue import database
 
 from ..parts.action_pages import CAP, SteeringAdmin
 from ..parts.actions import RETRY
 from ..parts.bulk_pages import may
-from ..parts.cells import NOTHING, badge, broken_at_dots, short, with_fold
+from ..parts.cells import NOTHING, ago, badge, broken_at_dots, with_fold
 from ..parts.filters import (
     ALL,
     DeadQueueFilter,
     DeadReachFilter,
     DeadTypeFilter,
     DeadUserFilter,
+    EndedFilter,
     EndingFilter,
     GroupFilter,
 )
@@ -39,6 +39,7 @@ from ..parts.search import one_queue
 class DeadLetterAdmin(SteeringAdmin):
     """The newest failure first, by when it ended: a task may be much older than that."""
 
+    user_path = "task__user"
     list_display = ["badge", "named", "ended", "kind", "for_user", "of_queue", "cause", "reason"]
     list_display_links = None
     list_filter = [
@@ -47,6 +48,7 @@ class DeadLetterAdmin(SteeringAdmin):
         DeadQueueFilter,
         DeadUserFilter,
         DeadTypeFilter,
+        EndedFilter,
         DeadReachFilter,
     ]
     list_select_related = ["task"]
@@ -82,7 +84,7 @@ class DeadLetterAdmin(SteeringAdmin):
             return HttpResponse(status=405, headers={"Allow": "POST"})
         if not may(request, RETRY) or not self.has_view_permission(request):
             raise PermissionDenied
-        letters = DeadLetter.objects.using(database()).filter(
+        letters = self.get_queryset(request).filter(
             group=request.POST.get("group", "").replace("\x00", "")
         )
         if (status := request.POST.get("status") or Outcome.FAILED) != ALL:
@@ -138,8 +140,8 @@ class DeadLetterAdmin(SteeringAdmin):
         return printable(Truncator(letter.message).chars(120))
 
     @admin.display(description=_("ended"))
-    def ended(self, letter: DeadLetter) -> str:
-        return short(letter.ended_at)
+    def ended(self, letter: DeadLetter) -> SafeString | str:
+        return ago(letter.ended_at)
 
 
 def narrowed(letter: DeadLetter, name: str, shown: SafeString | None = None) -> SafeString:

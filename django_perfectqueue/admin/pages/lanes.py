@@ -12,7 +12,6 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.inspection.why_waiting import workers_serving
-from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Lane
 from django_perfectqueue.queue import database
@@ -22,7 +21,8 @@ from django_perfectqueue.store.records.usage_read import waiting
 
 from ..parts.base import OneOrder, ReadOnlyAdmin
 from ..parts.cells import NOTHING, tasks_link, with_fold
-from ..parts.filters import LaneQueueFilter
+from ..parts.filters import QueueFilter
+from ..parts.search import queue_names
 
 COUNTED = 1_000
 
@@ -44,6 +44,7 @@ class Counted(OneOrder):
 
 @admin.register(Lane)
 class LaneAdmin(ReadOnlyAdmin):
+    user_path = "user"
     list_display = [
         "standing",
         "for_user",
@@ -56,7 +57,7 @@ class LaneAdmin(ReadOnlyAdmin):
         "expected",
     ]
     list_display_links = None
-    list_filter = [LaneQueueFilter]
+    list_filter = [QueueFilter]
     list_per_page = 50
     ordering = ["queue", "held", "-open", "turn"]
     search_fields = ["user"]
@@ -67,8 +68,11 @@ class LaneAdmin(ReadOnlyAdmin):
     ) -> tuple[QuerySet[Model], bool]:
         if not search_term:
             return queryset, False
-        queues = distinct(Lane.objects.using(database()), "queue")
-        ids = {lane(queue, search_term) for queue in queues for lane in (lane_id, lane_of)}
+        ids = {
+            lane(queue, search_term)
+            for queue in queue_names(request)
+            for lane in (lane_id, lane_of)
+        }
         return queryset.filter(pk__in=ids), False
 
     def get_changelist(self, request: HttpRequest, **kwargs: object) -> type[ChangeList]:

@@ -18,7 +18,7 @@ from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Limit, Meter
 from django_perfectqueue.queue import database
 
-from ..parts.cells import NOTHING, paused_badge, short
+from ..parts.cells import NOTHING, paused_badge, short, tasks_link
 from ..parts.rule_admin import RuleAdmin, RuleForm
 
 OWNER = ("scope", "name")
@@ -59,6 +59,7 @@ class LimitAdmin(RuleAdmin):
         "rate_in_words",
         "at_once",
         "next",
+        "tasks",
     ]
     list_display_links = ["named"]
     list_editable = ["max_running", "paused"]
@@ -101,6 +102,13 @@ class LimitAdmin(RuleAdmin):
     @admin.display(description=_("burst"))
     def at_once(self, limit: Limit) -> int | str:
         return limit.burst or NOTHING
+
+    @admin.display(description=_("tasks"))
+    def tasks(self, limit: Limit) -> SafeString | str:
+        """Return a link to the tasks that it limits; no filter finds those that list a name."""
+        if limit.scope == Limit.Scope.NAME:
+            return NOTHING
+        return tasks_link(_("tasks"), **{limit.scope: limit.name})
 
     @admin.display(description=_("next start"))
     def next(self, limit: Limit) -> SafeString | str:

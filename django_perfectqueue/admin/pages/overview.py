@@ -17,6 +17,7 @@ from django.urls import URLPattern, path
 from django.utils.formats import number_format
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue.inspection.scope import may_see
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.metrics.overview import Overview as Figures
 from django_perfectqueue.metrics.overview import QueueFigures, overview
@@ -28,9 +29,10 @@ from ..parts.base import ReadOnlyAdmin
 from ..parts.cells import NOTHING, duration, short
 from ..parts.chart import chart
 from ..parts.paginator import AtLeast
-from .period import period_page
+from .period import key_of, period_page
 
 GROUPS = 5
+PERMISSION = "perfectqueue.view_overview"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +68,16 @@ class OverviewAdmin(ReadOnlyAdmin):
 
     def figures_view(self, request: HttpRequest) -> HttpResponse:
         """Show what a queue, a type or a user did in the last hour, day or month."""
-        if not self.has_view_permission(request):
+        key = key_of(request.GET)
+        whose = None if key.type else key.user
+        if not request.user.has_perm(PERMISSION) or not may_see(request, whose):
             raise PermissionDenied
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
             "media": self.media,
             "has_view_permission": True,
-            **period_page(request.GET, using=database()),
+            **period_page(key, request.GET, using=database()),
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/perfectqueue/overview/period.html", context)
@@ -111,7 +115,7 @@ def page(found: Figures) -> dict[str, Any]:
     return {
         "found": found,
         "rows": [row(queue) for queue in found.queues],
-        "chart": chart(found.minutes),
+        "chart": chart(found.minutes, workers=found.workers),
         "groups": [
             {
                 "name": printable(name),

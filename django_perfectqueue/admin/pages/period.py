@@ -37,12 +37,12 @@ TITLES = (
 )
 
 
-def period_page(asked: QueryDict, *, using: str) -> dict[str, Any]:
-    """Return what the template shows. Raise Http404 where no queue can have that name."""
+def period_page(key: UsageKey, asked: QueryDict, *, using: str) -> dict[str, Any]:
+    """Return what the template shows of the figures that a key stands for."""
     over = asked.get("over", "hour")
     over = over if over in WINDOWS else "hour"
-    names = {name: asked.get(name, "") for name in ("queue", "type", "user") if name in asked}
-    found = period(key_of(names), over, using=using)
+    names = names_in(asked)
+    found = period(key, over, using=using)
     subject = ", ".join(map(printable, names.values()))
     rows = [shown(found.total, gettext("all"), "")]
     for one in found.types:
@@ -53,6 +53,7 @@ def period_page(asked: QueryDict, *, using: str) -> dict[str, Any]:
         "subtitle": subject,
         "original": subject,
         "query": urlencode(names),
+        "user_query": urlencode({"q": key.user}) if key.user else "",
         "windows": [
             (label, f"?{urlencode(names | {'over': word})}", word == over)
             for word, label in OVER.items()
@@ -64,8 +65,17 @@ def period_page(asked: QueryDict, *, using: str) -> dict[str, Any]:
     }
 
 
-def key_of(names: dict[str, str]) -> UsageKey:
-    """Return whose figures are asked for: a type's, a user's, or those of the whole queue."""
+def names_in(asked: QueryDict) -> dict[str, str]:
+    return {name: asked.get(name, "") for name in ("queue", "type", "user") if name in asked}
+
+
+def key_of(asked: QueryDict) -> UsageKey:
+    """
+    Return whose figures are asked for: a type's, a user's, or those of the whole queue.
+
+    Raise Http404 where no queue can have that name.
+    """
+    names = names_in(asked)
     try:
         queue = checked("queue", names.get("queue", ""), QUEUE_LENGTH)
         for name in ("type", "user"):

@@ -20,6 +20,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.exceptions import PerfectQueueError
 from django_perfectqueue.inspection.schedules import in_words, standing, statuses_of
+from django_perfectqueue.inspection.scope import may_see
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Schedule, Task
 from django_perfectqueue.models.fields import ServerNow
@@ -55,6 +56,7 @@ class WithStatuses(ChangeList):
 @admin.register(Schedule)
 class ScheduleAdmin(RuleAdmin):
     form = ScheduleForm
+    user_path = "user"
     owner = ("name",)
     action_form = NoteForm
     actions = ["run", "pause", "unpause"]
@@ -174,7 +176,11 @@ class ScheduleAdmin(RuleAdmin):
             "in_words": printable(in_words(row)),
             "verbs": [(verb, VERBS[verb]) for verb in verbs] if allowed else [],
             "ahead": [moment(tick) for tick in schedule.next(NEXT)],
-            "ticks": [tick_row(request, task) for task in schedule.last(LAST)],
+            "ticks": [
+                tick_row(request, task)
+                for task in schedule.last(LAST)
+                if may_see(request, task.user)
+            ],
             "counts": [
                 (Schedule._meta.get_field(name).verbose_name, getattr(row, name))  # type: ignore[union-attr]
                 for name in ("fired", "skipped_overlap", "skipped_late", "failures")
@@ -203,6 +209,7 @@ class ScheduleAdmin(RuleAdmin):
         stored = self.get_queryset(request).filter(pk=obj.pk).first() if change else None
         if stored and not all(self.has_change_permission(request, row) for row in (stored, obj)):
             raise PermissionDenied
+        self.require_scope(request, obj)
         schedules = Schedules(using=database())
         by = str(request.user)
         row = schedules.put(obj.name, obj.type, form.payload_data(), by=by, **form.terms).row()

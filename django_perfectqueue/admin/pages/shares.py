@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import EVERYONE, FairShare, QueueShare
 
-from ..parts.cells import paused_badge
+from ..parts.cells import NOTHING, list_link, paused_badge
 from ..parts.rule_admin import RuleAdmin
 
 OWNER = ("user", "queue")
@@ -19,8 +19,9 @@ OWNER = ("user", "queue")
 
 @admin.register(FairShare)
 class FairShareAdmin(RuleAdmin):
+    user_path = "user"
     owner = OWNER
-    list_display = ["whose", "paused", "of_queue", "weight", "max_running"]
+    list_display = ["whose", "paused", "of_queue", "weight", "max_running", "lanes"]
     list_editable = ["weight", "max_running", "paused"]
     list_filter = ["paused"]
     ordering = ["user", "queue"]
@@ -49,6 +50,12 @@ class FairShareAdmin(RuleAdmin):
     @admin.display(description=_("queue"), ordering="queue")
     def of_queue(self, share: FairShare) -> Any:
         return share.queue or _("(every queue)")
+
+    @admin.display(description=_("lanes"))
+    def lanes(self, share: FairShare) -> Any:
+        if share.user in ("", EVERYONE):
+            return NOTHING
+        return list_link("lane", _("lanes"), q=share.user)
 
 
 @admin.register(QueueShare)

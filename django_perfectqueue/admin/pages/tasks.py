@@ -10,7 +10,7 @@ from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.db.models import Model, QuerySet
+from django.db.models import Exists, Model, OuterRef, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
@@ -19,32 +19,46 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.bulk import TYPE
+from django_perfectqueue.inspection.scope import in_scope, may_see
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Status, Task, TaskQuerySet, Watch, id_for
+from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
 
-from ..parts.action_pages import SteeringAdmin
+from ..parts.action_pages import SteeringAdmin, numbers
 from ..parts.actions import CANCEL, COPY, EDIT, VERBS
 from ..parts.bulk_pages import may
-from ..parts.cells import NOTHING, badge, broken_at_dots, next_moment, short, tasks_link, with_fold
+from ..parts.cells import (
+    NOTHING,
+    ago,
+    badge,
+    broken_at_dots,
+    next_moment,
+    short,
+    tasks_link,
+    with_fold,
+)
 from ..parts.family import family_page
 from ..parts.filters import (
     BatchFilter,
+    EndedFilter,
     QueueFilter,
     ReachFilter,
     StatusFilter,
+    SubmittedFilter,
     TagFilter,
     TypeFilter,
     UserFilter,
     WatchedFilter,
     watched_by,
 )
-from ..parts.search import ids_by_key, one_queue, plain, queue_names
+from ..parts.search import ids_by_key, one_queue, plain
 from ..parts.task_story import task_story
 
 
 @admin.register(Task)
 class TaskAdmin(SteeringAdmin):
+    user_path = "user"
     list_display = ["badge", "named", "kind", "for_user", "of_queue", "created", "when", "attempts"]
     list_display_links = ["named"]
     list_filter = [
@@ -53,6 +67,8 @@ class TaskAdmin(SteeringAdmin):
         UserFilter,
         TypeFilter,
         TagFilter,
+        SubmittedFilter,
+        EndedFilter,
         WatchedFilter,
         BatchFilter,
         ReachFilter,
@@ -69,6 +85,15 @@ class TaskAdmin(SteeringAdmin):
         rows: TaskQuerySet = super().get_queryset(request)  # type: ignore[assignment]
         rows = rows.with_tries().select_related("ticket", "dead_letter")
         return rows.defer("payload", "result_text", "dead_letter__message")
+
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> Any:
+        """Return a task by one statement, with the data that lists leave out."""
+        ids = numbers([object_id])
+        rows = self.get_queryset(request).defer(None).filter(pk__in=ids)
+        watched = watched_by(request).filter(task_id=OuterRef("pk"))
+        return rows.annotate(clock=ServerNow(), is_watched=Exists(watched)).first()
 
     def get_ordering(self, request: HttpRequest | None) -> list[Any]:
         status = request.GET.get("status") if request else None
@@ -91,9 +116,7 @@ class TaskAdmin(SteeringAdmin):
     ) -> tuple[QuerySet[Model], bool]:
         if not search_term:
             return queryset, False
-        queue = request.GET.get("queue")
-        queues = [queue] if queue else queue_names(database())
-        return queryset.filter(pk__in=ids_by_key(search_term, queues, using=database())), False
+        return queryset.filter(pk__in=ids_by_key(search_term, request)), False
 
     def change_view(
         self,
@@ -125,9 +148,9 @@ class TaskAdmin(SteeringAdmin):
                 for verb in self.fitting_verbs(request, task)
                 if verb is not CANCEL or CANCEL not in relatives["cone_verbs"]
             ],
-            "is_watched": watched_by(request).filter(task_id=task.pk).exists(),
+            "is_watched": task.is_watched,
             "user_query": urlencode({"user": task.user}),
-            **task_story(task, using=database()),
+            **task_story(task, using=database(), sees_all=may_see(request, None)),
             **relatives,
             **(extra_context or {}),
         }
@@ -147,7 +170,8 @@ class TaskAdmin(SteeringAdmin):
             raise PermissionDenied
         with transaction.atomic(using=database()):
             # Who purges it deletes what was written beside it until then.
-            rows = plain(database()).select_for_update().filter(pk=task_id)
+            mine = in_scope(plain(database()), request, "user")
+            rows = mine.select_for_update().filter(pk=task_id)
             if not rows.values_list("pk").first():
                 raise Http404
             if "stop" in request.POST:
@@ -186,7 +210,7 @@ class TaskAdmin(SteeringAdmin):
 
     @admin.display(description=_("created"))
     def created(self, task: Task) -> str:
-        return short(task.created_at)
+        return ago(task.created_at)
 
     @admin.display(description=_("when"))
     def when(self, task: Task) -> SafeString:

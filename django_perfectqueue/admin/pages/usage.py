@@ -17,8 +17,8 @@ from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.conf import options
 from django_perfectqueue.fairness.report import COUNTED, WINDOWS, UserShare, balance
+from django_perfectqueue.health.queues import named_queues
 from django_perfectqueue.inspection.why_waiting import workers_serving
-from django_perfectqueue.lib.distinct import distinct
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Usage
 from django_perfectqueue.queue import QUEUE_LENGTH, database
@@ -26,6 +26,7 @@ from django_perfectqueue.store import oldest_due
 
 from ..parts.base import ReadOnlyAdmin
 from ..parts.cells import NOTHING, duration
+from ..parts.search import queue_names
 
 TOP = 50
 OVER = {"minute": _("Last minute"), "hour": _("Last hour"), "day": _("Last day")}
@@ -66,7 +67,7 @@ class UsageAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
-        queues = distinct(Usage._default_manager.using(database()), "queue")
+        queues = [*named_queues(database()), *queue_names(request)]
         queue = chosen_queue(request, queues)
         over = request.GET.get("over", "hour")
         over = over if over in WINDOWS else "hour"
@@ -112,7 +113,7 @@ def unserved(queue: str) -> str:
 
 
 def chosen_queue(request: HttpRequest, queues: list[str]) -> str:
-    """Return the queue that was asked for, or else the default one, or the first with figures."""
+    """Return the queue that was asked for, or else the default one, or the first."""
     asked = request.GET.get("queue", "")
     if asked and len(asked) <= QUEUE_LENGTH and "\x00" not in asked:
         return asked

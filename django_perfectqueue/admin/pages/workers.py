@@ -21,7 +21,7 @@ from django_perfectqueue.models.fields import ServerNow
 from django_perfectqueue.queue import database
 
 from ..parts.base import OneOrder, ReadOnlyAdmin
-from ..parts.cells import NOTHING, duration, short, tasks_link
+from ..parts.cells import NOTHING, ago, duration, tasks_link
 
 TASKS = 5
 
@@ -80,7 +80,7 @@ class WorkerAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("since"))
     def since(self, worker: Worker) -> str:
-        return short(worker.started_at)
+        return ago(worker.started_at)
 
     @admin.display(description=_("queues"))
     def serves(self, worker: Any) -> SafeString:
@@ -113,7 +113,7 @@ class WorkerAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("seen"))
     def seen(self, worker: Worker) -> str:
-        return short(worker.seen_at)
+        return ago(worker.seen_at)
 
 
 def line(worker: Any, processor: Processor, task: Assignment) -> SafeString:

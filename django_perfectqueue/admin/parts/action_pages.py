@@ -23,6 +23,7 @@ from django_perfectqueue import store
 from django_perfectqueue.exceptions import InvalidTaskError
 from django_perfectqueue.inspection import steering
 from django_perfectqueue.inspection.family import counts, within
+from django_perfectqueue.inspection.scope import in_scope
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Batch, Task, TaskQuerySet
 from django_perfectqueue.queue import database
@@ -232,7 +233,8 @@ class SteeringAdmin(ReadOnlyAdmin):
         group: TaskQuerySet | None = None,
     ) -> HttpResponse:
         """Show what a verb would do: to how many tasks of which status, and the first of them."""
-        shown = TaskQuerySet(Task, using=database()).with_status().filter(pk__in=ids[:SHOWN])
+        rows = TaskQuerySet(Task, using=database()).with_status()
+        shown = in_scope(rows, request, "user").filter(pk__in=ids[:SHOWN])
         statuses = {} if group is None else counts(group)
         given = [("ids", ",".join(map(str, ids)))]
         if group is not None:
@@ -256,7 +258,7 @@ class SteeringAdmin(ReadOnlyAdmin):
             "rows": [cells_of(task) for task in shown.order_by("-pk")],
             "more": max(0, min(len(ids), CAP) - SHOWN),
             "value": request.POST.get("value", ""),
-            "data": data_of(ids) if verb.field == "patch" else None,
+            "data": data_of(ids, request) if verb.field == "patch" else None,
             "back": back,
         }
         request.current_app = self.admin_site.name
@@ -298,10 +300,10 @@ def cells_of(task: Task) -> list[str]:
     return [badge(task.status), *names]
 
 
-def data_of(ids: Sequence[int]) -> object:
+def data_of(ids: Sequence[int], request: HttpRequest) -> object:
     """Return the data of a single task as it can be shown; None for several tasks."""
-    rows = plain(database()).filter(pk__in=ids[:2]).values_list("payload", flat=True)
-    found = list(rows)
+    rows = in_scope(plain(database()), request, "user").filter(pk__in=ids[:2])
+    found = list(rows.values_list("payload", flat=True))
     return shown(found[0]) if len(found) == 1 else None
 
 

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils.text import capfirst
 
+from django_perfectqueue.inspection.scope import in_scope, may_see
 from django_perfectqueue.queue import database
 
 from .paginator import AtLeast, BoundedPaginator
@@ -21,7 +23,14 @@ else:
 
 
 class QueueAdmin(ModelAdmin):
-    """Rows in the database that holds the tasks, of which no page counts them all."""
+    """
+    Rows in the database that holds the tasks, of which no page counts them all.
+
+    ``user_path`` is the look-up from a row to its user. A page without one shows everyone's
+    rows: it is refused to whom ADMIN_SCOPE narrows.
+    """
+
+    user_path = ""
 
     paginator = BoundedPaginator
     show_full_result_count = False
@@ -31,7 +40,31 @@ class QueueAdmin(ModelAdmin):
         css = {"all": ["perfectqueue/admin.css"]}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
-        return super().get_queryset(request).using(database())
+        """Return the rows that the request may see: every page and action reads these."""
+        return in_scope(super().get_queryset(request).using(database()), request, self.user_path)
+
+    def is_open(self, request: HttpRequest) -> bool:
+        return bool(self.user_path) or may_see(request, None)
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.is_open(request) and super().has_module_permission(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return self.is_open(request) and super().has_view_permission(request, obj)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return self.is_open(request) and super().has_add_permission(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return self.is_open(request) and super().has_change_permission(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return self.is_open(request) and super().has_delete_permission(request, obj)
+
+    def require_scope(self, request: HttpRequest, obj: Model) -> None:
+        """Raise PermissionDenied for a row, about to be stored, of a user out of scope."""
+        if self.user_path and not may_see(request, getattr(obj, self.user_path)):
+            raise PermissionDenied
 
 
 class ReadOnlyAdmin(QueueAdmin):

@@ -19,6 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from django_perfectqueue.bulk import RATE, Operation, Preview, Selection, preview, submit_bulk
 from django_perfectqueue.bulk.selection import ALLOWED
 from django_perfectqueue.exceptions import InvalidTaskError, PayloadError
+from django_perfectqueue.inspection.scope import scope_of
 from django_perfectqueue.lib.printable import printable
 from django_perfectqueue.models import Status, Task
 from django_perfectqueue.payload.merge import merged
@@ -111,6 +112,7 @@ def selection_of(request: HttpRequest, values: Mapping[str, str], *, status: str
         tag=given["tag"],
         batch=given["batch"],
         key=given["q"],
+        users=None if (users := scope_of(request)) is None else tuple(sorted(users)),
     )
 
 

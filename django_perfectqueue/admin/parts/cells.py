@@ -11,6 +11,7 @@ from django.utils.formats import date_format
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_perfectqueue.inspection.attempts import due_at
@@ -42,7 +43,12 @@ def broken_at_dots(type_: str) -> SafeString:
 
 def tasks_link(shown: object, **query: str) -> SafeString:
     """Return a link to the list of tasks with filters, by their parameters."""
-    url = reverse("admin:perfectqueue_task_changelist")
+    return list_link("task", shown, **query)
+
+
+def list_link(model: str, shown: object, **query: str) -> SafeString:
+    """Return a link to another list, by the parameters of its search and filters."""
+    url = reverse(f"admin:perfectqueue_{model}_changelist")
     return format_html('<a href="{}?{}">{}</a>', url, urlencode(query), shown)
 
 
@@ -75,6 +81,20 @@ def short(value: datetime | None) -> SafeString | str:
     parts_shown = [(date_format(local, part),) for part in parts]
     shown = format_html_join(" ", '<span class="pq-part">{}</span>', parts_shown)
     return format_html('<span title="{}">{}</span>', moment(value), shown)
+
+
+def ago(value: datetime | None) -> SafeString | str:
+    """Return how long ago a time was, or in how long it comes; the time itself is its title."""
+    if value is None:
+        return NOTHING
+    seconds = (timezone.now() - value).total_seconds()
+    sentence = gettext("%s ago") if seconds >= 0 else gettext("in %s")
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>',
+        value.isoformat(),
+        moment(value),
+        sentence % durations.short_duration(seconds),
+    )
 
 
 def duration(seconds: float | None) -> str:

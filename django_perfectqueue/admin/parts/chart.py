@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from django.utils.formats import date_format
 from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.models import Worker
 from django_perfectqueue.store import Tally
 
 KINDS = {"finished": _("finished"), "retried": _("retried"), "failed": _("failed")}
 WIDTH, HEIGHT = 600.0, 120.0
 GAP = 0.15
+NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +43,20 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """A vertical line where workers started, and what it says of them."""
+
+    x: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
 class Chart:
     """Bars from left to right, the oldest first, as high as the ``largest`` of them."""
 
     bars: list[Bar]
     largest: int
+    marks: list[Mark] = field(default_factory=list)
     width: float = WIDTH
     height: float = HEIGHT
 
@@ -57,8 +71,14 @@ class Chart:
         return [bar for bar in reversed(self.bars) if any(bar.counts)]
 
 
-def chart(points: Sequence[tuple[datetime, Tally]], form: str = "H:i") -> Chart:
-    """Return the bars of how attempts ended, one for each point; ``form`` is that of the times."""
+def chart(
+    points: Sequence[tuple[datetime, Tally]], form: str = "H:i", workers: Sequence[Worker] = ()
+) -> Chart:
+    """
+    Return the bars of how attempts ended, one for each point; ``form`` is that of the times.
+
+    Marks show where the ``workers`` started: a release, or a new generation after a reload.
+    """
     stacks = [[getattr(tally, kind) for kind in KINDS] for _start, tally in points]
     largest = max(map(sum, stacks), default=0)
     step = WIDTH / max(1, len(points))
@@ -72,4 +92,22 @@ def chart(points: Sequence[tuple[datetime, Tally]], form: str = "H:i") -> Chart:
                 size = step * (1 - GAP), HEIGHT * count / largest
                 parts.append(Part(kind, *(f"{length:.2f}" for length in (*place, *size))))
         bars.append(Bar(date_format(template_localtime(start), form), counts, parts))
-    return Chart(bars, largest)
+    return Chart(bars, largest, marks([start for start, _tally in points], workers))
+
+
+def marks(starts: Sequence[datetime], workers: Sequence[Worker]) -> list[Mark]:
+    """Return a mark for each bar in whose time workers started, which names up to NAMED of them."""
+    started: dict[int, list[str]] = {}
+    for worker in workers:
+        if starts and worker.started_at >= starts[0]:
+            words = {"worker": str(worker), "generation": worker.generation}
+            label = gettext("%(worker)s, generation %(generation)d") % words
+            place = bisect_right(starts, worker.started_at) - 1
+            started.setdefault(place, []).append(f"{label}, {worker.version}")
+    found = []
+    for place, labels in sorted(started.items()):
+        when = date_format(template_localtime(starts[place]), "H:i")
+        more = [f"+{len(labels) - NAMED}"] if len(labels) > NAMED else []
+        label = f"{when}: {'; '.join([*sorted(labels)[:NAMED], *more])}"
+        found.append(Mark(f"{WIDTH / len(starts) * place:.2f}", printable(label)))
+    return found

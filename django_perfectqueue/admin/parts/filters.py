@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import admin
@@ -10,23 +11,15 @@ from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import PAGE_VAR, ChangeList
 from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
+from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_perfectqueue.lib.distinct import distinct
+from django_perfectqueue.inspection.scope import in_scope, scope_of
+from django_perfectqueue.lib.durations import seconds_in
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import (
-    DEAD,
-    LIVE,
-    Batch,
-    DeadLetter,
-    Lane,
-    Status,
-    Tag,
-    Ticket,
-    Watch,
-)
+from django_perfectqueue.models import DEAD, LIVE, Batch, DeadLetter, Status, Tag, Ticket, Watch
 from django_perfectqueue.queue import database
 from django_perfectqueue.store.records.counts import groups
 
@@ -108,22 +101,12 @@ class QueueFilter(ValueFilter):
     parameter_name = "queue"
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        return as_choices(queue_names(database()))
+        return as_choices(queue_names(request))
 
     def condition(self, value: str) -> Q:
         # Beside these SQLite would read the whole queue by its index.
         found = any(name in self.request.GET for name in FEW_HAVE)
         return Q(queue__unindexed=value) if found else Q(queue=value)
-
-
-class LaneQueueFilter(QueueFilter):
-    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        return as_choices(distinct(Lane.objects.using(database()), "queue"))
-
-
-class BatchQueueFilter(QueueFilter):
-    def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
-        return as_choices(distinct(Batch.objects.using(database()), "queue"))
 
 
 class BatchFilter(ValueFilter):
@@ -136,7 +119,8 @@ class BatchFilter(ValueFilter):
         value = request.GET.get("batch", "")
         if not value.isdecimal() or len(value) > LONGEST:
             return []
-        names = Batch.objects.using(database()).filter(pk=value).values_list("name", flat=True)
+        batches = in_scope(Batch.objects.using(database()), request, "user")
+        names = batches.filter(pk=value).values_list("name", flat=True)
         return [(value, printable(names.first() or value))]
 
     def condition(self, value: str) -> Q:
@@ -151,7 +135,7 @@ class GroupFilter(ValueFilter):
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
         status = request.GET.get("status") or Status.FAILED.value
-        found = groups(None if status == ALL else status, using=database())
+        found = groups(None if status == ALL else status, scope_of(request), using=database())
         return [(name, f"{printable(name)} ({bounded(count)})") for name, count in found if name]
 
 
@@ -216,6 +200,52 @@ def watched_by(request: HttpRequest) -> QuerySet[Watch]:
     return Watch.objects.using(database()).filter(person=str(request.user.pk))
 
 
+class TimeFilter(TextFilter):
+    """Keeps what is not older than a span, or lies between two times: ``FROM/TO`` in ISO 8601."""
+
+    hint = _("15m, 1d, or FROM/TO")
+    column = ""
+
+    def condition(self, value: str) -> Q:
+        begin, _slash, end = value.partition("/")
+        condition = Q(**{f"{self.column}__gte": time_of(begin)})
+        return condition & Q(**{f"{self.column}__lt": time_of(end)}) if end else condition
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        for choice in super().choices(changelist):
+            links = [
+                (title, changelist.get_query_string({str(self.parameter_name): span}))
+                for span, title in LATELY.items()
+            ]
+            yield {**choice, "links": links}
+
+
+LATELY = {"15m": _("last 15 minutes"), "1h": _("last hour"), "1d": _("last day")}
+
+
+def time_of(text: str) -> datetime:
+    """Return the time so long ago, or the time that is written. Raise IncorrectLookupParameters."""
+    try:
+        if (seconds := seconds_in(text)) is not None:
+            return timezone.now() - timedelta(seconds=seconds)
+        at = datetime.fromisoformat(text)
+        return at if timezone.is_aware(at) else timezone.make_aware(at)
+    except (ValueError, OverflowError) as error:
+        raise IncorrectLookupParameters from error
+
+
+class SubmittedFilter(TimeFilter):
+    title = _("submitted")
+    parameter_name = "submitted"
+    column = "created_at"
+
+
+class EndedFilter(TimeFilter):
+    title = _("ended")
+    parameter_name = "ended"
+    column = "ended_at"
+
+
 class TypeFilter(TextFilter):
     title = _("type")
     parameter_name = "type"
@@ -242,7 +272,7 @@ class ReachFilter(ValueFilter):
         status = chosen.get("status")
         if any(chosen.get(name) for name in ("q", *FEW_HAVE)) or status in FEW:
             return False
-        return bool(status or chosen.get("queue") or chosen.get("type"))
+        return any(chosen.get(name) for name in ("status", "queue", "type", "submitted", "ended"))
 
     @property
     def is_bounding(self) -> bool:

@@ -60,6 +60,7 @@ class RuleAdmin(QueueAdmin):
         return field
 
     def save_model(self, request: HttpRequest, obj: Model, form: object, change: bool) -> None:
+        self.require_scope(request, obj)
         with acting(request):
             obj.save(using=database())
 

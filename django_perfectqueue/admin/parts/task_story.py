@@ -13,6 +13,7 @@ from django.db.models import Count, QuerySet, Sum
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.timezone import template_localtime  # type: ignore[attr-defined]
 from django.utils.translation import gettext as _
 
@@ -48,7 +49,7 @@ from django_perfectqueue.payload.codecs import decode
 from django_perfectqueue.payload.journal import Line
 from django_perfectqueue.payload.redaction import STARS, masked
 
-from .cells import NOTHING, badge, duration, moment, next_moment, tasks_link
+from .cells import NOTHING, badge, duration, list_link, moment, next_moment, tasks_link
 
 EXPLAINED = (Code.ENDED, Code.RUNNING, Code.STALLED)
 ATTEMPTS = 50
@@ -97,8 +98,10 @@ class HowFar:
     at: str
 
 
-def task_story(task: Task, *, using: str, now: datetime | None = None) -> dict[str, Any]:
-    """Return the context of a task's page."""
+def task_story(
+    task: Task, *, using: str, sees_all: bool = True, now: datetime | None = None
+) -> dict[str, Any]:
+    """Return the context of a task's page: names of other users' tasks only for ``sees_all``."""
     now = now or timezone.now()
     ticket: Ticket | None = getattr(task, "ticket", None)
     letter: DeadLetter | None = getattr(task, "dead_letter", None)
@@ -107,7 +110,7 @@ def task_story(task: Task, *, using: str, now: datetime | None = None) -> dict[s
     newest = attempts(task, using)
     return {
         "badge": badge(task.status),
-        "sentences": [explain(task), *reasons(task, ticket, using)],
+        "sentences": [explain(task), *reasons(task, ticket, using, sees_all)],
         "about": [*about(task), *location_facts(task, using)],
         "times": times(task, ticket, newest, now),
         "line": position_facts(task, ticket, lane),
@@ -151,7 +154,7 @@ def explain(task: Task) -> str:
     return sentences[Status(task.status)]
 
 
-def reasons(task: Task, ticket: Ticket | None, using: str) -> list[str]:
+def reasons(task: Task, ticket: Ticket | None, using: str, sees_all: bool) -> list[str]:
     """Return what else keeps a task where it is."""
     found = []
     if ticket and ticket.cancel_requested:
@@ -159,8 +162,9 @@ def reasons(task: Task, ticket: Ticket | None, using: str) -> list[str]:
     if ticket and (remarked := remark(task)):
         found.append(remarked)
     if ticket:
-        reason = why_waiting(task, using=using)
-        found += [] if reason.code in EXPLAINED else [reason.sentence]
+        reason = why_waiting(task, using=using, now=getattr(task, "clock", None), ticket=ticket)
+        hidden = EXPLAINED if sees_all else (*EXPLAINED, Code.BLOCKED, Code.PARENT_FAILED)
+        found += [] if reason.code in hidden else [reason.sentence]
     return found
 
 
@@ -169,7 +173,7 @@ def about(task: Task) -> list[tuple[str, str]]:
         (_("queue"), tasks_link(printable(task.queue), queue=task.queue)),
         (_("type"), tasks_link(printable(task.type), queue=task.queue, type=task.type)),
         (_("priority"), str(task.priority)),
-        *([(_("limits"), task.limits.replace(",", ", "))] if task.limits else []),
+        *([(_("limits"), limit_links(task))] if task.limits else []),
         *([(_("time limit"), duration(task.time_limit))] if task.time_limit else []),
         *tag_facts(task),
         *schedule_facts(task),
@@ -183,6 +187,11 @@ def tag_facts(task: Task) -> list[tuple[str, str]]:
     links = [(tasks_link(printable(tag.tag), tag=tag.tag),) for tag in task.tags.order_by("pk")]
     chip = '<span class="pq-tag">{}</span>'
     return [(_("tags"), format_html_join(" ", chip, links))] if links else []
+
+
+def limit_links(task: Task) -> SafeString:
+    links = ([list_link("limit", printable(name), q=name)] for name in task.limits.split(","))
+    return format_html_join(", ", "{}", links)
 
 
 def schedule_facts(task: Task) -> list[tuple[str, str]]:
@@ -245,7 +254,9 @@ def position_facts(task: Task, ticket: Ticket | None, lane: Lane | None) -> list
         (_("crashes"), str(ticket.crashes)),
     ]
     if lane:
-        facts += [(_("user's weight"), f"{lane.weight:g}"), (_("user's running tasks"), runs(lane))]
+        share = list_link("fairshare", f"{lane.weight:g}", q=lane.user)
+        running = list_link("lane", runs(lane), q=lane.user, queue=lane.queue)
+        facts += [(_("user's weight"), share), (_("user's running tasks"), running)]
     return facts
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -99,7 +99,7 @@ SELECT * FROM (
 """
 GROUPS = """
 SELECT "group", COUNT(*) FROM (
-    SELECT "group" FROM "perfectqueue_deadletter" {where}
+    SELECT "group" FROM "perfectqueue_deadletter" WHERE {status} AND {users}
     ORDER BY "ended_at" DESC LIMIT %(most)s
 ) AS "letter" GROUP BY "group" ORDER BY COUNT(*) DESC, "group" LIMIT %(groups)s
 """
@@ -226,10 +226,24 @@ def lately(queues: Sequence[str], now: datetime, *, using: str) -> Lately:
     return found
 
 
-def groups(status: str | None, *, using: str) -> list[tuple[str, int]]:
-    """Return the groups of the COUNTED newest dead letters of a status, or of any."""
-    where = "" if status is None else 'WHERE "status" = %(status)s'
-    values = {"status": status, "most": COUNTED, "groups": QUEUES}
+OF_USERS = """
+EXISTS (SELECT 1 FROM "perfectqueue_task" WHERE "id" = "task_id" AND "user" IN ({names}))
+"""
+
+
+def groups(
+    status: str | None, users: Collection[str] | None, *, using: str
+) -> list[tuple[str, int]]:
+    """
+    Return the groups of the COUNTED newest dead letters of a status, or of any.
+
+    They are those of certain users, or of all where ``users`` is None.
+    """
+    names = {f"u{number}": user for number, user in enumerate(users or ())}
+    statement = GROUPS.replace("{status}", '"status" = %(status)s' if status else "1 = 1")
+    of_users = OF_USERS.replace("{names}", placed(names) or "NULL")
+    statement = statement.replace("{users}", "1 = 1" if users is None else of_users)
+    values = {**names, "status": status, "most": COUNTED, "groups": QUEUES}
     with reading(using) as (cursor, dialect):
-        rows = dialect.execute(cursor, GROUPS.replace("{where}", where), values).fetchall()
+        rows = dialect.execute(cursor, statement, values).fetchall()
     return [(name, int(count)) for name, count in rows]

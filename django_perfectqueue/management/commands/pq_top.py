@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+
+from django.core.management.base import CommandParser
+from django.db import Error
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_perfectqueue.lib.durations import short_duration
+from django_perfectqueue.lib.printable import printable
+from django_perfectqueue.metrics.overview import Overview, QueueFigures, overview
+from django_perfectqueue.models import Worker
+from django_perfectqueue.store.records.counts import COUNTED
+
+from ..base import CommandOptions, QueueCommand, at_least, diagnosis
+from ..terminal.table import Column
+
+OPEN, CLOSE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+"""Take another screen and hide the cursor; and back."""
+HOME, REST = "\x1b[H", "\x1b[J"
+
+
+class Command(QueueCommand):
+    summary = gettext_lazy(
+        "Shows all queues and workers as they are, and again every few seconds until Ctrl-C."
+    )
+    queue_help: str | Promise = ""
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument("--once", action="store_true", help=_("Show them once, and end."))
+        parser.add_argument(
+            "--interval",
+            type=at_least(1),
+            default=2,
+            metavar="SECONDS",
+            help=_("Seconds between two looks (2)."),
+        )
+
+    def act(self, options: CommandOptions) -> None:
+        if options["once"]:
+            self.show(self.look())
+            return
+        try:
+            with self.screen():
+                while True:
+                    self.show(self.look_or_say_why())
+                    time.sleep(options["interval"])
+        except KeyboardInterrupt:
+            return
+
+    @property
+    def is_live(self) -> bool:
+        return self.stdout.isatty() and not self.as_json
+
+    @contextmanager
+    def screen(self) -> Iterator[None]:
+        """On a terminal take a screen of its own, and leave the other as it was."""
+        if not self.is_live:
+            yield
+            return
+        self.stdout.write(OPEN, ending="")
+        try:
+            yield
+        finally:
+            self.stdout.write(CLOSE, ending="")
+            self.stdout.flush()
+
+    def look_or_say_why(self) -> list[str]:
+        """Return the lines; where the database is away, why, since the next look may find it."""
+        try:
+            return self.look()
+        except Error as error:
+            return [self.style.ERROR(printable(diagnosis(self.queue.using, error)))]
+
+    def look(self) -> list[str]:
+        found = overview(using=self.queue.using)
+        if self.as_json:
+            for queue in found.queues:
+                self.print_json(facts(queue, found))
+            return []
+        return [
+            *self.heading(found),
+            "",
+            *self.table(queue_columns(), found.queues),
+            "",
+            *self.table(worker_columns(), found.workers),
+        ]
+
+    def heading(self, found: Overview) -> Iterator[str]:
+        at = found.now.astimezone().strftime("%H:%M:%S")
+        running = sum(queue.running for queue in found.queues)
+        rate = sum(queue.finished_a_minute for queue in found.queues)
+        words = {"at": at, "running": running, "rate": f"{rate:.1f}"}
+        yield _("%(at)s  %(running)d running, %(rate)s finished a minute") % words
+        if found.is_well:
+            yield self.style.SUCCESS(_("All queues are served, and none is late."))
+        else:
+            yield self.style.ERROR(_("Some queues or schedules need attention."))
+
+    def show(self, lines: list[str]) -> None:
+        if not self.is_live:
+            if lines:
+                self.stdout.write("\n".join([*lines, ""]))
+        else:
+            # Each line wipes its rest, so that nothing flickers; more than fit would scroll.
+            fitting = lines[: shutil.get_terminal_size().lines - 1]
+            screen = "".join(f"{line}\x1b[K\n" for line in fitting)
+            self.stdout.write(f"{HOME}{screen}{REST}", ending="")
+        self.stdout.flush()
+
+
+def facts(queue: QueueFigures, found: Overview) -> dict[str, object]:
+    """Return what is known of a queue, for programs."""
+    known = {"drained_in": queue.drained_in, "is_well": queue.is_well}
+    return {"at": found.now.isoformat(), **asdict(queue), **known}
+
+
+def marks(queue: QueueFigures) -> str:
+    """Return what is wrong with a queue, or that it is paused."""
+    unknown = _("no handler for %s")
+    found = [unknown % type_ for type_ in queue.unknown_types]
+    found += [_("no worker")] if queue.is_unserved else []
+    found += [_("late")] if queue.is_late else []
+    found += [_("paused")] if queue.paused else []
+    return ", ".join(found)
+
+
+def queue_columns() -> list[Column[QueueFigures]]:
+    def number(title: str, name: str, *, spare: bool = False) -> Column[QueueFigures]:
+        return Column(title, lambda one: str(getattr(one, name)), right=True, spare=spare)
+
+    def span(title: str, name: str) -> Column[QueueFigures]:
+        def cell(one: QueueFigures) -> str:
+            seconds = getattr(one, name)
+            return "-" if seconds is None else short_duration(seconds)
+
+        return Column(title, cell, right=True)
+
+    return [
+        Column(_("queue"), lambda one: one.name, elastic=True),
+        Column(_("waiting"), waiting, right=True),
+        span(_("oldest"), "oldest"),
+        number(_("running"), "running"),
+        number(_("held"), "held", spare=True),
+        number(_("retrying"), "retrying", spare=True),
+        number(_("scheduled"), "scheduled", spare=True),
+        number(_("failed/h"), "failed_last_hour"),
+        Column(_("finished/min"), lambda one: f"{one.finished_a_minute:.1f}", right=True),
+        span(_("drained in"), "drained_in"),
+        number(_("workers"), "workers"),
+        Column("", marks, elastic=True),
+    ]
+
+
+def waiting(queue: QueueFigures) -> str:
+    return f"{COUNTED:,}+" if queue.waiting > COUNTED else str(queue.waiting)
+
+
+def worker_columns() -> list[Column[Worker]]:
+    def busy(worker: Worker) -> str:
+        count = sum(bool(seat["tasks"]) for seat in worker.seats)
+        return f"{count}/{worker.processors}"
+
+    return [
+        Column(_("worker"), str, elastic=True),
+        Column(_("generation"), lambda one: str(one.generation), right=True, spare=True),
+        Column(_("version"), lambda one: one.version, spare=True),
+        Column(_("busy"), busy, right=True),
+        Column(_("queues"), lambda one: ", ".join(one.queues), elastic=True),
+    ]

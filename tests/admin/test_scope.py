@@ -1,0 +1,332 @@
+"""Staff that ADMIN_SCOPE narrows to some users see and steer nothing of others."""
+
+import json
+
+from django.contrib.admin import site
+from django.contrib.auth.models import Permission, User
+from django.core import checks
+from django.test import Client, override_settings
+from django.urls import URLPattern, URLResolver, include, path
+
+from django_perfectqueue import store
+from django_perfectqueue.admin.parts.actions import VERBS
+from django_perfectqueue.bulk import TYPE
+from django_perfectqueue.exceptions import ConfigError
+from django_perfectqueue.fairness.limits import set_limit
+from django_perfectqueue.fairness.shares import set_share
+from django_perfectqueue.inspection.steering import sign
+from django_perfectqueue.models import (
+    Attempt,
+    Change,
+    DeadLetter,
+    FairShare,
+    Lane,
+    Limit,
+    Schedule,
+    Task,
+    Ticket,
+)
+from django_perfectqueue.payload.journal import entry
+from django_perfectqueue.queue import Queue
+from django_perfectqueue.schedules import Schedules
+
+from ..factories import acquire, fail, finish, register, seat, submit
+from ..inspection.test_statistics import ran
+from ..metrics.test_overview import now
+from .staff import AdminTestCase
+
+APP = "/admin/perfectqueue/"
+FIGURES = f"{APP}overview/figures/"
+HERE = "tests.admin.test_scope"
+SCOPED = {"ADMIN_SCOPE": f"{HERE}.users_of"}
+MARKS = ("user", "queue", "type", "key", "data", "group", "message", "log", "result", "schedule")
+OURS, THEIRS = "ours", "theirs"
+KEPT = (Task, Ticket, DeadLetter, Attempt, Lane, FairShare, Schedule, Limit)
+
+urlpatterns = [
+    path("admin/", site.urls),
+    path("metrics", include("django_perfectqueue.metrics.urls")),
+]
+
+
+def users_of(request):
+    return None if request.user.username == "boss" else [f"{OURS}user"]
+
+
+def nobody(request):
+    return ()
+
+
+def text_of(request):
+    return f"{OURS}user"
+
+
+def fill(whose):
+    """Store one of all that a customer can have; each text says of what and whose it is."""
+    name = {mark: whose + mark for mark in MARKS}
+    common = {"queue": name["queue"], "user": name["user"], "type": name["type"]}
+    task, lease = held(f"{name['key']}-2", **common)
+    lines = entry(1.9e9, "WARNING", name["log"], name["log"])
+    store.write_journal(
+        [store.Note(task_id=task.id, key=task.key, attempt=1, stage=name["log"], lines=lines)],
+        using="default",
+    )
+    fail(lease, error=name["group"], message=name["message"])
+    _task, lease = held(f"{name['key']}-3", **common)
+    finish(lease, result=json.dumps(name["result"]), now=None)
+    submit(f"{name['key']}-1", data={"x": name["data"]}, now=None, **common)
+    sign([(name["queue"], f"{name['key']}-1")], "retried", by=name["log"], using="default")
+    set_share(name["user"], weight=2, by=name["user"])
+    set_limit(name["user"], scope="user", max_running=2)
+    ran(1.0, at=now(), queue=name["queue"], type=name["type"], user=name["user"])
+    register(name["queue"], seats=[seat(1, task.id)], now=None)
+    Schedules().put(name["schedule"], "report", every="1h", user=name["user"])
+
+
+def held(key, *, queue, **options):
+    """Return a task that runs, and its lease."""
+    task = submit(key, queue=queue, now=None, **options)
+    [lease] = acquire(queues=(queue,), now=None)
+    return task, lease
+
+
+def pages():
+    """Yield the URL of every page of the app, with each object and verb that it can name."""
+    for model, door in site._registry.items():
+        if model._meta.app_label == "perfectqueue":
+            for pattern in flat(door.get_urls()):
+                for values in named(model, pattern.pattern.converters):
+                    route = str(pattern.pattern)
+                    for name, converter in pattern.pattern.converters.items():
+                        kind = type(converter).__name__.removesuffix("Converter").lower()
+                        for written in (f"<{kind}:{name}>", f"<{name}>"):
+                            route = route.replace(written, str(values[name]))
+                    assert "<" not in route, route
+                    yield f"{APP}{model._meta.model_name}/{route}"
+
+
+def shown_pages():
+    """Return the URLs of pages; the others answer 405 to a GET."""
+    return [url for url in pages() if "steer" not in url]
+
+
+def flat(patterns):
+    for pattern in patterns:
+        if isinstance(pattern, URLResolver):
+            yield from flat(pattern.url_patterns)
+        elif isinstance(pattern, URLPattern):
+            yield pattern
+
+
+def named(model, converters):
+    """Return the values for the parts of a URL: other customers' rows, and each verb."""
+    ids = theirs(model) or [1]
+    verbs = [*VERBS, "run", "pause", "unpause"]
+    words = verbs if converters.keys() - {"object_id", "pk"} else [""]
+    return [dict.fromkeys(converters, word) | dict.fromkeys({"object_id", "pk"}, id_)
+            for id_ in ids for word in words]  # fmt: skip
+
+
+def theirs(model):
+    """Return the ids of the rows that are not of our customer."""
+    of_task = dict.fromkeys(("deadletter", "ticket", "attempt"), "task__user")
+    paths = {**of_task, "limit": "name", "worker": "", "overview": "", "usage": ""}
+    name = model._meta.model_name
+    fields = {field.name for field in model._meta.fields}
+    of = paths.get(name, "user" if "user" in fields else "")
+    rows = model._base_manager.all()
+    return list((rows.filter(**{of: f"{THEIRS}user"}) if of else rows).values_list("pk", flat=True))
+
+
+@override_settings(PERFECTQUEUE=SCOPED, ROOT_URLCONF=HERE)
+class ScopeTests(AdminTestCase):
+    @classmethod
+    def setUpTestData(cls):
+        super().setUpTestData()
+        cls.support = User.objects.create_user("support", is_staff=True)
+        cls.support.user_permissions.set(
+            Permission.objects.filter(content_type__app_label="perfectqueue")
+        )
+        fill(OURS)
+        fill(THEIRS)
+        store.rouse(using="default")
+
+    def setUp(self):
+        self.client = Client(raise_request_exception=True)
+        self.client.force_login(self.support)
+
+    def queries(self, url):
+        """Yield queries of a page: its filters with what the other customer has, and others."""
+        yield {}
+        if any(letter.isdecimal() for letter in url):
+            return
+        for name in ("user", "queue", "type", "group"):
+            yield {name: THEIRS + name}
+        yield {"status": "all"}
+        yield {"q": THEIRS}
+        yield {"queue": f"{THEIRS}queue", "user": f"{OURS}user", "type": f"{THEIRS}type"}
+        yield {"queue": f"{THEIRS}queue", "user": f"{THEIRS}user", "over": "day"}
+        if url.endswith("/task/"):
+            for status in ("waiting", "running", "finished", "failed"):
+                yield {"status": status, "reach": "all"}
+
+    def leaks(self, response, sent):
+        """Return the marks of the other customer that an answer has and the request had not."""
+        shown = response.content.decode(errors="replace") + str(response.headers)
+        return [
+            mark
+            for mark in MARKS
+            if THEIRS + mark in shown and THEIRS + mark not in json.dumps(sent, default=str)
+        ]
+
+    def test_no_page_shows_anything_of_others(self):
+        seen = set()
+        for url in [APP, "/metrics", *shown_pages()]:
+            for query in self.queries(url):
+                with self.subTest(url=url, query=query):
+                    sent = [url, query]
+                    response = self.client.get(url, query, follow=True)
+                    self.assertLess(response.status_code, 500)
+                    self.assertEqual(self.leaks(response, sent), [])
+                    seen.update(mark for mark in MARKS if OURS + mark in str(response.content))
+        self.assertGreaterEqual(seen, {"user", "queue", "type", "key", "group", "schedule"})
+
+    def test_who_is_not_narrowed_sees_all_of_it(self):
+        """Otherwise the test above would hold of empty pages."""
+        self.client.force_login(self.boss)
+        self.client.raise_request_exception = False
+        seen = set()
+        for url in shown_pages():
+            for query in ({}, {"status": "all"}):
+                content = str(self.client.get(url, query, follow=True).content)
+                seen.update(mark for mark in MARKS if THEIRS + mark in content)
+        self.assertEqual(seen, set(MARKS))
+
+    def test_nothing_steers_the_tasks_of_others(self):
+        before = self.rows()
+        ids = theirs(Task)
+        data = {
+            "ids": ",".join(map(str, ids)), "confirmed": "1", "group": f"{THEIRS}group",
+            "status": "all", "name": f"{THEIRS}schedule", "user": f"{THEIRS}user", "type": "report",
+            "queue": f"{THEIRS}queue", "weight": "9", "scope": "user", "max_running": "1",
+            "every": "60", "data": "{}", "post": "yes", "note": "x", "period": "1",
+            "overlap": "skip", "catch_up": "0", "priority": "0",
+        }  # fmt: skip
+        for url in pages():
+            with self.subTest(url=url):
+                response = self.client.post(url, data, follow=True)
+                self.assertLess(response.status_code, 500)
+                self.assertEqual(self.leaks(response, [url, data]), [])
+        self.assertEqual(self.rows(), before)
+
+    def test_no_action_does_either(self):
+        before = self.rows()
+        done = set()
+        for model, door in site._registry.items():
+            if model._meta.app_label != "perfectqueue":
+                continue
+            url = f"{APP}{model._meta.model_name}/"
+            for action in [*door.actions, *dict(site.actions)]:
+                for across in (0, 1):
+                    sent = {
+                        "action": action,
+                        "_selected_action": theirs(model),
+                        "select_across": across,
+                        "post": "yes",
+                    }
+                    query = {"q": THEIRS} if across else {}
+                    with self.subTest(url=url, sent=sent):
+                        response = self.client.post(url, sent, query_params=query, follow=True)
+                        self.assertEqual(self.leaks(response, [sent, query]), [])
+                        done.add(action)
+        self.assertEqual(self.rows(), before)
+        self.assertGreaterEqual(done, {"retry", "purge", "cancel", "force_finish", "pause", "run"})
+
+    def rows(self):
+        """Return all that belongs to the other customer."""
+        found = {model: model._base_manager.filter(pk__in=theirs(model)) for model in KEPT}
+        return {model: list(rows.order_by("pk").values()) for model, rows in found.items()}
+
+    def test_ones_own_tasks_are_found_and_steered(self):
+        self.assertEqual(self.keys(), [f"{OURS}key-{number}" for number in (1, 3, 2)])
+        self.assertEqual(self.keys(q=OURS), [f"{OURS}key-{number}" for number in (1, 3, 2)])
+        self.assertEqual(self.keys(q=THEIRS), [])
+        failed = Task.objects.get(key=f"{OURS}key-2")
+        self.choose("retry", failed.pk)
+        self.assertFalse(DeadLetter.objects.filter(pk=failed.pk).exists())
+        mine = {"queue": f"{OURS}queue", "user": f"{OURS}user"}
+        self.assertEqual(self.client.get(FIGURES, mine).status_code, 200)
+
+    def test_the_groups_of_a_filter_are_those_of_ones_users(self):
+        page = self.client.get(f"{APP}deadletter/").content.decode()
+        self.assertIn(f"{OURS}group (1)", page)
+
+    def test_bulk_work_is_confined_to_ones_users(self):
+        url, waiting = f"{APP}task/bulk/", {"status": "waiting", "verb": "cancel"}
+        page = self.client.get(url, waiting)
+        self.assertContains(page, f"{OURS}key-1")
+        self.assertNotContains(page, THEIRS)
+        of_others = {**waiting, "queue": f"{THEIRS}queue"}
+        self.assertNotContains(self.client.get(url, of_others), f"{THEIRS}key")
+        self.client.post(url, {**waiting, "rate": "100"})
+        [task] = Task.objects.filter(type=TYPE)
+        self.assertIn(f'"users": ["{OURS}user"]', json.dumps(task.data))
+
+    def test_the_data_of_anothers_task_is_not_shown_before_an_edit(self):
+        for whose, shown in ((OURS, True), (THEIRS, False)):
+            task = Task.objects.get(key=f"{whose}key-1")
+            page = self.client.post(f"{APP}task/steer/edit/", {"ids": task.pk})
+            self.assertEqual(f"{whose}data" in page.content.decode(), shown)
+
+    def test_another_users_parent_is_not_named(self):
+        parent = Queue(f"{THEIRS}queue").submit(
+            f"{THEIRS}key-9", type="report", user=f"{THEIRS}user"
+        )
+        child = Queue(f"{OURS}queue").submit(
+            f"{OURS}key-9", type="report", user=f"{OURS}user", after=[parent]
+        )
+        story = f"{APP}task/{child.id}/change/"
+        self.assertNotContains(self.client.get(story), THEIRS)
+        self.client.force_login(self.boss)
+        self.assertContains(self.client.get(story), f"{THEIRS}key-9")
+
+    def test_rules_are_stored_only_for_ones_users(self):
+        data = {"queue": "", "weight": "3", "max_running": ""}
+        for user, status in ((f"{OURS}user", 302), (f"{THEIRS}user", 403), ("*", 403)):
+            FairShare.objects.all().delete()
+            response = self.client.post(f"{APP}fairshare/add/", {**data, "user": user})
+            self.assertEqual(response.status_code, status)
+            self.assertEqual(FairShare.objects.exists(), status == 302)
+
+    def test_pages_of_everyone_are_refused(self):
+        for page in ("overview", "worker", "usage", "queueshare", "limit", "change"):
+            self.assertEqual(self.client.get(f"{APP}{page}/").status_code, 403, page)
+        self.assertEqual(self.client.get("/metrics").status_code, 401)
+        for query in (
+            {"queue": f"{OURS}queue"},
+            {"queue": f"{OURS}queue", "user": f"{OURS}user", "type": f"{OURS}type"},
+            {"queue": f"{OURS}queue", "user": f"{THEIRS}user"},
+        ):
+            self.assertEqual(self.client.get(FIGURES, query).status_code, 403, query)
+
+    def test_a_scope_of_nobody_shows_nothing(self):
+        with override_settings(PERFECTQUEUE={"ADMIN_SCOPE": f"{HERE}.nobody"}):
+            self.assertEqual(self.keys(), [])
+        with (
+            override_settings(PERFECTQUEUE={"ADMIN_SCOPE": f"{HERE}.text_of"}),
+            self.assertRaisesMessage(ConfigError, "returned a text"),
+        ):
+            self.client.get(f"{APP}task/")
+
+    def test_a_path_that_leads_nowhere_is_found_by_check(self):
+        for path_ in (f"{HERE}.missing", f"{HERE}.OURS"):
+            with override_settings(PERFECTQUEUE={"ADMIN_SCOPE": path_}):
+                found = [message.id for message in checks.run_checks()]
+                self.assertIn("perfectqueue.E016", found)
+
+
+class NoScopeTests(AdminTestCase):
+    def test_without_the_setting_everybody_sees_everything(self):
+        submit("k1", user="ann")
+        self.assertEqual(self.keys(), ["k1"])
+        self.assertEqual(Change.objects.count(), 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,6 +95,11 @@ class Family:
     relatives: dict[int, Relative] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
     more: bool = False
+
+    def keep(self, ids: Collection[int]) -> None:
+        """Drop all but these relatives, and what links the others."""
+        self.relatives = {id_: one for id_, one in self.relatives.items() if id_ in ids}
+        self.links = [link for link in self.links if {link.parent, link.child} <= set(ids)]
 
     @property
     def parents(self) -> list[tuple[Relative, Link]]:

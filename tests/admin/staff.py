@@ -45,10 +45,10 @@ class AdminTestCase(TestCase):
         data = {"action": action, "_selected_action": ids, "select_across": int(across)}
         return self.client.post(LIST, data, query_params=query)
 
-    def confirm(self, response):
+    def confirm(self, response, **data):
         """Press the button of a page that asks first."""
-        verb, ids, back = (response.context[name] for name in ("verb", "ids", "back"))
-        return self.steer(verb.name, ids=ids, back=back, confirmed="1")
+        verb, given, back = (response.context[name] for name in ("verb", "given", "back"))
+        return self.steer(verb.name, **dict(given), back=back, confirmed="1", **data)
 
     def steer(self, verb, **data):
         return self.client.post(

@@ -1,11 +1,13 @@
 """The pages of batches, and the parents and children on a task's page."""
 
 import re
+from unittest import mock
 
+from django.contrib import admin
 from django.urls import reverse
 
 from django_perfectqueue import store
-from django_perfectqueue.models import Batch
+from django_perfectqueue.models import Batch, Task
 from django_perfectqueue.queue import Queue
 
 from ..factories import submit
@@ -69,6 +71,9 @@ class BatchTests(BatchCase):
         self.assertContains(response, "when all have finished")
         self.assertContains(response, "inner</a>")
         self.assertLess(len(self.statements(response.request["PATH_INFO"])), 18)
+        held = [Queue().poll() for _task in "cd"]
+        held[1].finish()
+        self.assertContains(self.page(), "1 / 1")
         inner = self.page("inner")
         self.assertContains(inner, "nightly</a>")
         self.assertNotContains(inner, 'value="retry"')
@@ -228,3 +233,40 @@ class FamilyTests(AdminTestCase):
         self.assertEqual([status(key) for key in "abcd"], ["waiting", *["blocked"] * 3])
         for key in "abcd":
             end(key, "finish")
+
+
+class ConfinedTests(BatchCase):
+    """What the list of tasks hides from a person is hidden here, too."""
+
+    def setUp(self):
+        super().setUp()
+        submit("own", now=None, user="bob", after=["c"])
+        submit("other", now=None, user="eve", after=["own"])
+        pages = admin.site._registry
+        for model in (Task, Batch):
+            shown = pages[model].get_queryset
+            of_bob = mock.patch.object(
+                pages[model],
+                "get_queryset",
+                lambda request, shown=shown: shown(request).filter(user="bob"),
+            )
+            of_bob.start()
+            self.addCleanup(of_bob.stop)
+
+    def test_relatives_of_others_are_hidden(self):
+        response = self.story(Queue()["own"])
+        self.assertContains(response, "own")
+        self.assertNotContains(response, "pq-graph")
+        self.assertNotContains(response, ">other<")
+        self.assertEqual(self.page().status_code, 302)
+
+    def test_tasks_of_others_in_ones_batch_are_hidden(self):
+        with Queue().batch("mine", user="bob") as batch:
+            batch.submit("mine-1", "report")
+            batch.submit("theirs", "report", user="eve")
+            batch.then("their-callback", "report", user="eve")
+        response = self.client.get(f"{BATCHES}{batch.id}/change/")
+        self.assertContains(response, "mine-1")
+        self.assertNotContains(response, "their")
+        asked = self.steer("cancel", batch=batch.id, back=BATCHES)
+        self.assertEqual([count for _badge, count in asked.context["counts"]], [1])

@@ -180,5 +180,4 @@ class SingleTests(AdminTestCase):
         self.assertTrue(task.exists())
 
     def press(self, response, value):
-        verb, ids, back = (response.context[name] for name in ("verb", "ids", "back"))
-        return self.steer(verb.name, ids=ids, back=back, confirmed="1", value=value)
+        return self.confirm(response, value=value)

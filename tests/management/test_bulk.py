@@ -47,6 +47,20 @@ class BulkCommandTests(TestCase):
         self.assertEqual(bulk.metadata().result, {"retried": 1})
         self.assertEqual(story(task), {(person(), "put back in line")})
 
+    def test_each_filter_of_the_command_narrows_what_the_task_does(self):
+        mine = {"type": "mail", "user": "ann", "tags": ["x"], "now": None}
+        submit("a", **mine)
+        for number, other in enumerate(({"type": "b"}, {"user": "b"}, {"tags": ["y"]})):
+            submit(f"other-{number}", **{**mine, **other})
+
+        choice = ["--type", "mail", "--user", "ann", "--tag", "x", "--status", "waiting"]
+        run("pq_cancel_request", *choice, "--rate", "100/s", "--run-in", "bulk")
+
+        [task] = Queue("bulk").list()
+        self.assertEqual(task.data["total"], 1)
+        drain("bulk")
+        self.assertEqual(Queue().list().in_status("cancelled").get().key, "a")
+
     def test_cancel_move_and_edit_do_so_too(self):
         for name, more, left in (
             ("pq_edit", ["--patch", '{"n": 1}'], "waiting"),

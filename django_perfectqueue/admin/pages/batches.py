@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
+from django.contrib.admin import AdminSite
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
@@ -22,12 +23,11 @@ from django_perfectqueue.inspection.family import (
     callbacks,
     counts,
     exact,
-    members,
     relatives,
     state_of,
 )
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import Batch, Outcome
+from django_perfectqueue.models import Batch, Outcome, Task
 from django_perfectqueue.queue import Queue, database
 
 from ..parts.action_pages import SHOWN
@@ -35,7 +35,7 @@ from ..parts.actions import CANCEL, RETRY
 from ..parts.base import OneOrder, ReadOnlyAdmin
 from ..parts.bulk_pages import may
 from ..parts.cells import NOTHING, badge, moment, short, tasks_link, with_fold
-from ..parts.family import linked, row, url_of
+from ..parts.family import linked, row, seen, url_of
 from ..parts.filters import QueueFilter, ValueFilter
 
 VIEW_TASK = "perfectqueue.view_task"
@@ -99,7 +99,7 @@ class BatchAdmin(ReadOnlyAdmin):
             "change": True,
             "has_view_permission": True,
             "preserved_filters": self.get_preserved_filters(request),
-            **batch_page(batch, request),
+            **self.batch_page(batch, request),
             **(extra_context or {}),
         }
         request.current_app = self.admin_site.name
@@ -133,6 +133,49 @@ class BatchAdmin(ReadOnlyAdmin):
     def created(self, batch: Batch) -> str:
         return short(batch.created_at)
 
+    def batch_page(self, row_: Batch, request: HttpRequest) -> dict[str, Any]:
+        """Return what the template shows of a batch."""
+        [row_] = exact([row_], using=database())
+        batch = Queue(row_.queue, using=database()).batch_named(row_.name)
+        found = batch.progress()
+        tasks: Any = self.admin_site._registry[Task].get_queryset(request)
+        tasks = tasks.filter(membership__batch_id=batch.id)
+        statuses = counts(tasks)
+        inner: Any = self.get_queryset(request).filter(parent_id=batch.id).order_by("pk")
+        called = callbacks(batch.id, using=database())
+        visible = seen([one.id for one, _link in called], request, self.admin_site)
+        called = [(one, link) for one, link in called if one.id in visible]
+        urls = {one.id: url_of(one, request) for one, _link in called}
+        sees_tasks = request.user.has_perm(VIEW_TASK)
+        left = tasks.exclude(outcome=Outcome.FINISHED)
+        shown = left.order_by("pk")[:SHOWN]
+        verbs = [verb for verb, fits in ((CANCEL, found.open), (RETRY, found.dead)) if fits]
+        return {
+            "badge": state_badge(row_),
+            "bar": bar(found.total, found.finished, found.dead),
+            "progress": found,
+            "percent": int(100 * found.part),
+            "about": about(row_, request, self.admin_site),
+            "statuses": [
+                (badge(status), count, urlencode({"batch": batch.id, "status": status}))
+                for status, count in statuses.items()
+            ],
+            "capped": sum(statuses.values()) >= COUNTED,
+            "cap": COUNTED,
+            "tasks": [
+                (badge(one.status), one.pk, printable(one.key), printable(one.type), one.user)
+                for one in (shown if sees_tasks else ())
+            ],
+            "sees_tasks": sees_tasks,
+            "all_query": urlencode({"batch": batch.id}),
+            "callbacks": [row(one, link, urls) for one, link in called],
+            "inner": [
+                (state_badge(one), one, bar(one.total, one.finished, one.dead))
+                for one in exact(inner[:MOST], using=database())
+            ],
+            "verbs": [verb for verb in verbs if sees_tasks and may(request, verb)],
+        }
+
 
 def state_badge(batch: Batch) -> SafeString:
     state = state_of(batch)
@@ -155,51 +198,12 @@ def bar(total: int, finished: int, dead: int) -> SafeString:
     )
 
 
-def batch_page(row_: Batch, request: HttpRequest) -> dict[str, Any]:
-    """Return what the template shows of a batch."""
-    [row_] = exact([row_], using=database())
-    batch = Queue(row_.queue, using=database()).batch_named(row_.name)
-    found = batch.progress()
-    statuses = counts(members([batch.id], using=database()))
-    inner = Batch.objects.using(database()).filter(parent_id=batch.id).order_by("pk")
-    called = callbacks(batch.id, using=database())
-    urls = {one.id: url_of(one, request) for one, _link in called}
-    sees_tasks = request.user.has_perm(VIEW_TASK)
-    left = members([batch.id], using=database()).exclude(outcome=Outcome.FINISHED)
-    shown = left.order_by("pk").only("queue", "key", "type", "user", "outcome")[:SHOWN]
-    verbs = [verb for verb, fits in ((CANCEL, found.open), (RETRY, found.dead)) if fits]
-    return {
-        "badge": state_badge(row_),
-        "bar": bar(found.total, found.finished, found.dead),
-        "progress": found,
-        "percent": int(100 * found.part),
-        "about": about(row_, request),
-        "statuses": [
-            (badge(status), count, urlencode({"batch": batch.id, "status": status}))
-            for status, count in statuses.items()
-        ],
-        "capped": sum(statuses.values()) >= COUNTED,
-        "cap": COUNTED,
-        "tasks": [
-            (badge(one.status), one.pk, printable(one.key), printable(one.type), one.user)
-            for one in (shown if sees_tasks else ())
-        ],
-        "sees_tasks": sees_tasks,
-        "all_query": urlencode({"batch": batch.id}),
-        "callbacks": [row(one, link, urls) for one, link in called],
-        "inner": [
-            (state_badge(one), one, bar(one.total, one.finished, one.dead)) for one in inner[:MOST]
-        ],
-        "verbs": [verb for verb in verbs if sees_tasks and may(request, verb)],
-    }
-
-
 def queue_link(queue: str, request: HttpRequest) -> SafeString | str:
     shown = printable(queue)
     return tasks_link(shown, queue=queue) if request.user.has_perm(VIEW_TASK) else shown
 
 
-def about(batch: Batch, request: HttpRequest) -> list[tuple[object, object]]:
+def about(batch: Batch, request: HttpRequest, site: AdminSite) -> list[tuple[object, object]]:
     facts: list[tuple[object, object]] = [
         (_("queue"), queue_link(batch.queue, request)),
         (_("user"), printable(batch.user) or NOTHING),
@@ -207,7 +211,7 @@ def about(batch: Batch, request: HttpRequest) -> list[tuple[object, object]]:
     ]
     if batch.ended_at:
         facts.append((_("ended"), moment(batch.ended_at)))
-    if batch.parent_id:
+    if batch.parent_id and seen([-batch.parent_id], request, site):
         for outer in relatives([-batch.parent_id], using=database()).values():
             facts.append((_("in batch"), linked(outer, url_of(outer, request))))
     return [*facts, (_("id"), str(batch.pk))]

@@ -131,7 +131,7 @@ class TaskAdmin(SteeringAdmin):
             raise PermissionDenied
         if task is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
-        relatives = family_page(task, request)
+        relatives = family_page(task, request, self.admin_site)
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,

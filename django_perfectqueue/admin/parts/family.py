@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from django.contrib.admin import AdminSite
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
@@ -14,9 +15,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_perfectqueue.inspection.family import MOST, Family, Link, Relative, family
-from django_perfectqueue.inspection.scope import may_see, scope_of
 from django_perfectqueue.lib.printable import printable
-from django_perfectqueue.models import DEAD, Task
+from django_perfectqueue.models import DEAD, Batch, Task
 from django_perfectqueue.queue import Queue, batch_of, database
 
 from .actions import CANCEL, RETRY
@@ -36,12 +36,13 @@ WORDS = {
 }
 
 
-def family_page(task: Task, request: HttpRequest) -> dict[str, Any]:
+def family_page(task: Task, request: HttpRequest, site: AdminSite) -> dict[str, Any]:
     """Return what the template shows; a graph where there are at most MOST tasks."""
-    found = visible(family(task.pk, using=database()), request)
+    found = family(task.pk, using=database())
+    found.keep(seen(found.relatives, request, site))
     urls = {id_: url_of(one, request) for id_, one in found.relatives.items()}
     is_small = bool(found.links) and not found.more and len(found.relatives) <= MOST
-    batch = batch_of_task(task, request)
+    batch = batch_of_task(task, request, site)
     return {
         "graph": graph(found, urls) if is_small else None,
         "parents": [row(one, link, urls) for one, link in found.parents],
@@ -52,13 +53,14 @@ def family_page(task: Task, request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def visible(found: Family, request: HttpRequest) -> Family:
-    """Leave out the tasks of users that one may not see."""
-    if scope_of(request) is None:
-        return found
-    seen = {id_: one for id_, one in found.relatives.items() if may_see(request, one.user)}
-    links = [link for link in found.links if link.parent in seen and link.child in seen]
-    return replace(found, relatives=seen, links=links)
+def seen(ids: Iterable[int], request: HttpRequest, site: AdminSite) -> set[int]:
+    """Return which of these tasks and batches the pages of the admin list for a person."""
+    found = set()
+    for model, sign in ((Task, 1), (Batch, -1)):
+        some = [sign * id_ for id_ in ids if sign * id_ > 0]
+        rows = site._registry[model].get_queryset(request) if some else model.objects.none()
+        found |= {sign * pk for pk in rows.filter(pk__in=some).values_list("pk", flat=True)}
+    return found
 
 
 def row(one: Relative, link: Link, urls: dict[int, str]) -> dict[str, object]:
@@ -100,10 +102,10 @@ def cone_verbs(task: Task, found: Family, request: HttpRequest) -> list[object]:
     return [verb for verb in verbs if may(request, verb)]
 
 
-def batch_of_task(task: Task, request: HttpRequest) -> SafeString | str:
+def batch_of_task(task: Task, request: HttpRequest, site: AdminSite) -> SafeString | str:
     """Return the name of its batch, with a link where one may see that."""
     found = batch_of(Queue(task.queue, using=database()), task.pk)
-    if found is None or not may_see(request, found.user):
+    if found is None or not seen([-found.id], request, site):
         return ""
     if not request.user.has_perm("perfectqueue.view_batch"):
         return printable(found.name)

@@ -156,6 +156,7 @@ class SelectingCommand(SteeringCommand):
             type=options["type"] or "",
             user=options["user"],
             group=options.get("group") or "",
+            tag=options["tag"] or "",
         )
 
     def list_choices(self) -> str:

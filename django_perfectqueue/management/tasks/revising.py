@@ -16,7 +16,7 @@ class RevisingCommand(SelectingCommand):
     """A command that takes keys; what is chosen by filters a task of the queue does."""
 
     statuses: ClassVar[Sequence[str]] = ALLOWED["edit"]
-    choices = ("all", "type", "user", "group")
+    choices = ("all", "type", "user", "group", "tag")
 
     def all_help(self) -> str:
         return _("Every task that waits or has failed, or only those with --status.")

@@ -88,7 +88,7 @@ class IsolationTests(TransactionTestCase):
         for _level in self.each_level():
             Queue().submit_many({"key": key, "type": "report", "user": key} for key in "ab")
             Queue().submit("c", "report", after=["a", "b"])
-            with mock.patch.object(dependency_events, "followers", []):
+            with mock.patch.object(dependency_events, "event_followers", []):
                 for task in Queue().acquire(2):
                     task.finish()
             self.fold_at_once()

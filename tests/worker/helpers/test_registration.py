@@ -66,7 +66,10 @@ class RoutesTests(SimpleTestCase):
             routes = {"echo": "tests.tasks.echo", re.compile("^IMPORT", re.I): "tests.tasks.fail"}
 
         flags = (re.I | re.U).value
-        self.assertEqual(routes_of(Routes), {"types": ["echo"], "patterns": [["^IMPORT", flags]]})
+        self.assertEqual(
+            routes_of(Routes),
+            {"types": ["perfectqueue.bulk", "echo"], "patterns": [["^IMPORT", flags]]},
+        )
 
     def test_who_decides_by_itself_can_not_be_told(self):
         for name in ("handler_for", "knows", "look_up"):
